@@ -1,0 +1,119 @@
+//! Element types and reductions: the vocabulary of everything that moves or adds numbers.
+
+use half::{bf16, f16};
+use std::fmt;
+
+/// Type of the elements of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum DType {
+    U8 = 0,
+    I32 = 1,
+    I64 = 2,
+    F16 = 3,
+    BF16 = 4,
+    F32 = 5,
+    F64 = 6,
+}
+
+impl DType {
+    /// Every element type, for matrices of tests and tables.
+    pub const ALL: [DType; 7] =
+        [DType::U8, DType::I32, DType::I64, DType::F16, DType::BF16, DType::F32, DType::F64];
+
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            DType::U8 => 1,
+            DType::F16 | DType::BF16 => 2,
+            DType::I32 | DType::F32 => 4,
+            DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// Whether it is a floating-point type, which [`ReduceOp::Mean`] asks for.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
+    /// Whether sums need care: 16-bit floats overflow and lose small terms, so means are divided before summing.
+    pub const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| *dtype as u8 == code)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::U8 => "u8",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+        })
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that a buffer can hold.
+pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + 'static {
+    /// Its name at run time.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+
+/// How contributions of several ranks become one.
+///
+/// Integer sums and products wrap. Minimum and maximum of floats are NaN as soon as one contribution is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ReduceOp {
+    Sum = 0,
+    /// Sum divided by the number of ranks; floats only. In 16 bits each contribution is divided before summing.
+    Mean = 1,
+    Min = 2,
+    Max = 3,
+    Product = 4,
+}
+
+impl ReduceOp {
+    /// Every reduction, for matrices of tests and tables.
+    pub const ALL: [ReduceOp; 5] =
+        [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| *op as u8 == code)
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Mean => "mean",
+            ReduceOp::Min => "min",
+            ReduceOp::Max => "max",
+            ReduceOp::Product => "product",
+        })
+    }
+}

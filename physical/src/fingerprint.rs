@@ -1,0 +1,147 @@
+//! What a rank believes it is doing, in 16 bytes that ride in the header of every message.
+//!
+//! The receiver compares it with what it believes itself. Ranks that disagree about operation, element type, count,
+//! reduction or root therefore learn of it from the first message, at no cost in messages.
+
+use crate::dtype::{DType, ReduceOp};
+use std::fmt;
+
+/// Bytes a fingerprint takes on the wire.
+pub(crate) const FINGERPRINT_BYTES: usize = 16;
+
+/// Name of an operation, as the error messages print it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each is the primitive of that name")]
+pub enum OperationKind {
+    SendRecv = 0,
+    Barrier = 1,
+    Broadcast = 2,
+    Reduce = 3,
+    Gather = 4,
+    Scatter = 5,
+    AllGather = 6,
+    ReduceScatter = 7,
+    AllReduce = 8,
+    AllToAll = 9,
+}
+
+impl OperationKind {
+    const ALL: [(OperationKind, &'static str); 10] = [
+        (OperationKind::SendRecv, "send/recv"),
+        (OperationKind::Barrier, "barrier"),
+        (OperationKind::Broadcast, "broadcast"),
+        (OperationKind::Reduce, "reduce"),
+        (OperationKind::Gather, "gather"),
+        (OperationKind::Scatter, "scatter"),
+        (OperationKind::AllGather, "all_gather"),
+        (OperationKind::ReduceScatter, "reduce_scatter"),
+        (OperationKind::AllReduce, "all_reduce"),
+        (OperationKind::AllToAll, "all_to_all"),
+    ];
+}
+
+impl fmt::Display for OperationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(kind, _)| kind == self).map_or("unknown", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+/// What all ranks of one operation must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// Which operation.
+    pub operation: OperationKind,
+    /// Element type.
+    pub dtype: DType,
+    /// Reduction, for the operations that reduce.
+    pub reduce: Option<ReduceOp>,
+    /// Rank in the communicator that everything comes from or goes to, for the operations that have one.
+    pub root: Option<u32>,
+    /// Elements: of the whole buffer, or of the one message where counts may differ by pair.
+    pub count: u64,
+}
+
+const NONE_U8: u8 = u8::MAX;
+const NONE_U32: u32 = u32::MAX;
+
+impl Fingerprint {
+    /// A fingerprint without reduction and root.
+    pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
+        Fingerprint { operation, dtype, reduce: None, root: None, count: count as u64 }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
+        let mut bytes = [0; FINGERPRINT_BYTES];
+        bytes[0] = self.operation as u8;
+        bytes[1] = self.dtype as u8;
+        bytes[2] = self.reduce.map_or(NONE_U8, |op| op as u8);
+        bytes[4..8].copy_from_slice(&self.root.unwrap_or(NONE_U32).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes name something that this version does not know.
+    pub(crate) fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
+        let [operation, dtype, reduce, _, r0, r1, r2, r3, count @ ..] = *bytes;
+        let root = u32::from_le_bytes([r0, r1, r2, r3]);
+        Some(Fingerprint {
+            operation: OperationKind::ALL.iter().find(|(kind, _)| *kind as u8 == operation)?.0,
+            dtype: DType::from_code(dtype)?,
+            reduce: if reduce == NONE_U8 { None } else { Some(ReduceOp::from_code(reduce)?) },
+            root: (root != NONE_U32).then_some(root),
+            count: u64::from_le_bytes(count),
+        })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} × {}", self.operation, self.count, self.dtype)?;
+        if let Some(op) = self.reduce {
+            write!(f, ", {op}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, ", root {root}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        let plain = Fingerprint::new(OperationKind::AllToAll, DType::BF16, usize::MAX);
+        let full = Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), ..plain };
+        for fingerprint in [plain, full] {
+            assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_name_and_a_code() {
+        for (kind, _) in OperationKind::ALL {
+            let fingerprint = Fingerprint::new(kind, DType::F32, 1);
+            assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
+            assert_ne!(kind.to_string(), "unknown");
+        }
+    }
+
+    #[test]
+    fn unknown_codes_are_refused() {
+        assert_eq!(Fingerprint::from_bytes(&[200; FINGERPRINT_BYTES]), None);
+    }
+
+    #[test]
+    fn reads_like_a_call() {
+        let fingerprint = Fingerprint {
+            reduce: Some(ReduceOp::Mean),
+            ..Fingerprint::new(OperationKind::AllReduce, DType::F32, 12)
+        };
+        assert_eq!(fingerprint.to_string(), "all_reduce(12 × f32, mean)");
+    }
+}

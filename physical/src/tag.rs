@@ -1,0 +1,88 @@
+//! Tags: which message is which. Built here and nowhere else, so that two operations can never mix.
+//!
+//! A tag names the communicator, the lane within it (one per bucket in flight), the sequence number of the operation in
+//! that lane, and the step within the operation. Two messages between the same two ranks with equal tags would belong
+//! to the same step of the same operation, which happens once.
+
+use crate::error::{Error, Result};
+use std::fmt;
+
+/// Identity of one message between two ranks; 16 bytes on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag {
+    communicator: u32,
+    lane: u16,
+    step: u16,
+    sequence: u64,
+}
+
+/// Bytes a tag takes on the wire.
+pub(crate) const TAG_BYTES: usize = 16;
+
+impl Tag {
+    /// Names one message.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the lane or the step is above 65 535.
+    pub fn new(communicator: u32, lane: usize, sequence: u64, step: usize) -> Result<Self> {
+        let narrow = |what: &str, value: usize| {
+            u16::try_from(value).map_err(|_| {
+                Error::usage(format!("{what} {value} does not fit in a tag"), "use at most 65536 of them")
+            })
+        };
+        Ok(Tag { communicator, lane: narrow("lane", lane)?, step: narrow("step", step)?, sequence })
+    }
+
+    /// Number of the operation in its lane.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether both tags belong to the same operation, whatever its step.
+    pub(crate) fn same_operation(&self, other: &Tag) -> bool {
+        self.communicator == other.communicator && self.lane == other.lane && self.sequence == other.sequence
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; TAG_BYTES] {
+        let mut bytes = [0; TAG_BYTES];
+        bytes[0..4].copy_from_slice(&self.communicator.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.lane.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.step.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; TAG_BYTES]) -> Self {
+        let [a, b, c, d, e, f, g, h, sequence @ ..] = *bytes;
+        Tag {
+            communicator: u32::from_le_bytes([a, b, c, d]),
+            lane: u16::from_le_bytes([e, f]),
+            step: u16::from_le_bytes([g, h]),
+            sequence: u64::from_le_bytes(sequence),
+        }
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tag { communicator, lane, step, sequence } = self;
+        write!(f, "operation #{sequence} (communicator {communicator}, lane {lane}, step {step})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        let tag = Tag::new(0xdead_beef, 65_535, u64::MAX - 3, 513).unwrap();
+        assert_eq!(Tag::from_bytes(&tag.to_bytes()), tag);
+    }
+
+    #[test]
+    fn a_step_that_would_wrap_is_refused() {
+        assert!(matches!(Tag::new(0, 0, 0, 65_536), Err(Error::Usage { .. })));
+        assert!(matches!(Tag::new(0, 65_536, 0, 0), Err(Error::Usage { .. })));
+    }
+}
