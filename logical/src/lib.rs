@@ -1,1 +1,37 @@
-//! Placeholder.
+//! hexagram's logical layer: what ranks do together, whatever carries the bytes.
+//!
+//! A [`Communicator`] is one thread's membership in a group of ranks. Its primitives are `async fn`; run them with
+//! [`Communicator::block_on`], or use [`Communicator::blocking`] on plain slices. Each primitive's page gives its formula,
+//! its steps, the bytes that a rank sends, its memory, and how its result depends on the order of arrival (it does not).
+//!
+//! ```
+//! use hexagram_logical::testing::spawn;
+//! use hexagram_logical::{ReduceOp, TransportKind};
+//!
+//! let sums = spawn(TransportKind::Shm, 4, |comm| {
+//!     let mut mine = [comm.rank() as f32, 1.0];
+//!     comm.blocking().all_reduce(&mut mine, ReduceOp::Sum)?;
+//!     Ok(mine)
+//! });
+//! assert_eq!(sums.unwrap(), [[6.0, 4.0]; 4]);
+//! ```
+//!
+//! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
+//! [`HEADER_BYTES`].
+
+mod blocking;
+mod call;
+pub mod centralized;
+mod communicator;
+mod point_to_point;
+pub mod testing;
+
+pub use blocking::Blocking;
+pub use call::Call;
+pub use communicator::Communicator;
+/// The layer below, for those who start worlds or write transports.
+pub use hexagram_physical as physical;
+pub use hexagram_physical::transport::{HEADER_BYTES, Land};
+pub use hexagram_physical::{
+    Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind, World,
+};

@@ -20,7 +20,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Another rank died, left early, or gave up. Its communicators cannot be used any more; restart the job.
-    #[error("{culprit} {cause}{during}; every rank of this job has to be restarted, from the last checkpoint")]
+    #[error(
+        "{culprit} {cause}{during}; every rank of this job has to be restarted, from the last checkpoint"
+    )]
     PeerFailed {
         /// The rank that failed first: the root cause, not the neighbour that noticed it.
         culprit: Peer,
@@ -31,7 +33,9 @@ pub enum Error {
     },
 
     /// An operation did not end in time although nobody is known to have failed. The communicator is poisoned.
-    #[error("no answer from {waiting_for} within {after:?}{during}; see whether that rank is still computing, and raise the operation deadline if it is")]
+    #[error(
+        "no answer from {waiting_for} within {after:?}{during}; see whether that rank is still computing, and raise the operation deadline if it is"
+    )]
     Deadline {
         /// The peer whose message is missing.
         waiting_for: Peer,
@@ -42,7 +46,9 @@ pub enum Error {
     },
 
     /// Two ranks disagree about which operation comes next. The communicator is poisoned.
-    #[error("ranks disagree about operation #{sequence}: this rank calls {mine}, {peer} calls {theirs}; all ranks must call the same operations in the same order")]
+    #[error(
+        "ranks disagree about operation #{sequence}: this rank calls {mine}, {peer} calls {theirs}; all ranks must call the same operations in the same order"
+    )]
     Mismatch {
         /// Number of the operation in its lane.
         sequence: u64,
@@ -62,7 +68,9 @@ pub enum Error {
     },
 
     /// Memory is lent to an operation in flight; wait for that operation before touching these bytes.
-    #[error("bytes {start}..{end} of a buffer of {size} bytes are in use by another operation; wait for that operation first")]
+    #[error(
+        "bytes {start}..{end} of a buffer of {size} bytes are in use by another operation; wait for that operation first"
+    )]
     Busy {
         /// First byte asked for.
         start: usize,

@@ -1,9 +1,49 @@
-//! hexagram's physical layer: bytes between the ranks of one world.
+//! hexagram's physical layer: it moves bytes between the ranks of one world, over threads, shared memory or TCP.
+//!
+//! You are here to write a transport, or to see what a message costs. Algorithms and training programs never need this
+//! crate by name: the logical layer's communicator stands on it.
+//!
+//! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
+//! (its future, deadlines, failures), [`memory`] (counted buffers), then a backend: `thread`, `shm` or `tcp`, whose
+//! folders hold the same files: `connect` (how two ranks get their link), `link` (what lies between them), `endpoint`
+//! (one rank's end).
+//!
+//! ```
+//! use hexagram_physical::testing::spawn;
+//! use hexagram_physical::TransportKind;
+//!
+//! let sizes = spawn(TransportKind::Shm, 3, |world| world.size());
+//! assert_eq!(sizes, [3, 3, 3]);
+//! ```
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
+
+pub mod bootstrap;
+pub mod device;
+mod doorbell;
+pub mod drive;
 pub mod dtype;
 pub mod error;
 pub mod fingerprint;
+pub mod health;
+mod landing;
+mod matching;
+pub mod memory;
+pub mod operation;
+mod shm;
+mod stream;
 pub mod tag;
+mod tcp;
+pub mod testing;
+mod thread;
+mod tickets;
+pub mod transport;
+pub mod world;
 
+pub use device::{Device, Host};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Peer, Result};
+pub use memory::Buffer;
+pub use transport::{Transport, TransportKind};
+pub use world::{JoinOptions, World};

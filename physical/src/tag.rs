@@ -25,12 +25,15 @@ impl Tag {
     /// # Errors
     /// [`Error::Usage`] if the lane or the step is above 65 535.
     pub fn new(communicator: u32, lane: usize, sequence: u64, step: usize) -> Result<Self> {
-        let narrow = |what: &str, value: usize| {
-            u16::try_from(value).map_err(|_| {
-                Error::usage(format!("{what} {value} does not fit in a tag"), "use at most 65536 of them")
-            })
-        };
         Ok(Tag { communicator, lane: narrow("lane", lane)?, step: narrow("step", step)?, sequence })
+    }
+
+    /// Another step of the same operation.
+    ///
+    /// # Errors
+    /// As [`Tag::new`].
+    pub fn at_step(self, step: usize) -> Result<Self> {
+        Ok(Tag { step: narrow("step", step)?, ..self })
     }
 
     /// Number of the operation in its lane.
@@ -61,6 +64,12 @@ impl Tag {
             sequence: u64::from_le_bytes(sequence),
         }
     }
+}
+
+fn narrow(what: &str, value: usize) -> Result<u16> {
+    u16::try_from(value).map_err(|_| {
+        Error::usage(format!("{what} {value} does not fit in a tag"), "use at most 65536 of them")
+    })
 }
 
 impl fmt::Display for Tag {

@@ -1,0 +1,303 @@
+//! The figures of a run on disk, as they come: one line of JSON a step, one an epoch, one at the end. Open
+//! this file to see the fields, or to read a run with another program.
+//!
+//! ```text
+//! {"event":"step","epoch":0,"step":12,"loss":2.19,"seconds":0.41}
+//! {"event":"epoch","epoch":0,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
+//! {"event":"summary","epochs":1,"steps":20,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"bytes_sent":81920,"seconds":0.6}
+//! ```
+
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What one step gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// The epoch it belongs to.
+    pub epoch: u64,
+    /// Its number, counted through the whole run.
+    pub step: u64,
+    /// The training loss of its batch, in nats.
+    pub loss: f64,
+    /// Seconds since the run began.
+    pub seconds: f64,
+}
+
+/// What one epoch gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Epoch {
+    /// Its number.
+    pub epoch: u64,
+    /// The mean training loss of its steps, in nats.
+    pub loss: f64,
+    /// Share of the held-out samples that were recognised, from 0 to 1.
+    pub test_accuracy: f64,
+    /// Samples that all ranks together trained on, a second.
+    pub samples_per_s: f64,
+    /// Share of the epoch that was spent waiting for communication, from 0 to 1.
+    pub comm_fraction: f64,
+    /// Bytes this rank sent during the epoch.
+    pub bytes_sent: u64,
+    /// Seconds since the run began.
+    pub seconds: f64,
+}
+
+/// A run's figures could not be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// The run's directory could not be made.
+    #[error("cannot create the directory {}: {cause}; choose a directory you may write to", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The system's own words.
+        cause: io::Error,
+    },
+
+    /// The file could not be written.
+    #[error(
+        "cannot write {}: {cause}; make room there, or choose another directory for the run",
+        path.display()
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's own words.
+        cause: io::Error,
+    },
+}
+
+/// Writes `metrics.jsonl` in a run's directory, and remembers the figures for a picture.
+///
+/// Lines reach the system at the end of every epoch, so that a run that is killed leaves all epochs that it
+/// finished. A figure that is no number (a loss that diverged) is written as `null`.
+#[derive(Debug)]
+pub struct Metrics {
+    path: PathBuf,
+    file: BufWriter<File>,
+    steps: Vec<Step>,
+    epochs: Vec<Epoch>,
+}
+
+impl Metrics {
+    /// Starts the file, in a directory that is made if it is not there, with its parents. Replaces the file
+    /// of an earlier run.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError`] when the directory cannot be made or the file not be written.
+    pub fn create(directory: impl AsRef<Path>) -> Result<Self, MetricsError> {
+        let directory = directory.as_ref();
+        fs::create_dir_all(directory)
+            .map_err(|cause| MetricsError::Directory { path: directory.into(), cause })?;
+        let path = directory.join("metrics.jsonl");
+        match File::create(&path) {
+            Ok(file) => {
+                Ok(Metrics { path, file: BufWriter::new(file), steps: Vec::new(), epochs: Vec::new() })
+            }
+            Err(cause) => Err(MetricsError::Write { path, cause }),
+        }
+    }
+
+    /// Records a step.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError::Write`] when the disk is full or gone.
+    pub fn step(&mut self, step: Step) -> Result<(), MetricsError> {
+        self.steps.push(step);
+        self.write(&[
+            ("event", json!("step")),
+            ("epoch", json!(step.epoch)),
+            ("step", json!(step.step)),
+            ("loss", json!(step.loss)),
+            ("seconds", json!(step.seconds)),
+        ])
+    }
+
+    /// Records an epoch, and hands everything so far to the system.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError::Write`] when the disk is full or gone.
+    pub fn epoch(&mut self, epoch: Epoch) -> Result<(), MetricsError> {
+        self.epochs.push(epoch);
+        self.write(&[
+            ("event", json!("epoch")),
+            ("epoch", json!(epoch.epoch)),
+            ("loss", json!(epoch.loss)),
+            ("test_accuracy", json!(epoch.test_accuracy)),
+            ("samples_per_s", json!(epoch.samples_per_s)),
+            ("comm_fraction", json!(epoch.comm_fraction)),
+            ("bytes_sent", json!(epoch.bytes_sent)),
+            ("seconds", json!(epoch.seconds)),
+        ])?;
+        self.flush()
+    }
+
+    /// Records the end: how much was done, the last epoch's loss and accuracy, the mean throughput, and what
+    /// `extra` adds, for instance the algorithm and the number of ranks.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError::Write`] when the disk is full or gone.
+    pub fn summary(&mut self, extra: &[(&str, Value)]) -> Result<(), MetricsError> {
+        let last = self.epochs.last();
+        let throughput: f64 = self.epochs.iter().map(|epoch| epoch.samples_per_s).sum();
+        let mut fields = vec![
+            ("event", json!("summary")),
+            ("epochs", json!(self.epochs.len())),
+            ("steps", json!(self.steps.len())),
+            ("loss", json!(last.map(|epoch| epoch.loss))),
+            ("test_accuracy", json!(last.map(|epoch| epoch.test_accuracy))),
+            ("samples_per_s", json!(throughput / self.epochs.len() as f64)),
+            ("bytes_sent", json!(self.epochs.iter().map(|epoch| epoch.bytes_sent).sum::<u64>())),
+            ("seconds", json!(last.map(|epoch| epoch.seconds))),
+        ];
+        fields.extend_from_slice(extra);
+        self.write(&fields)?;
+        self.flush()
+    }
+
+    /// All steps so far, in the order they were recorded.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// All epochs so far, in the order they were recorded.
+    pub fn epochs(&self) -> &[Epoch] {
+        &self.epochs
+    }
+
+    /// Writes one line. By hand, because a JSON map would sort the fields, and people read these lines too.
+    fn write(&mut self, fields: &[(&str, Value)]) -> Result<(), MetricsError> {
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
+        let written = writeln!(self.file, "{{{}}}", fields.join(","));
+        written.map_err(|cause| self.failed(cause))
+    }
+
+    fn flush(&mut self) -> Result<(), MetricsError> {
+        self.file.flush().map_err(|cause| self.failed(cause))
+    }
+
+    fn failed(&self, cause: io::Error) -> MetricsError {
+        MetricsError::Write { path: self.path.clone(), cause }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Step = Step { epoch: 0, step: 7, loss: 2.5, seconds: 0.25 };
+    const EPOCH: Epoch = Epoch {
+        epoch: 0,
+        loss: 2.0,
+        test_accuracy: 0.5,
+        samples_per_s: 1000.0,
+        comm_fraction: 0.25,
+        bytes_sent: 80,
+        seconds: 1.5,
+    };
+
+    /// A directory for one test, removed at its end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("hexagram-metrics-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Scratch(path)
+        }
+
+        fn lines(&self) -> Vec<Value> {
+            let text = fs::read_to_string(self.0.join("metrics.jsonl")).unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn lines_read_back() {
+        let scratch = Scratch::new("lines");
+        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        metrics.step(STEP).unwrap();
+        metrics.epoch(EPOCH).unwrap();
+        metrics.epoch(Epoch { epoch: 1, samples_per_s: 3000.0, seconds: 3.0, ..EPOCH }).unwrap();
+        metrics.summary(&[("algorithm", json!("a \"quoted\" name"))]).unwrap();
+        let lines = scratch.lines();
+        assert_eq!(lines[0], json!({"event": "step", "epoch": 0, "step": 7, "loss": 2.5, "seconds": 0.25}));
+        assert_eq!(
+            lines[1],
+            json!({"event": "epoch", "epoch": 0, "loss": 2.0, "test_accuracy": 0.5, "samples_per_s": 1000.0,
+                   "comm_fraction": 0.25, "bytes_sent": 80, "seconds": 1.5})
+        );
+        assert_eq!(
+            lines[3],
+            json!({"event": "summary", "epochs": 2, "steps": 1, "loss": 2.0, "test_accuracy": 0.5,
+                   "samples_per_s": 2000.0, "bytes_sent": 160, "seconds": 3.0,
+                   "algorithm": "a \"quoted\" name"})
+        );
+        assert_eq!((metrics.steps(), metrics.epochs().len()), (&[STEP][..], 2));
+    }
+
+    #[test]
+    fn an_epoch_is_on_disk_before_the_run_ends() {
+        let scratch = Scratch::new("flush");
+        let mut metrics = Metrics::create(scratch.0.join("a/b")).unwrap();
+        metrics.step(STEP).unwrap();
+        metrics.epoch(EPOCH).unwrap();
+        assert_eq!(fs::read_to_string(scratch.0.join("a/b/metrics.jsonl")).unwrap().lines().count(), 2);
+    }
+
+    #[test]
+    fn a_diverged_or_empty_run_is_still_json() {
+        let scratch = Scratch::new("nan");
+        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        metrics.summary(&[]).unwrap();
+        metrics.step(Step { loss: f64::NAN, ..STEP }).unwrap();
+        metrics.epoch(Epoch { loss: f64::INFINITY, ..EPOCH }).unwrap();
+        assert!(scratch.lines().iter().all(|line| line["loss"].is_null()));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let scratch = Scratch::new("directory");
+        fs::create_dir_all(&scratch.0).unwrap();
+        fs::write(scratch.0.join("file"), "").unwrap();
+        let error = Metrics::create(scratch.0.join("file/run")).unwrap_err();
+        assert!(matches!(&error, MetricsError::Directory { path, .. } if path.ends_with("file/run")));
+        assert!(error.to_string().contains("choose a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_named() {
+        let scratch = Scratch::new("file");
+        fs::create_dir_all(scratch.0.join("metrics.jsonl")).unwrap();
+        let error = Metrics::create(&scratch.0).unwrap_err();
+        assert!(matches!(&error, MetricsError::Write { path, .. } if path.ends_with("metrics.jsonl")));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let scratch = Scratch::new("full");
+        fs::create_dir_all(&scratch.0).unwrap();
+        std::os::unix::fs::symlink("/dev/full", scratch.0.join("metrics.jsonl")).unwrap();
+        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        let error = metrics.epoch(EPOCH).unwrap_err();
+        assert!(
+            matches!(&error, MetricsError::Write { cause, .. } if cause.kind() == io::ErrorKind::StorageFull)
+        );
+        assert!(error.to_string().contains("make room"), "{error}");
+    }
+}

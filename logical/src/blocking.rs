@@ -1,0 +1,118 @@
+//! The primitives on plain slices, blocking on the caller's thread: for programs that keep their numbers in a `Vec`.
+//!
+//! Elements are lent to the operation and back when it returns; nothing is copied.
+
+use crate::{Buffer, Communicator, Element, ReduceOp, Result};
+
+/// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of the
+/// same name on [`Communicator`].
+pub struct Blocking<'a> {
+    comm: &'a Communicator,
+}
+
+macro_rules! doc_errors {
+    ($($name:literal)*) => { concat!("\n\n# Errors\nAs [`Communicator::", $($name,)* "`].") };
+}
+
+impl<'a> Blocking<'a> {
+    pub(crate) fn new(comm: &'a Communicator) -> Self {
+        Blocking { comm }
+    }
+
+    /// `elements ← op over ranks`, in place.
+    #[doc = doc_errors!("all_reduce")]
+    pub fn all_reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.all_reduce(buffer, op)))
+    }
+
+    /// `elements ← elements of rank root`.
+    #[doc = doc_errors!("broadcast")]
+    pub fn broadcast<T: Element>(&self, elements: &mut [T], root: usize) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.broadcast(buffer, root)))
+    }
+
+    /// `elements of rank root ← op over ranks`; the others' are not changed.
+    #[doc = doc_errors!("reduce")]
+    pub fn reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.reduce(buffer, op, root)))
+    }
+
+    /// Block r of `all` on the root ← `mine` of rank r. Only the root passes `all`.
+    #[doc = doc_errors!("gather")]
+    pub fn gather<T: Element>(&self, mine: &[T], all: Option<&mut [T]>, root: usize) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend(mine, |mine| match all {
+            Some(all) => Buffer::lend_mut(all, |all| comm.block_on(comm.gather(mine, Some(all), root))),
+            None => comm.block_on(comm.gather(mine, None, root)),
+        })
+    }
+
+    /// `mine` of rank r ← block r of `all` on the root. Only the root passes `all`.
+    #[doc = doc_errors!("scatter")]
+    pub fn scatter<T: Element>(&self, all: Option<&[T]>, mine: &mut [T], root: usize) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(mine, |mine| match all {
+            Some(all) => Buffer::lend(all, |all| comm.block_on(comm.scatter(Some(all), mine, root))),
+            None => comm.block_on(comm.scatter(None, mine, root)),
+        })
+    }
+
+    /// Block r of `all` ← `mine` of rank r.
+    #[doc = doc_errors!("all_gather")]
+    pub fn all_gather<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
+        self.pair(mine, all, |comm, mine, all| comm.block_on(comm.all_gather(mine, all)))
+    }
+
+    /// `mine ← op over ranks of block r of all`.
+    #[doc = doc_errors!("reduce_scatter")]
+    pub fn reduce_scatter<T: Element>(&self, all: &[T], mine: &mut [T], op: ReduceOp) -> Result<()> {
+        self.pair(all, mine, |comm, all, mine| comm.block_on(comm.reduce_scatter(all, mine, op)))
+    }
+
+    /// Block s of `received` on rank r ← block r of `sent` on rank s.
+    #[doc = doc_errors!("all_to_all")]
+    pub fn all_to_all<T: Element>(&self, sent: &[T], received: &mut [T]) -> Result<()> {
+        self.pair(sent, received, |comm, sent, received| comm.block_on(comm.all_to_all(sent, received)))
+    }
+
+    /// All-to-all with unequal counts.
+    #[doc = doc_errors!("all_to_all_v")]
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        sent: &[T],
+        send_counts: &[usize],
+        received: &mut [T],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        self.pair(sent, received, |comm, sent, received| {
+            comm.block_on(comm.all_to_all_v(sent, send_counts, received, recv_counts))
+        })
+    }
+
+    /// Returns after every rank has called it.
+    #[doc = doc_errors!("barrier")]
+    pub fn barrier(&self) -> Result<()> {
+        self.comm.block_on(self.comm.barrier())
+    }
+
+    /// Sends to rank `to`.
+    #[doc = doc_errors!("send")]
+    pub fn send<T: Element>(&self, elements: &[T], to: usize) -> Result<()> {
+        Buffer::lend(elements, |buffer| self.comm.block_on(self.comm.send(buffer, to)))
+    }
+
+    /// Receives the next message from rank `from`.
+    #[doc = doc_errors!("recv")]
+    pub fn recv<T: Element>(&self, elements: &mut [T], from: usize) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.recv(buffer, from)))
+    }
+
+    fn pair<T: Element, R>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        work: impl FnOnce(&Communicator, &Buffer, &mut Buffer) -> R,
+    ) -> R {
+        Buffer::lend(from, |from| Buffer::lend_mut(to, |to| work(self.comm, from, to)))
+    }
+}

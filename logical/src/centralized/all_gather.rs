@@ -1,0 +1,23 @@
+//! All-gather: everyone gets everyone's buffer.
+
+use super::ring::Ring;
+use super::share::{block, check_blocks};
+use crate::{Buffer, Communicator, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// Block r of `all` ← `mine` of rank r, on every rank. `all` holds n blocks of the length of `mine`.
+    ///
+    /// Ring, n − 1 steps. Bytes sent per rank: (n−1)/n · S, S being the size of `all`. Memory: none. Determinism: bytes
+    /// are copied.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit;
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
+        check_blocks(mine, all, self.size())?;
+        let call = self.begin(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()))?;
+        self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;
+        Ring::of(self).all_gather(&call, all, 0).await
+    }
+}

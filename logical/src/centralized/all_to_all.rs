@@ -1,0 +1,85 @@
+//! All-to-all: everyone sends something else to everyone.
+
+use super::share::check_dtypes;
+use crate::{Buffer, Communicator, Error, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::ops::Range;
+
+impl Communicator {
+    /// Block s of `received` on rank r ← block r of `sent` on rank s. Both hold n blocks of equal length.
+    ///
+    /// n − 1 steps; in step k every rank sends to the rank k places on. Bytes sent per rank: (n−1)/n · S. Memory: none.
+    /// Determinism: bytes are copied.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if lengths or types do not fit; [`Error::Mismatch`] if ranks differ.
+    pub async fn all_to_all(&self, sent: &Buffer, received: &mut Buffer) -> Result<()> {
+        let len = sent.len() / self.size();
+        if len * self.size() != sent.len() {
+            let what = format!("{} elements are not {} equal blocks", sent.len(), self.size());
+            return Err(Error::usage(what, "use a multiple of the number of ranks, or all_to_all_v"));
+        }
+        let counts = vec![len; self.size()];
+        self.all_to_all_v(sent, &counts, received, &counts).await
+    }
+
+    /// All-to-all with unequal counts: `sent` holds `send_counts[r]` elements for each rank r, in the order of ranks, and
+    /// `received` gets `recv_counts[s]` elements from each rank s.
+    ///
+    /// Steps, memory and determinism as [`Communicator::all_to_all`]. Bytes sent: those of `sent` but this rank's own.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if counts do not add up to the buffers' lengths or types differ; [`Error::Mismatch`] if what a
+    /// rank sends is not what its peer expects.
+    pub async fn all_to_all_v(
+        &self,
+        sent: &Buffer,
+        send_counts: &[usize],
+        received: &mut Buffer,
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        check_dtypes(sent, received)?;
+        let outgoing = self.layout(send_counts, sent)?;
+        let incoming = self.layout(recv_counts, received)?;
+        let (rank, size) = (self.rank(), self.size());
+        if outgoing[rank].len() != incoming[rank].len() {
+            let what = format!(
+                "rank {rank} sends itself {} elements and expects {} of itself",
+                outgoing[rank].len(),
+                incoming[rank].len()
+            );
+            return Err(Error::usage(what, "make the two counts equal"));
+        }
+        let call = self.begin(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0))?;
+        self.copy(sent, outgoing[rank].clone(), received, incoming[rank].clone())?;
+        for step in 1..size {
+            let (to, from) = ((rank + step) % size, (rank + size - step) % size);
+            let (out, into) = (outgoing[to].clone(), incoming[from].clone());
+            let send = call.counting(out.len()).send(to, 0, sent, out)?;
+            call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
+            send.await?;
+        }
+        Ok(())
+    }
+
+    /// Where each rank's elements lie.
+    fn layout(&self, counts: &[usize], buffer: &Buffer) -> Result<Vec<Range<usize>>> {
+        let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+        if counts.len() != self.size() || total != Some(buffer.len()) {
+            let what = format!(
+                "counts {counts:?} do not divide {} elements among {} ranks",
+                buffer.len(),
+                self.size()
+            );
+            return Err(Error::usage(what, "give one count per rank, adding up to the buffer's length"));
+        }
+        let mut end = 0;
+        Ok(counts
+            .iter()
+            .map(|count| {
+                end += count;
+                end - count..end
+            })
+            .collect())
+    }
+}

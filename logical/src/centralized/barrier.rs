@@ -1,0 +1,29 @@
+//! Barrier: nobody goes on before everybody has come.
+
+use crate::{Communicator, DType, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// Returns on every rank after it was called on every rank.
+    ///
+    /// Dissemination, ⌈log₂ n⌉ rounds: in round k every rank tells the one 2ᵏ places on. Bytes sent per rank: ⌈log₂ n⌉
+    /// headers. Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if another rank calls something else.
+    pub async fn barrier(&self) -> Result<()> {
+        let call = self.begin(Fingerprint::new(OperationKind::Barrier, DType::U8, 0))?;
+        let (rank, size) = (self.rank(), self.size());
+        let nothing = self.scratch(DType::U8, 0)?;
+        for round in 0.. {
+            let reach = 1 << round;
+            if reach >= size {
+                break;
+            }
+            let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
+            call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
+            send.await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! Broadcast: everyone gets one rank's buffer.
+
+use crate::{Buffer, Communicator, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// `buffer ← buffer of rank root`, on every rank.
+    ///
+    /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data pass it 2ᵏ places on. Bytes sent: (n − 1) · S
+    /// over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are copied.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if there is no such root; [`Error::Mismatch`](crate::Error::Mismatch) if
+    /// ranks differ in root, element type or length.
+    pub async fn broadcast(&self, buffer: &mut Buffer, root: usize) -> Result<()> {
+        self.check_rank(root)?;
+        let fingerprint = Fingerprint {
+            root: Some(root as u32),
+            ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
+        };
+        let call = self.begin(fingerprint)?;
+        let size = self.size();
+        let place = (self.rank() + size - root) % size;
+        let at = |place: usize| (place + root) % size;
+        let whole = 0..buffer.len();
+        let mut sends = Vec::new();
+        for round in 0.. {
+            let reach = 1 << round;
+            if reach >= size {
+                break;
+            }
+            if place < reach && place + reach < size {
+                sends.push(call.send(at(place + reach), round, buffer, whole.clone())?);
+            } else if (reach..2 * reach).contains(&place) {
+                call.recv(at(place - reach), round, buffer, whole.clone(), Land::Copy)?.await?;
+            }
+        }
+        for send in sends {
+            send.await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Gather: one rank gets everyone's buffer.
+
+use super::share::{block, check_blocks};
+use crate::{Buffer, Communicator, Error, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// Block r of `all` on rank `root` ← `mine` of rank r. Only the root passes `all`, n blocks of the length of `mine`.
+    ///
+    /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all but the root. Memory: none.
+    /// Determinism: bytes are copied.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if the root passes no buffer, or lengths or types do not fit;
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    pub async fn gather(&self, mine: &Buffer, all: Option<&mut Buffer>, root: usize) -> Result<()> {
+        self.check_rank(root)?;
+        let fingerprint = Fingerprint {
+            root: Some(root as u32),
+            ..Fingerprint::new(OperationKind::Gather, mine.dtype(), mine.len())
+        };
+        let len = mine.len();
+        if self.rank() != root {
+            self.begin(fingerprint)?.send(root, 0, mine, 0..len)?.await?;
+            return Ok(());
+        }
+        let all =
+            all.ok_or_else(|| Error::usage("the root of a gather passed no buffer", "pass Some(all)"))?;
+        check_blocks(mine, all, self.size())?;
+        let call = self.begin(fingerprint)?;
+        self.copy(mine, 0..len, all, block(len, root))?;
+        let others = (0..self.size()).filter(|rank| *rank != root);
+        let receives: Result<Vec<_>> =
+            others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
+        for receive in receives? {
+            receive.await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! Centralized, synchronous, full precision: everyone takes part, and everyone gets the exact result.
+//!
+//! One file a primitive. `ring` holds the two halves of the ring that several of them share, `share` the rules that they
+//! have in common: chunk boundaries, size checks, and how means are formed.
+
+mod all_gather;
+mod all_reduce;
+mod all_to_all;
+mod barrier;
+mod broadcast;
+mod gather;
+mod reduce;
+mod reduce_scatter;
+mod ring;
+mod scatter;
+mod share;

@@ -1,0 +1,38 @@
+//! Scatter: everyone gets its block of one rank's buffer.
+
+use super::share::{block, check_blocks};
+use crate::{Buffer, Communicator, Error, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// `mine` of rank r ← block r of `all` on rank `root`. Only the root passes `all`, n blocks of the length of `mine`.
+    ///
+    /// One message from the root to every other rank. Bytes sent: (n − 1) times the size of `mine`, by the root. Memory:
+    /// none. Determinism: bytes are copied.
+    ///
+    /// # Errors
+    /// As [`Communicator::gather`].
+    pub async fn scatter(&self, all: Option<&Buffer>, mine: &mut Buffer, root: usize) -> Result<()> {
+        self.check_rank(root)?;
+        let fingerprint = Fingerprint {
+            root: Some(root as u32),
+            ..Fingerprint::new(OperationKind::Scatter, mine.dtype(), mine.len())
+        };
+        let len = mine.len();
+        if self.rank() != root {
+            self.begin(fingerprint)?.recv(root, 0, mine, 0..len, Land::Copy)?.await?;
+            return Ok(());
+        }
+        let all =
+            all.ok_or_else(|| Error::usage("the root of a scatter passed no buffer", "pass Some(all)"))?;
+        check_blocks(mine, all, self.size())?;
+        let call = self.begin(fingerprint)?;
+        self.copy(all, block(len, root), mine, 0..len)?;
+        let others = (0..self.size()).filter(|rank| *rank != root);
+        let sends: Result<Vec<_>> = others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();
+        for send in sends? {
+            send.await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What the centralized primitives have in common.
+
+use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use std::ops::Range;
+
+/// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
+pub(super) fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
+    // In u128, as len × ranks may overflow.
+    let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
+    edge(index)..edge(index + 1)
+}
+
+/// Block `index` of blocks of `len` elements.
+pub(super) fn block(len: usize, index: usize) -> Range<usize> {
+    index * len..(index + 1) * len
+}
+
+/// Checks that `whole` holds one block like `part` for every rank.
+pub(super) fn check_blocks(part: &Buffer, whole: &Buffer, ranks: usize) -> Result<()> {
+    check_dtypes(part, whole)?;
+    if part.len().checked_mul(ranks) == Some(whole.len()) {
+        return Ok(());
+    }
+    let what = format!("{ranks} blocks of {} elements do not make {}", part.len(), whole.len());
+    Err(Error::usage(what, "make the larger buffer hold one block per rank"))
+}
+
+pub(super) fn check_dtypes(one: &Buffer, other: &Buffer) -> Result<()> {
+    if one.dtype() == other.dtype() {
+        return Ok(());
+    }
+    let what = format!("one buffer holds {}, the other {}", one.dtype(), other.dtype());
+    Err(Error::usage(what, "use one element type in one operation"))
+}
+
+pub(super) fn check_op(op: ReduceOp, dtype: DType) -> Result<()> {
+    if op != ReduceOp::Mean || dtype.is_float() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("there is no mean of {dtype}"), "use a sum, or a float type"))
+}
+
+impl Communicator {
+    /// `range ← range ÷ n`.
+    fn divide(&self, buffer: &Buffer, range: Range<usize>) -> Result<()> {
+        let factor = 1.0 / self.size() as f64;
+        self.device().scale(buffer.dtype(), factor, &mut buffer.write(range)?)
+    }
+
+    /// Prepares a contribution: in 16 bits a mean is divided before summing, as the sum may not fit.
+    pub(super) fn before_reduce(&self, op: ReduceOp, buffer: &Buffer, range: Range<usize>) -> Result<()> {
+        if op == ReduceOp::Mean && buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
+    }
+
+    /// Completes a result.
+    pub(super) fn after_reduce(&self, op: ReduceOp, buffer: &Buffer, range: Range<usize>) -> Result<()> {
+        if op == ReduceOp::Mean && !buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
+    }
+
+    /// Copies elements between buffers of one rank.
+    pub(super) fn copy(
+        &self,
+        from: &Buffer,
+        elements: Range<usize>,
+        to: &Buffer,
+        place: Range<usize>,
+    ) -> Result<()> {
+        self.device().copy(&from.read(elements)?, &mut to.write(place)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_everything_once_and_evenly() {
+        for ranks in 1..20 {
+            for len in [0, 1, 2, 7, 100, 1_000_003] {
+                let mut end = 0;
+                for index in 0..ranks {
+                    let chunk = chunk(len, ranks, index);
+                    assert_eq!(chunk.start, end);
+                    assert!(chunk.len().abs_diff(len / ranks) <= 1);
+                    end = chunk.end;
+                }
+                assert_eq!(end, len);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_the_largest_buffers_do_not_overflow() {
+        assert_eq!(chunk(usize::MAX, 1024, 1023).end, usize::MAX);
+    }
+}

@@ -1,0 +1,193 @@
+//! The communicator: one thread's membership in a group of ranks. Every primitive is a method of it.
+
+use crate::blocking::Blocking;
+use crate::call::Call;
+use hexagram_physical::fingerprint::Fingerprint;
+use hexagram_physical::operation::{Poison, Terms};
+use hexagram_physical::tag::Tag;
+use hexagram_physical::transport::{Bell, Label, Transport};
+use hexagram_physical::{Buffer, DType, Device, Error, Host, Result, World, drive};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest that a peer may keep an operation waiting, unless the program says otherwise.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Tags of collectives and of messages between two ranks are counted apart: not every rank sees the latter.
+const COLLECTIVES: u32 = 0;
+const MESSAGES: u32 = 1;
+
+/// One thread's membership in a group of ranks. It stays on the thread that opened it.
+///
+/// Operations run one after another on each *lane*; operations on different lanes may be in flight together. All ranks
+/// must call the same operations in the same order on each lane; where they do not, both sides get
+/// [`Error::Mismatch`]. After any failed operation the communicator is poisoned and refuses further ones.
+#[derive(Clone)]
+pub struct Communicator {
+    shared: Rc<Shared>,
+    lane: usize,
+    /// Collectives begun on this lane.
+    sequence: Rc<Cell<u64>>,
+}
+
+/// What all lanes of one communicator have in common.
+struct Shared {
+    world: World,
+    endpoint: Rc<dyn Transport>,
+    poison: Poison,
+    deadline: Cell<Duration>,
+    lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
+    /// Messages to and from each rank so far.
+    sent: Vec<Cell<u64>>,
+    received: Vec<Cell<u64>>,
+}
+
+impl Communicator {
+    /// All ranks of `world`, over a channel that the other ranks open too.
+    ///
+    /// # Errors
+    /// As [`World::open`].
+    pub fn open(world: &World, channel: u16) -> Result<Self> {
+        let counters = || (0..world.size()).map(|_| Cell::new(0)).collect();
+        let shared = Shared {
+            world: world.clone(),
+            endpoint: world.open(channel)?,
+            poison: Poison::default(),
+            deadline: Cell::new(DEADLINE),
+            lanes: RefCell::default(),
+            sent: counters(),
+            received: counters(),
+        };
+        Ok(Self::on_lane(&Rc::new(shared), 0))
+    }
+
+    fn on_lane(shared: &Rc<Shared>, lane: usize) -> Self {
+        let sequence = Rc::clone(shared.lanes.borrow_mut().entry(lane).or_default());
+        Communicator { shared: Rc::clone(shared), lane, sequence }
+    }
+
+    /// The same group on another lane, whose operations may overlap with those of this one.
+    ///
+    /// Asking for a lane twice gives the same lane: its operations are counted on.
+    pub fn lane(&self, lane: usize) -> Self {
+        Self::on_lane(&self.shared, lane)
+    }
+
+    /// This rank in the group.
+    pub fn rank(&self) -> usize {
+        self.shared.endpoint.rank()
+    }
+
+    /// Number of ranks in the group.
+    pub fn size(&self) -> usize {
+        self.shared.endpoint.size()
+    }
+
+    /// The world that the group is of.
+    pub fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    /// Where this communicator's arithmetic runs.
+    pub fn device(&self) -> &dyn Device {
+        &Host
+    }
+
+    /// How long a peer may keep an operation waiting.
+    pub fn deadline(&self) -> Duration {
+        self.shared.deadline.get()
+    }
+
+    /// Sets the longest that a peer may keep an operation waiting, on all lanes.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.shared.deadline.set(deadline);
+    }
+
+    /// Something that other threads can ring to end this thread's wait.
+    pub fn bell(&self) -> Arc<dyn Bell> {
+        self.shared.endpoint.bell()
+    }
+
+    /// The endpoint underneath, for those who drive several operations by themselves.
+    pub fn endpoint(&self) -> &dyn Transport {
+        &*self.shared.endpoint
+    }
+
+    /// Runs a future of this communicator to its end, on this thread.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        drive::block_on(&*self.shared.endpoint, future)
+    }
+
+    /// The same primitives on plain slices, blocking.
+    pub fn blocking(&self) -> Blocking<'_> {
+        Blocking::new(self)
+    }
+
+    /// Gives up: every operation here fails from now on, and the other ranks are told that it was because of `error`.
+    pub fn give_up(&self, error: &Error) {
+        self.shared.poison.spread(self.shared.endpoint.health(), error);
+    }
+
+    /// Begins the next collective of this lane. For authors of primitives; see [`Call`].
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failure.
+    pub fn begin(&self, fingerprint: Fingerprint) -> Result<Call<'_>> {
+        let sequence = self.sequence.get();
+        let call = self.call(COLLECTIVES, fingerprint, sequence)?;
+        self.sequence.set(sequence + 1);
+        Ok(call)
+    }
+
+    /// Begins the next message to a rank.
+    pub(crate) fn begin_send(&self, to: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
+        self.begin_message(&self.shared.sent, to, fingerprint)
+    }
+
+    /// Begins the next message from a rank.
+    pub(crate) fn begin_recv(&self, from: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
+        self.begin_message(&self.shared.received, from, fingerprint)
+    }
+
+    fn begin_message(
+        &self,
+        counters: &[Cell<u64>],
+        peer: usize,
+        fingerprint: Fingerprint,
+    ) -> Result<Call<'_>> {
+        self.check_rank(peer)?;
+        let sequence = counters[peer].get();
+        let call = self.call(MESSAGES, fingerprint, sequence)?;
+        counters[peer].set(sequence + 1);
+        Ok(call)
+    }
+
+    fn call(&self, kind: u32, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
+        self.shared.poison.check()?;
+        let terms = Terms {
+            transport: &*self.shared.endpoint,
+            poison: &self.shared.poison,
+            deadline: self.shared.deadline.get(),
+        };
+        // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
+        let lane = if kind == MESSAGES { 0 } else { self.lane };
+        let label = Label { tag: Tag::new(kind, lane, sequence, 0)?, fingerprint };
+        Ok(Call::new(terms, label))
+    }
+
+    pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        let what = format!("there is no rank {rank} among {} ranks", self.size());
+        Err(Error::usage(what, "ranks count from 0 to size - 1"))
+    }
+
+    /// A buffer for intermediate results.
+    pub(crate) fn scratch(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.device().alloc(dtype, len)
+    }
+}

@@ -1,0 +1,134 @@
+//! What happens when ranks disagree, or a caller errs: an error on every rank, and never a hang.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
+
+/// Runs `body` on 3 ranks of every transport and gives `check` the errors.
+fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
+    for transport in TransportKind::ALL {
+        let errors = spawn(transport, 3, |comm| Ok(body(&comm).err())).unwrap();
+        for (rank, error) in errors.into_iter().enumerate() {
+            check(rank, error.unwrap_or_else(|| panic!("rank {rank} over {transport} saw no error")));
+        }
+    }
+}
+
+/// Every rank sees the disagreement, itself or through the verdict of one that did, and both calls are printed.
+fn disagree(one: &str, other: &str, body: impl Fn(&Communicator) -> Result<()> + Sync) {
+    all_fail(body, |rank, error| {
+        let text = error.to_string();
+        assert!(text.contains(one) && text.contains(other), "rank {rank}: {text}");
+    });
+}
+
+#[test]
+fn different_lengths() {
+    disagree("all_reduce(12 × f32, sum)", "all_reduce(13 × f32, sum)", |comm| {
+        let len = if comm.rank() == 1 { 13 } else { 12 };
+        comm.blocking().all_reduce(&mut vec![0f32; len], ReduceOp::Sum)
+    });
+}
+
+#[test]
+fn different_element_types() {
+    disagree("broadcast(4 × f32, root 0)", "broadcast(4 × i32, root 0)", |comm| match comm.rank() {
+        1 => comm.blocking().broadcast(&mut [0i32; 4], 0),
+        _ => comm.blocking().broadcast(&mut [0f32; 4], 0).and_then(|()| comm.blocking().barrier()),
+    });
+}
+
+#[test]
+fn different_reductions() {
+    disagree("sum", "mean", |comm| {
+        let op = if comm.rank() == 2 { ReduceOp::Mean } else { ReduceOp::Sum };
+        comm.blocking().all_reduce(&mut [0f64; 9], op)
+    });
+}
+
+#[test]
+fn different_order() {
+    disagree("all_gather", "barrier", |comm| {
+        let gather = || comm.blocking().all_gather(&[1u8], &mut [0; 3]);
+        if comm.rank() == 0 {
+            comm.blocking().barrier()?;
+            gather()
+        } else {
+            gather()?;
+            comm.blocking().barrier()
+        }
+    });
+}
+
+#[test]
+fn one_rank_too_few_calls_names_the_one_that_left() {
+    for transport in TransportKind::ALL {
+        let errors = spawn(transport, 3, |comm| {
+            comm.blocking().barrier()?;
+            if comm.rank() == 1 {
+                return Ok(None);
+            }
+            Ok(comm.blocking().barrier().err())
+        });
+        for error in errors.unwrap().into_iter().flatten() {
+            assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 1), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_poisoned_communicator_repeats_the_first_failure() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let len = 1 + comm.rank();
+        assert!(comm.blocking().all_reduce(&mut vec![0f32; len], ReduceOp::Sum).is_err());
+        let again = comm.blocking().barrier().unwrap_err();
+        assert!(matches!(&again, Error::Poisoned { because } if because.contains("all_reduce")), "{again}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dropped_collective_ends_everyones() {
+    all_fail(
+        |comm| {
+            let mut buffer = Buffer::from_slice(&[0f32; 1000])?;
+            if comm.rank() == 1 {
+                let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
+                let mut context = std::task::Context::from_waker(hexagram_logical::physical::drive::waker());
+                assert!(operation.as_mut().poll(&mut context).is_pending());
+                drop(operation);
+                return comm.blocking().barrier();
+            }
+            comm.blocking().all_reduce(&mut [0f32; 1000], ReduceOp::Sum)
+        },
+        |rank, error| {
+            let text = error.to_string();
+            assert!(text.contains("dropped before it was finished"), "rank {rank}: {text}");
+        },
+    );
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_is_sent() {
+    spawn(TransportKind::Tcp, 2, |comm| {
+        let usage = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Usage { .. })), "{outcome:?}");
+        let blocking = comm.blocking();
+        usage(blocking.broadcast(&mut [0f32], 2));
+        usage(blocking.all_gather(&[0f32; 3], &mut [0.0; 7]));
+        usage(blocking.all_to_all(&[0f32; 3], &mut [0.0; 3]));
+        usage(blocking.all_to_all_v(&[0f32; 3], &[1, 1], &mut [0.0; 2], &[1, 1]));
+        usage(blocking.all_to_all_v(&[0f32; 3], &[1, 1, 1], &mut [0.0; 2], &[1, 1]));
+        usage(blocking.send(&[0f32], 5));
+        if comm.rank() == 0 {
+            usage(blocking.gather(&[0f32], None, 0));
+            usage(blocking.scatter(None, &mut [0f32], 0));
+        }
+        let (f32s, mut i32s) = (Buffer::from_slice(&[0f32; 2])?, Buffer::from_slice(&[0i32; 4])?);
+        usage(comm.block_on(comm.all_gather(&f32s, &mut i32s)));
+        assert_eq!(comm.world().traffic().bytes_sent(), 0);
+        blocking.barrier()
+    })
+    .unwrap();
+}

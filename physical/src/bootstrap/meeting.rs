@@ -1,0 +1,259 @@
+//! Where the ranks of a job meet: a TCP address, or on one host a name that only this machine knows.
+
+use crate::error::{Error, Result};
+use rustix::net::sockopt;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+/// Address at which rank 0 waits for the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meeting {
+    /// `host:port`.
+    Tcp {
+        /// Name or address of rank 0's host.
+        host: String,
+        /// Port; the next one is taken as well where `agent` says so.
+        port: u16,
+        /// Whether a launcher's agent may occupy the port, so that the ranks meet at the next one.
+        agent: bool,
+    },
+    /// An abstract unix socket: no file, gone with its process, reachable on this host only.
+    Local(String),
+    /// A socket that the launcher has bound already and handed to rank 0.
+    Inherited {
+        /// The descriptor in rank 0.
+        descriptor: RawFd,
+        /// The address that it is bound to, as the other ranks know it.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Meeting::Tcp { host, port, .. } | Meeting::Inherited { host, port, .. } => {
+                write!(f, "{host}:{port}")
+            }
+            Meeting::Local(name) => write!(f, "unix socket @{name}"),
+        }
+    }
+}
+
+/// A connection between two ranks, of either kind.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Local(UnixStream),
+}
+
+macro_rules! either {
+    ($stream:expr, $inner:ident => $call:expr) => {
+        match $stream {
+            Stream::Tcp($inner) => $call,
+            Stream::Local($inner) => $call,
+        }
+    };
+}
+
+impl Stream {
+    /// Bounds every later read and write.
+    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        // Zero would mean for ever.
+        let patience = Some(patience.max(Duration::from_millis(1)));
+        either!(self, stream => stream.set_read_timeout(patience).and(stream.set_write_timeout(patience)))
+    }
+
+    /// The interface by which this process reaches the other: where its own listeners belong.
+    pub(crate) fn interface(&self) -> IpAddr {
+        match self {
+            Stream::Tcp(stream) => stream.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |addr| addr.ip()),
+            Stream::Local(_) => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        either!(self, stream => stream.read(into))
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        either!(self, stream => stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, stream => stream.as_fd())
+    }
+}
+
+/// Rank 0's end of the meeting.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Local(UnixListener),
+}
+
+impl Listener {
+    /// The next newcomer, or `WouldBlock`. A local one of another user is turned away.
+    pub(crate) fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Listener::Local(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                same_user(&stream)?;
+                Ok(Stream::Local(stream))
+            }
+        }
+    }
+
+    /// The interface on which rank 0 waits, and on which its data listeners belong.
+    pub(crate) fn interface(&self) -> IpAddr {
+        match self {
+            Listener::Tcp(listener) => {
+                listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |addr| addr.ip())
+            }
+            Listener::Local(_) => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Local(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Refuses a connection across users: an abstract name is free for anyone on the host to take.
+pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
+    let theirs = sockopt::socket_peercred(stream)?.uid;
+    if theirs == rustix::process::geteuid() {
+        return Ok(());
+    }
+    let what = format!("the other side belongs to user {}", theirs.as_raw());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+}
+
+/// Address of an abstract unix socket.
+pub(crate) fn abstract_address(name: &str) -> io::Result<UnixAddr> {
+    UnixAddr::from_abstract_name(name)
+}
+
+impl Meeting {
+    /// Opens rank 0's end.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the address is taken or not of this host.
+    pub(crate) fn listen(&self) -> Result<Listener> {
+        let bound = match self {
+            Meeting::Tcp { host, port, agent } => {
+                let first = bind(host, *port);
+                let taken = |outcome: &io::Result<TcpListener>| matches!(outcome, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
+                let outcome = if *agent && taken(&first) { bind(host, port.wrapping_add(1)) } else { first };
+                outcome.map(Listener::Tcp)
+            }
+            Meeting::Local(name) => {
+                abstract_address(name).and_then(|addr| UnixListener::bind_addr(&addr)).map(Listener::Local)
+            }
+            Meeting::Inherited { descriptor, port, .. } => inherit(*descriptor, *port).map(Listener::Tcp),
+        };
+        let listener = bound.and_then(|listener| {
+            rustix::io::ioctl_fionbio(&listener, true)?;
+            Ok(listener)
+        });
+        listener.map_err(|cause| {
+            let remedy = match cause.kind() {
+                io::ErrorKind::AddrInUse => "another program has this address; choose another port",
+                io::ErrorKind::AddrNotAvailable => "rank 0 must run on the host that this address names",
+                _ => "check the address",
+            };
+            Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
+        })
+    }
+
+    /// One try to reach rank 0. `attempt` alternates between the addresses at which it may be.
+    pub(crate) fn connect(&self, attempt: usize, patience: Duration) -> io::Result<Stream> {
+        match self {
+            Meeting::Tcp { host, port, agent } => {
+                let port = if *agent && attempt % 2 == 1 { port.wrapping_add(1) } else { *port };
+                connect(host, port, patience)
+            }
+            Meeting::Inherited { host, port, .. } => connect(host, *port, patience),
+            Meeting::Local(name) => {
+                let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
+                same_user(&stream)?;
+                Ok(Stream::Local(stream))
+            }
+        }
+    }
+}
+
+fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let found: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no address for {host}")));
+    }
+    Ok(found)
+}
+
+fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind(&*addresses(host, port)?)
+}
+
+fn connect(host: &str, port: u16, patience: Duration) -> io::Result<Stream> {
+    let mut last = None;
+    for address in addresses(host, port)? {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
+                // Loopback quirk: a connect to a free ephemeral port may meet itself.
+                last = Some(io::ErrorKind::ConnectionRefused.into());
+            }
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(Stream::Tcp(stream));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+/// Takes over a socket that the launcher left open for this process.
+fn inherit(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
+    let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+    // SAFETY: borrowed only for the checks below; a closed descriptor fails them with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    if descriptor <= 2 || !sockopt::socket_acceptconn(borrowed)? {
+        return Err(refused("HEXAGRAM_LISTEN_FD is not a listening socket"));
+    }
+    let address = rustix::net::getsockname(borrowed)?;
+    if SocketAddr::try_from(address).map_or(true, |address| address.port() != port) {
+        return Err(refused("HEXAGRAM_LISTEN_FD and HEXAGRAM_ADDR name different ports"));
+    }
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: a listening socket at the address that the launcher announced, opened for this process and owned by
+    // nothing else in it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
+}

@@ -1,0 +1,20 @@
+//! Start-up: from variables that a launcher set to a world whose ranks know each other.
+//!
+//! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
+//! newcomer belongs to the job; `join` is the meeting itself, led by rank 0; `control` keeps its connections open
+//! afterwards, to tell everyone who left and who failed; `doorway` accepts the data connections of a transport.
+
+pub(crate) mod control;
+pub(crate) mod doorway;
+mod handshake;
+pub(crate) mod join;
+mod meeting;
+pub(crate) mod message;
+#[cfg(test)]
+mod tests;
+mod variables;
+
+pub(crate) use handshake::random;
+pub use meeting::Meeting;
+pub(crate) use meeting::{Listener, Stream, abstract_address, same_user};
+pub use variables::{Launcher, Placement};

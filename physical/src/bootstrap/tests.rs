@@ -1,0 +1,239 @@
+//! Start-up: which variables win, which are refused, and what happens to those who do not belong.
+
+use super::variables::{Launcher, Placement};
+use super::*;
+use crate::error::Error;
+use crate::testing::meeting;
+use crate::transport::TransportKind;
+use crate::world::{JoinOptions, World};
+use std::io::{Read, Write};
+use std::time::Duration;
+
+fn read(variables: &[(&str, &str)]) -> crate::Result<Option<Placement>> {
+    let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+    Placement::from_lookup(&get)
+}
+
+fn refusal(variables: &[(&str, &str)]) -> String {
+    match read(variables) {
+        Err(error) => error.to_string(),
+        Ok(placement) => panic!("{variables:?} were taken for {placement:?}"),
+    }
+}
+
+const OURS: [(&str, &str); 3] =
+    [("HEXAGRAM_RANK", "1"), ("HEXAGRAM_SIZE", "4"), ("HEXAGRAM_ADDR", "127.0.0.1:4000")];
+const TORCHRUN: [(&str, &str); 5] = [
+    ("RANK", "2"),
+    ("WORLD_SIZE", "3"),
+    ("LOCAL_RANK", "2"),
+    ("MASTER_ADDR", "::1"),
+    ("MASTER_PORT", "29500"),
+];
+const MPI: [(&str, &str); 5] = [
+    ("OMPI_COMM_WORLD_RANK", "0"),
+    ("OMPI_COMM_WORLD_SIZE", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ("OMPI_MCA_ess_base_jobid", "77"),
+];
+
+#[test]
+fn no_launcher_is_no_error() {
+    assert_eq!(read(&[]).unwrap(), None);
+    assert_eq!(read(&[("LOCAL_RANK", "0")]).unwrap(), None);
+}
+
+#[test]
+fn the_first_complete_set_wins() {
+    let all = [OURS.as_slice(), &TORCHRUN, &MPI].concat();
+    let placement = read(&all).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Hexagram, 1, 4));
+    let placement = read(&[TORCHRUN.as_slice(), &MPI].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
+    assert_eq!(placement.meeting, Meeting::Tcp { host: "::1".into(), port: 29500, agent: false });
+    let placement = read(&[MPI.as_slice(), &[("HEXAGRAM_RANK", "0")]].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::OpenMpi, 0, 2));
+}
+
+#[test]
+fn torchruns_agent_is_noticed() {
+    let placement = read(&[TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "none")]].concat());
+    assert!(matches!(placement.unwrap().unwrap().meeting, Meeting::Tcp { agent: true, .. }));
+}
+
+#[test]
+fn mpirun_on_one_host_meets_at_a_name_of_user_and_job() {
+    let Meeting::Local(name) = read(&MPI).unwrap().unwrap().meeting else { panic!() };
+    assert!(name.ends_with("-77"), "{name}");
+    let mut several_hosts = MPI;
+    several_hosts[3] = ("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+    assert!(refusal(&several_hosts).contains("HEXAGRAM_ADDR"));
+    let helped = [several_hosts.as_slice(), &[("HEXAGRAM_ADDR", "10.0.0.1:9")]].concat();
+    assert!(matches!(read(&helped).unwrap().unwrap().meeting, Meeting::Tcp { port: 9, .. }));
+}
+
+#[test]
+fn contradictions_name_both_values() {
+    let message = refusal(&[("RANK", "5"), ("WORLD_SIZE", "4")]);
+    assert!(message.contains("RANK=5") && message.contains("WORLD_SIZE=4"), "{message}");
+    let message = refusal(&[("HEXAGRAM_LOCAL_RANK", "3"), ("HEXAGRAM_LOCAL_SIZE", "3")]);
+    assert!(message.contains("HEXAGRAM_LOCAL_RANK=3"), "{message}");
+    let message = refusal(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")]);
+    assert!(message.contains("LOCAL_WORLD_SIZE=3") && message.contains("WORLD_SIZE=2"), "{message}");
+    // Refused although another set is complete and wins.
+    let message = refusal(&[OURS.as_slice(), &[("RANK", "5"), ("WORLD_SIZE", "4")]].concat());
+    assert!(message.contains("RANK=5"), "{message}");
+}
+
+#[test]
+fn malformed_values_are_named() {
+    for (name, value) in [("RANK", "x"), ("HEXAGRAM_SIZE", "-1"), ("OMPI_COMM_WORLD_SIZE", "1e3")] {
+        let message = refusal(&[(name, value)]);
+        assert!(message.contains(&format!("{name}={value}")), "{message}");
+    }
+    for address in ["nowhere", ":80", "host:", "host:0", "host:66000"] {
+        let mut ours = OURS;
+        ours[2].1 = address;
+        assert!(refusal(&ours).contains("HEXAGRAM_ADDR"), "{address}");
+    }
+}
+
+#[test]
+fn a_set_without_an_address_says_which_variable_is_missing() {
+    assert!(refusal(&OURS[..2]).contains("HEXAGRAM_ADDR"));
+    assert!(refusal(&TORCHRUN[..3]).contains("MASTER_ADDR"));
+    assert!(refusal(&TORCHRUN[..4]).contains("MASTER_PORT"));
+}
+
+#[test]
+fn an_unreadable_secret_is_an_error() {
+    let with_secret = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/does/not/exist")]].concat();
+    assert!(refusal(&with_secret).contains("/does/not/exist"));
+}
+
+/// Joins as one rank, with a deadline that tests can afford.
+fn join(rank: usize, size: usize, meeting: &Meeting, secret: &[u8], seconds: u64) -> crate::Result<World> {
+    join_over(TransportKind::Tcp, rank, size, meeting, secret, seconds)
+}
+
+fn join_over(
+    transport: TransportKind,
+    rank: usize,
+    size: usize,
+    meeting: &Meeting,
+    secret: &[u8],
+    seconds: u64,
+) -> crate::Result<World> {
+    let (meeting, secret, launcher) = (meeting.clone(), secret.to_vec(), Launcher::Hexagram);
+    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    World::join_as(&placement, &JoinOptions { transport, deadline: Duration::from_secs(seconds) })
+}
+
+/// Runs a world of the given joins at once and returns their errors.
+fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<Option<String>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = joins.into_iter().map(|join| scope.spawn(join)).collect();
+        let outcomes = threads.into_iter().map(|thread| thread.join().unwrap());
+        outcomes.map(|outcome| outcome.err().map(|error| error.to_string())).collect()
+    })
+}
+
+#[test]
+fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
+    let place = meeting();
+    let (a, b) = (place.clone(), place);
+    let errors =
+        errors(vec![Box::new(move || join(0, 4, &a, b"", 1)), Box::new(move || join(2, 4, &b, b"", 1))]);
+    for error in errors {
+        let error = error.unwrap();
+        assert!(error.contains("ranks 1, 3 of 4 did not join within 1s"), "{error}");
+    }
+}
+
+#[test]
+fn a_second_claim_of_a_rank_is_refused_at_once() {
+    let place = meeting();
+    let (a, b, c) = (place.clone(), place.clone(), place);
+    let errors = errors(vec![
+        Box::new(move || join(0, 3, &a, b"", 2)),
+        Box::new(move || join(1, 3, &b, b"", 2)),
+        Box::new(move || join(1, 3, &c, b"", 2)),
+    ]);
+    let refused = errors.iter().flatten().filter(|error| error.contains("rank 1 has joined already")).count();
+    assert_eq!(refused, 1, "{errors:?}");
+}
+
+#[test]
+fn ranks_that_were_told_different_things_are_refused() {
+    let place = meeting();
+    let (a, b, c, d) = (place.clone(), place.clone(), place.clone(), place);
+    let errors = errors(vec![
+        Box::new(move || join(0, 2, &a, b"key", 2)),
+        Box::new(move || join(1, 3, &b, b"key", 2)),
+        Box::new(move || join_over(TransportKind::Shm, 1, 2, &c, b"key", 2)),
+        Box::new(move || join(1, 2, &d, b"other", 2)),
+    ]);
+    let contains = |at: usize, what: &str| {
+        let error = errors[at].as_deref().unwrap_or("joined");
+        assert!(error.contains(what), "{at}: {error}");
+    };
+    contains(0, "rank 1 of 2 did not join");
+    contains(1, "told of 3 ranks, rank 0 of 2");
+    contains(2, "transport shm, rank 0 uses tcp");
+    contains(3, "secret differs");
+}
+
+#[test]
+fn strangers_at_the_door_disturb_nobody() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let (a, b) = (place.clone(), place);
+    let strangers = std::thread::spawn(move || {
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let connect = || loop {
+            match std::net::TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => return stream,
+                Err(_) => assert!(std::time::Instant::now() < deadline),
+            }
+        };
+        let silent = connect();
+        let mut scanner = connect();
+        scanner.write_all(b"GET / HTTP/1.1\r\n\r\n0123456789012345678901234567890123456789").unwrap();
+        let mut answer = Vec::new();
+        let _ = scanner.read_to_end(&mut answer);
+        drop(silent);
+        assert!(answer.is_empty(), "nothing is told to those who do not greet");
+        join(1, 2, &b, b"", 10).unwrap();
+    });
+    join(0, 2, &a, b"", 10).unwrap();
+    strangers.join().unwrap();
+}
+
+#[test]
+fn a_taken_port_is_one_clear_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let error = join(0, 2, &place, b"", 1).err().unwrap();
+    assert!(matches!(error, Error::System { .. }));
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+}
+
+#[test]
+fn torchruns_port_may_be_taken_by_its_agent() {
+    // Below the range from which the system gives ports to other tests.
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok();
+    let agent = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).ok().map(|agent| (port, agent));
+    let start = 20_000 + std::process::id() as u16 % 5000;
+    let (port, agent) = (start..30_000).filter(free).find_map(agent).unwrap();
+    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: true };
+    let (a, b) = (place.clone(), place);
+    // The agent takes connections and says nothing, as a store does with words that it does not understand.
+    let outcomes =
+        errors(vec![Box::new(move || join(0, 2, &a, b"", 20)), Box::new(move || join(1, 2, &b, b"", 20))]);
+    assert_eq!(outcomes, [None, None]);
+    drop(agent);
+}

@@ -1,0 +1,202 @@
+//! Host kernels: element-wise reductions and scaling. Straight loops that the compiler vectorizes.
+//!
+//! 16-bit floats are widened to f32 in blocks, combined there, and rounded once per combination.
+
+use crate::dtype::{DType, ReduceOp};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Elements converted at a time: three blocks of f32 stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
+pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
+    match dtype {
+        DType::U8 => integers::<u8>(op, from, to),
+        DType::I32 => integers::<i32>(op, from, to),
+        DType::I64 => integers::<i64>(op, from, to),
+        DType::F32 => floats::<f32>(op, from, to),
+        DType::F64 => floats::<f64>(op, from, to),
+        DType::F16 => combine(from, to, |from: &[f16], to| halves(op, from, to)),
+        DType::BF16 => combine(from, to, |from: &[bf16], to| halves(op, from, to)),
+    }
+}
+
+/// `to ← to × factor`, for float types.
+pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
+    match dtype {
+        DType::F64 => bytemuck::cast_slice_mut::<_, f64>(to).iter_mut().for_each(|x| *x *= factor),
+        DType::F32 => bytemuck::cast_slice_mut::<_, f32>(to).iter_mut().for_each(|x| *x *= factor as f32),
+        DType::F16 => scale_halves::<f16>(factor as f32, to),
+        DType::BF16 => scale_halves::<bf16>(factor as f32, to),
+        DType::U8 | DType::I32 | DType::I64 => {}
+    }
+}
+
+fn scale_halves<H: bytemuck::Pod>(factor: f32, to: &mut [u8])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let mut wide = [0.0f32; BLOCK];
+    for to in bytemuck::cast_slice_mut::<_, H>(to).chunks_mut(BLOCK) {
+        let wide = &mut wide[..to.len()];
+        to.convert_to_f32_slice(wide);
+        wide.iter_mut().for_each(|x| *x *= factor);
+        to.convert_from_f32_slice(wide);
+    }
+}
+
+/// Runs `kernel` on typed slices, through a small aligned copy where `from` is not aligned.
+fn combine<T: bytemuck::Pod>(from: &[u8], to: &mut [u8], kernel: impl Fn(&[T], &mut [T])) {
+    let to: &mut [T] = bytemuck::cast_slice_mut(to);
+    if let Ok(from) = bytemuck::try_cast_slice(from) {
+        return kernel(from, to);
+    }
+    let mut aligned = [T::zeroed(); BLOCK];
+    for (from, to) in from.chunks(BLOCK * size_of::<T>()).zip(to.chunks_mut(BLOCK)) {
+        let aligned = &mut aligned[..to.len()];
+        bytemuck::cast_slice_mut(aligned).copy_from_slice(from);
+        kernel(aligned, to);
+    }
+}
+
+fn each<T: Copy>(from: &[T], to: &mut [T], combine: impl Fn(T, T) -> T) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = combine(*to, *from);
+    }
+}
+
+trait Integer: bytemuck::Pod + Ord {
+    fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
+}
+
+trait Float: bytemuck::Pod + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {
+    fn is_nan(self) -> bool;
+}
+
+macro_rules! integers {
+    ($($t:ty),*) => {$(impl Integer for $t {
+        fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+        fn multiply(self, other: Self) -> Self { self.wrapping_mul(other) }
+    })*};
+}
+integers!(u8, i32, i64);
+
+macro_rules! floats {
+    ($($t:ty),*) => {$(impl Float for $t {
+        fn is_nan(self) -> bool { self.is_nan() }
+    })*};
+}
+floats!(f32, f64);
+
+fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
+    combine(from, to, |from: &[T], to| match op {
+        ReduceOp::Sum | ReduceOp::Mean => each(from, to, T::add),
+        ReduceOp::Product => each(from, to, T::multiply),
+        ReduceOp::Min => each(from, to, T::min),
+        ReduceOp::Max => each(from, to, T::max),
+    });
+}
+
+fn floats<T: Float>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
+    combine(from, to, |from: &[T], to| reduce_floats(op, from, to));
+}
+
+fn reduce_floats<T: Float>(op: ReduceOp, from: &[T], to: &mut [T]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => each(from, to, |a, b| a + b),
+        ReduceOp::Product => each(from, to, |a, b| a * b),
+        // A NaN on either side stays: a is kept when it is NaN, and any comparison with a NaN b is false.
+        ReduceOp::Min => each(from, to, |a, b| if a.is_nan() || a < b { a } else { b }),
+        ReduceOp::Max => each(from, to, |a, b| if a.is_nan() || a > b { a } else { b }),
+    }
+}
+
+fn halves<H: Copy>(op: ReduceOp, from: &[H], to: &mut [H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (mut wide_from, mut wide_to) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+    for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+        let (wide_from, wide_to) = (&mut wide_from[..to.len()], &mut wide_to[..to.len()]);
+        from.convert_to_f32_slice(wide_from);
+        to.convert_to_f32_slice(wide_to);
+        reduce_floats(op, wide_from, wide_to);
+        to.convert_from_f32_slice(wide_to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduced<T: bytemuck::Pod>(op: ReduceOp, dtype: DType, from: &[T], to: &[T]) -> Vec<T> {
+        let mut out = to.to_vec();
+        reduce(op, dtype, bytemuck::cast_slice(from), bytemuck::cast_slice_mut(&mut out));
+        out
+    }
+
+    #[test]
+    fn every_length_and_alignment_agrees_with_a_scalar_loop() {
+        for len in (0..300).chain([BLOCK, BLOCK + 1, 3 * BLOCK + 7]) {
+            let from: Vec<f32> = (0..len).map(|i| i as f32 * 0.5 - 3.0).collect();
+            let to: Vec<f32> = (0..len).map(|i| 7.0 - i as f32).collect();
+            let want: Vec<f32> = from.iter().zip(&to).map(|(a, b)| b + a).collect();
+            assert_eq!(reduced(ReduceOp::Sum, DType::F32, &from, &to), want);
+            let mut shifted = vec![0u8; 1];
+            shifted.extend_from_slice(bytemuck::cast_slice(&from));
+            let mut out = to.clone();
+            reduce(ReduceOp::Sum, DType::F32, &shifted[1..], bytemuck::cast_slice_mut(&mut out));
+            assert_eq!(out, want, "unaligned, length {len}");
+        }
+    }
+
+    #[test]
+    fn integers_wrap_and_compare() {
+        assert_eq!(reduced(ReduceOp::Sum, DType::U8, &[250u8, 1], &[10, 2]), [4, 3]);
+        assert_eq!(reduced(ReduceOp::Product, DType::I32, &[i32::MAX, -3], &[2, 4]), [-2, -12]);
+        assert_eq!(reduced(ReduceOp::Min, DType::I64, &[-5i64, 9], &[3, 4]), [-5, 4]);
+        assert_eq!(reduced(ReduceOp::Max, DType::I64, &[-5i64, 9], &[3, 4]), [3, 9]);
+    }
+
+    #[test]
+    fn nan_survives_minimum_and_maximum_from_either_side() {
+        for op in [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum, ReduceOp::Product] {
+            let out = reduced(op, DType::F64, &[f64::NAN, 1.0], &[1.0, f64::NAN]);
+            assert!(out.iter().all(|x| x.is_nan()), "{op}");
+            let out = reduced(op, DType::F16, &[f16::NAN, f16::ONE], &[f16::ONE, f16::NAN]);
+            assert!(out.iter().all(|x| x.is_nan()), "{op}");
+        }
+    }
+
+    #[test]
+    fn halves_round_once_per_combination() {
+        let (a, b) = (f16::from_f32(2048.0), f16::from_f32(1.0));
+        assert_eq!(reduced(ReduceOp::Sum, DType::F16, &[b], &[a]), [a], "2049 is not an f16; ties to even");
+        let (a, b) = (bf16::from_f32(1.0), bf16::from_f32(0.25));
+        assert_eq!(reduced(ReduceOp::Product, DType::BF16, &[b], &[a]), [b]);
+    }
+
+    #[test]
+    fn scaling_covers_every_float() {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            let mut bytes: Vec<u64> = vec![0; 2];
+            let bytes = &mut bytemuck::cast_slice_mut::<_, u8>(&mut bytes)[..dtype.size()];
+            match dtype {
+                DType::F16 => bytes.copy_from_slice(&f16::from_f32(6.0).to_le_bytes()),
+                DType::BF16 => bytes.copy_from_slice(&bf16::from_f32(6.0).to_le_bytes()),
+                DType::F32 => bytes.copy_from_slice(&6.0f32.to_le_bytes()),
+                _ => bytes.copy_from_slice(&6.0f64.to_le_bytes()),
+            }
+            scale(dtype, 0.5, bytes);
+            let value = match dtype {
+                DType::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+                DType::BF16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64(),
+                DType::F32 => f64::from(bytemuck::pod_read_unaligned::<f32>(bytes)),
+                _ => bytemuck::pod_read_unaligned::<f64>(bytes),
+            };
+            assert_eq!(value, 3.0, "{dtype}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! A bell that a thread in `poll` can hear: an eventfd.
+
+use crate::error::{Error, Result};
+use crate::transport::Bell;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+pub(crate) struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    pub(crate) fn new() -> Result<Self> {
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Doorbell).map_err(|cause| {
+            Error::system("create an eventfd", cause, "raise the limit of open files (ulimit -n)")
+        })
+    }
+
+    /// Forgets the rings so far.
+    pub(crate) fn hush(&self) {
+        // Fails only if nobody has rung.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl Bell for Doorbell {
+    fn ring(&self) {
+        // Fails only if the count is full, and then the bell is ringing already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,67 @@
+//! What each rank is told through its environment. Open this file to start ranks in another way with the same meaning.
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `HEXAGRAM_RANK`, `HEXAGRAM_SIZE` | this rank, and how many there are |
+//! | `HEXAGRAM_LOCAL_RANK`, `HEXAGRAM_LOCAL_SIZE` | the same among the ranks of this machine |
+//! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT` |
+//! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptor of the socket that listens there |
+//! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
+//! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
+
+use super::Job;
+use super::invitation::Invitation;
+use std::env;
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+/// Variables by which torchrun numbers its ranks, as Open MPI does by those with [`OPEN_MPI`] in front. Left over from
+/// a job around this one, they would contradict hexagram's.
+const TORCHRUN: [&str; 6] =
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+const OPEN_MPI: &str = "OMPI_COMM_WORLD_";
+
+/// Sets the variables of `rank` in `command`; returns the open files they speak of, which the rank has to inherit.
+///
+/// Rank 0 takes the listening socket out of `invitation`.
+pub(super) fn describe(
+    command: &mut Command,
+    rank: usize,
+    job: &Job,
+    invitation: &mut Invitation,
+) -> Vec<Arc<OwnedFd>> {
+    for (name, _) in env::vars_os().filter(|(name, _)| is_of_another_launcher(name)) {
+        command.env_remove(name);
+    }
+    if env::var_os("RAYON_NUM_THREADS").is_none() {
+        command.env("RAYON_NUM_THREADS", threads_per_rank(job.ranks).to_string());
+    }
+    command.envs(job.environment.iter().map(|(name, value)| (name, value)));
+
+    let (number, size) = (rank.to_string(), job.ranks.to_string());
+    command.env("HEXAGRAM_RANK", &number).env("HEXAGRAM_LOCAL_RANK", &number);
+    command.env("HEXAGRAM_SIZE", &size).env("HEXAGRAM_LOCAL_SIZE", &size);
+    command.env("HEXAGRAM_ADDR", invitation.address.to_string());
+    command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", invitation.secret.as_raw_fd()));
+    command.env_remove("HEXAGRAM_LISTEN_FD");
+
+    let mut inherited = vec![Arc::clone(&invitation.secret)];
+    if let Some(listener) = invitation.listener.take_if(|_| rank == 0) {
+        command.env("HEXAGRAM_LISTEN_FD", listener.as_raw_fd().to_string());
+        inherited.push(Arc::new(listener));
+    }
+    inherited
+}
+
+fn is_of_another_launcher(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| TORCHRUN.contains(&name) || name.starts_with(OPEN_MPI))
+}
+
+/// Every rank would otherwise start as many threads as the machine has cores.
+fn threads_per_rank(ranks: usize) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    (cores / ranks).max(1)
+}

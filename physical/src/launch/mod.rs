@@ -1,0 +1,124 @@
+//! Starts the ranks of one job as processes on this machine and ends them together: what `hexagram run` does.
+//!
+//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines use `mpirun`,
+//! `srun` or `torchrun`, whose variables hexagram reads as well.
+//!
+//! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
+//! `output` its lines, `supervise` the rule by which one failure ends all, `outcome` what is said about it.
+
+mod environment;
+mod invitation;
+mod outcome;
+mod output;
+mod rank;
+mod signals;
+mod supervise;
+
+pub use outcome::{FirstFailure, Outcome};
+
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+use std::panic;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// The most ranks one job may have on one machine: far above any core count, far below what exhausts process ids.
+pub const MAX_RANKS: usize = 1024;
+
+/// How long ranks have to end by themselves after SIGTERM, unless [`Job::grace`] says otherwise.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+
+/// One program, started once per rank.
+///
+/// ```no_run
+/// use hexagram_physical::launch::{Job, Outcome};
+///
+/// let job = Job { arguments: vec!["--epochs".into(), "3".into()], ..Job::new(4, "./train") };
+/// if let Outcome::Failed(first) = job.run()? {
+///     eprintln!("{first}");
+/// }
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// How many ranks, from 1 to [`MAX_RANKS`].
+    pub ranks: usize,
+    /// What each rank runs: a path, or a name that is looked up in `PATH`.
+    pub program: PathBuf,
+    /// Its arguments, the same for every rank.
+    pub arguments: Vec<OsString>,
+    /// Variables to set on top of this process's own. They cannot replace those that hexagram sets.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where the ranks' output goes.
+    pub output: Output,
+    /// From SIGTERM to SIGKILL, when the job is interrupted or a rank has failed.
+    pub grace: Duration,
+}
+
+/// Where the output of the ranks goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// Each line of a rank's stdout and stderr goes to this process's, whole, as it is, and with `[rank] ` before it.
+    ///
+    /// A line above 64 KiB is cut. If nobody reads any more (`| head`), the job goes on and its output is dropped.
+    #[default]
+    Prefixed,
+    /// The ranks write to this process's stdout and stderr themselves, so that lines may mix.
+    Inherit,
+}
+
+impl Job {
+    /// A job without arguments or additional variables, with prefixed output and [`DEFAULT_GRACE`].
+    pub fn new(ranks: usize, program: impl Into<PathBuf>) -> Self {
+        Job {
+            ranks,
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            output: Output::default(),
+            grace: DEFAULT_GRACE,
+        }
+    }
+
+    /// Starts the ranks and waits until all of them, and everything in their process groups, have ended.
+    ///
+    /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, then, after
+    /// [`Job::grace`], SIGKILL. SIGINT, SIGTERM and SIGHUP to this process end it in the same way without the 2 s; a
+    /// SIGINT after that kills at once. Should this process itself be killed, the kernel kills the ranks.
+    ///
+    /// From the first call on, those three signals do not end this process any more (SIGHUP: unless it was ignored
+    /// before, as under `nohup`): a program that goes on after its job has to watch for them itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for a number of ranks out of range, [`Error::System`] if a rank cannot be started (those
+    /// already started are killed) or does not die. A rank that fails is no error, but an [`Outcome`].
+    pub fn run(&self) -> Result<Outcome> {
+        if !(1..=MAX_RANKS).contains(&self.ranks) {
+            return Err(Error::usage(
+                format!("a job of {} ranks cannot be started", self.ranks),
+                format!("ask for 1 to {MAX_RANKS} ranks"),
+            ));
+        }
+        // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
+        thread::scope(|scope| {
+            let launcher = thread::Builder::new().name("hexagram-launch".into());
+            let started = launcher.spawn_scoped(scope, || self.run_on_this_thread());
+            let running =
+                started.map_err(|cause| Error::system("start a thread", cause, "allow more threads"))?;
+            running.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+        })
+    }
+
+    fn run_on_this_thread(&self) -> Result<Outcome> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|cause| Error::system("watch processes", cause, "allow more open files (ulimit -n)"))?;
+        let outcome = runtime.block_on(supervise::supervise(self));
+        // A write to an output that nobody reads may be stuck in a helper thread; the outcome does not wait for it.
+        runtime.shutdown_background();
+        outcome
+    }
+}

@@ -1,0 +1,150 @@
+//! How a job ended, and which rank is to blame. Open this file to see how the first failure is told from its echoes.
+
+use std::fmt;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// Two failures this close together happened at the same time, for all that a busy machine lets the launcher know.
+const TIE: Duration = Duration::from_millis(20);
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every rank exited with code 0.
+    Success,
+    /// A rank failed, and the others were ended.
+    Failed(FirstFailure),
+    /// The launcher was told to stop, before any rank failed.
+    Interrupted {
+        /// The signal that it got: SIGINT, SIGTERM or SIGHUP.
+        signal: i32,
+    },
+}
+
+impl Outcome {
+    /// The code to exit with, as a shell would: 0, the failed rank's code, or 128 plus the number of a signal.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Outcome::Success => 0,
+            Outcome::Failed(first) => first.code,
+            Outcome::Interrupted { signal } => 128 + signal,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Success => f.write_str("every rank succeeded"),
+            Outcome::Failed(first) => first.fmt(f),
+            Outcome::Interrupted { signal } => {
+                write!(f, "interrupted by {}", name(ExitStatus::from_raw(*signal)))
+            }
+        }
+    }
+}
+
+/// The rank that failed first: the root cause, as far as the order of deaths can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstFailure {
+    /// Its rank.
+    pub rank: usize,
+    /// Its process id.
+    pub pid: u32,
+    /// What happened, as a verb phrase: `exited with code 3`, `was killed by signal 9 (SIGKILL)`.
+    pub how: String,
+    /// Its exit code, or 128 plus the number of the signal that killed it.
+    pub code: i32,
+}
+
+impl fmt::Display for FirstFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (pid {}) {}", self.rank, self.pid, self.how)
+    }
+}
+
+/// One failure among possibly several, with what is needed to find the first.
+pub(super) struct Failure {
+    at: Instant,
+    by_signal: bool,
+    what: FirstFailure,
+}
+
+impl Failure {
+    /// What a rank's exit status says about it; nothing if it succeeded. A status that is lost is a failure.
+    pub(super) fn of(rank: usize, pid: u32, status: io::Result<ExitStatus>) -> Option<Self> {
+        let signal = status.as_ref().ok().and_then(ExitStatus::signal);
+        let (how, code) = match (status, signal) {
+            (Ok(status), _) if status.success() => return None,
+            (Ok(status), Some(signal)) => (format!("was killed by {}", name(status)), 128 + signal),
+            (Ok(status), None) => {
+                let code = status.code().unwrap_or(1);
+                (format!("exited with code {code}"), code)
+            }
+            (Err(cause), _) => (format!("ended, nobody knows how ({cause})"), 1),
+        };
+        let what = FirstFailure { rank, pid, how, code };
+        Some(Failure { at: Instant::now(), by_signal: signal.is_some(), what })
+    }
+}
+
+/// Finds the root cause in `failures`, which are in the order in which they were seen.
+///
+/// When a rank is killed, its peers lose their connections and may exit in the same instant: a death by signal
+/// outranks an exit code at a tie.
+pub(super) fn first_failure(failures: Vec<Failure>) -> Option<FirstFailure> {
+    let earliest = failures.first()?.at;
+    let tied = |failure: &&Failure| failure.at.duration_since(earliest) <= TIE;
+    let culprit = failures.iter().take_while(tied).position(|failure| failure.by_signal).unwrap_or(0);
+    failures.into_iter().nth(culprit).map(|failure| failure.what)
+}
+
+/// `signal 9 (SIGKILL)`: the standard library knows the names, but tells them only with a colon.
+fn name(status: ExitStatus) -> String {
+    status.to_string().replacen("signal: ", "signal ", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXIT_3: i32 = 3 << 8;
+    const SIGKILL: i32 = 9;
+
+    fn failure(rank: usize, status: i32, after: Duration, start: Instant) -> Failure {
+        let failure = Failure::of(rank, 100, Ok(ExitStatus::from_raw(status))).unwrap();
+        Failure { at: start + after, ..failure }
+    }
+
+    fn blamed(deaths: &[(usize, i32, u64)]) -> Option<usize> {
+        let start = Instant::now();
+        let failures =
+            deaths.iter().map(|&(rank, status, ms)| failure(rank, status, Duration::from_millis(ms), start));
+        first_failure(failures.collect()).map(|first| first.rank)
+    }
+
+    #[test]
+    fn says_how_a_rank_ended() {
+        let now = Instant::now();
+        let exited = failure(2, EXIT_3, Duration::ZERO, now).what;
+        assert_eq!((exited.to_string().as_str(), exited.code), ("rank 2 (pid 100) exited with code 3", 3));
+        let killed = failure(0, SIGKILL, Duration::ZERO, now).what;
+        assert_eq!((killed.how.as_str(), killed.code), ("was killed by signal 9 (SIGKILL)", 137));
+        assert!(Failure::of(0, 100, Ok(ExitStatus::from_raw(0))).is_none());
+    }
+
+    #[test]
+    fn the_first_to_fail_is_blamed() {
+        assert_eq!(blamed(&[]), None);
+        assert_eq!(blamed(&[(1, EXIT_3, 0), (0, EXIT_3, 0), (2, EXIT_3, 1)]), Some(1));
+        assert_eq!(blamed(&[(1, EXIT_3, 0), (0, SIGKILL, 500)]), Some(1));
+    }
+
+    #[test]
+    fn at_a_tie_a_death_by_signal_is_blamed() {
+        assert_eq!(blamed(&[(1, EXIT_3, 0), (0, EXIT_3, 1), (2, SIGKILL, 2)]), Some(2));
+        assert_eq!(blamed(&[(3, SIGKILL, 0), (2, SIGKILL, 0)]), Some(3));
+    }
+}

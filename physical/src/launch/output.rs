@@ -1,0 +1,166 @@
+//! The ranks' output, line by line, each with its rank before it. Open this file if output is lost, late or mixed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
+
+/// Bytes read at once from one rank: the most that others wait for in a flood.
+const READ: usize = 8 << 10;
+/// A longer line is cut, so that a rank that never ends one cannot fill this process's memory.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// Forwards the output of all ranks to this process's stdout and stderr.
+#[derive(Default)]
+pub(super) struct Console {
+    /// Held while lines are written: stdout and stderr may be one terminal, so that both take turns together.
+    turn: Arc<Mutex<()>>,
+    forwarding: JoinSet<()>,
+}
+
+impl Console {
+    /// Forwards the `output` of `rank`, its stdout and stderr, until both are closed. Once the other end of `gone` is
+    /// dropped nobody waits for that any more: what the rank wrote is in the pipe by then, and whoever else holds the
+    /// pipe is no part of the job.
+    ///
+    /// # Errors
+    ///
+    /// What the system says if it cannot watch a pipe.
+    pub(super) fn follow(
+        &mut self,
+        rank: usize,
+        output: (OwnedFd, OwnedFd),
+        gone: watch::Receiver<()>,
+    ) -> io::Result<()> {
+        let stdout = Forward::new(rank, output.0, &self.turn, gone.clone())?;
+        let stderr = Forward::new(rank, output.1, &self.turn, gone)?;
+        self.forwarding.spawn(stdout.run(tokio::io::stdout()));
+        self.forwarding.spawn(stderr.run(tokio::io::stderr()));
+        Ok(())
+    }
+
+    /// Waits until everything that the ranks wrote has been passed on. Only a reader who does not read delays it.
+    pub(super) async fn finish(&mut self) {
+        while self.forwarding.join_next().await.is_some() {}
+    }
+}
+
+/// One stream of one rank.
+struct Forward {
+    from: pipe::Receiver,
+    lines: Lines,
+    turn: Arc<Mutex<()>>,
+    gone: watch::Receiver<()>,
+}
+
+impl Forward {
+    fn new(rank: usize, from: OwnedFd, turn: &Arc<Mutex<()>>, gone: watch::Receiver<()>) -> io::Result<Self> {
+        let from = pipe::Receiver::from_owned_fd(from)?;
+        Ok(Forward { from, lines: Lines::of(rank), turn: Arc::clone(turn), gone })
+    }
+
+    async fn run(mut self, mut to: impl AsyncWrite + Unpin) {
+        let mut buffer = vec![0; READ];
+        loop {
+            let read = tokio::select! {
+                read = self.from.read(&mut buffer) => read.unwrap_or(0),
+                _ = self.gone.changed() => break,
+            };
+            if read == 0 {
+                break;
+            }
+            let lines = self.lines.push(&buffer[..read]);
+            self.write(&mut to, &lines).await;
+        }
+        let mut left = rustix::io::ioctl_fionread(&self.from).unwrap_or(0);
+        while left > 0 {
+            let read = self.from.read(&mut buffer).await.unwrap_or(0);
+            left = if read == 0 { 0 } else { left.saturating_sub(read as u64) };
+            let lines = self.lines.push(&buffer[..read]);
+            self.write(&mut to, &lines).await;
+        }
+        let last = self.lines.finish();
+        self.write(&mut to, &last).await;
+    }
+
+    /// Writes whole lines. A reader that has gone away does not end a training: its lines are dropped.
+    async fn write(&self, to: &mut (impl AsyncWrite + Unpin), lines: &[u8]) {
+        if lines.is_empty() {
+            return;
+        }
+        let _turn = self.turn.lock().await;
+        if to.write_all(lines).await.is_ok() {
+            // Until it is flushed, the text is only on its way, and the turn must not pass on.
+            let _ = to.flush().await;
+        }
+    }
+}
+
+/// Cuts a stream of bytes, of any encoding, into lines with a prefix.
+struct Lines {
+    prefix: Vec<u8>,
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    fn of(rank: usize) -> Self {
+        Lines { prefix: format!("[{rank}] ").into_bytes(), partial: Vec::new() }
+    }
+
+    /// Takes the next bytes; returns the lines that they complete.
+    fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut complete = Vec::new();
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() >= LONGEST_LINE {
+                complete.append(&mut self.finish());
+            }
+        }
+        complete
+    }
+
+    /// Takes the line so far, whether or not it is complete.
+    fn finish(&mut self) -> Vec<u8> {
+        if self.partial.is_empty() {
+            return Vec::new();
+        }
+        let mut line = [self.prefix.as_slice(), self.partial.as_slice()].concat();
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        self.partial.clear();
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_out_whole_and_prefixed() {
+        let mut lines = Lines::of(7);
+        assert_eq!(lines.push(b"on"), b"");
+        assert_eq!(lines.push(b"e\ntwo\n\nthr"), b"[7] one\n[7] two\n[7] \n");
+        assert_eq!(lines.finish(), b"[7] thr\n");
+        assert_eq!(lines.finish(), b"");
+    }
+
+    #[test]
+    fn bytes_of_any_encoding_pass_unchanged() {
+        assert_eq!(Lines::of(0).push(b"\xff\r\x00\xc3\n"), b"[0] \xff\r\x00\xc3\n");
+    }
+
+    #[test]
+    fn an_endless_line_is_cut() {
+        let mut lines = Lines::of(0);
+        let mut out = lines.push(&vec![b'x'; LONGEST_LINE]);
+        assert!(lines.partial.is_empty());
+        out.append(&mut lines.push(b"y\n"));
+        assert_eq!(out.len(), LONGEST_LINE + 2 * "[0] ".len() + 3);
+        assert!(out.ends_with(b"x\n[0] y\n"));
+    }
+}

@@ -1,0 +1,158 @@
+//! One rank as a process, which cannot outlive its launcher. Open this file to see what that takes.
+//!
+//! A rank leads a process group of its own, so that whatever it starts can be ended with it. Two things end it when
+//! the launcher is killed and can do nothing any more: the parent-death signal ends the rank, and a guard, the end of
+//! a pipe whose other end only the launcher holds, ends its whole group.
+
+use super::invitation::Invitation;
+use super::{Job, Output, environment};
+use crate::error::{Error, Result};
+use rustix::io::{Errno, FdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// From `asm-generic/fcntl.h`; the libc crate has it for some C libraries only.
+const F_SETSIG: libc::c_int = 10;
+
+/// A running rank. Dropped, it is killed with its whole group, and waited for.
+pub(super) struct Rank {
+    /// The process id, which is also the group's.
+    pub(super) pid: Pid,
+    /// None once it has been waited for: from then on the number may belong to another group.
+    child: Option<Child>,
+    /// Closed last: by this process once the rank has been waited for, or by the kernel if this process dies.
+    _guard: PipeWriter,
+}
+
+impl Rank {
+    /// Starts `rank` of `job`, from the thread that will outlive it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`], naming the program, if it cannot be run.
+    pub(super) fn start(rank: usize, job: &Job, invitation: &mut Invitation) -> Result<Self> {
+        let mut command = Command::new(&job.program);
+        command.args(&job.arguments).stdin(Stdio::null()).process_group(0);
+        if job.output == Output::Prefixed {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let inherited = environment::describe(&mut command, rank, job, invitation);
+        spawn(command, inherited).map_err(|cause| cannot_start(rank, job, cause))
+    }
+
+    /// The rank's stdout and stderr; None if they are not piped, or taken.
+    pub(super) fn take_output(&mut self) -> Option<(OwnedFd, OwnedFd)> {
+        let child = self.child.as_mut()?;
+        Some((child.stdout.take()?.into(), child.stderr.take()?.into()))
+    }
+
+    /// Completes when the rank has ended, and before it is waited for.
+    ///
+    /// # Errors
+    ///
+    /// What the system says if it cannot watch a process (Linux before 5.3, or no descriptor left).
+    pub(super) fn ended(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+        let process = rustix::process::pidfd_open(self.pid, PidfdFlags::empty())?;
+        // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
+        let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
+        Ok(async move {
+            // The only failure is the end of the runtime, which ends this future too.
+            let _ = process.readable().await;
+        })
+    }
+
+    /// Signals the whole group. That all of it may be gone, or run as another user, is none of the caller's worry.
+    pub(super) fn signal(&self, signal: Signal) {
+        if self.child.is_some() {
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+
+    /// Kills what is left of the group and says how the rank ended; waits for that if need be.
+    ///
+    /// # Errors
+    ///
+    /// What the system says if the status is lost, because this process ignores SIGCHLD or somebody else took it.
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+        self.signal(Signal::KILL);
+        self.child.take().map_or(Err(Errno::CHILD.into()), |mut child| child.wait())
+    }
+
+    /// Gives up on a rank that even SIGKILL does not end.
+    pub(super) fn abandon(&mut self) {
+        self.child = None;
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // Nobody is left to tell how it ended.
+        let _ = self.reap();
+    }
+}
+
+fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<Rank> {
+    let (guarded, guard) = io::pipe()?;
+    let launcher = rustix::process::getpid();
+    // SAFETY: between fork and exec only system calls are safe, and `prepare` makes nothing else: it neither
+    // allocates nor locks.
+    unsafe {
+        command.pre_exec(move || prepare(launcher, &guarded, &inherited));
+    }
+    // With `command` this process drops its copies of the listening socket and of the guarded end.
+    let child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    Ok(Rank { pid, child: Some(child), _guard: guard })
+}
+
+/// Runs in the new process, just before the program does.
+fn prepare(launcher: Pid, guarded: &PipeReader, inherited: &[Arc<OwnedFd>]) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    die_when_closed(guarded)?;
+    // Had the launcher died before those two calls, neither would ever take effect.
+    if rustix::process::getppid() != Some(launcher) {
+        return Err(Errno::CHILD.into());
+    }
+    rustix::io::fcntl_setfd(guarded, FdFlags::empty())?;
+    inherited.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file, FdFlags::empty())?))
+}
+
+/// Has the kernel send SIGKILL to this process's group once the other end of `guarded` is closed: nothing is ever
+/// written there, so that closing is the only event about which a pipe with O_ASYNC can signal.
+fn die_when_closed(guarded: &PipeReader) -> io::Result<()> {
+    let group = rustix::process::getpid().as_raw_nonzero().get();
+    let steps = [(libc::F_SETOWN, -group), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_ASYNC)];
+    for (command, argument) in steps {
+        // SAFETY: these commands take an integer, and the descriptor is open while it is borrowed.
+        if unsafe { libc::fcntl(guarded.as_raw_fd(), command, argument) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
+    let remedy = match Errno::from_io_error(&cause) {
+        Some(Errno::NOENT) => {
+            "check its name; a program that PATH does not list needs its folder, as in ./train"
+        }
+        Some(Errno::ACCESS) => {
+            "make it executable (chmod +x), or name its interpreter first, as in python train.py"
+        }
+        Some(Errno::NOEXEC) => {
+            "it is no program of this machine; name its interpreter first, as in python train.py"
+        }
+        Some(Errno::MFILE | Errno::NFILE) => "allow more open files (ulimit -n) or ask for fewer ranks",
+        Some(Errno::AGAIN | Errno::NOMEM) => {
+            "allow more processes (ulimit -u) and memory, or ask for fewer ranks"
+        }
+        _ => "see whether it runs by itself",
+    };
+    Error::system(format!("start {} as rank {rank}", job.program.display()), cause, remedy)
+}

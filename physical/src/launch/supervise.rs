@@ -1,0 +1,199 @@
+//! The rule by which the ranks of a job end together. Open this file to see who is signalled, when and why.
+//!
+//! ```text
+//! Running --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
+//!    `--------------- a signal ---------------^    `------- SIGINT -------------^
+//! ```
+
+use super::Job;
+use super::invitation::Invitation;
+use super::outcome::{Failure, Outcome, first_failure};
+use super::output::Console;
+use super::rank::Rank;
+use super::signals::Signals;
+use crate::error::{Error, Result};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::future;
+use std::io;
+use std::time::Duration;
+use tokio::signal::unix::SignalKind;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+/// How long the others have, after one rank failed, to notice and to report that in their own words.
+const NOTICE: Duration = Duration::from_secs(2);
+/// How long the system may take to end a killed process. Much memory, or a busy driver, needs seconds.
+const DEATH: Duration = Duration::from_secs(60);
+
+/// Runs `job` to its end on this thread's runtime, which is the one that starts the ranks.
+pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
+    // Before the first rank is there, or a Ctrl-C meanwhile would end this process without a word.
+    let mut signals = Signals::listen()?;
+    let mut supervisor = Supervisor::start(job)?;
+    supervisor.until_all_ended(&mut signals).await?;
+    supervisor.until_all_written(&mut signals).await;
+    Ok(supervisor.outcome())
+}
+
+/// How far the end of a job has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Noticing,
+    Terminating,
+    Killing,
+}
+
+struct Supervisor {
+    grace: Duration,
+    running: BTreeMap<usize, Running>,
+    ends: JoinSet<usize>,
+    console: Console,
+    stage: Stage,
+    /// When the stage is over, if it ends by itself.
+    deadline: Option<Instant>,
+    failures: Vec<Failure>,
+    interrupted: Option<i32>,
+}
+
+/// A rank, and the word to its output that it is gone, which is spoken by dropping both.
+struct Running {
+    rank: Rank,
+    _gone: watch::Sender<()>,
+}
+
+impl Supervisor {
+    fn start(job: &Job) -> Result<Self> {
+        let mut invitation = Invitation::open(job.ranks)?;
+        let mut supervisor = Supervisor {
+            grace: job.grace,
+            running: BTreeMap::new(),
+            ends: JoinSet::new(),
+            console: Console::default(),
+            stage: Stage::Running,
+            deadline: None,
+            failures: Vec::new(),
+            interrupted: None,
+        };
+        for number in 0..job.ranks {
+            let rank = Rank::start(number, job, &mut invitation)?;
+            supervisor.adopt(number, rank).map_err(|cause| {
+                Error::system(format!("watch rank {number}"), cause, "allow more open files (ulimit -n)")
+            })?;
+        }
+        Ok(supervisor)
+    }
+
+    fn adopt(&mut self, number: usize, mut rank: Rank) -> io::Result<()> {
+        let ended = rank.ended()?;
+        self.ends.spawn(async move {
+            ended.await;
+            number
+        });
+        let (gone, is_gone) = watch::channel(());
+        if let Some(output) = rank.take_output() {
+            self.console.follow(number, output, is_gone)?;
+        }
+        self.running.insert(number, Running { rank, _gone: gone });
+        Ok(())
+    }
+
+    async fn until_all_ended(&mut self, signals: &mut Signals) -> Result<()> {
+        while !self.running.is_empty() {
+            tokio::select! {
+                Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
+                signal = signals.next() => self.signalled(signal),
+                () = reached(self.deadline) => self.stage_is_over()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn rank_ended(&mut self, number: usize) {
+        let Some(Running { mut rank, .. }) = self.running.remove(&number) else { return };
+        let failure = Failure::of(number, rank.pid.as_raw_nonzero().get().unsigned_abs(), rank.reap());
+        // Later deaths are this launcher's own doing.
+        if matches!(self.stage, Stage::Running | Stage::Noticing) {
+            self.failures.extend(failure);
+        }
+        if self.stage == Stage::Running && !self.failures.is_empty() {
+            self.enter(Stage::Noticing);
+        }
+    }
+
+    fn signalled(&mut self, signal: i32) {
+        match self.stage {
+            Stage::Running | Stage::Noticing => {
+                self.interrupted = Some(signal);
+                self.enter(Stage::Terminating);
+            }
+            Stage::Terminating if signal == SignalKind::interrupt().as_raw_value() => {
+                self.enter(Stage::Killing)
+            }
+            Stage::Terminating | Stage::Killing => {}
+        }
+    }
+
+    fn stage_is_over(&mut self) -> Result<()> {
+        match self.stage {
+            Stage::Running => {}
+            Stage::Noticing => self.enter(Stage::Terminating),
+            Stage::Terminating => self.enter(Stage::Killing),
+            Stage::Killing => return Err(self.give_up()),
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        let (signal, lasts) = match stage {
+            Stage::Running => return,
+            Stage::Noticing => (None, NOTICE),
+            Stage::Terminating => (Some(Signal::TERM), self.grace),
+            Stage::Killing => (Some(Signal::KILL), DEATH),
+        };
+        for Running { rank, .. } in self.running.values() {
+            signal.inspect(|&signal| rank.signal(signal));
+        }
+        self.stage = stage;
+        // A grace beyond what a clock can show is no deadline at all.
+        self.deadline = Instant::now().checked_add(lasts);
+    }
+
+    fn give_up(&mut self) -> Error {
+        let mut stuck = Vec::new();
+        for (number, Running { rank, .. }) in &mut self.running {
+            rank.abandon();
+            stuck.push(format!("rank {number} (pid {})", rank.pid));
+        }
+        let remedy =
+            "the kernel holds them, as a hung file system or driver does; see that, and reboot if need be";
+        Error::system(format!("kill {}", stuck.join(", ")), io::ErrorKind::TimedOut, remedy)
+    }
+
+    /// Waits for the readers of this process's output, but not beyond the next signal, nor beyond the grace after one.
+    async fn until_all_written(&mut self, signals: &mut Signals) {
+        let deadline = self.interrupted.and_then(|_| Instant::now().checked_add(self.grace));
+        tokio::select! {
+            () = self.console.finish() => {}
+            _ = signals.next() => {}
+            () = reached(deadline) => {}
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        match (first_failure(self.failures), self.interrupted) {
+            (Some(first), _) => Outcome::Failed(first),
+            (None, Some(signal)) => Outcome::Interrupted { signal },
+            (None, None) => Outcome::Success,
+        }
+    }
+}
+
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => future::pending().await,
+    }
+}

@@ -1,0 +1,151 @@
+//! Matching: which arriving message belongs to which posted receive, and whether both sides mean the same operation.
+//!
+//! Receives and messages with equal tags meet here, whichever comes first. A message of the *same operation* whose
+//! fingerprint differs from the receive's shows that two ranks disagree; that is reported instead of a hang.
+
+use crate::fingerprint::Fingerprint;
+use crate::landing::Landing;
+use crate::transport::{Label, Source, Ticket};
+use std::collections::VecDeque;
+
+/// A receive that waits for its message.
+pub(crate) struct Posted {
+    pub(crate) ticket: Ticket,
+    pub(crate) source: Source,
+    pub(crate) label: Label,
+    pub(crate) landing: Landing,
+}
+
+/// A message that waits for its receive; `M` is how the backend holds its bytes.
+pub(crate) struct Early<M> {
+    pub(crate) from: usize,
+    pub(crate) label: Label,
+    pub(crate) message: M,
+}
+
+/// What a new receive or a new message found.
+pub(crate) enum Match<T> {
+    /// Its counterpart.
+    Found(T),
+    /// A counterpart of the same operation that means something else: which one, and what it means.
+    Conflict(T, Fingerprint),
+    /// Nothing yet.
+    Nothing,
+}
+
+pub(crate) struct Matcher<M> {
+    posted: Vec<Posted>,
+    early: VecDeque<Early<M>>,
+}
+
+impl<M> Default for Matcher<M> {
+    fn default() -> Self {
+        Matcher { posted: Vec::new(), early: VecDeque::new() }
+    }
+}
+
+/// Whether two labels meet: the same message, or the same operation seen differently.
+fn meet(mine: &Label, theirs: &Label) -> bool {
+    mine.tag == theirs.tag || (mine.tag.same_operation(&theirs.tag) && mine.fingerprint != theirs.fingerprint)
+}
+
+impl<M> Matcher<M> {
+    /// Looks for the message that a receive from `source` waits for, and removes it.
+    pub(crate) fn find_early(&mut self, source: Source, label: &Label) -> Match<Early<M>> {
+        let at = self.early.iter().position(|early| source.accepts(early.from) && meet(label, &early.label));
+        match at.and_then(|at| self.early.remove(at)) {
+            Some(early) if early.label.fingerprint == label.fingerprint => Match::Found(early),
+            Some(early) => {
+                let theirs = early.label.fingerprint;
+                Match::Conflict(early, theirs)
+            }
+            None => Match::Nothing,
+        }
+    }
+
+    /// Looks for the receive that a message waits for, and removes it.
+    pub(crate) fn find_posted(&mut self, from: usize, label: &Label) -> Match<Posted> {
+        let at =
+            self.posted.iter().position(|posted| posted.source.accepts(from) && meet(&posted.label, label));
+        match at.map(|at| self.posted.remove(at)) {
+            Some(posted) if posted.label.fingerprint == label.fingerprint => Match::Found(posted),
+            Some(posted) => Match::Conflict(posted, label.fingerprint),
+            None => Match::Nothing,
+        }
+    }
+
+    pub(crate) fn keep_posted(&mut self, posted: Posted) {
+        self.posted.push(posted);
+    }
+
+    pub(crate) fn keep_early(&mut self, early: Early<M>) {
+        self.early.push_back(early);
+    }
+
+    /// Forgets a receive, which releases its view.
+    pub(crate) fn cancel(&mut self, ticket: Ticket) {
+        self.posted.retain(|posted| posted.ticket != ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::fingerprint::OperationKind;
+    use crate::memory::Buffer;
+    use crate::tag::Tag;
+    use crate::transport::Land;
+
+    fn label(sequence: u64, step: usize, count: usize) -> Label {
+        let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, count);
+        Label { tag: Tag::new(0, 0, sequence, step).unwrap(), fingerprint }
+    }
+
+    fn posted(source: Source, label: Label) -> Posted {
+        let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
+        let landing = Landing::new(buffer.write(0..1).unwrap(), Land::Copy);
+        Posted { ticket: Ticket { index: 0, generation: 0 }, source, label, landing }
+    }
+
+    #[test]
+    fn the_first_of_equal_tags_is_taken_first() {
+        let mut matcher = Matcher::<&str>::default();
+        for message in ["first", "second"] {
+            matcher.keep_early(Early { from: 1, label: label(1, 0, 1), message });
+        }
+        for want in ["first", "second"] {
+            let Match::Found(early) = matcher.find_early(Source::Rank(1), &label(1, 0, 1)) else { panic!() };
+            assert_eq!(early.message, want);
+        }
+        assert!(matches!(matcher.find_early(Source::Rank(1), &label(1, 0, 1)), Match::Nothing));
+    }
+
+    #[test]
+    fn senders_and_steps_are_told_apart() {
+        let mut matcher = Matcher::<()>::default();
+        matcher.keep_posted(posted(Source::Rank(2), label(5, 1, 9)));
+        assert!(matches!(matcher.find_posted(1, &label(5, 1, 9)), Match::Nothing));
+        assert!(matches!(matcher.find_posted(2, &label(5, 0, 9)), Match::Nothing));
+        assert!(matches!(matcher.find_posted(2, &label(6, 1, 9)), Match::Nothing));
+        assert!(matches!(matcher.find_posted(2, &label(5, 1, 9)), Match::Found(_)));
+    }
+
+    #[test]
+    fn any_source_takes_whoever_comes() {
+        let mut matcher = Matcher::<()>::default();
+        matcher.keep_posted(posted(Source::Any, label(0, 0, 1)));
+        assert!(matches!(matcher.find_posted(7, &label(0, 0, 1)), Match::Found(_)));
+    }
+
+    #[test]
+    fn disagreement_shows_whichever_comes_first_and_at_any_step() {
+        let mut matcher = Matcher::<()>::default();
+        matcher.keep_posted(posted(Source::Rank(0), label(3, 0, 10)));
+        assert!(
+            matches!(matcher.find_posted(0, &label(3, 2, 11)), Match::Conflict(_, theirs) if theirs.count == 11)
+        );
+        matcher.keep_early(Early { from: 0, label: label(4, 1, 10), message: () });
+        assert!(matches!(matcher.find_early(Source::Rank(0), &label(4, 0, 12)), Match::Conflict(..)));
+    }
+}

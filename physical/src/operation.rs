@@ -1,0 +1,160 @@
+//! The one future of the physical layer: a posted operation, its deadline, and what its failure means.
+//!
+//! # Cancel safety
+//! Dropping an operation before it is finished cancels it, releases its memory as soon as no copy is under way, and
+//! poisons its communicator, because the other side is left with half a conversation. Nothing waits in `drop`.
+
+use crate::drive;
+use crate::error::{During, Error, Result};
+use crate::health::Health;
+use crate::transport::{Got, Label, Source, Ticket, Transport};
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// How long a closed link is only a suspicion, so that the verdict can name the rank that really failed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Whether the operations of one communicator can still be trusted. The first failure stays.
+#[derive(Debug, Default)]
+pub struct Poison(RefCell<Option<String>>);
+
+impl Poison {
+    /// Fails once an operation has failed.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], with the first failure.
+    pub fn check(&self) -> Result<()> {
+        match &*self.0.borrow() {
+            Some(because) => Err(Error::Poisoned { because: because.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records a failure, and lets the other ranks know unless there already is a verdict.
+    pub fn spread(&self, health: &Health, error: &Error) {
+        let mut poison = self.0.borrow_mut();
+        if poison.is_none() {
+            *poison = Some(error.to_string());
+            match error {
+                Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
+                other => health.give_up(&format!("gave up: {other}")),
+            }
+        }
+    }
+}
+
+/// What an operation needs besides its ticket.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// The endpoint it was posted on.
+    pub transport: &'a dyn Transport,
+    /// Where its failure is recorded.
+    pub poison: &'a Poison,
+    /// How long the other side may keep it waiting, from the first time it is found unfinished.
+    pub deadline: Duration,
+}
+
+/// A send or receive under way; resolves when its view may be used again.
+#[must_use = "an operation dropped before it is finished poisons its communicator"]
+pub struct Operation<'a> {
+    terms: Terms<'a>,
+    /// `None` once the outcome was taken.
+    ticket: Option<Ticket>,
+    peer: Source,
+    label: Label,
+    waiting_since: Option<Instant>,
+    suspected_since: Option<Instant>,
+}
+
+impl<'a> Operation<'a> {
+    /// Wraps a ticket that was just posted.
+    pub fn new(terms: Terms<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
+        Operation { terms, ticket: Some(ticket), peer, label, waiting_since: None, suspected_since: None }
+    }
+
+    fn during(&self) -> During {
+        During(Some((self.label.fingerprint, self.label.tag)))
+    }
+
+    /// Why a pending operation cannot go on, if so.
+    fn obstacle(&mut self) -> Option<Error> {
+        let health = self.terms.transport.health();
+        if let Some(verdict) = health.verdict() {
+            let (culprit, cause) = (verdict.culprit.clone(), verdict.cause.clone());
+            return Some(Error::PeerFailed { culprit, cause, during: self.during() });
+        }
+        let now = Instant::now();
+        let waited = now - *self.waiting_since.get_or_insert(now);
+        let Source::Rank(peer) = self.peer else {
+            return (waited > self.terms.deadline).then(|| self.late(self.terms.transport.rank()));
+        };
+        if self.terms.transport.ended(peer) {
+            let suspected = *self.suspected_since.get_or_insert(now);
+            let left = health.has_left(peer);
+            if left || now - suspected > GRACE {
+                let cause = if left { "finished without taking part" } else { "closed its connection" };
+                let culprit = health.peers()[peer].clone();
+                return Some(Error::PeerFailed { culprit, cause: cause.to_owned(), during: self.during() });
+            }
+        }
+        (waited > self.terms.deadline).then(|| self.late(peer))
+    }
+
+    fn late(&self, peer: usize) -> Error {
+        let waiting_for = self.terms.transport.health().peers()[peer].clone();
+        Error::Deadline { waiting_for, after: self.terms.deadline, during: self.during() }
+    }
+
+    fn fail(&mut self, error: Error) -> Poll<Result<Got>> {
+        if let Some(ticket) = self.ticket.take() {
+            self.terms.transport.cancel(ticket);
+        }
+        self.terms.poison.spread(self.terms.transport.health(), &error);
+        Poll::Ready(Err(error))
+    }
+}
+
+impl Future for Operation<'_> {
+    type Output = Result<Got>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        let Some(ticket) = self.ticket else {
+            return Poll::Ready(Err(Error::usage("a finished operation was polled again", "await it once")));
+        };
+        let transport = self.terms.transport;
+        let mut outcome = transport.poll(ticket, context);
+        // Our own driver makes progress between polls; under a foreign executor, polling is the only chance.
+        if outcome.is_pending() && context.waker().data() != drive::waker().data() {
+            transport.progress();
+            outcome = transport.poll(ticket, context);
+            context.waker().wake_by_ref();
+        }
+        match outcome {
+            Poll::Ready(outcome) => {
+                self.ticket = None;
+                match outcome {
+                    Ok(got) => Poll::Ready(Ok(got)),
+                    Err(error) => self.fail(error),
+                }
+            }
+            Poll::Pending => match self.obstacle() {
+                Some(error) => self.fail(error),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.terms.transport.cancel(ticket);
+            let what = format!("{} was dropped before it was finished", self.label.fingerprint);
+            let error = Error::usage(what, "await every operation to its end");
+            self.terms.poison.spread(self.terms.transport.health(), &error);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A transport endpoint over byte streams: frames out, frames in, matched with receives.
+
+use super::frame::{HEADER_BYTES, Header};
+use super::inbox::{Event, Inbox, Sink};
+use super::outbox::Outbox;
+use super::{Read, Wire};
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::landing::Landing;
+use crate::matching::{Early, Match, Matcher, Posted};
+use crate::memory::{ReadView, WriteView};
+use crate::tickets::Tickets;
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Bytes read at once where they cannot go straight into a view; stays in the second-level cache.
+const STAGING: usize = 64 * 1024;
+/// Reads from one peer before the next peer has its turn.
+const TURNS: usize = 16;
+
+/// Who an endpoint is and what it shares with the rest of its world.
+pub(crate) struct Identity {
+    pub(crate) kind: TransportKind,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) health: Arc<Health>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) bell: Arc<dyn Bell>,
+}
+
+pub(crate) struct StreamEndpoint<W> {
+    identity: Identity,
+    state: RefCell<State<W>>,
+}
+
+struct Link {
+    outbox: Outbox,
+    inbox: Inbox,
+    /// Nothing more can be written; what the peer wrote before may still be read.
+    broken: bool,
+    /// Nothing more can be read.
+    ended: bool,
+}
+
+struct State<W> {
+    wire: W,
+    links: Vec<Link>,
+    tickets: Tickets,
+    matcher: Matcher<Vec<u8>>,
+    staging: Vec<u8>,
+}
+
+impl<W: Wire> StreamEndpoint<W> {
+    pub(crate) fn new(identity: Identity, wire: W) -> Self {
+        identity.health.wake(Arc::downgrade(&identity.bell));
+        let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: false };
+        let links = (0..identity.size).map(link).collect();
+        let (tickets, matcher) = (Tickets::default(), Matcher::default());
+        let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING] };
+        StreamEndpoint { identity, state: RefCell::new(state) }
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        let rank = self.identity.rank;
+        (0..self.identity.size).filter(move |peer| *peer != rank)
+    }
+
+    /// A message to oneself: kept aside until its receive comes.
+    fn loop_back(&self, state: &mut State<W>, ticket: Ticket, label: Label, view: &ReadView) {
+        let (rank, bytes) = (self.identity.rank, view.bytes());
+        let sink = self.choose(state, rank, Header { length: bytes.len() as u64, label });
+        let sink = match sink {
+            Sink::Landing(mut posted) => {
+                posted.landing.push(bytes);
+                Sink::Landing(posted)
+            }
+            Sink::Early(_) => Sink::Early(bytes.to_vec()),
+            Sink::Discard => Sink::Discard,
+        };
+        self.close(state, rank, label, sink);
+        state.tickets.finish(ticket, Ok(Got { peer: rank, bytes: bytes.len() }));
+    }
+
+    /// Decides where a payload goes.
+    fn choose(&self, state: &mut State<W>, from: usize, header: Header) -> Sink {
+        match state.matcher.find_posted(from, &header.label) {
+            Match::Found(posted) if posted.landing.capacity() as u64 == header.length => {
+                Sink::Landing(Box::new(posted))
+            }
+            Match::Found(posted) => {
+                let error = wrong_size(from, header.length, posted.landing.capacity());
+                state.tickets.finish(posted.ticket, Err(error));
+                Sink::Discard
+            }
+            Match::Conflict(posted, theirs) => {
+                let peer = self.identity.health.peers()[from].clone();
+                state.tickets.finish(posted.ticket, Err(posted.label.mismatch(theirs, peer)));
+                Sink::Discard
+            }
+            Match::Nothing => Sink::Early(Vec::new()),
+        }
+    }
+
+    /// Hands a complete payload over.
+    fn close(&self, state: &mut State<W>, from: usize, label: Label, sink: Sink) {
+        match sink {
+            Sink::Landing(posted) => {
+                let bytes = posted.landing.capacity();
+                state.tickets.finish(posted.ticket, Ok(Got { peer: from, bytes }));
+            }
+            Sink::Early(message) => {
+                // Its receive may have been posted while the payload was arriving.
+                let header = Header { length: message.len() as u64, label };
+                match self.choose(state, from, header) {
+                    Sink::Landing(mut posted) => {
+                        posted.landing.push(&message);
+                        self.close(state, from, label, Sink::Landing(posted));
+                    }
+                    Sink::Early(_) => state.matcher.keep_early(Early { from, label, message }),
+                    Sink::Discard => {}
+                }
+            }
+            Sink::Discard => {}
+        }
+    }
+
+    fn flush(&self, state: &mut State<W>, peer: usize) -> bool {
+        let State { wire, links, tickets, .. } = state;
+        if links[peer].outbox.is_empty() || links[peer].broken {
+            return false;
+        }
+        let result = links[peer].outbox.flush(wire, peer, |sent| {
+            tickets.finish(sent.ticket, Ok(Got { peer, bytes: sent.bytes }));
+        });
+        // A stream that cannot be written is a suspicion; the verdict, or a grace, decides about the rank.
+        result.unwrap_or_else(|_| {
+            links[peer].broken = true;
+            false
+        })
+    }
+
+    /// Reads what has arrived from `peer`. Whether anything moved.
+    fn fill(&self, state: &mut State<W>, peer: usize) -> bool {
+        let mut moved = false;
+        for _ in 0..TURNS {
+            match self.read(state, peer) {
+                Ok(Read::Bytes(_)) => moved = true,
+                Ok(Read::Nothing) => break,
+                Ok(Read::End) | Err(_) => {
+                    state.links[peer].ended = true;
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn read(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
+        let State { wire, links, .. } = state;
+        if let Some(direct) = links[peer].inbox.direct() {
+            let read = wire.read(peer, direct)?;
+            if let Read::Bytes(bytes) = read {
+                let event = links[peer].inbox.stored(bytes);
+                self.handle(state, peer, event);
+            }
+            return Ok(read);
+        }
+        let mut staging = std::mem::take(&mut state.staging);
+        let read = state.wire.read(peer, &mut staging);
+        if let Ok(Read::Bytes(bytes)) = read {
+            let mut bytes = &staging[..bytes];
+            while !bytes.is_empty() {
+                let event = state.links[peer].inbox.push(&mut bytes);
+                self.handle(state, peer, event);
+            }
+        }
+        state.staging = staging;
+        read
+    }
+
+    fn handle(&self, state: &mut State<W>, peer: usize, mut event: Option<Event>) {
+        while let Some(now) = event.take() {
+            match now {
+                Event::Opened(header) => {
+                    let sink = self.choose(state, peer, header);
+                    event = state.links[peer].inbox.open(header, sink);
+                }
+                Event::Closed(label, sink) => self.close(state, peer, label, sink),
+                Event::Damaged => {
+                    state.links[peer].ended = true;
+                    state.links[peer].inbox = Inbox::new();
+                    self.identity.health.blame(peer, "sent bytes that are not hexagram's");
+                }
+            }
+        }
+    }
+}
+
+fn wrong_size(from: usize, got: u64, expected: usize) -> Error {
+    let what = format!("rank {from} sent {got} bytes where {expected} were expected");
+    Error::usage(what, "use equal counts on both sides")
+}
+
+impl<W: Wire> Transport for StreamEndpoint<W> {
+    fn kind(&self) -> TransportKind {
+        self.identity.kind
+    }
+
+    fn rank(&self) -> usize {
+        self.identity.rank
+    }
+
+    fn size(&self) -> usize {
+        self.identity.size
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.identity.health
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        Arc::clone(&self.identity.bell)
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        self.identity.traffic.sent(HEADER_BYTES + view.bytes().len());
+        if to == self.identity.rank {
+            self.loop_back(state, ticket, label, &view);
+        } else {
+            state.links[to].outbox.push(ticket, label, view);
+            self.flush(state, to);
+        }
+        ticket
+    }
+
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        let posted = Posted { ticket, source, label, landing: Landing::new(view, land) };
+        match state.matcher.find_early(source, &label) {
+            Match::Found(early) => {
+                state.matcher.keep_posted(posted);
+                self.close(state, early.from, early.label, Sink::Early(early.message));
+            }
+            Match::Conflict(early, theirs) => {
+                let peer = self.identity.health.peers()[early.from].clone();
+                state.tickets.finish(ticket, Err(label.mismatch(theirs, peer)));
+            }
+            Match::Nothing => state.matcher.keep_posted(posted),
+        }
+        ticket
+    }
+
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+        self.state.borrow_mut().tickets.poll(ticket)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let state = &mut *self.state.borrow_mut();
+        state.matcher.cancel(ticket);
+        for link in &mut state.links {
+            link.outbox.cancel(ticket);
+            link.inbox.cancel(ticket);
+        }
+        state.tickets.close(ticket);
+    }
+
+    fn progress(&self) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let mut moved = false;
+        for peer in self.peers() {
+            if !state.links[peer].ended {
+                moved |= self.flush(state, peer);
+                moved |= self.fill(state, peer);
+            }
+        }
+        moved
+    }
+
+    fn park(&self, at_most: Duration) {
+        let State { wire, links, .. } = &mut *self.state.borrow_mut();
+        let unsent = |peer: &usize| !links[*peer].outbox.is_empty() && !links[*peer].broken;
+        let unsent: Vec<usize> = self.peers().filter(unsent).collect();
+        wire.park(&unsent, at_most);
+    }
+
+    fn ended(&self, peer: usize) -> bool {
+        self.state.borrow().links[peer].ended
+    }
+}

@@ -1,0 +1,83 @@
+//! The frame header, there and back. The grammar is in the module above.
+
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::tag::{TAG_BYTES, Tag};
+use crate::transport::Label;
+
+/// Bytes that every message adds to its payload.
+pub const HEADER_BYTES: usize = 8 + TAG_BYTES + FINGERPRINT_BYTES + 8;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"HXGM");
+const CHECKED: usize = HEADER_BYTES - 8;
+
+/// What precedes a payload of `length` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) length: u64,
+    pub(crate) label: Label,
+}
+
+impl Header {
+    pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.length.to_le_bytes());
+        bytes[8..][..TAG_BYTES].copy_from_slice(&self.label.tag.to_bytes());
+        bytes[8 + TAG_BYTES..][..FINGERPRINT_BYTES].copy_from_slice(&self.label.fingerprint.to_bytes());
+        let check = checksum(&bytes[..CHECKED]);
+        bytes[CHECKED..][..4].copy_from_slice(&check.to_le_bytes());
+        bytes[CHECKED + 4..].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the bytes were damaged, or come from something that is not hexagram.
+    pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let (body, tail) = bytes.split_at(CHECKED);
+        let (check, magic) = tail.split_at(4);
+        if magic != MAGIC.to_le_bytes() || check != checksum(body).to_le_bytes() {
+            return None;
+        }
+        let (length, rest) = body.split_first_chunk::<8>()?;
+        let (tag, rest) = rest.split_first_chunk::<TAG_BYTES>()?;
+        let fingerprint = Fingerprint::from_bytes(rest.first_chunk::<FINGERPRINT_BYTES>()?)?;
+        let label = Label { tag: Tag::from_bytes(tag), fingerprint };
+        Some(Header { length: u64::from_le_bytes(*length), label })
+    }
+}
+
+/// FNV-1a over 64-bit words, folded: finds damage, proves nothing about the sender.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for word in bytes.chunks_exact(8) {
+        let word = word.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+        hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        hash ^= hash >> 29;
+    }
+    (hash ^ (hash >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::fingerprint::OperationKind;
+
+    fn header() -> Header {
+        let fingerprint = Fingerprint::new(OperationKind::Gather, DType::F64, 77);
+        Header { length: 616, label: Label { tag: Tag::new(1, 2, 3, 4).unwrap(), fingerprint } }
+    }
+
+    #[test]
+    fn bytes_round_trip() {
+        assert_eq!(Header::from_bytes(&header().to_bytes()), Some(header()));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let good = header().to_bytes();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::from_bytes(&bad), None, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Frames on their way in from one peer: parsed from pieces of any size, landed as they come.
+
+use super::frame::{HEADER_BYTES, Header};
+use crate::matching::Posted;
+use crate::transport::{Label, Ticket};
+
+/// Where the payload that is arriving goes.
+pub(super) enum Sink {
+    /// Straight into a posted receive.
+    Landing(Box<Posted>),
+    /// Into memory of its own, until its receive is posted. Grows with what has arrived, not with what was announced.
+    Early(Vec<u8>),
+    /// Nowhere: its receive was cancelled or refused it.
+    Discard,
+}
+
+enum State {
+    Header { bytes: [u8; HEADER_BYTES], filled: usize },
+    Payload { label: Label, missing: u64, sink: Sink },
+}
+
+pub(super) struct Inbox {
+    state: State,
+}
+
+/// What to do next, as decided by the bytes so far.
+pub(super) enum Event {
+    /// A header is complete: choose a sink with [`Inbox::open`].
+    Opened(Header),
+    /// A payload is complete.
+    Closed(Label, Sink),
+    /// The stream does not speak our language.
+    Damaged,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Inbox { state: State::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
+    }
+
+    /// Directs the payload announced by the last header; completes at once if it is empty.
+    pub(super) fn open(&mut self, header: Header, sink: Sink) -> Option<Event> {
+        self.state = State::Payload { label: header.label, missing: header.length, sink };
+        self.close_if_complete()
+    }
+
+    /// Consumes a prefix of `bytes`, shortening it; stops at the first event.
+    pub(super) fn push(&mut self, bytes: &mut &[u8]) -> Option<Event> {
+        match &mut self.state {
+            State::Header { bytes: header, filled } => {
+                let take = (HEADER_BYTES - *filled).min(bytes.len());
+                let (now, later) = bytes.split_at(take);
+                header[*filled..][..take].copy_from_slice(now);
+                *filled += take;
+                *bytes = later;
+                if *filled < HEADER_BYTES {
+                    return None;
+                }
+                Some(Header::from_bytes(header).map_or(Event::Damaged, Event::Opened))
+            }
+            State::Payload { missing, sink, .. } => {
+                let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(bytes.len());
+                let (now, later) = bytes.split_at(take);
+                match sink {
+                    Sink::Landing(posted) => posted.landing.push(now),
+                    Sink::Early(early) => early.extend_from_slice(now),
+                    Sink::Discard => {}
+                }
+                *missing -= take as u64;
+                *bytes = later;
+                self.close_if_complete()
+            }
+        }
+    }
+
+    /// Where the next payload bytes may be stored without passing through a staging buffer.
+    pub(super) fn direct(&mut self) -> Option<&mut [u8]> {
+        match &mut self.state {
+            State::Payload { sink: Sink::Landing(posted), .. } => posted.landing.direct(),
+            _ => None,
+        }
+    }
+
+    /// Accounts for bytes stored through [`Inbox::direct`].
+    pub(super) fn stored(&mut self, bytes: usize) -> Option<Event> {
+        if let State::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
+            posted.landing.stored(bytes);
+            *missing -= bytes as u64;
+        }
+        self.close_if_complete()
+    }
+
+    fn close_if_complete(&mut self) -> Option<Event> {
+        if !matches!(self.state, State::Payload { missing: 0, .. }) {
+            return None;
+        }
+        match std::mem::replace(&mut self.state, Inbox::new().state) {
+            State::Payload { label, sink, .. } => Some(Event::Closed(label, sink)),
+            State::Header { .. } => None,
+        }
+    }
+
+    /// Stops landing into the view of a cancelled receive.
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        if let State::Payload { sink, .. } = &mut self.state
+            && matches!(sink, Sink::Landing(posted) if posted.ticket == ticket)
+        {
+            *sink = Sink::Discard;
+        }
+    }
+}

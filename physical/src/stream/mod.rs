@@ -1,0 +1,41 @@
+//! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
+//!
+//! A backend supplies [`Wire`]: write some bytes to a peer, read some, and sleep. [`endpoint::StreamEndpoint`] makes a
+//! [`Transport`](crate::transport::Transport) of it. Per pair of ranks and direction, the stream is
+//!
+//! ```text
+//! stream  = frame*
+//! frame   = header payload
+//! header  = length:u64 tag:16 fingerprint:16 check:u32 magic:u32     (48 bytes, little-endian)
+//! payload = byte × length
+//! ```
+
+pub(crate) mod endpoint;
+pub(crate) mod frame;
+mod inbox;
+mod outbox;
+
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+/// What a read found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Read {
+    Bytes(usize),
+    /// Nothing has arrived.
+    Nothing,
+    /// The other side is closed and everything that it sent was read.
+    End,
+}
+
+/// Byte streams to all peers, one each way, and a place to sleep until one of them can go on. Never blocks but in `park`.
+pub(crate) trait Wire {
+    /// Writes a prefix of `parts`; 0 if the stream is full.
+    fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Reads into a prefix of `into`, which is not empty.
+    fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
+
+    /// Sleeps until a stream has bytes, a stream in `unsent` has room, or the bell rings.
+    fn park(&mut self, unsent: &[usize], at_most: Duration);
+}

@@ -1,0 +1,105 @@
+//! Frames on their way out to one peer, in order.
+
+use super::Wire;
+use super::frame::{HEADER_BYTES, Header};
+use crate::memory::ReadView;
+use crate::transport::{Label, Ticket};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+enum Payload {
+    View(ReadView),
+    /// The rest of a frame whose sender gave up when half of it was written: a stream cannot take bytes back.
+    Orphan(Vec<u8>),
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::View(view) => view.bytes(),
+            Payload::Orphan(bytes) => bytes,
+        }
+    }
+}
+
+struct Frame {
+    ticket: Ticket,
+    header: [u8; HEADER_BYTES],
+    payload: Payload,
+    /// Bytes written, header included.
+    written: usize,
+}
+
+/// Frames written at once, at most.
+const BATCH: usize = 16;
+
+/// A send that is wholly written.
+pub(super) struct Sent {
+    pub(super) ticket: Ticket,
+    pub(super) bytes: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Outbox {
+    frames: VecDeque<Frame>,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, ticket: Ticket, label: Label, view: ReadView) {
+        let header = Header { length: view.bytes().len() as u64, label }.to_bytes();
+        self.frames.push_back(Frame { ticket, header, payload: Payload::View(view), written: 0 });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Writes what fits; reports each frame that is done. Whether anything moved.
+    pub(super) fn flush(
+        &mut self,
+        wire: &mut impl Wire,
+        peer: usize,
+        mut sent: impl FnMut(Sent),
+    ) -> io::Result<bool> {
+        let mut moved = false;
+        while !self.frames.is_empty() {
+            let mut written = wire.write(peer, &self.parts())?;
+            if written == 0 {
+                break;
+            }
+            moved = true;
+            while let Some(frame) = self.frames.front_mut() {
+                let bytes = frame.payload.bytes().len();
+                let missing = HEADER_BYTES + bytes - frame.written;
+                if written < missing {
+                    frame.written += written;
+                    break;
+                }
+                written -= missing;
+                sent(Sent { ticket: frame.ticket, bytes });
+                self.frames.pop_front();
+            }
+        }
+        Ok(moved)
+    }
+
+    fn parts(&self) -> Vec<IoSlice<'_>> {
+        let mut parts = Vec::with_capacity(2 * self.frames.len().min(BATCH));
+        for frame in self.frames.iter().take(BATCH) {
+            let header = &frame.header[frame.written.min(HEADER_BYTES)..];
+            let payload = &frame.payload.bytes()[frame.written.saturating_sub(HEADER_BYTES)..];
+            parts.extend([header, payload].into_iter().filter(|part| !part.is_empty()).map(IoSlice::new));
+        }
+        parts
+    }
+
+    /// Withdraws a frame, or keeps a copy of its rest if it has begun. Releases the view either way.
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.frames.retain_mut(|frame| {
+            if frame.ticket == ticket && frame.written > 0 {
+                frame.payload = Payload::Orphan(frame.payload.bytes().to_vec());
+            }
+            frame.ticket != ticket || frame.written > 0
+        });
+    }
+}

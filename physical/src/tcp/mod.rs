@@ -1,0 +1,11 @@
+//! Ranks as processes anywhere, connected by TCP. When you would want it: several hosts, or a host without shared memory.
+//!
+//! One connection per pair of ranks and channel, non-blocking, read and written by the thread that waits.
+
+mod connect;
+mod endpoint;
+mod link;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use connect::{TcpDoor, TcpFabric};

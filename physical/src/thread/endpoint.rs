@@ -1,0 +1,185 @@
+//! One rank's end of the mailboxes: matches parcels with receives and lands them.
+
+use super::link::{Mailbox, Parcel};
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::landing::Landing;
+use crate::matching::{Early, Match, Matcher, Posted};
+use crate::memory::{ReadView, WriteView};
+use crate::stream::frame::HEADER_BYTES;
+use crate::tickets::Tickets;
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A send whose parcel is still in the receiver's hands.
+struct Sending {
+    ticket: Ticket,
+    to: usize,
+    bytes: usize,
+    parcel: Arc<Parcel>,
+}
+
+#[derive(Default)]
+struct State {
+    tickets: Tickets,
+    matcher: Matcher<Arc<Parcel>>,
+    sending: Vec<Sending>,
+}
+
+pub(super) struct ThreadEndpoint {
+    pub(super) rank: usize,
+    pub(super) mailboxes: Vec<Arc<Mailbox>>,
+    pub(super) health: Arc<Health>,
+    pub(super) traffic: Arc<Traffic>,
+    state: RefCell<State>,
+}
+
+impl ThreadEndpoint {
+    pub(super) fn new(
+        rank: usize,
+        mailboxes: Vec<Arc<Mailbox>>,
+        health: Arc<Health>,
+        traffic: Arc<Traffic>,
+    ) -> Self {
+        let bell: Arc<dyn Bell> = mailboxes[rank].clone();
+        health.wake(Arc::downgrade(&bell));
+        ThreadEndpoint { rank, mailboxes, health, traffic, state: RefCell::default() }
+    }
+
+    /// Lands a parcel in its receive, unless its sender took it back.
+    fn deliver(&self, state: &mut State, parcel: &Parcel, posted: Posted) {
+        let Some(view) = parcel.take() else {
+            return state.matcher.keep_posted(posted);
+        };
+        let outcome = land(&view, parcel.from, posted.landing);
+        drop(view);
+        parcel.set_delivered();
+        self.mailboxes[parcel.from].ring();
+        state.tickets.finish(posted.ticket, outcome);
+    }
+
+    fn arrive(&self, state: &mut State, parcel: Arc<Parcel>) {
+        match state.matcher.find_posted(parcel.from, &parcel.label) {
+            Match::Found(posted) => self.deliver(state, &parcel, posted),
+            Match::Conflict(posted, _) => self.disagree(state, posted, &parcel),
+            Match::Nothing => {
+                let (from, label) = (parcel.from, parcel.label);
+                state.matcher.keep_early(Early { from, label, message: parcel });
+            }
+        }
+    }
+
+    fn disagree(&self, state: &mut State, posted: Posted, parcel: &Parcel) {
+        let peer = self.health.peers()[parcel.from].clone();
+        let error = posted.label.mismatch(parcel.label.fingerprint, peer);
+        state.tickets.finish(posted.ticket, Err(error));
+    }
+
+    /// Takes the sends that were received.
+    fn settle(&self, state: &mut State) -> bool {
+        let State { tickets, sending, .. } = state;
+        let before = sending.len();
+        sending.retain(|send| {
+            let delivered = send.parcel.is_delivered();
+            if delivered {
+                tickets.finish(send.ticket, Ok(Got { peer: send.to, bytes: send.bytes }));
+            }
+            !delivered
+        });
+        sending.len() < before
+    }
+}
+
+fn land(view: &ReadView, from: usize, mut landing: Landing) -> Result<Got> {
+    let bytes = view.bytes().len();
+    if bytes != landing.capacity() {
+        let what = format!("rank {from} sent {bytes} bytes where {} were expected", landing.capacity());
+        return Err(Error::usage(what, "use equal counts on both sides"));
+    }
+    landing.push(view.bytes());
+    Ok(Got { peer: from, bytes })
+}
+
+impl Transport for ThreadEndpoint {
+    fn kind(&self) -> TransportKind {
+        TransportKind::Thread
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        self.mailboxes[self.rank].clone()
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        let mut state = self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        let bytes = view.bytes().len();
+        // Headers are counted although nothing is framed here, so that counts agree between transports.
+        self.traffic.sent(HEADER_BYTES + bytes);
+        let parcel = Parcel::new(self.rank, label, view);
+        state.sending.push(Sending { ticket, to, bytes, parcel: Arc::clone(&parcel) });
+        self.mailboxes[to].put(parcel);
+        ticket
+    }
+
+    fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        let posted = Posted { ticket, source, label, landing: Landing::new(view, land) };
+        match state.matcher.find_early(source, &label) {
+            Match::Found(early) => self.deliver(state, &early.message, posted),
+            Match::Conflict(early, _) => self.disagree(state, posted, &early.message),
+            Match::Nothing => state.matcher.keep_posted(posted),
+        }
+        ticket
+    }
+
+    fn poll(&self, ticket: Ticket, _: &mut Context<'_>) -> Poll<Result<Got>> {
+        self.state.borrow_mut().tickets.poll(ticket)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let state = &mut *self.state.borrow_mut();
+        state.matcher.cancel(ticket);
+        state.sending.retain(|send| {
+            let ours = send.ticket == ticket;
+            if ours {
+                // If the receiver was quicker, it has the view and will drop it after its copy.
+                drop(send.parcel.take());
+            }
+            !ours
+        });
+        state.tickets.close(ticket);
+    }
+
+    fn progress(&self) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let parcels = self.mailboxes[self.rank].empty();
+        let arrived = !parcels.is_empty();
+        parcels.into_iter().for_each(|parcel| self.arrive(state, parcel));
+        self.settle(state) || arrived
+    }
+
+    fn park(&self, at_most: Duration) {
+        self.mailboxes[self.rank].sleep(at_most);
+    }
+
+    fn ended(&self, peer: usize) -> bool {
+        // A parcel put before leaving was put before `left` was set, so one more look finds it.
+        self.health.has_left(peer) && !self.progress()
+    }
+}

@@ -1,0 +1,186 @@
+//! The trait that every transport implements: post, poll, cancel. Open this to write a backend.
+//!
+//! An *endpoint* is one thread's connection to all ranks of a world. Posting an operation gives a [`Ticket`] at once;
+//! [`Transport::poll`] tells when it is done. Nothing happens behind the caller's back: bytes move only inside
+//! [`Transport::progress`], called by whichever thread waits. Memory is passed as counted views, so that a late
+//! transfer can never reach freed memory, whatever the caller does with its futures.
+
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Peer, Result};
+use crate::fingerprint::Fingerprint;
+use crate::health::Health;
+use crate::memory::{ReadView, WriteView};
+pub use crate::stream::frame::HEADER_BYTES;
+use crate::tag::Tag;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The transports of this build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// Ranks are threads of one process.
+    Thread,
+    /// Ranks are processes of one host, connected by rings in shared memory.
+    Shm,
+    /// Ranks are processes anywhere, connected by TCP.
+    Tcp,
+}
+
+impl TransportKind {
+    /// Every transport, for matrices of tests and tables.
+    pub const ALL: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TransportKind::Thread => "thread",
+            TransportKind::Shm => "shm",
+            TransportKind::Tcp => "tcp",
+        })
+    }
+}
+
+impl FromStr for TransportKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
+            Error::usage(format!("there is no transport `{name}`"), "use one of thread, shm, tcp")
+        })
+    }
+}
+
+/// Names an operation that was posted and has not been taken by a successful poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Which message this is, and what its sender or receiver believes to be doing.
+///
+/// Between two ranks, all messages of one operation carry the same fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Identity of the message.
+    pub tag: Tag,
+    /// What both sides must agree on.
+    pub fingerprint: Fingerprint,
+}
+
+impl Label {
+    /// The error of a rank that meets `theirs` under its own label.
+    pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
+        Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
+    }
+}
+
+/// From whom a receive accepts a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Only this rank.
+    Rank(usize),
+    /// Whoever sends the tag first.
+    Any,
+}
+
+impl Source {
+    pub(crate) fn accepts(self, from: usize) -> bool {
+        self == Source::Any || self == Source::Rank(from)
+    }
+}
+
+/// What a receive does with the bytes: store them, or combine them with what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Land {
+    /// `view ← message`.
+    Copy,
+    /// `view ← view ∘ message`, element by element.
+    Reduce(DType, ReduceOp),
+}
+
+/// What a finished operation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Got {
+    /// The other rank.
+    pub peer: usize,
+    /// Payload, in bytes.
+    pub bytes: usize,
+}
+
+/// Bytes that this rank put on its links, by all endpoints of a world together.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    bytes: AtomicU64,
+    messages: AtomicU64,
+}
+
+impl Traffic {
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes sent, headers included.
+    pub fn bytes_sent(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Messages sent.
+    pub fn messages_sent(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+}
+
+/// Wakes the thread that is parked on an endpoint. May be rung from any thread.
+pub trait Bell: Send + Sync {
+    /// Ends the current park, or the next one if nobody is parked.
+    fn ring(&self);
+}
+
+/// One thread's connection to every rank of a world.
+///
+/// Messages between two ranks that carry equal tags are matched in the order in which they were sent.
+pub trait Transport {
+    /// Which transport this is.
+    fn kind(&self) -> TransportKind;
+
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// What is known about the other ranks.
+    fn health(&self) -> &Arc<Health>;
+
+    /// Something to end a park with, from another thread.
+    fn bell(&self) -> Arc<dyn Bell>;
+
+    /// Starts sending `view` to rank `to`. Done when the view may be reused; the message may still be on its way.
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
+
+    /// Starts receiving into `view` a message of exactly that size.
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
+
+    /// The outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again;
+    /// a backend that learns of completion otherwise wakes `context`.
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
+
+    /// Gives an operation up. Never blocks; the view is released at once, or after a copy that is under way.
+    fn cancel(&self, ticket: Ticket);
+
+    /// Moves bytes that can be moved now; whether any moved.
+    fn progress(&self) -> bool;
+
+    /// Waits until [`Transport::progress`] would move something, the bell rings, or the time is over.
+    fn park(&self, at_most: Duration);
+
+    /// Whether nothing more can come from `peer` because its side of the link is closed.
+    fn ended(&self, peer: usize) -> bool;
+}

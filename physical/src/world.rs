@@ -1,0 +1,241 @@
+//! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
+
+use crate::bootstrap::Placement;
+use crate::bootstrap::control::Control;
+use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead};
+use crate::error::{Error, Peer, Result};
+use crate::health::Health;
+use crate::shm::{ShmDoor, ShmFabric};
+use crate::tcp::{TcpDoor, TcpFabric};
+use crate::thread::ThreadFabric;
+use crate::transport::{Traffic, Transport, TransportKind};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a transport gives a world: endpoints, one per channel.
+pub(crate) trait Fabric: Send + Sync {
+    /// Connects an endpoint with those that the other ranks open for the same channel.
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>>;
+    fn health(&self) -> &Arc<Health>;
+    fn traffic(&self) -> &Arc<Traffic>;
+    /// Says that this rank has finished. Where ranks are processes, the control connection says it.
+    fn leave(&self) {}
+}
+
+/// How to join.
+#[derive(Debug, Clone)]
+pub struct JoinOptions {
+    /// How bytes travel. [`TransportKind::Thread`] is for [`World::threads`].
+    pub transport: TransportKind,
+    /// How long to wait for the other ranks.
+    pub deadline: Duration,
+}
+
+impl Default for JoinOptions {
+    fn default() -> Self {
+        JoinOptions { transport: TransportKind::Shm, deadline: Duration::from_secs(60) }
+    }
+}
+
+/// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
+///
+/// The last clone to be dropped says goodbye to the other ranks. If that happens while the thread panics, they are told
+/// that this rank failed.
+#[derive(Clone)]
+pub struct World(Arc<Inner>);
+
+struct Inner {
+    rank: usize,
+    local: (usize, usize),
+    transport: TransportKind,
+    fabric: Arc<dyn Fabric>,
+    open: Mutex<Vec<u16>>,
+    /// Dropped first, so that the goodbye is said while the data connections are still open.
+    control: Option<Control>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fabric.health().give_up("panicked");
+        }
+        drop(self.control.take());
+        self.fabric.leave();
+    }
+}
+
+impl World {
+    /// Joins the job that the launcher's variables describe.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if an
+    /// address cannot be used.
+    pub fn join(options: &JoinOptions) -> Result<Self> {
+        let placement = Placement::from_env()?.ok_or_else(|| {
+            Error::setup(
+                "no launcher has told this process its rank",
+                "start it with `hexagram run -n 4 -- PROGRAM`, mpirun or torchrun",
+            )
+        })?;
+        Self::join_as(&placement, options)
+    }
+
+    /// Joins at a known place.
+    ///
+    /// # Errors
+    /// As [`World::join`].
+    pub fn join_as(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        let (rank, limit) = (placement.rank, options.deadline);
+        if rank >= placement.size {
+            let what = format!("there is no rank {rank} in a world of {}", placement.size);
+            return Err(Error::setup(what, "ranks count from 0 to size - 1"));
+        }
+        let arrival = Arrival::new(placement, limit)?;
+        let door = Door::open(options.transport, arrival.interface())?;
+        let card = Card::new(placement, options.transport, door.address());
+        let (roster, seats) = arrival.meet(placement, card, limit)?;
+        let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
+        let health = Arc::new(Health::new(rank, roster.cards.iter().map(peer).collect()));
+        let control = Control::start(rank, seats, &health)?;
+        let fabric: Arc<dyn Fabric> = match door {
+            Door::Shm(door) => Arc::new(ShmFabric::new(rank, door, roster, health, limit)),
+            Door::Tcp(door) => Arc::new(TcpFabric::new(rank, door, roster, health, limit)),
+        };
+        let local = (placement.local_rank, placement.local_size);
+        Ok(Self::assemble(rank, local, options.transport, fabric, Some(control)))
+    }
+
+    /// The worlds of `size` ranks that will be threads of this process, by rank.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `size` is 0.
+    pub fn threads(size: usize) -> Result<Vec<Self>> {
+        if size == 0 {
+            return Err(Error::usage("a world of 0 ranks", "use at least one rank"));
+        }
+        let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
+            Self::assemble(rank, (rank, size), TransportKind::Thread, fabric, None)
+        };
+        Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
+    }
+
+    fn assemble(
+        rank: usize,
+        local: (usize, usize),
+        transport: TransportKind,
+        fabric: Arc<dyn Fabric>,
+        control: Option<Control>,
+    ) -> Self {
+        World(Arc::new(Inner { rank, local, transport, fabric, open: Mutex::default(), control }))
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.fabric.health().peers().len()
+    }
+
+    /// Rank among the ranks of this host, as the launcher said.
+    pub fn local_rank(&self) -> usize {
+        self.0.local.0
+    }
+
+    /// Number of ranks on this host, as the launcher said.
+    pub fn local_size(&self) -> usize {
+        self.0.local.1
+    }
+
+    /// How bytes travel.
+    pub fn transport(&self) -> TransportKind {
+        self.0.transport
+    }
+
+    /// What is known about the other ranks.
+    pub fn health(&self) -> &Arc<Health> {
+        self.0.fabric.health()
+    }
+
+    /// What this rank has sent so far, on all channels, headers included.
+    pub fn traffic(&self) -> &Traffic {
+        self.0.fabric.traffic()
+    }
+
+    /// Opens an endpoint for the calling thread. All ranks must open the same channels; each channel carries its own
+    /// messages, so that two threads of a rank never disturb each other.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer does
+    /// not come before the join deadline.
+    pub fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        {
+            let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+            if open.contains(&channel) {
+                let what = format!("channel {channel} is open already on rank {}", self.rank());
+                return Err(Error::usage(what, "open each channel once, and keep its endpoint"));
+            }
+            open.push(channel);
+        }
+        self.0.fabric.open(channel)
+    }
+}
+
+/// The first half of a meeting: enough to know this rank's interface.
+enum Arrival {
+    Leader(crate::bootstrap::Listener),
+    Member(crate::bootstrap::Stream),
+}
+
+impl Arrival {
+    fn new(placement: &Placement, limit: Duration) -> Result<Self> {
+        if placement.rank == 0 {
+            return placement.meeting.listen().map(Arrival::Leader);
+        }
+        arrive(placement, limit).map(Arrival::Member)
+    }
+
+    fn interface(&self) -> IpAddr {
+        match self {
+            Arrival::Leader(listener) => listener.interface(),
+            Arrival::Member(stream) => stream.interface(),
+        }
+    }
+
+    fn meet(self, placement: &Placement, card: Card, limit: Duration) -> Result<(Roster, Seats)> {
+        match self {
+            Arrival::Leader(listener) => lead(listener, card, &placement.secret, limit),
+            Arrival::Member(stream) => attend_as_member(stream, &card, limit),
+        }
+    }
+}
+
+/// A transport's listener, opened before the peers are known.
+enum Door {
+    Shm(ShmDoor),
+    Tcp(TcpDoor),
+}
+
+impl Door {
+    fn open(transport: TransportKind, interface: IpAddr) -> Result<Self> {
+        match transport {
+            TransportKind::Shm => ShmDoor::open().map(Door::Shm),
+            TransportKind::Tcp => TcpDoor::open(interface).map(Door::Tcp),
+            TransportKind::Thread => Err(Error::setup(
+                "the thread transport connects threads of one process, not processes",
+                "use shm or tcp, or start the ranks with World::threads",
+            )),
+        }
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Door::Shm(door) => door.address(),
+            Door::Tcp(door) => door.address(),
+        }
+    }
+}

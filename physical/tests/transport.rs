@@ -1,0 +1,375 @@
+//! What every transport promises, tested the same way on each: matching, landing, cancelling, failing.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_physical::dtype::{DType, ReduceOp};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::operation::{Operation, Poison, Terms};
+use hexagram_physical::tag::Tag;
+use hexagram_physical::testing::spawn;
+use hexagram_physical::transport::{Label, Land, Source};
+use hexagram_physical::{Buffer, Element, Error, Transport, TransportKind, World, drive};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// An endpoint with what its operations need.
+struct End {
+    transport: Rc<dyn Transport>,
+    poison: Poison,
+    deadline: Duration,
+    world: World,
+}
+
+impl End {
+    fn new(world: World) -> Self {
+        let transport = world.open(0).unwrap();
+        End { transport, poison: Poison::default(), deadline: LONG, world }
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        Terms { transport: &*self.transport, poison: &self.poison, deadline: self.deadline }
+    }
+
+    fn send(&self, to: usize, label: Label, buffer: &Buffer) -> Operation<'_> {
+        let ticket = self.transport.post_send(to, label, buffer.read(0..buffer.len()).unwrap());
+        Operation::new(self.terms(), ticket, Source::Rank(to), label)
+    }
+
+    fn recv(&self, source: Source, label: Label, buffer: &Buffer, land: Land) -> Operation<'_> {
+        let view = buffer.write(0..buffer.len()).unwrap();
+        let ticket = self.transport.post_recv(source, label, view, land);
+        Operation::new(self.terms(), ticket, source, label)
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        drive::block_on(&*self.transport, future)
+    }
+
+    fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+}
+
+fn label(sequence: u64, step: usize, count: usize) -> Label {
+    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F32, count);
+    Label { tag: Tag::new(0, 0, sequence, step).unwrap(), fingerprint }
+}
+
+/// Elements that tell sender, message and position apart.
+fn numbers(rank: usize, message: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|i| (rank * 31 + message * 7) as f32 + i as f32 * 0.5).collect()
+}
+
+fn on_all(ranks: &[usize], test: impl Fn(End) + Sync) {
+    for transport in TransportKind::ALL {
+        for ranks in ranks {
+            spawn(transport, *ranks, |world| test(End::new(world)));
+        }
+    }
+}
+
+#[test]
+fn everyone_sends_to_everyone_at_every_length() {
+    on_all(&[1, 2, 3, 5, 8], |end| {
+        let size = end.transport.size();
+        for (sequence, len) in [0, 1, 17, 4096, 300_001 / size].into_iter().enumerate() {
+            let out = Buffer::from_slice(&numbers(end.rank(), sequence, len)).unwrap();
+            let into: Vec<_> = (0..size).map(|_| Buffer::zeroed(DType::F32, len).unwrap()).collect();
+            let label = label(sequence as u64, 0, len);
+            let receives: Vec<_> =
+                (0..size).map(|peer| end.recv(Source::Rank(peer), label, &into[peer], Land::Copy)).collect();
+            let sends: Vec<_> = (0..size).map(|peer| end.send(peer, label, &out)).collect();
+            end.wait(async {
+                for operation in receives.into_iter().chain(sends) {
+                    operation.await.unwrap();
+                }
+            });
+            for (peer, got) in into.iter().enumerate() {
+                assert_eq!(*got.host::<f32>().unwrap(), numbers(peer, sequence, len), "from {peer}");
+            }
+        }
+    });
+}
+
+#[test]
+fn concurrent_tags_never_mix() {
+    on_all(&[2, 4], |end| {
+        const TAGS: usize = 40;
+        let size = end.transport.size();
+        let (next, previous) = ((end.rank() + 1) % size, (end.rank() + size - 1) % size);
+        let out: Vec<_> =
+            (0..TAGS).map(|tag| Buffer::from_slice(&numbers(end.rank(), tag, 100 + tag)).unwrap()).collect();
+        // Sent forwards, received backwards: nearly all arrive before their receive is posted.
+        let sends: Vec<_> =
+            out.iter().enumerate().map(|(tag, out)| end.send(next, label(tag as u64, tag, 0), out)).collect();
+        for tag in (0..TAGS).rev() {
+            let into = Buffer::zeroed(DType::F32, 100 + tag).unwrap();
+            let label = label(tag as u64, tag, 0);
+            end.wait(end.recv(Source::Rank(previous), label, &into, Land::Copy)).unwrap();
+            assert_eq!(*into.host::<f32>().unwrap(), numbers(previous, tag, 100 + tag));
+        }
+        end.wait(async {
+            for send in sends {
+                send.await.unwrap();
+            }
+        });
+    });
+}
+
+fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &[T]) {
+    let peer = 1 - end.rank();
+    let (out, into) = (Buffer::from_slice(mine).unwrap(), Buffer::from_slice(mine).unwrap());
+    let label = label(sequence, 0, mine.len());
+    let send = end.send(peer, label, &out);
+    end.wait(end.recv(Source::Rank(peer), label, &into, Land::Reduce(T::DTYPE, op))).unwrap();
+    end.wait(send).unwrap();
+    assert_eq!(&*into.host::<T>().unwrap(), want);
+}
+
+#[test]
+fn messages_are_reduced_where_they_land() {
+    on_all(&[2], |end| {
+        lands(&end, 0, &[3u8, 250], ReduceOp::Sum, &[6, 244]);
+        lands(&end, 1, &[2i64, -3], ReduceOp::Product, &[4, 9]);
+        let large: Vec<f64> = (0..100_003).map(f64::from).collect();
+        let doubled: Vec<f64> = large.iter().map(|x| x * 2.0).collect();
+        lands(&end, 2, &large, ReduceOp::Sum, &doubled);
+        lands(&end, 3, &[1.5f32], ReduceOp::Max, &[1.5]);
+    });
+}
+
+#[test]
+fn any_source_takes_each_sender_once() {
+    on_all(&[4], |end| {
+        let label = label(0, 0, 1);
+        if end.rank() != 0 {
+            let out = Buffer::from_slice(&[end.rank() as f32]).unwrap();
+            end.wait(end.send(0, label, &out)).unwrap();
+            return;
+        }
+        let mut from = Vec::new();
+        for _ in 1..4 {
+            let into = Buffer::zeroed(DType::F32, 1).unwrap();
+            let got = end.wait(end.recv(Source::Any, label, &into, Land::Copy)).unwrap();
+            assert_eq!(into.host::<f32>().unwrap()[0], got.peer as f32);
+            from.push(got.peer);
+        }
+        from.sort_unstable();
+        assert_eq!(from, [1, 2, 3]);
+    });
+}
+
+#[test]
+fn traffic_counts_header_and_payload() {
+    const HEADER: u64 = 48;
+    on_all(&[2], |end| {
+        let peer = 1 - end.rank();
+        let (out, into) = (Buffer::zeroed(DType::F32, 25).unwrap(), Buffer::zeroed(DType::F32, 25).unwrap());
+        let send = end.send(peer, label(0, 0, 25), &out);
+        end.wait(end.recv(Source::Rank(peer), label(0, 0, 25), &into, Land::Copy)).unwrap();
+        end.wait(send).unwrap();
+        assert_eq!(end.world.traffic().bytes_sent(), HEADER + 100);
+        assert_eq!(end.world.traffic().messages_sent(), 1);
+    });
+}
+
+#[test]
+fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once() {
+    on_all(&[2], |end| {
+        if end.rank() == 0 {
+            let into = Buffer::zeroed(DType::F32, 50_000).unwrap();
+            drop(end.recv(Source::Rank(1), label(0, 0, 50_000), &into, Land::Copy));
+            assert!(into.host::<f32>().is_ok(), "the view is released");
+            assert!(matches!(end.poison.check(), Err(Error::Poisoned { .. })));
+            // The message arrives nevertheless, and must go nowhere.
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(50) {
+                end.transport.progress();
+            }
+            assert!(into.host::<f32>().unwrap().iter().all(|x| *x == 0.0));
+        } else {
+            let out = Buffer::from_slice(&numbers(1, 0, 50_000)).unwrap();
+            // Either it was buffered on the way, or the verdict says that rank 0 gave up.
+            if let Err(error) = end.wait(end.send(0, label(0, 0, 50_000), &out)) {
+                assert!(error.to_string().contains("rank 0"), "{error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_send_cancelled_half_way_leaves_the_stream_whole() {
+    // Only streams have a half-way.
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        spawn(transport, 2, |world| {
+            let end = End::new(world);
+            const LARGE: usize = 8 << 20;
+            let small = label(1, 0, 3);
+            if end.rank() == 0 {
+                let out = Buffer::from_slice(&numbers(0, 0, LARGE)).unwrap();
+                let ticket = end.transport.post_send(1, label(0, 0, LARGE), out.read(0..LARGE).unwrap());
+                end.transport.cancel(ticket);
+                assert!(end.transport.kind() == transport);
+                drop(out);
+                let out = Buffer::from_slice(&[1.0f32, 2.0, 3.0]).unwrap();
+                end.wait(end.send(1, small, &out)).unwrap();
+            } else {
+                let into = Buffer::zeroed(DType::F32, 3).unwrap();
+                end.wait(end.recv(Source::Rank(0), small, &into, Land::Copy)).unwrap();
+                assert_eq!(*into.host::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_leaked_operation_never_reaches_freed_memory() {
+    on_all(&[2], |end| {
+        let label = label(0, 0, 1000);
+        if end.rank() == 0 {
+            let into = Buffer::zeroed(DType::F32, 1000).unwrap();
+            std::mem::forget(end.recv(Source::Rank(1), label, &into, Land::Copy));
+            // The view outlives both the future and the buffer, so the late write has memory to land in.
+            drop(into);
+            let done = Buffer::zeroed(DType::F32, 1).unwrap();
+            end.wait(end.recv(Source::Rank(1), self::label(1, 0, 1), &done, Land::Copy)).unwrap();
+        } else {
+            let (out, done) =
+                (Buffer::from_slice(&numbers(1, 0, 1000)).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+            end.wait(end.send(0, label, &out)).unwrap();
+            end.wait(end.send(0, self::label(1, 0, 1), &done)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn disagreement_is_an_error_that_prints_both_sides() {
+    on_all(&[2], |end| {
+        let count = 10 + end.rank();
+        let peer = 1 - end.rank();
+        let (out, into) =
+            (Buffer::zeroed(DType::F32, count).unwrap(), Buffer::zeroed(DType::F32, count).unwrap());
+        let send = end.send(peer, label(7, 0, count), &out);
+        let error =
+            end.wait(end.recv(Source::Rank(peer), label(7, 0, count), &into, Land::Copy)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("send/recv(10 × f32)") && text.contains("send/recv(11 × f32)"), "{text}");
+        drop(send);
+    });
+}
+
+#[test]
+fn nobody_answering_is_a_deadline_that_names_the_peer() {
+    on_all(&[2], |mut end| {
+        end.deadline = Duration::from_millis(150);
+        let into = Buffer::zeroed(DType::F32, 1).unwrap();
+        if end.rank() == 0 {
+            let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+            assert!(
+                matches!(&error, Error::Deadline { waiting_for, .. } if waiting_for.rank == 1),
+                "{error}"
+            );
+        } else {
+            end.deadline = LONG;
+            let error = end.wait(end.recv(Source::Rank(0), label(9, 0, 1), &into, Land::Copy)).unwrap_err();
+            assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_has_finished_is_named_by_those_who_wait_for_it() {
+    on_all(&[3], |end| {
+        if end.rank() == 1 {
+            return;
+        }
+        let into = Buffer::zeroed(DType::F32, 1).unwrap();
+        let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+        assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 1), "{error}");
+    });
+}
+
+#[test]
+fn what_was_sent_before_leaving_still_arrives() {
+    on_all(&[2], |end| {
+        let buffer = Buffer::from_slice(&numbers(1, 0, 5000)).unwrap();
+        if end.rank() == 1 {
+            end.wait(end.send(0, label(0, 0, 5000), &buffer)).unwrap();
+            return;
+        }
+        let into = Buffer::zeroed(DType::F32, 5000).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        end.wait(end.recv(Source::Rank(1), label(0, 0, 5000), &into, Land::Copy)).unwrap();
+        assert_eq!(*into.host::<f32>().unwrap(), numbers(1, 0, 5000));
+    });
+}
+
+#[test]
+fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
+    for transport in TransportKind::ALL {
+        let outcome = std::panic::catch_unwind(|| {
+            spawn(transport, 4, |world| {
+                let end = End::new(world);
+                if end.rank() == 2 {
+                    panic!("on purpose");
+                }
+                // Nobody waits for rank 2 directly.
+                let peer = [1, 3, 9, 0][end.rank()];
+                let into = Buffer::zeroed(DType::F32, 1).unwrap();
+                let error =
+                    end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+                assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
+            })
+        });
+        let panic = outcome.unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"), "{transport}");
+    }
+}
+
+#[test]
+fn channels_are_apart_and_open_once() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 3, |world| {
+            // Opened from two threads and in both orders, as a training and a communication thread may.
+            std::thread::scope(|scope| {
+                let second = scope.spawn(|| world.open(7).unwrap().rank());
+                assert_eq!(world.open(3).unwrap().rank(), world.rank());
+                assert_eq!(second.join().unwrap(), world.rank());
+            });
+            assert!(matches!(world.open(3), Err(Error::Usage { .. })));
+        });
+    }
+}
+
+#[test]
+fn operations_run_under_a_foreign_executor() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Wake};
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    on_all(&[2], |end| {
+        let peer = 1 - end.rank();
+        let (out, into) = (Buffer::from_slice(&[1.0f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+        let mut operation = std::pin::pin!(async {
+            let send = end.send(peer, label(0, 0, 1), &out);
+            end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy).await.unwrap();
+            send.await.unwrap();
+        });
+        let flag = Arc::new(Flag(AtomicBool::new(true)));
+        let waker = Arc::clone(&flag).into();
+        loop {
+            assert!(flag.0.swap(false, Ordering::SeqCst), "a pending operation must have woken its task");
+            if let Poll::Ready(()) = operation.as_mut().poll(&mut Context::from_waker(&waker)) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    });
+}
