@@ -1,1 +1,16 @@
-//! Placeholder.
+//! hexagram: communication for distributed SGD.
+//!
+//! The facade: what `cargo add hexagram` gives. Each module is a layer and imports only those below it; the README has
+//! the picture and the reading path.
+
+pub use hexagram_algorithms as algorithms;
+pub use hexagram_logical as logical;
+pub use hexagram_physical as physical;
+pub use hexagram_sampler as sampler;
+
+pub use hexagram_logical::{
+    Buffer, Communicator, DType, Element, Error, JoinOptions, ReduceOp, Result, TransportKind, World, testing,
+};
+pub use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+pub use hexagram_physical::launch;
+pub use hexagram_sampler::DistributedSampler;

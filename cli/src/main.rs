@@ -1,2 +1,25 @@
-//! Placeholder.
-fn main() {}
+//! The `hexagram` program: starts and checks distributed jobs. Each subcommand has a file of its own.
+
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Distributed SGD: starts and checks jobs.
+#[derive(Parser)]
+#[command(name = "hexagram", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(run) => run.execute(),
+    }
+}

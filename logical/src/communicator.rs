@@ -37,6 +37,8 @@ pub struct Communicator {
 struct Shared {
     world: World,
     endpoint: Rc<dyn Transport>,
+    /// Channel for the next one who asks.
+    next_channel: Cell<u16>,
     poison: Poison,
     deadline: Cell<Duration>,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
@@ -55,6 +57,7 @@ impl Communicator {
         let shared = Shared {
             world: world.clone(),
             endpoint: world.open(channel)?,
+            next_channel: Cell::new(channel.saturating_add(1)),
             poison: Poison::default(),
             deadline: Cell::new(DEADLINE),
             lanes: RefCell::default(),
@@ -84,6 +87,19 @@ impl Communicator {
     /// Number of ranks in the group.
     pub fn size(&self) -> usize {
         self.shared.endpoint.size()
+    }
+
+    /// A channel for another thread's communicator; the k-th call gives the same one on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] once all are taken.
+    pub fn fresh_channel(&self) -> Result<u16> {
+        let channel = self.shared.next_channel.get();
+        let next = channel.checked_add(1);
+        self.shared
+            .next_channel
+            .set(next.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))?);
+        Ok(channel)
     }
 
     /// The world that the group is of.

@@ -28,6 +28,7 @@ pub mod error;
 pub mod fingerprint;
 pub mod health;
 mod landing;
+pub mod launch;
 mod matching;
 pub mod memory;
 pub mod operation;

@@ -81,26 +81,27 @@ impl<'a> Operation<'a> {
 
     /// Why a pending operation cannot go on, if so.
     fn obstacle(&mut self) -> Option<Error> {
-        let health = self.terms.transport.health();
-        if let Some(verdict) = health.verdict() {
-            let (culprit, cause) = (verdict.culprit.clone(), verdict.cause.clone());
-            return Some(Error::PeerFailed { culprit, cause, during: self.during() });
-        }
+        let transport = self.terms.transport;
+        let health = transport.health();
+        let peer = if let Source::Rank(peer) = self.peer { Some(peer) } else { None };
+        // In this order: whoever leaves because of a failure has told of the failure before.
+        let left = peer.is_some_and(|peer| health.has_left(peer));
+        let ended = peer.is_some_and(|peer| transport.ended(peer));
         let now = Instant::now();
         let waited = now - *self.waiting_since.get_or_insert(now);
-        let Source::Rank(peer) = self.peer else {
-            return (waited > self.terms.deadline).then(|| self.late(self.terms.transport.rank()));
+        let suspected = ended.then(|| now - *self.suspected_since.get_or_insert(now));
+        let culprit = |rank: usize, cause: &str| {
+            let (culprit, cause) = (health.peers()[rank].clone(), cause.to_owned());
+            Some(Error::PeerFailed { culprit, cause, during: self.during() })
         };
-        if self.terms.transport.ended(peer) {
-            let suspected = *self.suspected_since.get_or_insert(now);
-            let left = health.has_left(peer);
-            if left || now - suspected > GRACE {
-                let cause = if left { "finished without taking part" } else { "closed its connection" };
-                let culprit = health.peers()[peer].clone();
-                return Some(Error::PeerFailed { culprit, cause: cause.to_owned(), during: self.during() });
-            }
+        if let Some(verdict) = health.verdict() {
+            return culprit(verdict.culprit.rank, &verdict.cause);
         }
-        (waited > self.terms.deadline).then(|| self.late(peer))
+        match (peer, suspected) {
+            (Some(peer), Some(_)) if left => culprit(peer, "finished without taking part"),
+            (Some(peer), Some(since)) if since > GRACE => culprit(peer, "closed its connection"),
+            _ => (waited > self.terms.deadline).then(|| self.late(peer.unwrap_or(transport.rank()))),
+        }
     }
 
     fn late(&self, peer: usize) -> Error {

@@ -1,0 +1,210 @@
+//! One backward pass: which gradients are there, and which buckets are complete.
+
+use super::plan::Plan;
+use super::scheduler::Port;
+use super::{Mode, Unused};
+use hexagram_logical::physical::memory::ReadView;
+use hexagram_logical::{Buffer, DType, Device, Element, Error, Host, ReduceOp, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A parameter's gradient in the pass under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gradient {
+    /// Nothing from this pass, nothing from passes that only accumulated.
+    Missing,
+    /// From earlier passes only.
+    Accumulated,
+    /// From this pass.
+    Ready,
+}
+
+struct Slot {
+    /// `None` while the communication thread has it.
+    buffer: Option<Buffer>,
+    /// Members whose gradient this pass still owes.
+    missing: usize,
+}
+
+pub(super) struct Backward {
+    plan: Plan,
+    unused: Unused,
+    port: Port,
+    slots: Vec<Slot>,
+    gradients: Vec<Gradient>,
+    /// The pass under way, if any.
+    open: Option<Mode>,
+    /// Buckets handed over in this pass.
+    sent: usize,
+    /// Whether the buffers hold results of a synchronization.
+    results: bool,
+}
+
+impl Backward {
+    pub(super) fn new(plan: Plan, unused: Unused, port: Port) -> Result<Self> {
+        let slot = |bucket: &super::plan::BucketPlan| {
+            let buffer = Some(Host.alloc(bucket.dtype, bucket.len)?);
+            Ok(Slot { buffer, missing: bucket.members.len() })
+        };
+        let slots = plan.buckets().iter().map(slot).collect::<Result<_>>()?;
+        let gradients = vec![Gradient::Missing; plan.parameters().len()];
+        Ok(Backward { plan, unused, port, slots, gradients, open: None, sent: 0, results: false })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    pub(super) fn begin(&mut self, mode: Mode) -> Result<()> {
+        if self.is_open() {
+            let what = "a backward pass began before the last one was finished";
+            return Err(Error::usage(
+                what,
+                "call finish after every backward pass, also after one that failed",
+            ));
+        }
+        self.open = Some(mode);
+        self.results = false;
+        self.sent = 0;
+        for (slot, bucket) in self.slots.iter_mut().zip(self.plan.buckets()) {
+            slot.missing = bucket.members.len();
+        }
+        Ok(())
+    }
+
+    /// Takes a gradient; hands its bucket over if it was the last of it.
+    fn ready(&mut self, parameter: usize, gradient: &Buffer) -> Result<()> {
+        let (bucket, range) = self.plan.place(parameter)?;
+        let named = |what: &str| format!("parameter `{}` {what}", self.plan.parameters()[parameter].name);
+        let Some(mode) = self.open else {
+            return Err(Error::usage(named("got a gradient outside a backward pass"), "call begin first"));
+        };
+        if self.gradients[parameter] == Gradient::Ready {
+            let remedy = "mark each parameter once per backward pass, when its whole gradient is there";
+            return Err(Error::usage(named("was marked ready twice in one backward pass"), remedy));
+        }
+        let (dtype, len) = (self.plan.buckets()[bucket].dtype, range.len());
+        if (gradient.dtype(), gradient.len()) != (dtype, len) {
+            let what = named(&format!("has a gradient of {} × {}", gradient.len(), gradient.dtype()));
+            return Err(Error::usage(what, format!("{len} × {dtype} were announced")));
+        }
+        let Some(buffer) = &self.slots[bucket].buffer else {
+            let what = named("got a gradient while its bucket was being communicated");
+            return Err(Error::usage(what, "do not call begin before finish"));
+        };
+        let (from, mut to) = (gradient.read(0..len)?, buffer.write(range)?);
+        match self.gradients[parameter] {
+            Gradient::Accumulated => Host.reduce(ReduceOp::Sum, dtype, &from, &mut to)?,
+            _ => Host.copy(&from, &mut to)?,
+        }
+        drop(to);
+        self.gradients[parameter] = Gradient::Ready;
+        self.count(bucket, mode)
+    }
+
+    /// One gradient less is missing.
+    fn count(&mut self, bucket: usize, mode: Mode) -> Result<()> {
+        let slot = &mut self.slots[bucket];
+        slot.missing -= 1;
+        if slot.missing > 0 || mode == Mode::Accumulate {
+            return Ok(());
+        }
+        let Some(buffer) = slot.buffer.take() else { return Ok(()) };
+        self.sent += 1;
+        self.port.send(bucket, buffer)
+    }
+
+    /// Ends the pass; returns how many buckets are with the communication thread.
+    pub(super) fn close(&mut self) -> Result<usize> {
+        let Some(mode) = self.open.take() else {
+            return Err(Error::usage("finish without a backward pass", "call begin first"));
+        };
+        if mode == Mode::Synchronize {
+            self.complete()?;
+            self.results = true;
+        }
+        for gradient in &mut self.gradients {
+            *gradient = match (mode, *gradient) {
+                (Mode::Accumulate, Gradient::Ready) => Gradient::Accumulated,
+                (Mode::Accumulate, other) => other,
+                (Mode::Synchronize, _) => Gradient::Missing,
+            };
+        }
+        Ok(self.sent)
+    }
+
+    /// Deals with the parameters that this pass did not reach.
+    fn complete(&mut self) -> Result<()> {
+        let missing = |gradient: &Gradient| *gradient == Gradient::Missing;
+        if self.unused == Unused::Error && self.gradients.iter().any(missing) {
+            let named = self.plan.parameters().iter().zip(&self.gradients);
+            let names: Vec<String> = named
+                .filter(|(_, g)| missing(g))
+                .map(|(parameter, _)| format!("`{}`", parameter.name))
+                .collect();
+            return Err(Error::usage(
+                format!("{} parameters got no gradient: {}", names.len(), names.join(", ")),
+                "use them in the loss, leave them out, or ask for Unused::Zero",
+            ));
+        }
+        for parameter in 0..self.gradients.len() {
+            let before = self.gradients[parameter];
+            if before == Gradient::Ready {
+                continue;
+            }
+            let (bucket, range) = self.plan.place(parameter)?;
+            if let (Gradient::Missing, Some(buffer)) = (before, &self.slots[bucket].buffer) {
+                buffer.write(range)?.bytes_mut().fill(0);
+            }
+            self.count(bucket, Mode::Synchronize)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
+        self.slots[bucket].buffer = Some(buffer);
+    }
+
+    pub(super) fn gradient(&self, parameter: usize) -> Result<ReadView> {
+        let (bucket, range) = self.plan.place(parameter)?;
+        match &self.slots[bucket].buffer {
+            Some(buffer) if self.results => buffer.read(range),
+            _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),
+        }
+    }
+
+    pub(super) fn buckets(&self) -> Vec<(DType, usize)> {
+        self.plan.buckets().iter().map(|bucket| (bucket.dtype, bucket.len)).collect()
+    }
+}
+
+pub(super) fn lock(backward: &Mutex<Backward>) -> MutexGuard<'_, Backward> {
+    // A panic inside a pass leaves it open, which the next `begin` refuses.
+    backward.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a framework calls from inside its backward pass. Free to clone and to move between threads.
+#[derive(Clone)]
+pub struct Hooks(Arc<Mutex<Backward>>);
+
+impl Hooks {
+    pub(super) fn new(backward: Arc<Mutex<Backward>>) -> Self {
+        Hooks(backward)
+    }
+
+    /// The whole gradient of a parameter is there. It is copied; if it was the last of its bucket, communication begins.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or another type or length
+    /// than announced; what ended the communication thread, if it has failed.
+    pub fn ready(&self, parameter: usize, gradient: &Buffer) -> Result<()> {
+        lock(&self.0).ready(parameter, gradient)
+    }
+
+    /// [`Hooks::ready`] for a gradient in host memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ready_slice<T: Element>(&self, parameter: usize, gradient: &[T]) -> Result<()> {
+        Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
+    }
+}

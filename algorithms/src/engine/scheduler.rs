@@ -1,0 +1,214 @@
+//! The communication thread: runs the algorithm's hooks for complete buckets, while the training thread computes.
+//!
+//! Buckets start in plan order, whatever the order in which they become complete, since ranks may differ in that; a slow
+//! bucket does not keep the next from starting. Each has a lane of its own.
+
+use super::plan::BucketPlan;
+use crate::algorithm::AnyAlgorithm;
+use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
+use hexagram_logical::physical::drive::{self, Wait};
+use hexagram_logical::physical::transport::Bell;
+use hexagram_logical::{Buffer, Communicator, Error, Result, World};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+type State = Box<dyn Any + Send>;
+type Done = Result<(usize, Buffer)>;
+
+/// The training thread's end.
+pub(super) struct Scheduler {
+    port: Port,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where complete buckets are handed over.
+#[derive(Clone)]
+pub(super) struct Port {
+    /// `None` once the scheduler is gone.
+    buckets: Arc<Mutex<Option<Sender<(usize, Buffer)>>>>,
+    bell: Arc<dyn Bell>,
+}
+
+impl Port {
+    pub(super) fn send(&self, bucket: usize, buffer: Buffer) -> Result<()> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(buckets) = &*buckets else {
+            return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
+        };
+        // A thread that has ended has said why; `Scheduler::wait` tells.
+        let _ = buckets.send((bucket, buffer));
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+impl Scheduler {
+    pub(super) fn start(
+        comm: &Communicator,
+        channel: u16,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        buckets: &[BucketPlan],
+    ) -> Result<Self> {
+        let (to_thread, incoming) = unbounded();
+        let (outgoing, done) = unbounded();
+        let (started, starting) = unbounded();
+        let (world, deadline, count) = (comm.world().clone(), comm.deadline(), buckets.len());
+        let states: Vec<State> = buckets
+            .iter()
+            .map(|bucket| algorithm.any_state(&Buffer::zeroed(bucket.dtype, bucket.len)?))
+            .collect::<Result<_>>()?;
+        let run = move || match open(&world, channel, deadline) {
+            Err(error) => drop(started.send(Err(error))),
+            Ok(comm) => {
+                // Whoever asked has either this answer or none to wait for.
+                let _ = started.send(Ok(comm.bell()));
+                let lanes = (0..count).map(|lane| comm.lane(lane)).collect();
+                let flight = Flight::new(comm, lanes, algorithm, states, outgoing);
+                flight.run(&incoming);
+            }
+        };
+        let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
+        let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        let bell = starting.recv().map_err(|_| died())??;
+        let port = Port { buckets: Arc::new(Mutex::new(Some(to_thread))), bell };
+        Ok(Scheduler { port, done, thread: Some(thread) })
+    }
+
+    pub(super) fn port(&self) -> Port {
+        self.port.clone()
+    }
+
+    /// The next bucket that is done. Bounded by the deadlines of its operations.
+    pub(super) fn wait(&self) -> Done {
+        self.done.recv().unwrap_or_else(|_| Err(died()))
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        *self.port.buckets.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.port.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open(world: &World, channel: u16, deadline: Duration) -> Result<Communicator> {
+    let comm = Communicator::open(world, channel)?;
+    comm.set_deadline(deadline);
+    Ok(comm)
+}
+
+fn died() -> Error {
+    Error::usage("the communication thread ended", "see the error that it reported before")
+}
+
+/// A hook under way, with all that it owns.
+struct Running {
+    bucket: usize,
+    future: Pin<Box<dyn Future<Output = (Result<()>, State, Buffer)>>>,
+}
+
+/// Everything between the training thread and the transport.
+struct Flight {
+    comm: Communicator,
+    lanes: Vec<Communicator>,
+    algorithm: Arc<dyn AnyAlgorithm>,
+    /// `None` while the bucket's hook has it.
+    states: Vec<Option<State>>,
+    /// Complete, but not yet their turn.
+    waiting: BTreeMap<usize, Buffer>,
+    running: Vec<Running>,
+    /// Whose turn it is.
+    next: usize,
+    outgoing: Sender<Done>,
+}
+
+impl Flight {
+    fn new(
+        comm: Communicator,
+        lanes: Vec<Communicator>,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        states: Vec<State>,
+        outgoing: Sender<Done>,
+    ) -> Self {
+        let states = states.into_iter().map(Some).collect();
+        let (waiting, running) = (BTreeMap::new(), Vec::new());
+        Flight { comm, lanes, algorithm, states, waiting, running, next: 0, outgoing }
+    }
+
+    /// Works until the training thread is gone or a hook fails.
+    fn run(mut self, incoming: &Receiver<(usize, Buffer)>) {
+        let mut wait = Wait::default();
+        loop {
+            let arrived = if self.running.is_empty() {
+                incoming.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                incoming.try_recv()
+            };
+            match arrived {
+                Ok((bucket, buffer)) => {
+                    self.waiting.insert(bucket, buffer);
+                    self.start();
+                }
+                Err(TryRecvError::Empty) => {}
+                // Dropping what runs poisons the communicator, so that the other ranks learn of it.
+                Err(TryRecvError::Disconnected) => return,
+            }
+            if let Err(error) = self.poll() {
+                self.comm.give_up(&error);
+                let _ = self.outgoing.send(Err(error));
+                return;
+            }
+            if !self.running.is_empty() {
+                wait.round(self.comm.endpoint());
+            }
+        }
+    }
+
+    /// Starts the hooks whose turn has come.
+    fn start(&mut self) {
+        while let Some(mut buffer) = self.waiting.remove(&self.next) {
+            let bucket = self.next;
+            let Some(mut state) = self.states[bucket].take() else {
+                // Its hook of the last step still runs; its end starts this one.
+                self.waiting.insert(bucket, buffer);
+                return;
+            };
+            let (algorithm, lane) = (Arc::clone(&self.algorithm), self.lanes[bucket].clone());
+            let future = Box::pin(async move {
+                let outcome = algorithm.any_bucket_ready(&lane, &mut *state, &mut buffer).await;
+                (outcome, state, buffer)
+            });
+            self.running.push(Running { bucket, future });
+            self.next = (bucket + 1) % self.lanes.len();
+        }
+    }
+
+    /// Polls every hook once, and hands back the buckets that are done.
+    fn poll(&mut self) -> Result<()> {
+        let mut context = Context::from_waker(drive::waker());
+        let mut at = 0;
+        while at < self.running.len() {
+            let Running { bucket, future } = &mut self.running[at];
+            let bucket = *bucket;
+            let Poll::Ready((outcome, state, buffer)) = future.as_mut().poll(&mut context) else {
+                at += 1;
+                continue;
+            };
+            drop(self.running.swap_remove(at));
+            outcome?;
+            self.states[bucket] = Some(state);
+            let _ = self.outgoing.send(Ok((bucket, buffer)));
+            self.start();
+        }
+        Ok(())
+    }
+}

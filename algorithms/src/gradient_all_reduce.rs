@@ -1,0 +1,37 @@
+//! Synchronous data-parallel SGD: every rank steps with the mean of all gradients.
+//!
+//! ```text
+//! ḡ ← (1/n) Σᵢ gᵢ           all-reduce of each bucket, as soon as it is complete
+//! x ← optimizer(x, ḡ)       the same on every rank
+//! ```
+//!
+//! n ranks with batches of b equal one rank with batches of n·b on the same samples. State: none. Bytes sent per rank and
+//! step: 2(n−1)/n · S, S being the size of the gradients. Source: the baseline of every paper on the subject; as a
+//! bucketed, overlapped implementation, Li et al., "PyTorch Distributed", VLDB 2020.
+
+use crate::algorithm::{Algorithm, Trigram};
+use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
+
+/// Mean of the gradients, exact and the same on every rank.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GradientAllReduce;
+
+impl Algorithm for GradientAllReduce {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "gradient-allreduce"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    fn state(&self, _bucket: &Buffer) -> Result<()> {
+        Ok(())
+    }
+
+    async fn bucket_ready(&self, comm: &Communicator, _state: &mut (), bucket: &mut Buffer) -> Result<()> {
+        comm.all_reduce(bucket, ReduceOp::Mean).await
+    }
+}

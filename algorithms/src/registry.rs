@@ -1,0 +1,42 @@
+//! The algorithms by the names that users type.
+
+use crate::algorithm::AnyAlgorithm;
+use crate::gradient_all_reduce::GradientAllReduce;
+use hexagram_logical::{Error, Result};
+use std::sync::Arc;
+
+/// Every algorithm, with its defaults.
+pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
+    vec![Arc::new(GradientAllReduce)]
+}
+
+/// The algorithm of that name, with its defaults.
+///
+/// # Errors
+/// [`Error::Usage`] that lists the names there are.
+pub fn named(name: &str) -> Result<Arc<dyn AnyAlgorithm>> {
+    let all = all();
+    if let Some(found) = all.iter().find(|algorithm| algorithm.name() == name) {
+        return Ok(Arc::clone(found));
+    }
+    let names: Vec<&str> = all.iter().map(|algorithm| algorithm.name()).collect();
+    Err(Error::usage(format!("there is no algorithm `{name}`"), format!("use one of: {}", names.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_finds_its_algorithm() {
+        for algorithm in all() {
+            assert_eq!(named(algorithm.name()).unwrap().name(), algorithm.name());
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = named("magic").err().unwrap().to_string();
+        assert!(error.contains("`magic`") && error.contains("gradient-allreduce"), "{error}");
+    }
+}
