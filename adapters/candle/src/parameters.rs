@@ -1,0 +1,72 @@
+//! What the model is built from: a `VarMap` whose parameters come out tapped.
+
+use crate::tap::{Engine, tap};
+use candle_core::{DType, Device, Shape, Tensor, Var};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One tensor that the model asked for.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) var: Var,
+    /// What the model uses instead; none for buffers, which the forward pass writes by itself.
+    pub(crate) tap: Option<Tensor>,
+}
+
+/// Tensors in the order in which the model asked for them, which is about the order in which it uses them.
+#[derive(Clone, Default)]
+pub(crate) struct Entries(Arc<Mutex<Vec<Entry>>>);
+
+impl Entries {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The backend behind the model's `VarBuilder`.
+pub(crate) struct Tapped {
+    pub(crate) varmap: VarMap,
+    pub(crate) entries: Entries,
+    pub(crate) engine: Engine,
+}
+
+/// Running statistics: no gradient, and written by the forward pass.
+fn is_buffer(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    matches!(last, "running_mean" | "running_var")
+}
+
+impl SimpleBackend for Tapped {
+    fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> candle_core::Result<Tensor> {
+        let tensor = self.varmap.get(s, name, h, dtype, dev)?;
+        let mut entries = self.entries.lock();
+        if let Some(known) = entries.iter().find(|entry| entry.name == name) {
+            // Tied weights share one tap, so that its gradient is the sum of all uses.
+            return Ok(known.tap.clone().unwrap_or(tensor));
+        }
+        let vars = self.varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let var = vars.get(name).cloned();
+        drop(vars);
+        let var = var.ok_or_else(|| candle_core::Error::msg(format!("`{name}` is not in the VarMap")))?;
+        if is_buffer(name) {
+            entries.push(Entry { name: name.to_owned(), var, tap: None });
+            return Ok(tensor);
+        }
+        let parameter = entries.iter().filter(|entry| entry.tap.is_some()).count();
+        let tap = tap(&var, parameter, &self.engine).map_err(candle_core::Error::wrap)?;
+        entries.push(Entry { name: name.to_owned(), var, tap: Some(tap.clone()) });
+        Ok(tap)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        Err(candle_core::Error::msg(format!(
+            "`{name}`: a VarMap needs a shape and an initialization, use `get`"
+        )))
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.varmap.data().lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
