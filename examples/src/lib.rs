@@ -1,15 +1,23 @@
 //! What a training program needs around hexagram: data that is at hand, figures on disk, a picture of the run
 //! and a bar on the terminal. Open it when you write a training program and want to borrow a piece; nothing
-//! here communicates.
+//! here communicates but `start`.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
 //! | `metrics.rs` | every step and epoch as a line of JSON in the run's directory |
+//! | `net.rs` | a small convolutional net for the digits, and how a seed initializes it |
+//! | `options.rs` | what the command line asks for, checked before anything starts |
+//! | `start.rs` | one rank, or all of them: as processes, or as threads |
+//! | `report.rs` | what a run says of itself at its end |
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | how far the run is, on the terminal of rank 0 |
 
 pub mod digits;
 pub mod metrics;
+pub mod net;
+pub mod options;
 pub mod plot;
 pub mod progress;
+pub mod report;
+pub mod start;

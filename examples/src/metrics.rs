@@ -4,7 +4,7 @@
 //! ```text
 //! {"event":"step","epoch":0,"step":12,"loss":2.19,"seconds":0.41}
 //! {"event":"epoch","epoch":0,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
-//! {"event":"summary","epochs":1,"steps":20,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"bytes_sent":81920,"seconds":0.6}
+//! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub struct Epoch {
     pub samples_per_s: f64,
     /// Share of the epoch that was spent waiting for communication, from 0 to 1.
     pub comm_fraction: f64,
-    /// Bytes this rank sent during the epoch.
+    /// Bytes that all ranks together sent during the epoch, headers included.
     pub bytes_sent: u64,
     /// Seconds since the run began.
     pub seconds: f64,
@@ -138,28 +138,19 @@ impl Metrics {
         self.flush()
     }
 
-    /// Records the end: how much was done, the last epoch's loss and accuracy, the mean throughput, and what
-    /// `extra` adds, for instance the algorithm and the number of ranks.
+    /// Records the end, with the fields of the run's report.
     ///
     /// # Errors
     ///
     /// [`MetricsError::Write`] when the disk is full or gone.
-    pub fn summary(&mut self, extra: &[(&str, Value)]) -> Result<(), MetricsError> {
-        let last = self.epochs.last();
-        let throughput: f64 = self.epochs.iter().map(|epoch| epoch.samples_per_s).sum();
-        let mut fields = vec![
-            ("event", json!("summary")),
-            ("epochs", json!(self.epochs.len())),
-            ("steps", json!(self.steps.len())),
-            ("loss", json!(last.map(|epoch| epoch.loss))),
-            ("test_accuracy", json!(last.map(|epoch| epoch.test_accuracy))),
-            ("samples_per_s", json!(throughput / self.epochs.len() as f64)),
-            ("bytes_sent", json!(self.epochs.iter().map(|epoch| epoch.bytes_sent).sum::<u64>())),
-            ("seconds", json!(last.map(|epoch| epoch.seconds))),
-        ];
-        fields.extend_from_slice(extra);
-        self.write(&fields)?;
+    pub fn summary(&mut self, report: &[(&str, Value)]) -> Result<(), MetricsError> {
+        self.write(&[&[("event", json!("summary"))], report].concat())?;
         self.flush()
+    }
+
+    /// Where the file is.
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
     }
 
     /// All steps so far, in the order they were recorded.
@@ -241,12 +232,7 @@ mod tests {
             json!({"event": "epoch", "epoch": 0, "loss": 2.0, "test_accuracy": 0.5, "samples_per_s": 1000.0,
                    "comm_fraction": 0.25, "bytes_sent": 80, "seconds": 1.5})
         );
-        assert_eq!(
-            lines[3],
-            json!({"event": "summary", "epochs": 2, "steps": 1, "loss": 2.0, "test_accuracy": 0.5,
-                   "samples_per_s": 2000.0, "bytes_sent": 160, "seconds": 3.0,
-                   "algorithm": "a \"quoted\" name"})
-        );
+        assert_eq!(lines[3], json!({"event": "summary", "algorithm": "a \"quoted\" name"}));
         assert_eq!((metrics.steps(), metrics.epochs().len()), (&[STEP][..], 2));
     }
 
@@ -263,7 +249,6 @@ mod tests {
     fn a_diverged_or_empty_run_is_still_json() {
         let scratch = Scratch::new("nan");
         let mut metrics = Metrics::create(&scratch.0).unwrap();
-        metrics.summary(&[]).unwrap();
         metrics.step(Step { loss: f64::NAN, ..STEP }).unwrap();
         metrics.epoch(Epoch { loss: f64::INFINITY, ..EPOCH }).unwrap();
         assert!(scratch.lines().iter().all(|line| line["loss"].is_null()));

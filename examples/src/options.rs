@@ -1,0 +1,171 @@
+//! What the command line asks for, checked before anything starts, so that bad input is one line from one process.
+
+use crate::digits::Digits;
+use clap::{Parser, ValueEnum};
+use hexagram::algorithms::{AnyAlgorithm, registry};
+use hexagram::{Error, TransportKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More processes than this on one machine is a slip of the finger.
+pub const MAX_RANKS: usize = 64;
+
+/// Train a small convolutional net on handwritten digits, on several ranks.
+///
+/// Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "train", version)]
+pub struct Options {
+    /// Ranks to start when no launcher has started them [default: 4]
+    #[arg(long)]
+    pub ranks: Option<usize>,
+    /// What the ranks communicate; `list` prints the choices
+    #[arg(long, default_value = "gradient-allreduce")]
+    pub algorithm: String,
+    /// How bytes travel: shm, tcp, or thread (all ranks in one process)
+    #[arg(long, default_value = "shm")]
+    pub transport: String,
+    /// Passes over the training data
+    #[arg(long, default_value_t = 20)]
+    pub epochs: u64,
+    /// Samples per rank and step
+    #[arg(long, default_value_t = 16)]
+    pub batch: usize,
+    /// Learning rate of plain SGD
+    #[arg(long, default_value_t = 0.2)]
+    pub lr: f64,
+    /// Of the initial parameters and the order of samples
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Type of the parameters
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    pub dtype: Precision,
+    /// Another file of digits: 64 pixels 0..16 and a label per line, .csv or .csv.gz
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// End with one line of JSON on standard output, and print nothing else there
+    #[arg(long)]
+    pub json: bool,
+    /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Seconds to wait for all ranks to join
+    #[arg(long, default_value_t = 60)]
+    pub join_deadline: u64,
+}
+
+/// Type of the parameters, gradients and arithmetic.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Precision {
+    F32,
+    F64,
+}
+
+/// Options that make sense, with what they name.
+pub struct Checked {
+    /// What was asked for.
+    pub options: Options,
+    /// Its algorithm.
+    pub algorithm: Arc<dyn AnyAlgorithm>,
+    /// Its transport.
+    pub transport: TransportKind,
+    /// Its data.
+    pub digits: Digits,
+}
+
+impl Options {
+    /// Finds what the options name, and refuses what cannot be done.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and what to do.
+    pub fn check(self) -> Result<Checked, Box<dyn std::error::Error>> {
+        let algorithm = registry::named(&self.algorithm)?;
+        let transport = self.transport.parse()?;
+        let ranks = self.ranks();
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            let remedy = format!("this example starts 1 to {MAX_RANKS} ranks on one machine");
+            return Err(Error::usage(format!("--ranks {ranks} cannot be started"), remedy).into());
+        }
+        if self.batch == 0 || self.epochs == 0 {
+            return Err(
+                Error::usage("--batch and --epochs count from 1", "leave them out for the defaults").into()
+            );
+        }
+        if !(self.lr.is_finite() && self.lr > 0.0) {
+            let what = format!("--lr {} is not a learning rate", self.lr);
+            return Err(Error::usage(what, "use a positive number").into());
+        }
+        let digits = match &self.data {
+            Some(path) => Digits::read(path)?,
+            None => Digits::embedded()?,
+        };
+        Ok(Checked { options: self, algorithm, transport, digits })
+    }
+
+    /// Ranks to start if no launcher has.
+    pub fn ranks(&self) -> usize {
+        self.ranks.unwrap_or(4)
+    }
+
+    /// How long to wait for all ranks.
+    pub fn join_deadline(&self) -> Duration {
+        Duration::from_secs(self.join_deadline)
+    }
+
+    /// Where the run's files go.
+    pub fn directory(&self, ranks: usize) -> PathBuf {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+        let name = || format!("runs/{}-{ranks}-{}-{since}", self.algorithm, self.transport);
+        self.out.clone().unwrap_or_else(|| name().into())
+    }
+}
+
+/// The algorithms, one a line, name first.
+pub fn list() -> String {
+    let all = registry::all();
+    let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);
+    let line = |a: &Arc<dyn AnyAlgorithm>| format!("{:width$}  {}\n", a.name(), a.trigram());
+    all.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(arguments: &[&str]) -> Result<Checked, String> {
+        let options = Options::try_parse_from([&["train"], arguments].concat()).map_err(|e| e.to_string())?;
+        options.check().map_err(|error| error.to_string())
+    }
+
+    fn refused(arguments: &[&str], what: &str) {
+        match checked(arguments) {
+            Err(text) => assert!(text.contains(what), "{text}"),
+            Ok(_) => panic!("{arguments:?} were accepted"),
+        }
+    }
+
+    #[test]
+    fn defaults_make_sense() {
+        assert_eq!(checked(&[]).unwrap().options.ranks(), 4);
+    }
+
+    #[test]
+    fn bad_input_is_named() {
+        refused(&["--ranks", "0"], "--ranks 0");
+        refused(&["--ranks", "1000000"], "1 to 64 ranks");
+        refused(&["--algorithm", "magic"], "gradient-allreduce");
+        refused(&["--transport", "pigeon"], "use one of thread, shm, tcp");
+        refused(&["--batch", "0"], "--batch");
+        refused(&["--lr", "NaN"], "--lr NaN");
+        refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");
+        refused(&["--ranks", "x"], "--ranks");
+    }
+
+    #[test]
+    fn the_list_has_a_line_per_algorithm_name_first() {
+        let first = list().lines().next().unwrap().to_owned();
+        assert!(first.starts_with("gradient-allreduce ") && first.ends_with("full precision"), "{first}");
+    }
+}

@@ -1,0 +1,101 @@
+//! What a run says of itself at its end: a few lines for people, or one line of JSON.
+
+use serde_json::{Map, Value, json};
+
+/// The result of a run, the same on all ranks.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// Name of the transport.
+    pub transport: String,
+    /// Passes over the training data.
+    pub epochs: u64,
+    /// Share of the held-out images that the exact average of the replicas recognizes.
+    pub test_accuracy: f64,
+    /// Mean training loss of the last epoch.
+    pub final_loss: f64,
+    /// Of all ranks together, training only.
+    pub samples_per_s: f64,
+    /// By all ranks, headers included.
+    pub bytes_sent: u64,
+    /// Time in which training threads waited for communication ÷ time of the training steps.
+    pub comm_fraction: f64,
+    /// Whether all replicas were bit-identical at the end.
+    pub replicas_identical: bool,
+    /// From launch to result, in seconds.
+    pub wall_s: f64,
+}
+
+impl Report {
+    /// Every field, with its name.
+    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+        vec![
+            ("ranks", json!(self.ranks)),
+            ("algorithm", json!(self.algorithm)),
+            ("transport", json!(self.transport)),
+            ("epochs", json!(self.epochs)),
+            ("test_accuracy", json!(self.test_accuracy)),
+            ("final_loss", json!(self.final_loss)),
+            ("samples_per_s", json!(self.samples_per_s)),
+            ("bytes_sent", json!(self.bytes_sent)),
+            ("comm_fraction", json!(self.comm_fraction)),
+            ("replicas_identical", json!(self.replicas_identical)),
+            ("wall_s", json!(self.wall_s)),
+        ]
+    }
+
+    /// One JSON object.
+    pub fn json(&self) -> Value {
+        self.fields().into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
+    }
+
+    /// A few lines for people.
+    pub fn text(&self) -> String {
+        let replicas = match (self.ranks, self.replicas_identical) {
+            (1, _) => "one replica".to_owned(),
+            (ranks, true) => format!("all {ranks} replicas are bit-identical"),
+            (ranks, false) => format!("the {ranks} replicas differ (evaluated: their exact average)"),
+        };
+        format!(
+            "test accuracy {:.2} %, loss {:.4}; {replicas}\n\
+             {} ranks over {}, {}: {:.0} samples/s, {:.1} % of the time in communication, {} sent, {:.1} s in all",
+            100.0 * self.test_accuracy,
+            self.final_loss,
+            self.ranks,
+            self.transport,
+            self.algorithm,
+            self.samples_per_s,
+            100.0 * self.comm_fraction,
+            bytes(self.bytes_sent),
+            self.wall_s
+        )
+    }
+}
+
+/// A number of bytes, readable.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut amount = count as f64;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+}

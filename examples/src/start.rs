@@ -1,0 +1,97 @@
+//! One rank, or all of them: finds out whether a launcher has started this process, and starts the ranks if none has.
+
+use crate::options::Checked;
+use hexagram::launch::{Job, Outcome, Output};
+use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Tells the ranks when their launcher began, in seconds since 1970.
+const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
+/// How many threads candle may use; read once, when it first computes.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Runs `rank` as this process's rank, or starts all ranks and waits for them.
+///
+/// # Errors
+/// What `rank` returns, or what kept the ranks from starting.
+pub fn start(
+    checked: &Checked,
+    rank: impl Fn(World) -> Result<(), Failure> + Sync,
+) -> Result<ExitCode, Failure> {
+    let (options, transport) = (&checked.options, checked.transport);
+    match Placement::from_env()? {
+        Some(placement) => {
+            share_cores(&placement)?;
+            if options.ranks.is_some_and(|ranks| ranks != placement.size) {
+                eprintln!("train: --ranks is ignored: a launcher has started {} ranks", placement.size);
+            }
+            let join = JoinOptions { transport, deadline: options.join_deadline() };
+            let world = World::join_as(&placement, &join)?;
+            rank(world).map_err(|error| format!("rank {}: {error}", placement.rank))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None if transport == TransportKind::Thread => threads(options.ranks(), &rank),
+        None => processes(options.ranks()),
+    }
+}
+
+fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
+    let worlds = World::threads(ranks)?;
+    let mut code = ExitCode::SUCCESS;
+    std::thread::scope(|scope| {
+        let run = |world: World| {
+            let number = world.rank();
+            rank(world).inspect_err(|error| eprintln!("train: rank {number}: {error}")).is_ok()
+        };
+        let run = |world| scope.spawn(move || run(world));
+        let running: Vec<_> = worlds.into_iter().map(run).collect();
+        if !running.into_iter().all(|thread| thread.join().unwrap_or(false)) {
+            code = ExitCode::FAILURE;
+        }
+    });
+    Ok(code)
+}
+
+/// Starts this program once per rank.
+fn processes(ranks: usize) -> Result<ExitCode, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
+    let started = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64().to_string();
+    let job = Job {
+        arguments: std::env::args_os().skip(1).collect(),
+        environment: vec![(STARTED.into(), started.into())],
+        output: Output::Inherit,
+        ..Job::new(ranks, program)
+    };
+    let outcome = job.run()?;
+    if !matches!(outcome, Outcome::Success) {
+        eprintln!("train: {outcome}");
+    }
+    Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
+}
+
+/// Our own launcher shares the cores out; under another one this program does it itself, before candle has read the
+/// variable, by starting over with it set.
+fn share_cores(placement: &Placement) -> Result<(), Failure> {
+    if placement.launcher == Launcher::Hexagram || std::env::var_os(THREADS).is_some() {
+        return Ok(());
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / placement.local_size).max(1);
+    let program = std::env::current_exe()?;
+    let failed =
+        Command::new(program).args(std::env::args_os().skip(1)).env(THREADS, threads.to_string()).exec();
+    Err(Error::system("start over with a share of the cores", failed, "set RAYON_NUM_THREADS yourself")
+        .into())
+}
+
+/// Time since the launch: that of the process which started the ranks, or else of this one.
+pub fn since_launch(here: SystemTime) -> Duration {
+    let told = std::env::var(STARTED).ok().and_then(|text| text.parse().ok());
+    let launch = told.map_or(here, |seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
+    launch.elapsed().unwrap_or_default()
+}

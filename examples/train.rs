@@ -1,0 +1,275 @@
+//! Trains a small convolutional net on handwritten digits, on several ranks: `cargo run --release --example train`.
+//!
+//! Read [`train`]: it is an ordinary candle program but for the lines about `replica`, and it works the same under our
+//! own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never trained on, is every fifth
+//! image.
+
+use candle_core::{DType, Device, Module, Tensor};
+use candle_nn::{Optimizer, SGD, loss};
+use clap::Parser;
+use hexagram::sampler::{DistributedOptions, DistributedSampler};
+use hexagram::{Communicator, ReduceOp, World};
+use hexagram_candle::{Replica, ReplicaOptions};
+use hexagram_examples::digits::{Digits, PIXELS};
+use hexagram_examples::metrics::{Epoch, Metrics, Step};
+use hexagram_examples::net::{Net, correct, seeded};
+use hexagram_examples::options::{Checked, Options, Precision, list};
+use hexagram_examples::plot::Plot;
+use hexagram_examples::progress::Progress;
+use hexagram_examples::report::{Report, bytes};
+use hexagram_examples::start::{since_launch, start};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let begun = SystemTime::now();
+    let options = Options::parse();
+    if options.algorithm == "list" {
+        print!("{}", list());
+        return ExitCode::SUCCESS;
+    }
+    let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN))
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+    let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
+    outcome.unwrap_or_else(|error| {
+        eprintln!("train: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// One rank of the training, from its first parameter to the report.
+fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failure> {
+    let Checked { options, algorithm, digits, .. } = checked;
+    let comm = Communicator::open(&world, 0)?;
+    let split = digits.split();
+    let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
+    let mut sampler = DistributedSampler::new(DistributedOptions {
+        len: split.train.len(),
+        replicas: world.size(),
+        rank: world.rank(),
+        seed: options.seed,
+        drop_last: true,
+        ..DistributedOptions::default()
+    })?;
+    let steps = sampler.len() / options.batch;
+    if steps == 0 {
+        let have = split.train.len();
+        return Err(format!(
+            "--batch {} on {} ranks exceeds the {have} samples",
+            options.batch,
+            world.size()
+        )
+        .into());
+    }
+
+    // Two lines differ from a program for one process: this one, and the one with `backward_step`.
+    let varmap = seeded(options.seed, dtype)?;
+    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), dtype, ..ReplicaOptions::default() };
+    let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb))?;
+    let mut optimizer = SGD::new(varmap.all_vars(), options.lr)?;
+
+    let mut log = Log::new(checked, &world, steps)?;
+    for epoch in 0..options.epochs {
+        sampler.set_epoch(epoch);
+        log.begin(epoch);
+        let mut losses = Vec::with_capacity(steps);
+        let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
+        for indices in sampler.indices().chunks_exact(options.batch) {
+            let (images, labels) = tensors(&split.train, indices, dtype)?;
+            let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
+            replica.backward_step(&mut optimizer, &loss)?;
+            losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
+            log.step(&losses);
+        }
+        let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
+        comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
+        let accuracy = evaluate(&comm, &net, &split.held_out, dtype)?;
+        log.end(&comm, &losses, accuracy, spent)?;
+    }
+
+    let identical = replica.is_identical()?;
+    replica.average()?;
+    let accuracy = evaluate(&comm, &net, &split.held_out, dtype)?;
+    log.finish(accuracy, identical, begun)?;
+    if !identical && algorithm.keeps_replicas_identical() {
+        return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
+    }
+    Ok(())
+}
+
+fn tensors(digits: &Digits, indices: &[usize], dtype: DType) -> candle_core::Result<(Tensor, Tensor)> {
+    let (pixels, labels) = digits.gather(indices);
+    let images = Tensor::from_vec(pixels, (indices.len(), PIXELS), &Device::Cpu)?.to_dtype(dtype)?;
+    Ok((images, Tensor::from_vec(labels, indices.len(), &Device::Cpu)?))
+}
+
+/// Share of the held-out images that are recognized; each rank looks at some of them, each image is looked at once.
+fn evaluate(comm: &Communicator, net: &Net, held_out: &Digits, dtype: DType) -> Result<f64, Failure> {
+    let mine: Vec<usize> = (comm.rank()..held_out.len()).step_by(comm.size()).collect();
+    let mut count = [0i64];
+    if !mine.is_empty() {
+        let (images, labels) = tensors(held_out, &mine, dtype)?;
+        count[0] = correct(net, &images, &labels)?.into();
+    }
+    comm.blocking().all_reduce(&mut count, ReduceOp::Sum)?;
+    Ok(count[0] as f64 / held_out.len() as f64)
+}
+
+/// Where the time of some training steps went, on one rank.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    blocked: Duration,
+    steps: Duration,
+}
+
+/// What the run tells while it goes on: rank 0 prints and writes it, the others only contribute.
+struct Log<'a> {
+    checked: &'a Checked,
+    world: &'a World,
+    progress: Progress,
+    /// On rank 0.
+    metrics: Option<Metrics>,
+    began: Instant,
+    epoch: u64,
+    /// When each step of the epoch ended.
+    ended: Vec<Duration>,
+    /// Of all ranks together, and all epochs.
+    blocked_s: f64,
+    steps_s: f64,
+    samples: f64,
+    bytes: u64,
+    loss: f64,
+}
+
+impl<'a> Log<'a> {
+    fn new(checked: &'a Checked, world: &'a World, steps: usize) -> Result<Self, Failure> {
+        let first = world.rank() == 0;
+        let directory = checked.options.directory(world.size());
+        let metrics = if first { Some(Metrics::create(directory)?) } else { None };
+        let progress = Progress::new(world.rank(), steps as u64, false);
+        let (began, ended) = (Instant::now(), Vec::new());
+        let (epoch, bytes) = (0, 0);
+        let (blocked_s, steps_s, samples, loss) = (0.0, 0.0, 0.0, f64::NAN);
+        Ok(Log {
+            checked,
+            world,
+            progress,
+            metrics,
+            began,
+            epoch,
+            ended,
+            blocked_s,
+            steps_s,
+            samples,
+            bytes,
+            loss,
+        })
+    }
+
+    fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch + 1;
+        self.ended.clear();
+        self.progress.epoch(format!("epoch {}/{}", self.epoch, self.checked.options.epochs));
+    }
+
+    fn step(&mut self, losses: &[f64]) {
+        self.ended.push(self.began.elapsed());
+        self.progress.step(losses.last().copied().unwrap_or(f64::NAN));
+    }
+
+    /// Gathers what all ranks spent and sent in the epoch, and tells it.
+    fn end(
+        &mut self,
+        comm: &Communicator,
+        losses: &[f64],
+        accuracy: f64,
+        spent: Spent,
+    ) -> Result<(), Failure> {
+        let sent = self.world.traffic().bytes_sent();
+        let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), sent as f64];
+        comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
+        let [blocked, steps, bytes_sent] = sums;
+        let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
+        let first_step = self.epoch_first_step(losses.len());
+        self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
+        (self.blocked_s, self.steps_s) = (self.blocked_s + blocked, self.steps_s + steps);
+        let bytes_before = std::mem::replace(&mut self.bytes, bytes_sent as u64);
+        self.samples += samples;
+        let epoch = Epoch {
+            epoch: self.epoch,
+            loss: self.loss,
+            test_accuracy: accuracy,
+            samples_per_s: samples * comm.size() as f64 / steps,
+            comm_fraction: blocked / steps,
+            bytes_sent: self.bytes - bytes_before,
+            seconds: self.began.elapsed().as_secs_f64(),
+        };
+        self.progress.line(describe(&epoch, self.checked.options.epochs));
+        if let Some(metrics) = &mut self.metrics {
+            for (at, (loss, ended)) in losses.iter().zip(&self.ended).enumerate() {
+                let step = first_step + at as u64;
+                metrics.step(Step { epoch: self.epoch, step, loss: *loss, seconds: ended.as_secs_f64() })?;
+            }
+            metrics.epoch(epoch)?;
+        }
+        Ok(())
+    }
+
+    fn epoch_first_step(&self, steps: usize) -> u64 {
+        (self.epoch - 1) * steps as u64 + 1
+    }
+
+    /// Tells the result, and draws the run.
+    fn finish(
+        mut self,
+        test_accuracy: f64,
+        replicas_identical: bool,
+        begun: SystemTime,
+    ) -> Result<(), Failure> {
+        let (options, ranks) = (&self.checked.options, self.world.size());
+        let Some(metrics) = &mut self.metrics else { return Ok(()) };
+        let report = Report {
+            ranks,
+            algorithm: options.algorithm.clone(),
+            transport: options.transport.clone(),
+            epochs: options.epochs,
+            test_accuracy,
+            final_loss: self.loss,
+            samples_per_s: self.samples * ranks as f64 / self.steps_s,
+            bytes_sent: self.bytes,
+            comm_fraction: self.blocked_s / self.steps_s,
+            replicas_identical,
+            wall_s: since_launch(begun).as_secs_f64(),
+        };
+        metrics.summary(&report.fields())?;
+        let title = format!("{} on {ranks} ranks over {}", options.algorithm, options.transport);
+        let directory = metrics.directory().to_owned();
+        let plot = Plot { title: &title, steps: metrics.steps(), epochs: metrics.epochs() };
+        plot.save(directory.join("plot.svg"))?;
+        self.progress.finish();
+        if options.json {
+            println!("{}", report.json());
+        } else {
+            println!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display());
+        }
+        Ok(())
+    }
+}
+
+fn describe(epoch: &Epoch, epochs: u64) -> String {
+    format!(
+        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  {:>6.0} samples/s  {:>4.1} % communication  {} sent",
+        epoch.epoch,
+        epoch.loss,
+        100.0 * epoch.test_accuracy,
+        epoch.samples_per_s,
+        100.0 * epoch.comm_fraction,
+        bytes(epoch.bytes_sent)
+    )
+}
