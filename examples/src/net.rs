@@ -44,7 +44,8 @@ impl Module for Net {
     }
 }
 
-/// A `VarMap` with the net's parameters, drawn from `seed`: uniform within ±1/√fan-in, as PyTorch's layers are.
+/// A `VarMap` with the net's parameters, drawn from `seed`: weights uniform within ±√(6/fan-in) (He et al. 2015), biases within
+/// ±1/√fan-in.
 ///
 /// candle's own generator for the CPU cannot be seeded.
 ///
@@ -62,7 +63,8 @@ pub fn seeded(seed: u64, dtype: DType) -> Result<VarMap> {
         // A bias has the fan-in of its weight.
         let weight = &data[&name.replace("bias", "weight")];
         let fan_in = weight.i(0)?.elem_count() as f64;
-        let mut draw = || (f64::from(generator.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) / fan_in.sqrt();
+        let bound = if name.ends_with("bias") { 1.0 / fan_in.sqrt() } else { (6.0 / fan_in).sqrt() };
+        let mut draw = || (f64::from(generator.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound;
         let values: Vec<f64> = (0..var.elem_count()).map(|_| draw()).collect();
         var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(dtype)?)?;
     }

@@ -27,13 +27,13 @@ pub struct Options {
     #[arg(long, default_value = "shm")]
     pub transport: String,
     /// Passes over the training data
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 40)]
     pub epochs: u64,
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
     /// Learning rate of plain SGD
-    #[arg(long, default_value_t = 0.2)]
+    #[arg(long, default_value_t = 0.15)]
     pub lr: f64,
     /// Of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
