@@ -58,15 +58,6 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         ..DistributedOptions::default()
     })?;
     let steps = sampler.len() / options.batch;
-    if steps == 0 {
-        let have = split.train.len();
-        return Err(format!(
-            "--batch {} on {} ranks exceeds the {have} samples",
-            options.batch,
-            world.size()
-        )
-        .into());
-    }
 
     // Two lines differ from a program for one process: this one, and the one with `backward_step`.
     let varmap = seeded(options.seed, dtype)?;

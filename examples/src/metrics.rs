@@ -91,8 +91,7 @@ impl Metrics {
     /// [`MetricsError`] when the directory cannot be made or the file not be written.
     pub fn create(directory: impl AsRef<Path>) -> Result<Self, MetricsError> {
         let directory = directory.as_ref();
-        fs::create_dir_all(directory)
-            .map_err(|cause| MetricsError::Directory { path: directory.into(), cause })?;
+        Self::prepare(directory)?;
         let path = directory.join("metrics.jsonl");
         match File::create(&path) {
             Ok(file) => {
@@ -100,6 +99,16 @@ impl Metrics {
             }
             Err(cause) => Err(MetricsError::Write { path, cause }),
         }
+    }
+
+    /// Makes the directory, with its parents, if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError::Directory`] if it cannot be made.
+    pub fn prepare(directory: &Path) -> Result<(), MetricsError> {
+        fs::create_dir_all(directory)
+            .map_err(|cause| MetricsError::Directory { path: directory.into(), cause })
     }
 
     /// Records a step.

@@ -75,6 +75,21 @@ pub struct Checked {
     pub digits: Digits,
 }
 
+impl Checked {
+    /// Makes sure that each of `ranks` ranks has samples for at least one step.
+    ///
+    /// # Errors
+    /// One line that says how many there are.
+    pub fn check_share(&self, ranks: usize) -> Result<(), Error> {
+        let (batch, have) = (self.options.batch, self.digits.split().train.len());
+        if batch <= have / ranks {
+            return Ok(());
+        }
+        let what = format!("--batch {batch} on {ranks} ranks exceeds the {have} training samples");
+        Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+    }
+}
+
 impl Options {
     /// Finds what the options name, and refuses what cannot be done.
     ///
@@ -161,6 +176,14 @@ mod tests {
         refused(&["--lr", "NaN"], "--lr NaN");
         refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");
         refused(&["--ranks", "x"], "--ranks");
+    }
+
+    #[test]
+    fn every_rank_needs_a_batch() {
+        let checked = checked(&["--batch", "359"]).unwrap();
+        assert!(checked.check_share(4).is_ok());
+        let text = checked.check_share(5).unwrap_err().to_string();
+        assert!(text.contains("--batch 359 on 5 ranks exceeds the 1437"), "{text}");
     }
 
     #[test]

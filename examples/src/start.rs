@@ -1,5 +1,6 @@
 //! One rank, or all of them: finds out whether a launcher has started this process, and starts the ranks if none has.
 
+use crate::metrics::Metrics;
 use crate::options::Checked;
 use hexagram::launch::{Job, Outcome, Output};
 use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
@@ -25,35 +26,51 @@ pub fn start(
     let (options, transport) = (&checked.options, checked.transport);
     match Placement::from_env()? {
         Some(placement) => {
+            checked.check_share(placement.size)?;
             share_cores(&placement)?;
             if options.ranks.is_some_and(|ranks| ranks != placement.size) {
                 eprintln!("train: --ranks is ignored: a launcher has started {} ranks", placement.size);
             }
             let join = JoinOptions { transport, deadline: options.join_deadline() };
-            let world = World::join_as(&placement, &join)?;
-            rank(world).map_err(|error| format!("rank {}: {error}", placement.rank))?;
+            one(World::join_as(&placement, &join)?, &rank)?;
             Ok(ExitCode::SUCCESS)
         }
-        None if transport == TransportKind::Thread => threads(options.ranks(), &rank),
-        None => processes(options.ranks()),
+        None => {
+            checked.check_share(options.ranks())?;
+            if let Some(out) = &options.out {
+                // Here, so that a folder that cannot be is one message and not one a rank.
+                Metrics::prepare(out)?;
+            }
+            if transport == TransportKind::Thread {
+                threads(options.ranks(), &rank)
+            } else {
+                processes(options.ranks())
+            }
+        }
     }
+}
+
+/// Runs one rank; if it fails, the others are told why.
+fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(), Failure> {
+    let (number, health) = (world.rank(), world.health().clone());
+    // Held until the reason is told: the last clone to be dropped says goodbye.
+    let held = world.clone();
+    rank(world).map_err(|error| {
+        health.give_up(&format!("failed: {error}"));
+        drop(held);
+        format!("rank {number}: {error}").into()
+    })
 }
 
 fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
     let worlds = World::threads(ranks)?;
-    let mut code = ExitCode::SUCCESS;
-    std::thread::scope(|scope| {
-        let run = |world: World| {
-            let number = world.rank();
-            rank(world).inspect_err(|error| eprintln!("train: rank {number}: {error}")).is_ok()
-        };
-        let run = |world| scope.spawn(move || run(world));
-        let running: Vec<_> = worlds.into_iter().map(run).collect();
-        if !running.into_iter().all(|thread| thread.join().unwrap_or(false)) {
-            code = ExitCode::FAILURE;
-        }
+    let run = |world| one(world, rank).inspect_err(|error| eprintln!("train: {error}")).is_ok();
+    let all_well = std::thread::scope(|scope| {
+        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        // Every thread is joined, also after the first that failed.
+        running.into_iter().map(|thread| thread.join().unwrap_or(false)).fold(true, |all, well| all && well)
     });
-    Ok(code)
+    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Starts this program once per rank.

@@ -1,0 +1,193 @@
+//! The training program as its users start it: real processes, over every transport.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The built example: cargo puts it beside the folder of this test.
+fn program() -> PathBuf {
+    let here = std::env::current_exe().unwrap();
+    here.ancestors().nth(2).unwrap().join("examples/train")
+}
+
+/// A folder of its own for the files of one run.
+fn folder(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("hexagram-train-{name}-{}", std::process::id()))
+}
+
+/// The program with these arguments, untouched by whatever launcher runs the tests.
+fn command(name: &str, arguments: &str) -> Command {
+    let mut command = Command::new(program());
+    for (variable, _) in std::env::vars_os() {
+        let text = variable.to_string_lossy();
+        if ["RANK", "WORLD_", "LOCAL_", "MASTER_", "OMPI_COMM", "HEXAGRAM_"]
+            .iter()
+            .any(|p| text.starts_with(p))
+        {
+            command.env_remove(&variable);
+        }
+    }
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    if !arguments.contains("--out") {
+        command.arg("--out").arg(folder(name));
+    }
+    command
+}
+
+fn run(name: &str, arguments: &str) -> Output {
+    command(name, arguments).output().unwrap()
+}
+
+/// Runs to a report, which is the last line of standard output.
+fn report(name: &str, arguments: &str) -> Value {
+    let output = run(name, &format!("{arguments} --json"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments}: {err}");
+    serde_json::from_str(out.lines().last().unwrap()).unwrap()
+}
+
+fn metrics(name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder(name).join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn losses(name: &str) -> Vec<f64> {
+    let steps = metrics(name).into_iter().filter(|line| line["event"] == "step");
+    steps.map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+fn clean(name: &str) {
+    let _ = std::fs::remove_dir_all(folder(name));
+}
+
+#[test]
+fn digits_are_learned_by_any_number_of_ranks_over_any_transport() {
+    for (ranks, transport) in [(1, "shm"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp"), (2, "thread")] {
+        let report = report("learn", &format!("--ranks {ranks} --transport {transport}"));
+        assert!(report["test_accuracy"].as_f64().unwrap() >= 0.97, "{report}");
+        assert_eq!(report["replicas_identical"], true, "{report}");
+        assert_eq!((report["ranks"].as_u64(), report["transport"].as_str()), (Some(ranks), Some(transport)));
+        let sent = report["bytes_sent"].as_u64().unwrap();
+        assert!(if ranks == 1 { sent == 0 } else { sent > 0 }, "{report}");
+    }
+    clean("learn");
+}
+
+fn relative(one: f64, other: f64) -> f64 {
+    (one - other).abs() / other.abs()
+}
+
+#[test]
+fn four_ranks_take_the_steps_of_one_with_the_fourfold_batch() {
+    report("four32", "--ranks 4 --batch 16 --epochs 2");
+    report("one32", "--ranks 1 --batch 64 --epochs 2");
+    let (four, one) = (losses("four32"), losses("one32"));
+    assert_eq!(four.len(), one.len());
+    for (step, (four, one)) in four.iter().zip(&one).take(20).enumerate() {
+        assert!(relative(*four, *one) < 1e-4, "step {step}: {four} and {one}");
+    }
+    report("four64", "--ranks 4 --batch 16 --epochs 40 --dtype f64");
+    report("one64", "--ranks 1 --batch 64 --epochs 40 --dtype f64");
+    let (four, one) = (losses("four64"), losses("one64"));
+    assert_eq!((four.len(), one.len()), (880, 880));
+    let worst = four.iter().zip(&one).map(|(four, one)| relative(*four, *one)).fold(0.0, f64::max);
+    assert!(worst < 1e-9, "a whole run in f64 differs by {worst:e}");
+    ["four32", "one32", "four64", "one64"].into_iter().for_each(clean);
+}
+
+#[test]
+fn a_run_is_reproducible_and_a_seed_matters() {
+    let loss = |name: &str, arguments: &str| report(name, arguments)["final_loss"].as_f64().unwrap();
+    let first = loss("seed", "--ranks 3 --epochs 1 --seed 5");
+    assert_eq!(loss("seed", "--ranks 3 --epochs 1 --seed 5 --transport tcp"), first);
+    assert_ne!(loss("seed", "--ranks 3 --epochs 1 --seed 6"), first);
+    clean("seed");
+}
+
+#[test]
+fn a_run_leaves_metrics_and_a_plot() {
+    let report = report("files", "--ranks 2 --epochs 2");
+    let lines = metrics("files");
+    let count = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
+    assert_eq!((count("step"), count("epoch"), count("summary")), (88, 2, 1));
+    assert_eq!(lines.last().unwrap()["test_accuracy"], report["test_accuracy"]);
+    assert!(std::fs::read_to_string(folder("files").join("plot.svg")).unwrap().contains("</svg>"));
+    clean("files");
+}
+
+/// Fails with one line on standard error that contains `what`.
+fn refused(arguments: &str, variables: &[(&str, &str)], what: &str) {
+    let output = command("refused", arguments).envs(variables.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{arguments} {variables:?} succeeded");
+    assert!(text.contains(what) && text.trim().lines().count() == 1, "{arguments} {variables:?}: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn bad_input_is_one_clear_line() {
+    refused("--ranks 0", &[], "--ranks 0");
+    refused("--ranks 1000000", &[], "1 to 64 ranks");
+    refused("--algorithm magic", &[], "use one of: gradient-allreduce");
+    refused("--batch 5000", &[], "1437");
+    refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
+    refused("", &[("RANK", "5"), ("WORLD_SIZE", "4")], "RANK=5 contradicts WORLD_SIZE=4");
+    refused("", &[("RANK", "x")], "RANK=x is not a number");
+    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz")).unwrap();
+    let cut = folder("cut.csv.gz");
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    refused(&format!("--data {}", cut.display()), &[], "cut short");
+    std::fs::remove_file(cut).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let torchrun =
+        [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
+    refused("", &torchrun, "another program has this address");
+    drop(taken);
+    refused("--join-deadline 1", &torchrun, "rank 1 of 2 did not join within 1s");
+    refused("--out /proc/nowhere", &[], "/proc/nowhere");
+}
+
+/// The ranks of a job started by `job`, once there are `count` of them.
+fn ranks(job: &Child, count: usize) -> Vec<String> {
+    let started = Instant::now();
+    loop {
+        let list = Command::new("ps").args(["-o", "pid=", "--ppid", &job.id().to_string()]).output().unwrap();
+        let pids: Vec<String> =
+            String::from_utf8_lossy(&list.stdout).split_whitespace().map(str::to_owned).collect();
+        if pids.len() == count {
+            return pids;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "there are no {count} ranks");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
+    for transport in ["shm", "tcp"] {
+        let name = format!("kill-{transport}");
+        let mut command = command(&name, &format!("--ranks 4 --epochs 100000 --transport {transport}"));
+        let job = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let victim = &ranks(&job, 4)[2];
+        // In the middle of training: metrics are written epoch by epoch.
+        let started = Instant::now();
+        let trains =
+            || std::fs::metadata(folder(&name).join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+        while !trains() {
+            assert!(started.elapsed() < Duration::from_secs(60), "the training did not begin");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(Command::new("kill").args(["-9", victim]).status().unwrap().success());
+        let output = job.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(137), "{text}");
+        let culprit = format!("pid {victim}) died");
+        assert_eq!(text.lines().filter(|line| line.contains(&culprit)).count(), 3, "{text}");
+        assert!(text.contains(&format!("(pid {victim}) was killed by signal 9")), "{text}");
+        clean(&name);
+    }
+}

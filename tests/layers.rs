@@ -1,0 +1,126 @@
+//! The layer rule: imports point down only. Read from the manifests, which are what cargo obeys, and from the folders.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every package, and the packages of this workspace that it may depend on.
+const LAYERS: [(&str, &str, &[&str]); 8] = [
+    ("physical", "hexagram-physical", &[]),
+    ("logical", "hexagram-logical", &["hexagram-physical"]),
+    ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
+    ("sampler", "hexagram-sampler", &[]),
+    ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
+    (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
+    ("cli", "hexagram-cli", &["hexagram"]),
+    ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The packages of this workspace that a manifest names below any `[…dependencies]`.
+fn dependencies(manifest: &str) -> BTreeSet<&str> {
+    let mut inside = false;
+    let mut found = BTreeSet::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line.trim_end_matches(']').ends_with("dependencies") && !line.starts_with("[workspace");
+        } else if inside && line.starts_with("hexagram") {
+            found.insert(line.split(['.', ' ', '=']).next().unwrap());
+        }
+    }
+    found
+}
+
+/// Every Rust file below `folder`.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            found.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}
+
+#[test]
+fn manifests_depend_downwards_only() {
+    for (folder, name, allowed) in LAYERS {
+        let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{folder} is {name}");
+        let upward: Vec<_> = dependencies(&manifest).into_iter().filter(|d| !allowed.contains(d)).collect();
+        assert!(upward.is_empty(), "{name} must not depend on {upward:?}");
+    }
+}
+
+#[test]
+fn every_package_is_in_the_table() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find(|line| line.starts_with("members")).unwrap();
+    for member in members.split('"').skip(1).step_by(2) {
+        assert!(LAYERS.iter().any(|(folder, ..)| *folder == member), "{member} has no place in the layers");
+    }
+}
+
+/// Algorithms reach devices and transports only through the logical layer's own words.
+#[test]
+fn algorithm_files_name_no_transport_and_no_device() {
+    let folder = root().join("algorithms/src");
+    for file in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = if file.is_file() { fs::read_to_string(&file).unwrap() } else { continue };
+        for word in ["physical", "Transport", "Host", "TcpStream", "shm"] {
+            assert!(!text.contains(word), "{} names {word}", file.display());
+        }
+    }
+}
+
+/// Logical primitives are written against the transport trait, never against one transport.
+#[test]
+fn primitives_know_no_backend() {
+    for file in sources(&root().join("logical/src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for word in ["physical::tcp", "physical::shm", "physical::thread", "TransportKind::Tcp", "std::net"] {
+            assert!(!text.contains(word), "{} names {word}", file.display());
+        }
+    }
+}
+
+/// Within the physical layer, backends do not know each other, and what they stand on does not know them.
+#[test]
+fn backends_know_neither_each_other_nor_the_layers_above() {
+    const BACKENDS: [&str; 3] = ["thread", "shm", "tcp"];
+    let folder = root().join("physical/src");
+    for file in sources(&folder) {
+        let text = fs::read_to_string(&file).unwrap();
+        let inside = file.strip_prefix(&folder).unwrap();
+        let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().to_owned();
+        for backend in BACKENDS.into_iter().filter(|backend| *backend != home && home != "world.rs") {
+            assert!(!text.contains(&format!("crate::{backend}::")), "{} imports {backend}", inside.display());
+        }
+    }
+}
+
+/// So that they diff cleanly.
+#[test]
+fn backends_have_the_same_files() {
+    let names = |backend: &str| -> BTreeSet<String> {
+        let folder = fs::read_dir(root().join("physical/src").join(backend)).unwrap();
+        folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    for backend in ["shm", "tcp"] {
+        assert_eq!(names(backend), names("thread"), "{backend}");
+    }
+}
+
+#[test]
+fn the_reader_of_manifests_sees_what_it_should() {
+    let manifest = "[package]\nname = \"x\"\nhexagram = 1\n[dependencies]\nhexagram-logical.workspace = true\n\
+                    [dev-dependencies]\nhexagram-candle = { path = \"y\" }\n[lints]\nhexagram-cli = 1\n";
+    assert_eq!(dependencies(manifest), BTreeSet::from(["hexagram-logical", "hexagram-candle"]));
+}
