@@ -14,3 +14,8 @@ pub use hexagram_logical::{
 pub use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
 pub use hexagram_physical::launch;
 pub use hexagram_sampler::DistributedSampler;
+
+/// The README's Rust, compiled and run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

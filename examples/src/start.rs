@@ -65,12 +65,11 @@ fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(),
 fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
     let worlds = World::threads(ranks)?;
     let run = |world| one(world, rank).inspect_err(|error| eprintln!("train: {error}")).is_ok();
-    let all_well = std::thread::scope(|scope| {
+    let failed = std::thread::scope(|scope| {
         let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
-        // Every thread is joined, also after the first that failed.
-        running.into_iter().map(|thread| thread.join().unwrap_or(false)).fold(true, |all, well| all && well)
+        running.into_iter().map(|thread| thread.join().unwrap_or(false)).filter(|well| !well).count()
     });
-    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Starts this program once per rank.

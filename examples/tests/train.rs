@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -151,13 +152,15 @@ fn bad_input_is_one_clear_line() {
     refused("--out /proc/nowhere", &[], "/proc/nowhere");
 }
 
-/// The ranks of a job started by `job`, once there are `count` of them.
-fn ranks(job: &Child, count: usize) -> Vec<String> {
+/// The processes that `job` has started, once there are `count` of them.
+fn ranks(job: &Child, count: usize) -> Vec<i32> {
     let started = Instant::now();
     loop {
-        let list = Command::new("ps").args(["-o", "pid=", "--ppid", &job.id().to_string()]).output().unwrap();
-        let pids: Vec<String> =
-            String::from_utf8_lossy(&list.stdout).split_whitespace().map(str::to_owned).collect();
+        let pids: Vec<i32> = std::fs::read_dir(format!("/proc/{}/task", job.id()))
+            .unwrap()
+            .filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("children")).ok())
+            .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+            .collect();
         if pids.len() == count {
             return pids;
         }
@@ -172,7 +175,7 @@ fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
         let name = format!("kill-{transport}");
         let mut command = command(&name, &format!("--ranks 4 --epochs 100000 --transport {transport}"));
         let job = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let victim = &ranks(&job, 4)[2];
+        let victim = ranks(&job, 4)[2];
         // In the middle of training: metrics are written epoch by epoch.
         let started = Instant::now();
         let trains =
@@ -181,7 +184,7 @@ fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
             assert!(started.elapsed() < Duration::from_secs(60), "the training did not begin");
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert!(Command::new("kill").args(["-9", victim]).status().unwrap().success());
+        kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
         let output = job.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(137), "{text}");

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the model
-//! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete ([`tap`]);
+//! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
 //! that costs one copy of the parameters per step. CPU tensors only, for now.
 
 mod error;

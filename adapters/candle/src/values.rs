@@ -1,7 +1,7 @@
 //! The numbers of a candle tensor, as hexagram sees them: by element type, in host memory.
 
 use crate::error::{Error, Result};
-use candle_core::{CpuStorage, Device, Shape, Storage, Tensor, Var};
+use candle_core::{CpuStorage, Device, Shape, Storage, Tensor, Var, WithDType};
 use hexagram_algorithms::logical::physical::memory::ReadView;
 use hexagram_algorithms::logical::{Buffer, DType};
 
@@ -79,7 +79,7 @@ pub(crate) fn look_equal(one: &Var, other: &Tensor) -> Result<bool> {
         let Storage::Cpu(storage) = &*storage else { return Err(not_on_cpu()) };
         let step = count.div_ceil(PLACES).max(1);
         with_elements!(storage, start..start + count, elements => {
-            Ok(elements.iter().step_by(step).map(|x| f64::from(*x).to_bits()).collect())
+            Ok(elements.iter().step_by(step).map(|x| x.to_f64().to_bits()).collect())
         })
     };
     Ok(sample(one)? == sample(other)?)

@@ -18,7 +18,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 type State = Box<dyn Any + Send>;
-type Done = Result<(usize, Buffer)>;
+/// A bucket's number, and the bucket.
+type Numbered = (usize, Buffer);
+type Done = Result<Numbered>;
+/// A hook, which owns all that it works with and gives it back.
+type Hook = Pin<Box<dyn Future<Output = Finished>>>;
+
+struct Finished {
+    outcome: Result<()>,
+    state: State,
+    buffer: Buffer,
+}
 
 /// The training thread's end.
 pub(super) struct Scheduler {
@@ -31,7 +41,7 @@ pub(super) struct Scheduler {
 #[derive(Clone)]
 pub(super) struct Port {
     /// `None` once the scheduler is gone.
-    buckets: Arc<Mutex<Option<Sender<(usize, Buffer)>>>>,
+    buckets: Arc<Mutex<Option<Sender<Numbered>>>>,
     bell: Arc<dyn Bell>,
 }
 
@@ -110,10 +120,10 @@ fn died() -> Error {
     Error::usage("the communication thread ended", "see the error that it reported before")
 }
 
-/// A hook under way, with all that it owns.
+/// A hook under way.
 struct Running {
     bucket: usize,
-    future: Pin<Box<dyn Future<Output = (Result<()>, State, Buffer)>>>,
+    hook: Hook,
 }
 
 /// Everything between the training thread and the transport.
@@ -145,7 +155,7 @@ impl Flight {
     }
 
     /// Works until the training thread is gone or a hook fails.
-    fn run(mut self, incoming: &Receiver<(usize, Buffer)>) {
+    fn run(mut self, incoming: &Receiver<Numbered>) {
         let mut wait = Wait::default();
         loop {
             let arrived = if self.running.is_empty() {
@@ -183,11 +193,11 @@ impl Flight {
                 return;
             };
             let (algorithm, lane) = (Arc::clone(&self.algorithm), self.lanes[bucket].clone());
-            let future = Box::pin(async move {
+            let hook = Box::pin(async move {
                 let outcome = algorithm.any_bucket_ready(&lane, &mut *state, &mut buffer).await;
-                (outcome, state, buffer)
+                Finished { outcome, state, buffer }
             });
-            self.running.push(Running { bucket, future });
+            self.running.push(Running { bucket, hook });
             self.next = (bucket + 1) % self.lanes.len();
         }
     }
@@ -197,9 +207,9 @@ impl Flight {
         let mut context = Context::from_waker(drive::waker());
         let mut at = 0;
         while at < self.running.len() {
-            let Running { bucket, future } = &mut self.running[at];
+            let Running { bucket, hook } = &mut self.running[at];
             let bucket = *bucket;
-            let Poll::Ready((outcome, state, buffer)) = future.as_mut().poll(&mut context) else {
+            let Poll::Ready(Finished { outcome, state, buffer }) = hook.as_mut().poll(&mut context) else {
                 at += 1;
                 continue;
             };
