@@ -15,7 +15,7 @@ use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision, list};
 use hexagram_examples::plot::Plot;
-use hexagram_examples::progress::Progress;
+use hexagram_examples::progress::{Progress, note, say};
 use hexagram_examples::report::{Report, bytes};
 use hexagram_examples::start::{since_launch, start};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let begun = SystemTime::now();
     let options = Options::parse();
     if options.algorithm == "list" {
-        print!("{}", list());
+        say(list().trim_end());
         return ExitCode::SUCCESS;
     }
     let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
     outcome.unwrap_or_else(|error| {
-        eprintln!("train: {error}");
+        note(&format!("train: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -245,9 +245,9 @@ impl<'a> Log<'a> {
         plot.save(directory.join("plot.svg"))?;
         self.progress.finish();
         if options.json {
-            println!("{}", report.json());
+            say(&report.json().to_string());
         } else {
-            println!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display());
+            say(&format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display()));
         }
         Ok(())
     }

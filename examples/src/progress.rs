@@ -84,7 +84,7 @@ impl Progress {
             }
             View::Lines(lines) => {
                 if let Some(text) = lines.step(loss, Instant::now()) {
-                    print(&text);
+                    note(&text);
                 }
             }
             View::Silent => {}
@@ -94,8 +94,8 @@ impl Progress {
     /// Prints a line, above the bar if there is one.
     pub fn line(&self, text: impl AsRef<str>) {
         match &self.view {
-            View::Bar(bar) => bar.suspend(|| print(text.as_ref())),
-            View::Lines(_) => print(text.as_ref()),
+            View::Bar(bar) => bar.suspend(|| note(text.as_ref())),
+            View::Lines(_) => note(text.as_ref()),
             View::Silent => {}
         }
     }
@@ -137,9 +137,14 @@ fn rate(state: &ProgressState, text: &mut dyn fmt::Write) {
     let _ = write!(text, "{:.1}", state.per_sec());
 }
 
-/// Unlike `eprintln!` does not mind if nobody reads any more.
-fn print(text: &str) {
+/// Prints a line on the standard error. Unlike `eprintln!` does not mind if nobody reads any more.
+pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Prints a line on the standard output. Unlike `println!` does not mind if nobody reads any more.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::metrics::Metrics;
 use crate::options::Checked;
+use crate::progress::note;
 use hexagram::launch::{Job, Outcome, Output};
 use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
 use std::os::unix::process::CommandExt;
@@ -29,7 +30,7 @@ pub fn start(
             checked.check_share(placement.size)?;
             share_cores(&placement)?;
             if options.ranks.is_some_and(|ranks| ranks != placement.size) {
-                eprintln!("train: --ranks is ignored: a launcher has started {} ranks", placement.size);
+                note(&format!("train: --ranks is ignored: a launcher has started {} ranks", placement.size));
             }
             let join = JoinOptions { transport, deadline: options.join_deadline() };
             one(World::join_as(&placement, &join)?, &rank)?;
@@ -64,7 +65,7 @@ fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(),
 
 fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
     let worlds = World::threads(ranks)?;
-    let run = |world| one(world, rank).inspect_err(|error| eprintln!("train: {error}")).is_ok();
+    let run = |world| one(world, rank).inspect_err(|error| note(&format!("train: {error}"))).is_ok();
     let failed = std::thread::scope(|scope| {
         let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
         running.into_iter().map(|thread| thread.join().unwrap_or(false)).filter(|well| !well).count()
@@ -85,7 +86,7 @@ fn processes(ranks: usize) -> Result<ExitCode, Failure> {
     };
     let outcome = job.run()?;
     if !matches!(outcome, Outcome::Success) {
-        eprintln!("train: {outcome}");
+        note(&format!("train: {outcome}"));
     }
     Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
 }

@@ -119,6 +119,33 @@ fn a_run_leaves_metrics_and_a_plot() {
     clean("files");
 }
 
+#[test]
+fn torchruns_variables_start_it_too_and_the_agent_may_keep_its_port() {
+    // Below the range from which the system gives ports to others.
+    let agent =
+        (21_000..30_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
+    let port = agent.local_addr().unwrap().port().to_string();
+    let started: Vec<Child> = ["0", "1"]
+        .map(|rank| {
+            let mut command = command("torchrun", "--epochs 1 --json --transport tcp");
+            command.envs([
+                ("RANK", rank),
+                ("LOCAL_RANK", rank),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_PORT", port.as_str()),
+            ]);
+            command.envs([("MASTER_ADDR", "localhost"), ("TORCHELASTIC_RUN_ID", "none")]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .into();
+    for (rank, job) in started.into_iter().enumerate() {
+        let output = job.wait_with_output().unwrap();
+        assert!(output.status.success(), "rank {rank}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8_lossy(&output.stdout).contains("\"ranks\":2"), rank == 0);
+    }
+    clean("torchrun");
+}
+
 /// Fails with one line on standard error that contains `what`.
 fn refused(arguments: &str, variables: &[(&str, &str)], what: &str) {
     let output = command("refused", arguments).envs(variables.iter().copied()).output().unwrap();
