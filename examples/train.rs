@@ -49,14 +49,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
     let comm = Communicator::open(&world, 0)?;
     let split = digits.split();
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
-    let mut sampler = DistributedSampler::new(DistributedOptions {
-        len: split.train.len(),
-        replicas: world.size(),
-        rank: world.rank(),
-        seed: options.seed,
-        drop_last: true,
-        ..DistributedOptions::default()
-    })?;
+    let mut sampler = shares(&split.train, &world, options.seed)?;
     let steps = sampler.len() / options.batch;
 
     // Two lines differ from a program for one process: this one, and the one with `backward_step`.
@@ -92,6 +85,18 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
     }
     Ok(())
+}
+
+/// Which images this rank trains on: an equal share of a new shuffle in each epoch.
+fn shares(train: &Digits, world: &World, seed: u64) -> Result<DistributedSampler, Failure> {
+    Ok(DistributedSampler::new(DistributedOptions {
+        len: train.len(),
+        replicas: world.size(),
+        rank: world.rank(),
+        seed,
+        drop_last: true,
+        ..DistributedOptions::default()
+    })?)
 }
 
 fn tensors(digits: &Digits, indices: &[usize], dtype: DType) -> candle_core::Result<(Tensor, Tensor)> {

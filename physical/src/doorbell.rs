@@ -1,9 +1,15 @@
-//! A bell that a thread in `poll` can hear: an eventfd.
+//! Bells end a thread's sleep from outside. Each transport has its own kind; the one here is an eventfd, which a thread in
+//! `poll` can hear.
 
 use crate::error::{Error, Result};
-use crate::transport::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Wakes the thread that is parked on an endpoint. May be rung from any thread.
+pub trait Bell: Send + Sync {
+    /// Ends the current park, or the next one if nobody is parked.
+    fn ring(&self);
+}
 
 pub(crate) struct Doorbell(OwnedFd);
 

@@ -3,8 +3,8 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
+use crate::doorbell::Bell;
 use crate::error::Peer;
-use crate::transport::Bell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 

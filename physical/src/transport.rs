@@ -5,6 +5,7 @@
 //! [`Transport::progress`], called by whichever thread waits. Memory is passed as counted views, so that a late
 //! transfer can never reach freed memory, whatever the caller does with its futures.
 
+pub use crate::doorbell::Bell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer, Result};
 use crate::fingerprint::Fingerprint;
@@ -135,12 +136,6 @@ impl Traffic {
     pub fn messages_sent(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
-}
-
-/// Wakes the thread that is parked on an endpoint. May be rung from any thread.
-pub trait Bell: Send + Sync {
-    /// Ends the current park, or the next one if nobody is parked.
-    fn ring(&self);
 }
 
 /// One thread's connection to every rank of a world.
