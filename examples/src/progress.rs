@@ -139,12 +139,13 @@ fn rate(state: &ProgressState, text: &mut dyn fmt::Write) {
 
 /// Prints a line on the standard error. Unlike `eprintln!` does not mind if nobody reads any more.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    // In one write: the ranks share this terminal, and formatting would write piece by piece.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Prints a line on the standard output. Unlike `println!` does not mind if nobody reads any more.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
+    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
 }
 
 #[cfg(test)]

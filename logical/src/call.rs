@@ -3,18 +3,21 @@
 //! A [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
 //!
 //! ```text
-//! let call = comm.begin(fingerprint)?;
-//! for step in 0..rounds {
-//!     let send = call.send(next, step, &buffer, chunk)?;             // posted here, both of them,
-//!     call.recv(previous, step, &buffer, other, Land::Copy)?.await?; // before the first await
-//!     send.await?;
-//! }
+//! comm.operate(fingerprint, async |call| {
+//!     for step in 0..rounds {
+//!         let send = call.send(next, step, &buffer, chunk)?;             // posted here, both of them,
+//!         call.recv(previous, step, &buffer, other, Land::Copy)?.await?; // before the first await
+//!         send.await?;
+//!     }
+//!     Ok(())
+//! })
+//! .await
 //! ```
 
 use hexagram_physical::operation::{Operation, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Label, Land, Source};
-use hexagram_physical::{Buffer, Result};
+use hexagram_physical::{Buffer, Error, Result};
 use std::ops::Range;
 
 /// One operation of a communicator.
@@ -52,6 +55,7 @@ impl<'a> Call<'a> {
         buffer: &Buffer,
         elements: Range<usize>,
     ) -> Result<Operation<'a>> {
+        check_rank(to, self.terms.transport.size())?;
         let (label, view) = (self.at(step)?, buffer.read(elements)?);
         let ticket = self.terms.transport.post_send(to, label, view);
         Ok(Operation::new(self.terms, ticket, Source::Rank(to), label))
@@ -69,9 +73,20 @@ impl<'a> Call<'a> {
         elements: Range<usize>,
         land: Land,
     ) -> Result<Operation<'a>> {
+        check_rank(from, self.terms.transport.size())?;
         let (label, view) = (self.at(step)?, buffer.write(elements)?);
         let source = Source::Rank(from);
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
     }
+}
+
+pub(crate) fn check_rank(rank: usize, ranks: usize) -> Result<()> {
+    if rank < ranks {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("there is no rank {rank} among {ranks} ranks"),
+        "ranks count from 0 to size - 1",
+    ))
 }

@@ -1,7 +1,7 @@
 //! The communicator: one thread's membership in a group of ranks. Every primitive is a method of it.
 
 use crate::blocking::Blocking;
-use crate::call::Call;
+use crate::call::{Call, check_rank};
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::{Poison, Terms};
 use hexagram_physical::tag::Tag;
@@ -37,8 +37,6 @@ pub struct Communicator {
 struct Shared {
     world: World,
     endpoint: Rc<dyn Transport>,
-    /// Channel for the next one who asks.
-    next_channel: Cell<u16>,
     poison: Poison,
     deadline: Cell<Duration>,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
@@ -57,7 +55,6 @@ impl Communicator {
         let shared = Shared {
             world: world.clone(),
             endpoint: world.open(channel)?,
-            next_channel: Cell::new(channel.saturating_add(1)),
             poison: Poison::default(),
             deadline: Cell::new(DEADLINE),
             lanes: RefCell::default(),
@@ -87,19 +84,6 @@ impl Communicator {
     /// Number of ranks in the group.
     pub fn size(&self) -> usize {
         self.shared.endpoint.size()
-    }
-
-    /// A channel for another thread's communicator; the k-th call gives the same one on all ranks.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] once all are taken.
-    pub fn fresh_channel(&self) -> Result<u16> {
-        let channel = self.shared.next_channel.get();
-        let next = channel.checked_add(1);
-        self.shared
-            .next_channel
-            .set(next.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))?);
-        Ok(channel)
     }
 
     /// The world that the group is of.
@@ -147,38 +131,53 @@ impl Communicator {
         self.shared.poison.spread(self.shared.endpoint.health(), error);
     }
 
-    /// Begins the next collective of this lane. For authors of primitives; see [`Call`].
+    /// Runs the next collective of this lane. For authors of primitives; see [`Call`].
+    ///
+    /// From here on the other ranks count on this one: an error of `body` poisons the communicator and is told to them.
+    /// Check arguments before.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] after a failure.
-    pub fn begin(&self, fingerprint: Fingerprint) -> Result<Call<'_>> {
-        let sequence = self.sequence.get();
-        let call = self.call(COLLECTIVES, fingerprint, sequence)?;
-        self.sequence.set(sequence + 1);
-        Ok(call)
-    }
-
-    /// Begins the next message to a rank.
-    pub(crate) fn begin_send(&self, to: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
-        self.begin_message(&self.shared.sent, to, fingerprint)
-    }
-
-    /// Begins the next message from a rank.
-    pub(crate) fn begin_recv(&self, from: usize, fingerprint: Fingerprint) -> Result<Call<'_>> {
-        self.begin_message(&self.shared.received, from, fingerprint)
-    }
-
-    fn begin_message(
+    /// [`Error::Poisoned`] after a failure; the error of `body`.
+    pub async fn operate(
         &self,
-        counters: &[Cell<u64>],
-        peer: usize,
         fingerprint: Fingerprint,
-    ) -> Result<Call<'_>> {
-        self.check_rank(peer)?;
-        let sequence = counters[peer].get();
-        let call = self.call(MESSAGES, fingerprint, sequence)?;
-        counters[peer].set(sequence + 1);
-        Ok(call)
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.numbered(COLLECTIVES, &self.sequence, fingerprint, body).await
+    }
+
+    /// Runs the next send to a rank.
+    pub(crate) async fn operate_send(
+        &self,
+        to: usize,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_rank(to)?;
+        self.numbered(MESSAGES, &self.shared.sent[to], fingerprint, body).await
+    }
+
+    /// Runs the next receive from a rank.
+    pub(crate) async fn operate_recv(
+        &self,
+        from: usize,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_rank(from)?;
+        self.numbered(MESSAGES, &self.shared.received[from], fingerprint, body).await
+    }
+
+    async fn numbered(
+        &self,
+        kind: u32,
+        counter: &Cell<u64>,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let call = self.call(kind, fingerprint, counter.get())?;
+        counter.set(counter.get() + 1);
+        body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
     fn call(&self, kind: u32, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
@@ -195,11 +194,7 @@ impl Communicator {
     }
 
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
-        if rank < self.size() {
-            return Ok(());
-        }
-        let what = format!("there is no rank {rank} among {} ranks", self.size());
-        Err(Error::usage(what, "ranks count from 0 to size - 1"))
+        check_rank(rank, self.size())
     }
 
     /// A buffer for intermediate results.

@@ -1,6 +1,7 @@
 //! Messages between two ranks, in order.
 
-use crate::{Buffer, Communicator, Land, Result};
+use crate::centralized::{free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 fn fingerprint(buffer: &Buffer) -> Fingerprint {
@@ -10,16 +11,16 @@ fn fingerprint(buffer: &Buffer) -> Fingerprint {
 impl Communicator {
     /// Sends `buffer` to rank `to`, whose matching call is [`Communicator::recv`].
     ///
-    /// The k-th send of a rank to another meets that one's k-th receive. Done when the buffer may be reused; a large
-    /// message may need the receiver's call first, so two ranks that both send before they receive may wait for ever,
-    /// that is, until the deadline. Bytes: S. Memory: none.
+    /// The k-th send of a rank to another meets that one's k-th receive. Done when the buffer may be reused; a
+    /// message may need the receiver's call first (over `thread` always, elsewhere when it is large), so two ranks that
+    /// both send before they receive may wait for each other until the deadline. Bytes: S. Memory: none.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) on the receiver if element types or counts differ.
     pub async fn send(&self, buffer: &Buffer, to: usize) -> Result<()> {
-        let call = self.begin_send(to, fingerprint(buffer))?;
-        call.send(to, 0, buffer, 0..buffer.len())?.await?;
-        Ok(())
+        free_to_read(buffer)?;
+        let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
+        self.operate_send(to, fingerprint(buffer), body).await
     }
 
     /// Receives into `buffer` the next message from rank `from`. Bytes: none. Memory: none if the message comes after
@@ -28,8 +29,9 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::send`].
     pub async fn recv(&self, buffer: &mut Buffer, from: usize) -> Result<()> {
-        let call = self.begin_recv(from, fingerprint(buffer))?;
-        call.recv(from, 0, buffer, 0..buffer.len(), Land::Copy)?.await?;
-        Ok(())
+        free_to_write(buffer)?;
+        let whole = 0..buffer.len();
+        let body = async |call: &Call<'_>| call.recv(from, 0, buffer, whole, Land::Copy)?.await.map(drop);
+        self.operate_recv(from, fingerprint(buffer), body).await
     }
 }

@@ -114,6 +114,62 @@ fn a_dropped_collective_ends_everyones() {
 }
 
 #[test]
+fn different_roots() {
+    all_fail(
+        |comm| {
+            let root = if comm.rank() == 1 { 2 } else { 0 };
+            let mut all = [0u8; 3];
+            comm.blocking().gather(&[1], (comm.rank() == root).then_some(&mut all[..]), root)?;
+            comm.blocking().barrier()
+        },
+        |rank, error| {
+            let text = error.to_string();
+            assert!(text.contains("disagree") && text.contains("gather"), "rank {rank}: {text}");
+        },
+    );
+}
+
+#[test]
+fn a_busy_buffer_costs_nothing_and_the_call_may_be_repeated() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 2, |comm| {
+            let mut buffer = Buffer::from_slice(&[comm.rank() as f32; 8])?;
+            if comm.rank() == 0 {
+                let lent = buffer.read(0..1)?;
+                let refused = comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum));
+                assert!(matches!(refused, Err(Error::Busy { .. })));
+                drop(lent);
+            }
+            comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum))?;
+            assert_eq!(*buffer.host::<f32>()?, [1.0; 8]);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn an_error_inside_a_primitive_ends_everyones() {
+    use hexagram_logical::Land;
+    use hexagram_logical::physical::fingerprint::{Fingerprint, OperationKind};
+    all_fail(
+        |comm| {
+            let buffer = Buffer::from_slice(&[0f32; 4])?;
+            let fingerprint = Fingerprint::new(OperationKind::SendRecv, buffer.dtype(), 4);
+            comm.block_on(comm.operate(fingerprint, async |call| {
+                // A primitive with a slip: rank 2 does not exist twice.
+                let to = if comm.rank() == 2 { 7 } else { 2 };
+                call.recv(to, 0, &buffer, 0..4, Land::Copy)?.await.map(drop)
+            }))
+        },
+        |rank, error| {
+            let text = error.to_string();
+            assert!(text.contains("no rank 7"), "rank {rank}: {text}");
+        },
+    );
+}
+
+#[test]
 fn wrong_arguments_are_refused_before_anything_is_sent() {
     spawn(TransportKind::Tcp, 2, |comm| {
         let usage = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Usage { .. })), "{outcome:?}");

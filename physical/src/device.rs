@@ -24,20 +24,20 @@ pub trait Device: Send + Sync {
     /// `to ← from`, of equal sizes.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the sizes differ.
+    /// [`Error::Usage`] if sizes or types differ.
     fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()>;
 
     /// `to ← to ∘ from`, element by element; [`ReduceOp::Mean`] adds, its division being a [`Device::scale`].
     ///
     /// # Errors
-    /// [`Error::Usage`] if the sizes differ.
-    fn reduce(&self, op: ReduceOp, dtype: DType, from: &ReadView, to: &mut WriteView) -> Result<()>;
+    /// [`Error::Usage`] if sizes or types differ.
+    fn reduce(&self, op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()>;
 
-    /// `to ← to × factor`, computed in f64 for f64 and in f32 for the narrower floats.
+    /// `to ← to × factor`, computed in f64 for f64 and f32, in f32 for 16-bit floats, and rounded once.
     ///
     /// # Errors
     /// [`Error::Usage`] for integers.
-    fn scale(&self, dtype: DType, factor: f64, to: &mut WriteView) -> Result<()>;
+    fn scale(&self, factor: f64, to: &mut WriteView) -> Result<()>;
 }
 
 /// Host memory and the CPU.
@@ -54,18 +54,19 @@ impl Device for Host {
     }
 
     fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()> {
-        same_size(from.bytes(), to.bytes())?;
+        alike(from, to)?;
         to.bytes_mut().copy_from_slice(from.bytes());
         Ok(())
     }
 
-    fn reduce(&self, op: ReduceOp, dtype: DType, from: &ReadView, to: &mut WriteView) -> Result<()> {
-        same_size(from.bytes(), to.bytes())?;
-        reduce::reduce(op, dtype, from.bytes(), to.bytes_mut());
+    fn reduce(&self, op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()> {
+        alike(from, to)?;
+        reduce::reduce(op, to.dtype(), from.bytes(), to.bytes_mut());
         Ok(())
     }
 
-    fn scale(&self, dtype: DType, factor: f64, to: &mut WriteView) -> Result<()> {
+    fn scale(&self, factor: f64, to: &mut WriteView) -> Result<()> {
+        let dtype = to.dtype();
         if !dtype.is_float() {
             return Err(Error::usage(format!("{dtype} cannot be scaled"), "use a float type"));
         }
@@ -74,12 +75,13 @@ impl Device for Host {
     }
 }
 
-fn same_size(from: &[u8], to: &[u8]) -> Result<()> {
-    if from.len() == to.len() {
+fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
+    if from.dtype() == to.dtype() && from.bytes().len() == to.bytes().len() {
         return Ok(());
     }
-    let what = format!("{} bytes do not fit {} bytes", from.len(), to.len());
-    Err(Error::usage(what, "use ranges of equal length"))
+    let say = |dtype: DType, bytes: usize| format!("{bytes} bytes of {dtype}");
+    let (from, to) = (say(from.dtype(), from.bytes().len()), say(to.dtype(), to.bytes().len()));
+    Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
 }
 
 /// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.

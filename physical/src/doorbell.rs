@@ -2,8 +2,9 @@
 //! `poll` can hear.
 
 use crate::error::{Error, Result};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// Wakes the thread that is parked on an endpoint. May be rung from any thread.
 pub trait Bell: Send + Sync {
@@ -38,4 +39,10 @@ impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A duration, as system calls want it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() }
 }

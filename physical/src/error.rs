@@ -33,12 +33,10 @@ pub enum Error {
     },
 
     /// An operation did not end in time although nobody is known to have failed. The communicator is poisoned.
-    #[error(
-        "no answer from {waiting_for} within {after:?}{during}; see whether that rank is still computing, and raise the operation deadline if it is"
-    )]
+    #[error("no answer from {} within {after:?}{during}; see whether that rank is still computing, and raise the operation deadline if it is", whom(.waiting_for.as_ref()))]
     Deadline {
-        /// The peer whose message is missing.
-        waiting_for: Peer,
+        /// The peer whose message is missing; `None` if anyone's would do.
+        waiting_for: Option<Peer>,
         /// How long this rank waited.
         after: Duration,
         /// What this rank was doing.
@@ -125,6 +123,10 @@ impl Error {
     pub fn system(doing: impl Into<String>, cause: impl Into<io::Error>, remedy: impl Into<String>) -> Self {
         Error::System { doing: doing.into(), cause: Arc::new(cause.into()), remedy: remedy.into() }
     }
+}
+
+fn whom(peer: Option<&Peer>) -> String {
+    peer.map_or_else(|| "any rank".to_owned(), Peer::to_string)
 }
 
 /// A rank, and where to find its process.

@@ -41,11 +41,12 @@ impl Landing {
 
     /// Lands the next `bytes`, which must not exceed what is missing.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
-        let Land::Reduce(dtype, op) = self.land else {
+        let Land::Reduce(op) = self.land else {
             self.view.bytes_mut()[self.filled..][..bytes.len()].copy_from_slice(bytes);
             self.filled += bytes.len();
             return;
         };
+        let dtype = self.view.dtype();
         let size = dtype.size();
         if self.odd_len > 0 {
             let take = (size - self.odd_len).min(bytes.len());
@@ -79,7 +80,7 @@ mod tests {
         for piece in [1, 3, 7, 8, 9, 64, 800] {
             let buffer = Buffer::from_slice(&vec![1.0f64; 100]).unwrap();
             let view = buffer.write(0..100).unwrap();
-            let mut landing = Landing::new(view, Land::Reduce(DType::F64, ReduceOp::Sum));
+            let mut landing = Landing::new(view, Land::Reduce(ReduceOp::Sum));
             assert!(landing.direct().is_none());
             bytes.chunks(piece).for_each(|piece| landing.push(piece));
             drop(landing);

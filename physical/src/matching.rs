@@ -1,7 +1,8 @@
 //! Matching: which arriving message belongs to which posted receive, and whether both sides mean the same operation.
 //!
-//! Receives and messages with equal tags meet here, whichever comes first. A message of the *same operation* whose
-//! fingerprint differs from the receive's shows that two ranks disagree; that is reported instead of a hang.
+//! Receives and messages with equal tags meet here, whichever comes first. Two ranks disagree, and that is reported
+//! instead of a hang, if a message of the *same operation* has another fingerprint than the receive, or if a receive's
+//! peer has gone on to a later operation of the lane without sending what the receive waits for.
 
 use crate::fingerprint::Fingerprint;
 use crate::landing::Landing;
@@ -44,17 +45,32 @@ impl<M> Default for Matcher<M> {
     }
 }
 
-/// Whether two labels meet: the same message, or the same operation seen differently.
-fn meet(mine: &Label, theirs: &Label) -> bool {
-    mine.tag == theirs.tag || (mine.tag.same_operation(&theirs.tag) && mine.fingerprint != theirs.fingerprint)
+/// Whether a receive and a message from its peer meet: as counterparts, or as proof of a disagreement.
+fn meet(source: Source, receive: &Label, message: &Label) -> bool {
+    if receive.tag == message.tag {
+        return true;
+    }
+    if !receive.tag.same_lane(&message.tag) {
+        return false;
+    }
+    let (waiting, come) = (receive.tag.sequence(), message.tag.sequence());
+    if waiting == come {
+        return receive.fingerprint != message.fingerprint;
+    }
+    // Messages of a pair come in order, and operations of a lane one after another. An older message was wanted by
+    // nobody here; a newer one means that what is waited for never comes. From anyone, it may still come from another.
+    source != Source::Any
 }
 
 impl<M> Matcher<M> {
     /// Looks for the message that a receive from `source` waits for, and removes it.
     pub(crate) fn find_early(&mut self, source: Source, label: &Label) -> Match<Early<M>> {
-        let at = self.early.iter().position(|early| source.accepts(early.from) && meet(label, &early.label));
+        let at = self
+            .early
+            .iter()
+            .position(|early| source.accepts(early.from) && meet(source, label, &early.label));
         match at.and_then(|at| self.early.remove(at)) {
-            Some(early) if early.label.fingerprint == label.fingerprint => Match::Found(early),
+            Some(early) if early.label == *label => Match::Found(early),
             Some(early) => {
                 let theirs = early.label.fingerprint;
                 Match::Conflict(early, theirs)
@@ -65,10 +81,12 @@ impl<M> Matcher<M> {
 
     /// Looks for the receive that a message waits for, and removes it.
     pub(crate) fn find_posted(&mut self, from: usize, label: &Label) -> Match<Posted> {
-        let at =
-            self.posted.iter().position(|posted| posted.source.accepts(from) && meet(&posted.label, label));
+        let at = self
+            .posted
+            .iter()
+            .position(|posted| posted.source.accepts(from) && meet(posted.source, &posted.label, label));
         match at.map(|at| self.posted.remove(at)) {
-            Some(posted) if posted.label.fingerprint == label.fingerprint => Match::Found(posted),
+            Some(posted) if posted.label == *label => Match::Found(posted),
             Some(posted) => Match::Conflict(posted, label.fingerprint),
             None => Match::Nothing,
         }
@@ -127,8 +145,22 @@ mod tests {
         matcher.keep_posted(posted(Source::Rank(2), label(5, 1, 9)));
         assert!(matches!(matcher.find_posted(1, &label(5, 1, 9)), Match::Nothing));
         assert!(matches!(matcher.find_posted(2, &label(5, 0, 9)), Match::Nothing));
-        assert!(matches!(matcher.find_posted(2, &label(6, 1, 9)), Match::Nothing));
         assert!(matches!(matcher.find_posted(2, &label(5, 1, 9)), Match::Found(_)));
+    }
+
+    #[test]
+    fn a_peer_that_has_gone_on_is_noticed() {
+        let mut matcher = Matcher::<()>::default();
+        matcher.keep_posted(posted(Source::Rank(2), label(5, 1, 9)));
+        assert!(matches!(matcher.find_posted(2, &label(6, 0, 9)), Match::Conflict(..)));
+        matcher.keep_early(Early { from: 2, label: label(7, 0, 9), message: () });
+        assert!(matches!(matcher.find_early(Source::Rank(2), &label(8, 0, 9)), Match::Conflict(..)));
+        let mut any = Matcher::<()>::default();
+        any.keep_posted(posted(Source::Any, label(5, 0, 9)));
+        assert!(
+            matches!(any.find_posted(2, &label(6, 0, 9)), Match::Nothing),
+            "another rank may still send #5"
+        );
     }
 
     #[test]

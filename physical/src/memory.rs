@@ -134,9 +134,14 @@ impl Drop for Lent {
 }
 
 /// A counted lease that allows reading a range of a buffer.
-pub struct ReadView(Lent);
+pub struct ReadView(Lent, DType);
 
 impl ReadView {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.1
+    }
+
     /// The bytes, which nobody writes while this view lives.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is initialised.
@@ -145,9 +150,14 @@ impl ReadView {
 }
 
 /// A counted lease that allows reading and writing a range of a buffer.
-pub struct WriteView(Lent);
+pub struct WriteView(Lent, DType);
 
 impl WriteView {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.1
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the ledger admits no other view that overlaps this one, and `self` is borrowed for reading.
@@ -230,7 +240,7 @@ impl Buffer {
     /// # Errors
     /// [`Error::Busy`] while an operation writes into the range, [`Error::Usage`] outside the buffer.
     pub fn read(&self, elements: Range<usize>) -> Result<ReadView> {
-        self.memory.lease(self.in_bytes(elements), Access::Read).map(ReadView)
+        self.memory.lease(self.in_bytes(elements), Access::Read).map(|lent| ReadView(lent, self.dtype))
     }
 
     /// Leases a range of elements for writing.
@@ -238,7 +248,7 @@ impl Buffer {
     /// # Errors
     /// [`Error::Busy`] while an operation uses the range, [`Error::Usage`] outside the buffer.
     pub fn write(&self, elements: Range<usize>) -> Result<WriteView> {
-        self.memory.lease(self.in_bytes(elements), Access::Write).map(WriteView)
+        self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
     fn in_bytes(&self, elements: Range<usize>) -> Range<usize> {
@@ -250,7 +260,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes.
-    pub fn host<T: Element>(&self) -> Result<Host<T>> {
+    pub fn host<T: Element>(&self) -> Result<Host<'_, T>> {
         self.expect::<T>()?;
         Ok(Host { view: self.read(0..self.len)?, elements: PhantomData })
     }
@@ -259,7 +269,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation is in flight.
-    pub fn host_mut<T: Element>(&mut self) -> Result<HostMut<T>> {
+    pub fn host_mut<T: Element>(&mut self) -> Result<HostMut<'_, T>> {
         self.expect::<T>()?;
         Ok(HostMut { view: self.write(0..self.len)?, elements: PhantomData })
     }
@@ -330,12 +340,12 @@ fn take_back(memory: &Memory) {
 }
 
 /// Elements of a buffer, open for reading.
-pub struct Host<T> {
+pub struct Host<'a, T> {
     view: ReadView,
-    elements: PhantomData<T>,
+    elements: PhantomData<&'a [T]>,
 }
 
-impl<T: Element> Deref for Host<T> {
+impl<T: Element> Deref for Host<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         bytemuck::cast_slice(self.view.bytes())
@@ -343,19 +353,19 @@ impl<T: Element> Deref for Host<T> {
 }
 
 /// Elements of a buffer, open for changing.
-pub struct HostMut<T> {
+pub struct HostMut<'a, T> {
     view: WriteView,
-    elements: PhantomData<T>,
+    elements: PhantomData<&'a mut [T]>,
 }
 
-impl<T: Element> Deref for HostMut<T> {
+impl<T: Element> Deref for HostMut<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         bytemuck::cast_slice(self.view.bytes())
     }
 }
 
-impl<T: Element> DerefMut for HostMut<T> {
+impl<T: Element> DerefMut for HostMut<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.view.bytes_mut())
     }

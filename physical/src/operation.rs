@@ -53,7 +53,7 @@ pub struct Terms<'a> {
     pub transport: &'a dyn Transport,
     /// Where its failure is recorded.
     pub poison: &'a Poison,
-    /// How long the other side may keep it waiting, from the first time it is found unfinished.
+    /// How long nothing of it may move.
     pub deadline: Duration,
 }
 
@@ -65,6 +65,8 @@ pub struct Operation<'a> {
     ticket: Option<Ticket>,
     peer: Source,
     label: Label,
+    /// Bytes that had moved at the last look, and since when no more have.
+    moved: u64,
     waiting_since: Option<Instant>,
     suspected_since: Option<Instant>,
 }
@@ -72,7 +74,15 @@ pub struct Operation<'a> {
 impl<'a> Operation<'a> {
     /// Wraps a ticket that was just posted.
     pub fn new(terms: Terms<'a>, ticket: Ticket, peer: Source, label: Label) -> Self {
-        Operation { terms, ticket: Some(ticket), peer, label, waiting_since: None, suspected_since: None }
+        Operation {
+            terms,
+            ticket: Some(ticket),
+            peer,
+            label,
+            moved: 0,
+            waiting_since: None,
+            suspected_since: None,
+        }
     }
 
     fn during(&self) -> During {
@@ -86,10 +96,11 @@ impl<'a> Operation<'a> {
         let peer = if let Source::Rank(peer) = self.peer { Some(peer) } else { None };
         // In this order: whoever leaves because of a failure has told of the failure before.
         let left = peer.is_some_and(|peer| health.has_left(peer));
-        let ended = peer.is_some_and(|peer| transport.ended(peer));
+        let ended = peer.and_then(|peer| transport.ended(peer));
         let now = Instant::now();
-        let waited = now - *self.waiting_since.get_or_insert(now);
-        let suspected = ended.then(|| now - *self.suspected_since.get_or_insert(now));
+        let waited = self.waited(now);
+        let suspected =
+            if ended.is_some() { now - *self.suspected_since.get_or_insert(now) } else { Duration::ZERO };
         let culprit = |rank: usize, cause: &str| {
             let (culprit, cause) = (health.peers()[rank].clone(), cause.to_owned());
             Some(Error::PeerFailed { culprit, cause, during: self.during() })
@@ -97,15 +108,24 @@ impl<'a> Operation<'a> {
         if let Some(verdict) = health.verdict() {
             return culprit(verdict.culprit.rank, &verdict.cause);
         }
-        match (peer, suspected) {
+        match (peer, ended) {
             (Some(peer), Some(_)) if left => culprit(peer, "finished without taking part"),
-            (Some(peer), Some(since)) if since > GRACE => culprit(peer, "closed its connection"),
-            _ => (waited > self.terms.deadline).then(|| self.late(peer.unwrap_or(transport.rank()))),
+            (Some(peer), Some(cause)) if suspected > GRACE => culprit(peer, &cause),
+            _ => (waited > self.terms.deadline).then(|| self.late(peer)),
         }
     }
 
-    fn late(&self, peer: usize) -> Error {
-        let waiting_for = self.terms.transport.health().peers()[peer].clone();
+    /// How long nothing has moved.
+    fn waited(&mut self, now: Instant) -> Duration {
+        let moved = self.ticket.map_or(0, |ticket| self.terms.transport.moved(ticket));
+        if moved > std::mem::replace(&mut self.moved, moved) {
+            self.waiting_since = Some(now);
+        }
+        now - *self.waiting_since.get_or_insert(now)
+    }
+
+    fn late(&self, peer: Option<usize>) -> Error {
+        let waiting_for = peer.map(|peer| self.terms.transport.health().peers()[peer].clone());
         Error::Deadline { waiting_for, after: self.terms.deadline, during: self.during() }
     }
 

@@ -41,9 +41,9 @@ impl Tag {
         self.sequence
     }
 
-    /// Whether both tags belong to the same operation, whatever its step.
-    pub(crate) fn same_operation(&self, other: &Tag) -> bool {
-        self.communicator == other.communicator && self.lane == other.lane && self.sequence == other.sequence
+    /// Whether both tags belong to the same sequence of operations.
+    pub(crate) fn same_lane(&self, other: &Tag) -> bool {
+        self.communicator == other.communicator && self.lane == other.lane
     }
 
     pub(crate) fn to_bytes(self) -> [u8; TAG_BYTES] {
@@ -74,8 +74,8 @@ fn narrow(what: &str, value: usize) -> Result<u16> {
 
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tag { communicator, lane, step, sequence } = self;
-        write!(f, "operation #{sequence} (communicator {communicator}, lane {lane}, step {step})")
+        let Tag { lane, step, sequence, .. } = self;
+        write!(f, "operation #{sequence} (lane {lane}, step {step})")
     }
 }
 

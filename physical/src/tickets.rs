@@ -6,7 +6,8 @@ use std::task::Poll;
 
 enum State {
     Free,
-    Pending,
+    /// With the bytes that have moved so far.
+    Pending(u64),
     Done(Result<Got>),
 }
 
@@ -26,10 +27,10 @@ impl Tickets {
     pub(crate) fn open(&mut self) -> Ticket {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.state = State::Pending;
+            slot.state = State::Pending(0);
             return Ticket { index, generation: slot.generation };
         }
-        self.slots.push(Slot { generation: 0, state: State::Pending });
+        self.slots.push(Slot { generation: 0, state: State::Pending(0) });
         Ticket { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
@@ -41,6 +42,20 @@ impl Tickets {
     pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
         if let Some(slot) = self.slot(ticket) {
             slot.state = State::Done(outcome);
+        }
+    }
+
+    /// Counts bytes that have moved for a pending operation.
+    pub(crate) fn advance(&mut self, ticket: Ticket, bytes: usize) {
+        if let Some(Slot { state: State::Pending(moved), .. }) = self.slot(ticket) {
+            *moved += bytes as u64;
+        }
+    }
+
+    pub(crate) fn moved(&mut self, ticket: Ticket) -> u64 {
+        match self.slot(ticket) {
+            Some(Slot { state: State::Pending(moved), .. }) => *moved,
+            _ => 0,
         }
     }
 

@@ -6,7 +6,7 @@
 //! transfer can never reach freed memory, whatever the caller does with its futures.
 
 pub use crate::doorbell::Bell;
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::ReduceOp;
 use crate::error::{Error, Peer, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
@@ -102,7 +102,7 @@ pub enum Land {
     /// `view ← message`.
     Copy,
     /// `view ← view ∘ message`, element by element.
-    Reduce(DType, ReduceOp),
+    Reduce(ReduceOp),
 }
 
 /// What a finished operation did.
@@ -140,7 +140,9 @@ impl Traffic {
 
 /// One thread's connection to every rank of a world.
 ///
-/// Messages between two ranks that carry equal tags are matched in the order in which they were sent.
+/// Messages between two ranks that carry equal tags are matched in the order in which they were sent. A rank finishes
+/// one operation of a lane before it begins the next, so a message of a later operation proves that nothing more comes
+/// for an earlier one.
 pub trait Transport {
     /// Which transport this is.
     fn kind(&self) -> TransportKind;
@@ -176,6 +178,9 @@ pub trait Transport {
     /// Waits until [`Transport::progress`] would move something, the bell rings, or the time is over.
     fn park(&self, at_most: Duration);
 
-    /// Whether nothing more can come from `peer` because its side of the link is closed.
-    fn ended(&self, peer: usize) -> bool;
+    /// Why nothing more can come from `peer`, as a verb phrase; `None` while something can.
+    fn ended(&self, peer: usize) -> Option<String>;
+
+    /// Bytes of a pending operation that have moved so far. A deadline counts from the last that did.
+    fn moved(&self, ticket: Ticket) -> u64;
 }

@@ -3,16 +3,23 @@
 use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead};
-use crate::error::{Error, Peer, Result};
-use crate::health::Health;
+use crate::error::{During, Error, Peer, Result};
+use crate::health::{Health, Verdict};
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::tcp::{TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Channels from here on are given out by [`World::fresh_channel`].
+const FRESH: u32 = 1 << 15;
+/// How long a failed start waits for the verdict that explains it.
+const VERDICT: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(10);
 
 /// What a transport gives a world: endpoints, one per channel.
 pub(crate) trait Fabric: Send + Sync {
@@ -52,6 +59,8 @@ struct Inner {
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
     open: Mutex<Vec<u16>>,
+    /// The next channel for those who do not care about its number.
+    fresh: AtomicU32,
     /// Dropped first, so that the goodbye is said while the data connections are still open.
     control: Option<Control>,
 }
@@ -128,7 +137,8 @@ impl World {
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,
     ) -> Self {
-        World(Arc::new(Inner { rank, local, transport, fabric, open: Mutex::default(), control }))
+        let fresh = AtomicU32::new(FRESH);
+        World(Arc::new(Inner { rank, local, transport, fabric, open: Mutex::default(), fresh, control }))
     }
 
     /// This rank.
@@ -167,7 +177,7 @@ impl World {
     }
 
     /// Opens an endpoint for the calling thread. All ranks must open the same channels; each channel carries its own
-    /// messages, so that two threads of a rank never disturb each other.
+    /// messages, so that two threads of a rank never disturb each other. Choose numbers below 32 768.
     ///
     /// # Errors
     /// [`Error::Usage`] if this rank has opened the channel before, [`Error::Setup`] or [`Error::System`] if a peer does
@@ -181,7 +191,38 @@ impl World {
             }
             open.push(channel);
         }
-        self.0.fabric.open(channel)
+        self.0.fabric.open(channel).map_err(|error| self.not_opened(channel, error))
+    }
+
+    /// A channel that could not be opened: whose fault that is, and that the others need not wait for it.
+    fn not_opened(&self, channel: u16, error: Error) -> Error {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != channel);
+        let health = self.health();
+        // A connection that failed is a symptom; what it is a symptom of may be on its way here.
+        let until = Instant::now() + VERDICT;
+        while health.verdict().is_none() && Instant::now() < until {
+            std::thread::sleep(TICK);
+        }
+        match health.verdict() {
+            Some(Verdict { culprit, cause }) => {
+                let (culprit, cause) = (culprit.clone(), cause.clone());
+                Error::PeerFailed { culprit, cause, during: During::default() }
+            }
+            None => {
+                health.give_up(&format!("could not open channel {channel}: {error}"));
+                error
+            }
+        }
+    }
+
+    /// A channel that nobody has opened by its number; the k-th call gives the same one on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] once all are taken.
+    pub fn fresh_channel(&self) -> Result<u16> {
+        let next = self.0.fresh.fetch_add(1, Ordering::Relaxed);
+        let channel = u16::try_from(next).ok();
+        channel.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))
     }
 }
 

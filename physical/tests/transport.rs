@@ -57,6 +57,12 @@ fn label(sequence: u64, step: usize, count: usize) -> Label {
     Label { tag: Tag::new(0, 0, sequence, step).unwrap(), fingerprint }
 }
 
+/// The only message of a lane.
+fn on_lane(lane: usize, count: usize) -> Label {
+    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F32, count);
+    Label { tag: Tag::new(0, lane, 0, 0).unwrap(), fingerprint }
+}
+
 /// Elements that tell sender, message and position apart.
 fn numbers(rank: usize, message: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| (rank * 31 + message * 7) as f32 + i as f32 * 0.5).collect()
@@ -103,10 +109,10 @@ fn concurrent_tags_never_mix() {
             (0..TAGS).map(|tag| Buffer::from_slice(&numbers(end.rank(), tag, 100 + tag)).unwrap()).collect();
         // Sent forwards, received backwards: nearly all arrive before their receive is posted.
         let sends: Vec<_> =
-            out.iter().enumerate().map(|(tag, out)| end.send(next, label(tag as u64, tag, 0), out)).collect();
+            out.iter().enumerate().map(|(tag, out)| end.send(next, on_lane(tag, 100 + tag), out)).collect();
         for tag in (0..TAGS).rev() {
             let into = Buffer::zeroed(DType::F32, 100 + tag).unwrap();
-            let label = label(tag as u64, tag, 0);
+            let label = on_lane(tag, 100 + tag);
             end.wait(end.recv(Source::Rank(previous), label, &into, Land::Copy)).unwrap();
             assert_eq!(*into.host::<f32>().unwrap(), numbers(previous, tag, 100 + tag));
         }
@@ -123,7 +129,7 @@ fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &
     let (out, into) = (Buffer::from_slice(mine).unwrap(), Buffer::from_slice(mine).unwrap());
     let label = label(sequence, 0, mine.len());
     let send = end.send(peer, label, &out);
-    end.wait(end.recv(Source::Rank(peer), label, &into, Land::Reduce(T::DTYPE, op))).unwrap();
+    end.wait(end.recv(Source::Rank(peer), label, &into, Land::Reduce(op))).unwrap();
     end.wait(send).unwrap();
     assert_eq!(&*into.host::<T>().unwrap(), want);
 }
@@ -206,7 +212,7 @@ fn a_send_cancelled_half_way_leaves_the_stream_whole() {
         spawn(transport, 2, |world| {
             let end = End::new(world);
             const LARGE: usize = 8 << 20;
-            let small = label(1, 0, 3);
+            let small = on_lane(1, 3);
             if end.rank() == 0 {
                 let out = Buffer::from_slice(&numbers(0, 0, LARGE)).unwrap();
                 let ticket = end.transport.post_send(1, label(0, 0, LARGE), out.read(0..LARGE).unwrap());
@@ -268,13 +274,36 @@ fn nobody_answering_is_a_deadline_that_names_the_peer() {
         if end.rank() == 0 {
             let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
             assert!(
-                matches!(&error, Error::Deadline { waiting_for, .. } if waiting_for.rank == 1),
+                matches!(&error, Error::Deadline { waiting_for: Some(peer), .. } if peer.rank == 1),
                 "{error}"
             );
         } else {
             end.deadline = LONG;
             let error = end.wait(end.recv(Source::Rank(0), label(9, 0, 1), &into, Land::Copy)).unwrap_err();
             assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_slow_message_is_not_late_while_it_moves() {
+    const LEN: usize = 4 << 20;
+    spawn(TransportKind::Shm, 2, |world| {
+        let mut end = End::new(world);
+        let buffer = Buffer::zeroed(DType::F32, LEN).unwrap();
+        let label = label(0, 0, LEN);
+        if end.rank() == 0 {
+            end.deadline = Duration::from_secs(1);
+            let started = Instant::now();
+            end.wait(end.send(1, label, &buffer)).unwrap();
+            assert!(started.elapsed() > end.deadline, "the test needs a slower reader");
+        } else {
+            let mut receive = std::pin::pin!(end.recv(Source::Rank(0), label, &buffer, Land::Copy));
+            let mut context = std::task::Context::from_waker(drive::waker());
+            while receive.as_mut().poll(&mut context).is_pending() {
+                end.transport.progress();
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     });
 }
@@ -309,9 +338,11 @@ fn what_was_sent_before_leaving_still_arrives() {
 #[test]
 fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
     for transport in TransportKind::ALL {
+        let open = std::sync::Barrier::new(4);
         let outcome = std::panic::catch_unwind(|| {
             spawn(transport, 4, |world| {
                 let end = End::new(world);
+                open.wait();
                 if end.rank() == 2 {
                     panic!("on purpose");
                 }
@@ -326,6 +357,69 @@ fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
         let panic = outcome.unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"), "{transport}");
     }
+}
+
+#[test]
+fn a_failure_is_told_once_and_the_end_is_prompt() {
+    // With verdicts echoed to and fro, the control threads of a larger world would be stuck in each other's writes.
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        spawn(transport, 8, |world| {
+            let health = world.health().clone();
+            let end = End::new(world);
+            if end.rank() == 5 {
+                health.give_up("gave up on purpose");
+            }
+            let into = Buffer::zeroed(DType::F32, 1).unwrap();
+            let peer = (end.rank() + 1) % 8;
+            let error =
+                end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+            assert!(error.to_string().contains("gave up on purpose"), "{error}");
+            let started = Instant::now();
+            drop(end);
+            assert!(started.elapsed() < Duration::from_secs(30), "the goodbye was stuck");
+        });
+    }
+}
+
+#[test]
+fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let errors = spawn(transport, 4, |world| {
+            if world.rank() == 1 {
+                world.health().give_up("gave up before it opened");
+                return None;
+            }
+            // Over tcp a connection may be made before the other side looks at it; then the first operation fails.
+            world.open(0).err().map(|error| error.to_string())
+        });
+        assert!(errors[0].is_some(), "rank 1 never called rank 0");
+        for error in errors.into_iter().flatten() {
+            assert!(error.contains("rank 1") && error.contains("before it opened"), "{transport}: {error}");
+        }
+    }
+}
+
+#[test]
+fn strangers_at_the_data_port_neither_delay_nor_enter() {
+    spawn(TransportKind::Tcp, 2, |world| {
+        // Every listening socket of this process, which is what a port scan would find.
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
+        let ports = listening.filter_map(|line| line.split_whitespace().nth(1)?.rsplit_once(':'));
+        let ports: Vec<u16> = ports.filter_map(|(_, port)| u16::from_str_radix(port, 16).ok()).collect();
+        let strangers: Vec<_> =
+            ports.iter().filter_map(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).ok()).collect();
+        assert!(!strangers.is_empty());
+        let mut scanner = strangers[0].try_clone().unwrap();
+        let _ = std::io::Write::write_all(&mut scanner, &[0; 200]);
+        let end = End::new(world);
+        let (out, into) = (Buffer::from_slice(&[1f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+        let peer = 1 - end.rank();
+        let send = end.send(peer, label(0, 0, 1), &out);
+        end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap();
+        end.wait(send).unwrap();
+        drop(strangers);
+    });
 }
 
 #[test]

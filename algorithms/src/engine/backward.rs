@@ -93,7 +93,7 @@ impl Backward {
         };
         let (from, mut to) = (gradient.read(0..len)?, buffer.write(range)?);
         match self.gradients[parameter] {
-            Gradient::Accumulated => Host.reduce(ReduceOp::Sum, dtype, &from, &mut to)?,
+            Gradient::Accumulated => Host.reduce(ReduceOp::Sum, &from, &mut to)?,
             _ => Host.copy(&from, &mut to)?,
         }
         drop(to);

@@ -95,7 +95,7 @@ impl DataParallel {
     ) -> Result<Self> {
         let plan = Plan::new(parameters, &options);
         plan.agree(comm, algorithm.name(), &options)?;
-        let channel = comm.fresh_channel()?;
+        let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, Arc::clone(&algorithm), plan.buckets())?;
         let backward = Backward::new(plan, options.unused, scheduler.port())?;
         let backward = Arc::new(Mutex::new(backward));

@@ -1,7 +1,7 @@
 //! All-gather: everyone gets everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks};
+use super::share::{block, check_blocks, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -16,8 +16,12 @@ impl Communicator {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
         check_blocks(mine, all, self.size())?;
-        let call = self.begin(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()))?;
-        self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;
-        Ring::of(self).all_gather(&call, all, 0).await
+        free_to_read(mine)?;
+        free_to_write(all)?;
+        self.operate(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()), async |call| {
+            self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;
+            Ring::of(self).all_gather(call, all, 0).await
+        })
+        .await
     }
 }

@@ -1,7 +1,7 @@
 //! All-reduce: everyone gets the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{check_op, chunk};
+use super::share::{check_op, chunk, free_to_write};
 use crate::{Buffer, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -25,11 +25,14 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
         };
-        let call = self.begin(fingerprint)?;
-        let ring = Ring::of(self);
-        self.before_reduce(op, buffer, 0..buffer.len())?;
-        ring.reduce_scatter(&call, buffer, op).await?;
-        self.after_reduce(op, buffer, chunk(buffer.len(), self.size(), self.rank()))?;
-        ring.all_gather(&call, buffer, ring.steps()).await
+        free_to_write(buffer)?;
+        self.operate(fingerprint, async |call| {
+            let ring = Ring::of(self);
+            self.before_reduce(op, buffer, 0..buffer.len())?;
+            ring.reduce_scatter(call, buffer, op).await?;
+            self.after_reduce(op, buffer, chunk(buffer.len(), self.size(), self.rank()))?;
+            ring.all_gather(call, buffer, ring.steps()).await
+        })
+        .await
     }
 }

@@ -1,6 +1,6 @@
 //! All-to-all: everyone sends something else to everyone.
 
-use super::share::check_dtypes;
+use super::share::{check_dtypes, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
@@ -50,16 +50,21 @@ impl Communicator {
             );
             return Err(Error::usage(what, "make the two counts equal"));
         }
-        let call = self.begin(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0))?;
-        self.copy(sent, outgoing[rank].clone(), received, incoming[rank].clone())?;
-        for step in 1..size {
-            let (to, from) = ((rank + step) % size, (rank + size - step) % size);
-            let (out, into) = (outgoing[to].clone(), incoming[from].clone());
-            let send = call.counting(out.len()).send(to, 0, sent, out)?;
-            call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
-            send.await?;
-        }
-        Ok(())
+        free_to_read(sent)?;
+        free_to_write(received)?;
+        self.operate(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0), async |call| {
+            self.copy(sent, outgoing[rank].clone(), received, incoming[rank].clone())?;
+            for step in 1..size {
+                let (to, from) = ((rank + step) % size, (rank + size - step) % size);
+                let (out, into) = (outgoing[to].clone(), incoming[from].clone());
+                // Counts, and so fingerprints, differ by pair.
+                let send = call.counting(out.len()).send(to, 0, sent, out)?;
+                call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;
+                send.await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Where each rank's elements lie.

@@ -12,18 +12,20 @@ impl Communicator {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if another rank calls something else.
     pub async fn barrier(&self) -> Result<()> {
-        let call = self.begin(Fingerprint::new(OperationKind::Barrier, DType::U8, 0))?;
-        let (rank, size) = (self.rank(), self.size());
         let nothing = self.scratch(DType::U8, 0)?;
-        for round in 0.. {
-            let reach = 1 << round;
-            if reach >= size {
-                break;
+        let (rank, size) = (self.rank(), self.size());
+        self.operate(Fingerprint::new(OperationKind::Barrier, DType::U8, 0), async |call| {
+            for round in 0.. {
+                let reach = 1 << round;
+                if reach >= size {
+                    break;
+                }
+                let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
+                call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
+                send.await?;
             }
-            let send = call.send((rank + reach) % size, round, &nothing, 0..0)?;
-            call.recv((rank + size - reach) % size, round, &nothing, 0..0, Land::Copy)?.await?;
-            send.await?;
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 }

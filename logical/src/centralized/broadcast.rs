@@ -1,6 +1,7 @@
 //! Broadcast: everyone gets one rank's buffer.
 
-use crate::{Buffer, Communicator, Land, Result};
+use super::share::free_to_write;
+use crate::{Buffer, Call, Communicator, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -18,7 +19,11 @@ impl Communicator {
             root: Some(root as u32),
             ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
         };
-        let call = self.begin(fingerprint)?;
+        free_to_write(buffer)?;
+        self.operate(fingerprint, async |call| self.spread(call, buffer, root).await).await
+    }
+
+    async fn spread(&self, call: &Call<'_>, buffer: &Buffer, root: usize) -> Result<()> {
         let size = self.size();
         let place = (self.rank() + size - root) % size;
         let at = |place: usize| (place + root) % size;

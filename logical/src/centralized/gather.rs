@@ -1,7 +1,7 @@
 //! Gather: one rank gets everyone's buffer.
 
-use super::share::{block, check_blocks};
-use crate::{Buffer, Communicator, Error, Land, Result};
+use super::share::{block, check_blocks, free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -20,21 +20,25 @@ impl Communicator {
             ..Fingerprint::new(OperationKind::Gather, mine.dtype(), mine.len())
         };
         let len = mine.len();
+        free_to_read(mine)?;
         if self.rank() != root {
-            self.begin(fingerprint)?.send(root, 0, mine, 0..len)?.await?;
-            return Ok(());
+            let body = async |call: &Call<'_>| call.send(root, 0, mine, 0..len)?.await.map(drop);
+            return self.operate(fingerprint, body).await;
         }
         let all =
             all.ok_or_else(|| Error::usage("the root of a gather passed no buffer", "pass Some(all)"))?;
         check_blocks(mine, all, self.size())?;
-        let call = self.begin(fingerprint)?;
-        self.copy(mine, 0..len, all, block(len, root))?;
-        let others = (0..self.size()).filter(|rank| *rank != root);
-        let receives: Result<Vec<_>> =
-            others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
-        for receive in receives? {
-            receive.await?;
-        }
-        Ok(())
+        free_to_write(all)?;
+        self.operate(fingerprint, async |call| {
+            self.copy(mine, 0..len, all, block(len, root))?;
+            let others = (0..self.size()).filter(|rank| *rank != root);
+            let receives: Result<Vec<_>> =
+                others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();
+            for receive in receives? {
+                receive.await?;
+            }
+            Ok(())
+        })
+        .await
     }
 }

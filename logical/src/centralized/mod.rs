@@ -14,3 +14,5 @@ mod reduce_scatter;
 mod ring;
 mod scatter;
 mod share;
+
+pub(crate) use share::{free_to_read, free_to_write};

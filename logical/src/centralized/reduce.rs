@@ -1,7 +1,7 @@
 //! Reduce: one rank gets the reduction of everyone's buffer.
 
-use super::share::check_op;
-use crate::{Buffer, Communicator, Land, ReduceOp, Result};
+use super::share::{check_op, free_to_write};
+use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -21,30 +21,35 @@ impl Communicator {
             root: Some(root as u32),
             ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
         };
-        let call = self.begin(fingerprint)?;
+        free_to_write(buffer)?;
+        self.operate(fingerprint, async |call| self.climb(call, buffer, op, root).await).await
+    }
+
+    async fn climb(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp, root: usize) -> Result<()> {
         let (size, whole) = (self.size(), 0..buffer.len());
         let place = (self.rank() + size - root) % size;
         let at = |place: usize| (place + root) % size;
-        let mut scratch = None;
-        if place != 0 {
+        // Leaves, the odd places, send their buffer as it is, unless it has to be divided first.
+        let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
+        let scratch = if place != 0 && (place.is_multiple_of(2) || divides) {
             let copy = self.scratch(buffer.dtype(), buffer.len())?;
             self.copy(buffer, whole.clone(), &copy, whole.clone())?;
-            scratch = Some(copy);
-        }
+            Some(copy)
+        } else {
+            None
+        };
         let sum = scratch.as_ref().unwrap_or(buffer);
         self.before_reduce(op, sum, whole.clone())?;
-        let land = Land::Reduce(sum.dtype(), op);
         for round in 0.. {
             let reach = 1 << round;
             if reach >= size {
                 break;
             }
             if place & reach != 0 {
-                call.send(at(place - reach), round, sum, whole.clone())?.await?;
-                return Ok(());
+                return call.send(at(place - reach), round, sum, whole)?.await.map(drop);
             }
             if place + reach < size {
-                call.recv(at(place + reach), round, sum, whole.clone(), land)?.await?;
+                call.recv(at(place + reach), round, sum, whole.clone(), Land::Reduce(op))?.await?;
             }
         }
         self.after_reduce(op, sum, whole)

@@ -1,7 +1,7 @@
 //! Reduce-scatter: everyone gets its block of the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks, check_op};
+use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
 use crate::{Buffer, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -23,22 +23,26 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
         };
-        let call = self.begin(fingerprint)?;
-        let (ring, land) = (Ring::of(self), Land::Reduce(all.dtype(), op));
-        // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
-        let mut sending = self.scratch(all.dtype(), len)?;
-        let mut arriving = self.scratch(all.dtype(), len)?;
-        self.contribute(all, ring.behind(1), &sending, op)?;
-        for step in 0..ring.steps() {
-            self.contribute(all, ring.behind(step + 2), &arriving, op)?;
-            let send = call.send(ring.next(), step, &sending, 0..len)?;
-            call.recv(ring.previous(), step, &arriving, 0..len, land)?.await?;
-            send.await?;
-            std::mem::swap(&mut sending, &mut arriving);
-        }
-        // With one rank, behind(1) is the rank itself.
-        self.after_reduce(op, &sending, 0..len)?;
-        self.copy(&sending, 0..len, mine, 0..len)
+        free_to_read(all)?;
+        free_to_write(mine)?;
+        self.operate(fingerprint, async |call| {
+            let (ring, land) = (Ring::of(self), Land::Reduce(op));
+            // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
+            let mut sending = self.scratch(all.dtype(), len)?;
+            let mut arriving = self.scratch(all.dtype(), len)?;
+            self.contribute(all, ring.behind(1), &sending, op)?;
+            for step in 0..ring.steps() {
+                self.contribute(all, ring.behind(step + 2), &arriving, op)?;
+                let send = call.send(ring.next(), step, &sending, 0..len)?;
+                call.recv(ring.previous(), step, &arriving, 0..len, land)?.await?;
+                send.await?;
+                std::mem::swap(&mut sending, &mut arriving);
+            }
+            // With one rank, behind(1) is the rank itself.
+            self.after_reduce(op, &sending, 0..len)?;
+            self.copy(&sending, 0..len, mine, 0..len)
+        })
+        .await
     }
 
     fn contribute(&self, all: &Buffer, index: usize, to: &Buffer, op: ReduceOp) -> Result<()> {

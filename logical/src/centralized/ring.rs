@@ -39,7 +39,7 @@ impl Ring {
     ///
     /// Chunk c is combined in the order c + 1, c + 2, …, c of ranks, whatever arrives when.
     pub(super) async fn reduce_scatter(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
-        let land = Land::Reduce(buffer.dtype(), op);
+        let land = Land::Reduce(op);
         for step in 0..self.steps() {
             let (out, into) = (self.behind(step + 1), self.behind(step + 2));
             let send = call.send(self.next(), step, buffer, chunk(buffer.len(), self.size, out))?;

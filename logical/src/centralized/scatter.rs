@@ -1,7 +1,7 @@
 //! Scatter: everyone gets its block of one rank's buffer.
 
-use super::share::{block, check_blocks};
-use crate::{Buffer, Communicator, Error, Land, Result};
+use super::share::{block, check_blocks, free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -19,20 +19,25 @@ impl Communicator {
             ..Fingerprint::new(OperationKind::Scatter, mine.dtype(), mine.len())
         };
         let len = mine.len();
+        free_to_write(mine)?;
         if self.rank() != root {
-            self.begin(fingerprint)?.recv(root, 0, mine, 0..len, Land::Copy)?.await?;
-            return Ok(());
+            let body = async |call: &Call<'_>| call.recv(root, 0, mine, 0..len, Land::Copy)?.await.map(drop);
+            return self.operate(fingerprint, body).await;
         }
         let all =
             all.ok_or_else(|| Error::usage("the root of a scatter passed no buffer", "pass Some(all)"))?;
         check_blocks(mine, all, self.size())?;
-        let call = self.begin(fingerprint)?;
-        self.copy(all, block(len, root), mine, 0..len)?;
-        let others = (0..self.size()).filter(|rank| *rank != root);
-        let sends: Result<Vec<_>> = others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();
-        for send in sends? {
-            send.await?;
-        }
-        Ok(())
+        free_to_read(all)?;
+        self.operate(fingerprint, async |call| {
+            self.copy(all, block(len, root), mine, 0..len)?;
+            let others = (0..self.size()).filter(|rank| *rank != root);
+            let sends: Result<Vec<_>> =
+                others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();
+            for send in sends? {
+                send.await?;
+            }
+            Ok(())
+        })
+        .await
     }
 }

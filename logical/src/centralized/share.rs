@@ -40,11 +40,21 @@ pub(super) fn check_op(op: ReduceOp, dtype: DType) -> Result<()> {
     Err(Error::usage(format!("there is no mean of {dtype}"), "use a sum, or a float type"))
 }
 
+/// Whether a buffer can be read now. Asked before an operation is counted, so that a caller may try again.
+pub(crate) fn free_to_read(buffer: &Buffer) -> Result<()> {
+    buffer.read(0..buffer.len()).map(drop)
+}
+
+/// Whether a buffer can be written now; as [`free_to_read`].
+pub(crate) fn free_to_write(buffer: &Buffer) -> Result<()> {
+    buffer.write(0..buffer.len()).map(drop)
+}
+
 impl Communicator {
-    /// `range ← range ÷ n`.
+    /// `range ← range × (1 ÷ n)`.
     fn divide(&self, buffer: &Buffer, range: Range<usize>) -> Result<()> {
         let factor = 1.0 / self.size() as f64;
-        self.device().scale(buffer.dtype(), factor, &mut buffer.write(range)?)
+        self.device().scale(factor, &mut buffer.write(range)?)
     }
 
     /// Prepares a contribution: in 16 bits a mean is divided before summing, as the sum may not fit.

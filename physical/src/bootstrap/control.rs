@@ -6,25 +6,28 @@
 //! ```
 //!
 //! A stream that ends without a goodbye is a rank that died. The kernel ends it within milliseconds of a process's death,
-//! whatever its threads were doing. When rank 0 has left, nobody watches the others any more: deadlines still hold.
+//! whatever its threads were doing. Rank 0 stays for a second after it has finished, or until all others have; then nobody
+//! watches them any more: deadlines still hold.
 
 use super::join::Seats;
 use super::meeting::Stream;
 use super::message::{Incoming, Outgoing};
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::{Health, Reporter};
 use crate::transport::Bell;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const REPORT: usize = 0;
 const GOODBYE: usize = 1;
 const VERDICT: usize = 2;
 const LEFT: usize = 3;
 
+/// How long rank 0, when it has finished, still carries messages between the others.
+const LINGER: Duration = Duration::from_secs(1);
 /// How long one control message may take to write or to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -40,14 +43,14 @@ pub(crate) struct Control {
 }
 
 struct Line {
-    commands: Mutex<mpsc::Sender<Command>>,
+    commands: mpsc::Sender<Command>,
     bell: Doorbell,
 }
 
 impl Line {
     fn tell(&self, command: Command) {
         // A watcher that has ended has nobody left to tell.
-        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
+        let _ = self.commands.send(command);
         self.bell.ring();
     }
 }
@@ -62,7 +65,7 @@ impl Control {
     /// Starts watching over the streams that remained after the meeting.
     pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>) -> Result<Self> {
         let (sender, commands) = mpsc::channel();
-        let line = Arc::new(Line { commands: Mutex::new(sender), bell: Doorbell::new()? });
+        let line = Arc::new(Line { commands: sender, bell: Doorbell::new()? });
         health.set_reporter(Arc::clone(&line) as Arc<dyn Reporter>);
         let streams = match seats {
             Seats::Hub(streams) => streams,
@@ -111,9 +114,14 @@ impl Watch {
                     Command::Leave => return self.leave(),
                 }
             }
-            for peer in self.wait() {
-                self.hear(peer);
-            }
+            self.attend(None);
+        }
+    }
+
+    /// Waits, at most so long, and reads what has come.
+    fn attend(&mut self, at_most: Option<Duration>) {
+        for peer in self.wait(at_most) {
+            self.hear(peer);
         }
     }
 
@@ -122,11 +130,12 @@ impl Watch {
     }
 
     /// Sleeps until streams have something to read, and says which.
-    fn wait(&self) -> Vec<usize> {
+    fn wait(&self, at_most: Option<Duration>) -> Vec<usize> {
         let open = || self.streams.iter().enumerate().filter_map(|(at, s)| Some((at, s.as_ref()?)));
         let mut sources = vec![PollFd::new(&self.line.bell, PollFlags::IN)];
         sources.extend(open().map(|(_, stream)| PollFd::new(stream, PollFlags::IN)));
-        let _ = poll(&mut sources, None);
+        let timeout = at_most.map(timespec);
+        let _ = poll(&mut sources, timeout.as_ref());
         self.line.bell.hush();
         let ready = open().zip(&sources[1..]).filter(|(_, source)| !source.revents().is_empty());
         ready.map(|((peer, _), _)| peer).collect()
@@ -146,21 +155,21 @@ impl Watch {
         });
         match message {
             Ok((REPORT | VERDICT, culprit, cause)) => {
-                self.health.condemn(culprit, &cause);
-                self.pass_on(culprit, &cause);
+                // Only what is news, and only from the hub, or two sides would tell each other for ever.
+                if self.health.condemn(culprit, &cause) && self.is_hub() {
+                    self.pass_on(culprit, &cause);
+                }
             }
             Ok((GOODBYE | LEFT, rank, _)) => {
                 self.health.leave(rank);
-                if rank == peer {
-                    self.streams[peer] = None;
-                }
                 self.broadcast(&Outgoing::default().number(LEFT).number(rank));
             }
             Ok(_) | Err(_) => {
                 self.streams[peer] = None;
                 let cause = "died (its control connection ended)";
-                self.health.condemn(peer, cause);
-                self.pass_on(peer, cause);
+                if !self.health.has_left(peer) && self.health.condemn(peer, cause) {
+                    self.pass_on(peer, cause);
+                }
             }
         }
     }
@@ -186,6 +195,10 @@ impl Watch {
     fn leave(&mut self) {
         if self.is_hub() {
             self.broadcast(&Outgoing::default().number(LEFT).number(0));
+            let until = Instant::now() + LINGER;
+            while self.streams.iter().any(Option::is_some) && Instant::now() < until {
+                self.attend(Some(until.saturating_duration_since(Instant::now())));
+            }
         } else if let Some(hub) = &mut self.streams[0] {
             let _ = Outgoing::default().number(GOODBYE).send(hub);
         }

@@ -7,11 +7,14 @@
 //! caller → callee   MAGIC job:16 channel:u16 rank:u32
 //! ```
 
+use super::message::malformed;
+use super::{deadline, exhausted};
+use crate::doorbell::timespec;
 use crate::error::{Error, Result};
 use crate::health::Health;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,9 +23,11 @@ const MAGIC: &[u8; 8] = b"hexadata";
 const WORDS: usize = 8 + 16 + 2 + 4;
 
 /// How long a caller may take to say who it is.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Callers that have not yet said who they are; more wait in the listener's queue.
+const CROWD: usize = 64;
 /// How often a thread looks whether another one has put its connection aside, or the world has failed.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(10);
 
 /// Who is calling, and for which channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,74 +42,143 @@ impl Call {
         to.write_all(&[MAGIC.as_slice(), job, &self.channel.to_le_bytes(), &rank].concat())
     }
 
-    pub(crate) fn hear(job: &[u8; 16], from: &mut impl Read) -> io::Result<Self> {
-        let mut words = [0; WORDS];
-        from.read_exact(&mut words)?;
+    fn parse(job: &[u8; 16], words: &[u8; WORDS]) -> io::Result<Self> {
         let (head, tail) = words.split_at(24);
-        let [c0, c1, rank @ ..] = tail else { return Err(super::message::malformed()) };
+        let [c0, c1, rank @ ..] = tail else { return Err(malformed()) };
         if head != [MAGIC.as_slice(), job].concat() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not a caller of this job"));
         }
-        let rank = rank.try_into().map(u32::from_le_bytes).map_err(|_| super::message::malformed())?;
+        let rank = rank.try_into().map(u32::from_le_bytes).map_err(|_| malformed())?;
         Ok(Call { channel: u16::from_le_bytes([*c0, *c1]), rank: rank as usize })
     }
 }
 
-/// A non-blocking listener for data connections.
+/// A listener for data connections. Nothing here blocks.
 pub(crate) trait Accept: AsFd {
     type Connection;
 
-    /// The next caller that knows the job, or `WouldBlock`.
-    fn accept(&self, job: &[u8; 16]) -> io::Result<(Call, Self::Connection)>;
+    /// The next caller, or `WouldBlock`.
+    fn accept(&self) -> io::Result<Self::Connection>;
+
+    /// Reads what the caller says; 0 at its end.
+    fn hear(&self, connection: &mut Self::Connection, into: &mut [u8]) -> io::Result<usize>;
+}
+
+/// A caller that has not yet said who it is.
+struct Stranger<C> {
+    connection: C,
+    words: [u8; WORDS],
+    filled: usize,
+    since: Instant,
+}
+
+struct Hall<C> {
+    strangers: Vec<Stranger<C>>,
+    /// Connections for channels that are not open here yet.
+    aside: HashMap<Call, C>,
 }
 
 pub(crate) struct Doorway<A: Accept> {
     listener: A,
     job: [u8; 16],
-    /// Connections for channels that are not open here yet.
-    aside: Mutex<HashMap<Call, A::Connection>>,
+    hall: Mutex<Hall<A::Connection>>,
 }
 
 impl<A: Accept> Doorway<A> {
     pub(crate) fn new(listener: A, job: [u8; 16]) -> Self {
-        Doorway { listener, job, aside: Mutex::default() }
+        let hall = Mutex::new(Hall { strangers: Vec::new(), aside: HashMap::new() });
+        Doorway { listener, job, hall }
     }
 
     /// Waits for the connection of one caller.
     pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<A::Connection> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(connection) = self.look(call) {
-                return Ok(connection);
-            }
-            if let Some(verdict) = health.verdict() {
-                let what =
-                    format!("{} {}, while channel {} opened", verdict.culprit, verdict.cause, call.channel);
-                return Err(Error::setup(what, "start all ranks again"));
-            }
-            if Instant::now() > deadline {
-                let what = format!(
-                    "{} did not open channel {} within {limit:?}",
-                    health.peers()[call.rank],
-                    call.channel
-                );
-                return Err(Error::setup(what, "all ranks must open the same channels"));
-            }
-            let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
-            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&tick));
-        }
+        let wait = Wait { peer: call.rank, channel: call.channel, limit, health };
+        wait.until(&self.listener, || self.look(call))
     }
 
-    /// Takes what is there, and keeps the wanted connection.
-    fn look(&self, wanted: Call) -> Option<A::Connection> {
-        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
-        while !aside.contains_key(&wanted) {
-            match self.listener.accept(&self.job) {
-                Ok((call, connection)) => drop(aside.insert(call, connection)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+    /// Lets in who has come, and finds the wanted connection.
+    fn look(&self, wanted: Call) -> io::Result<Option<A::Connection>> {
+        let hall = &mut *self.hall.lock().unwrap_or_else(PoisonError::into_inner);
+        while hall.strangers.len() < CROWD {
+            match self.listener.accept() {
+                Ok(connection) => {
+                    let (words, filled, since) = ([0; WORDS], 0, Instant::now());
+                    hall.strangers.push(Stranger { connection, words, filled, since });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if exhausted(&error) => return Err(error),
                 Err(error) => tracing::warn!("turned a data connection away: {error}"),
             }
         }
-        aside.remove(&wanted)
+        for stranger in std::mem::take(&mut hall.strangers) {
+            match self.introduce(stranger) {
+                Ok(Introduced::Caller(call, connection)) => drop(hall.aside.insert(call, connection)),
+                Ok(Introduced::NotYet(stranger)) => hall.strangers.push(stranger),
+                Err(error) => tracing::warn!("turned a data connection away: {error}"),
+            }
+        }
+        Ok(hall.aside.remove(&wanted))
+    }
+
+    fn introduce(&self, mut stranger: Stranger<A::Connection>) -> io::Result<Introduced<A::Connection>> {
+        while stranger.filled < WORDS {
+            match self.listener.hear(&mut stranger.connection, &mut stranger.words[stranger.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => stranger.filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) if stranger.since.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => return Ok(Introduced::NotYet(stranger)),
+            }
+        }
+        Ok(Introduced::Caller(Call::parse(&self.job, &stranger.words)?, stranger.connection))
+    }
+}
+
+enum Introduced<C> {
+    Caller(Call, C),
+    NotYet(Stranger<C>),
+}
+
+/// What a thread that opens a channel waits for.
+pub(crate) struct Wait<'a> {
+    pub(crate) peer: usize,
+    pub(crate) channel: u16,
+    pub(crate) limit: Duration,
+    pub(crate) health: &'a Health,
+}
+
+impl Wait<'_> {
+    /// Looks again and again, whenever `source` may be ready, until something is found, the peer is known not to come, or
+    /// the limit is over.
+    pub(crate) fn until<T>(
+        &self,
+        source: &impl AsFd,
+        mut look: impl FnMut() -> io::Result<Option<T>>,
+    ) -> Result<T> {
+        let Wait { peer, channel, limit, health } = self;
+        let deadline = deadline(*limit);
+        let who = &health.peers()[*peer];
+        let refused = |what: String| Err(Error::setup(what, "all ranks must open the same channels"));
+        loop {
+            // Asked first: whoever left has called before.
+            let left = health.has_left(*peer);
+            let found = look().map_err(|cause| {
+                let remedy = "raise the limit of open files (ulimit -n), or see why that process ended";
+                Error::system(format!("open channel {channel} with {who}"), cause, remedy)
+            })?;
+            match found {
+                Some(found) => return Ok(found),
+                None if left => return refused(format!("{who} finished without opening channel {channel}")),
+                None if health.verdict().is_some() => {
+                    return refused(format!("channel {channel} was given up"));
+                }
+                None if Instant::now() > deadline => {
+                    return refused(format!("{who} did not open channel {channel} within {limit:?}"));
+                }
+                None => {}
+            }
+            let _ = poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&timespec(TICK)));
+        }
     }
 }

@@ -8,23 +8,26 @@
 //!                 | REFUSED:u32 reason:text     at the deadline, naming who is missing
 //! ```
 
+use super::deadline;
+use super::exhausted;
 use super::handshake::{approach, random, receive};
 use super::meeting::{Listener, Stream};
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::{Bell, TransportKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 const REFUSED: usize = 0;
 const ROSTER: usize = 1;
 
-/// How long one newcomer may take over its handshake; longer is a port scan.
+/// How long a newcomer may take over one step of its handshake; longer is a port scan.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a newcomer waits for rank 0's greeting before it tries again: something else may listen there.
 const GREETING: Duration = Duration::from_secs(2);
@@ -124,7 +127,7 @@ pub(crate) fn lead(
     secret: &[u8],
     limit: Duration,
 ) -> Result<(Roster, Seats)> {
-    let deadline = Instant::now() + limit;
+    let deadline = deadline(limit);
     let size = mine.size;
     let mut cards: Vec<Option<Card>> = vec![None; size];
     let mut seats: Vec<Option<Stream>> = (0..size).map(|_| None).collect();
@@ -132,11 +135,16 @@ pub(crate) fn lead(
     let door = Door::open(listener, secret)?;
     let mut present = 1;
     while present < size {
-        let Ok((card, mut stream)) =
-            door.newcomers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        else {
-            return Err(absent(&cards, &mut seats, limit));
-        };
+        let (card, mut stream) =
+            match door.newcomers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(newcomer) => newcomer,
+                Err(RecvTimeoutError::Timeout) => return Err(absent(&cards, &mut seats, limit)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let remedy =
+                        "see the warnings above; raise the limits of open files and threads (ulimit -n, -u)";
+                    return Err(Error::setup("rank 0 cannot accept connections any more", remedy));
+                }
+            };
         let taken = cards.get(card.rank).and_then(Option::as_ref);
         let objection = mine.objection(&card).or_else(|| {
             taken.map(|first| {
@@ -155,7 +163,7 @@ pub(crate) fn lead(
     drop(door);
     let job = random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
     let roster = Roster { job, cards: cards.into_iter().flatten().collect() };
-    announce(&roster, &mut seats)?;
+    announce(&roster, &mut seats);
     Ok((roster, Seats::Hub(seats)))
 }
 
@@ -173,18 +181,11 @@ fn absent(cards: &[Option<Card>], seats: &mut [Option<Stream>], limit: Duration)
     Error::setup(what, "see whether these processes started and can reach rank 0's address")
 }
 
-fn announce(roster: &Roster, seats: &mut [Option<Stream>]) -> Result<()> {
+fn announce(roster: &Roster, seats: &mut [Option<Stream>]) {
     let head = Outgoing::default().number(ROSTER).bytes(&roster.job);
     let message = roster.cards.iter().fold(head, |message, card| card.write(message));
-    for (rank, seat) in seats.iter_mut().enumerate() {
-        let Some(stream) = seat else { continue };
-        message.send(stream).map_err(|cause| {
-            let Card { host, pid, .. } = &roster.cards[rank];
-            let doing = format!("tell rank {rank} ({host}, pid {pid}) that everyone has joined");
-            Error::system(doing, cause, "see why that process ended")
-        })?;
-    }
-    Ok(())
+    // A rank that has died meanwhile is found by whoever watches the control connections, and named to all.
+    seats.iter_mut().flatten().for_each(|stream| drop(message.send(stream)));
 }
 
 /// Accepts and checks newcomers on threads of its own, so that a silent stranger delays nobody.
@@ -227,22 +228,37 @@ fn attend(
 ) {
     let inside = Arc::new(AtomicUsize::new(0));
     while !closed.load(Ordering::Acquire) {
-        let mut sources = [PollFd::new(bell, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        let _ = poll(&mut sources, None);
-        let Ok(stream) = listener.accept() else { continue };
-        if inside.fetch_add(1, Ordering::AcqRel) >= CROWD {
-            inside.fetch_sub(1, Ordering::AcqRel);
+        let mut sources = vec![PollFd::new(bell, PollFlags::IN)];
+        let full = inside.load(Ordering::Acquire) >= CROWD;
+        if !full {
+            sources.push(PollFd::new(listener, PollFlags::IN));
+        }
+        let _ = poll(&mut sources, full.then(|| timespec(RETRY)).as_ref());
+        if full {
             continue;
         }
+        let stream = match listener.accept() {
+            Ok(stream) => stream,
+            Err(error) if exhausted(&error) => {
+                tracing::warn!("rank 0 cannot accept connections: {error}");
+                return;
+            }
+            Err(_) => continue,
+        };
+        inside.fetch_add(1, Ordering::AcqRel);
         let (secret, newcomers, inside) = (secret.to_vec(), newcomers.clone(), Arc::clone(&inside));
-        std::thread::spawn(move || {
+        let handshake = move || {
             match check(stream, &secret) {
                 // The meeting may be over.
                 Ok(newcomer) => drop(newcomers.send(newcomer)),
                 Err(reason) => tracing::warn!("turned a connection away: {reason}"),
             }
             inside.fetch_sub(1, Ordering::AcqRel);
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(handshake) {
+            tracing::warn!("rank 0 cannot start a thread: {error}");
+            return;
+        }
     }
 }
 
@@ -255,7 +271,7 @@ fn check(mut stream: Stream, secret: &[u8]) -> io::Result<(Card, Stream)> {
 
 /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later.
 pub(crate) fn arrive(placement: &Placement, limit: Duration) -> Result<Stream> {
-    let deadline = Instant::now() + limit;
+    let deadline = deadline(limit);
     let mut attempt = 0;
     loop {
         let patience = GREETING.min(deadline.saturating_duration_since(Instant::now()));
@@ -286,7 +302,7 @@ pub(crate) fn attend_as_member(mut stream: Stream, mine: &Card, limit: Duration)
         Error::system(doing, cause, "see what rank 0 says: it may have ended")
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
-    stream.set_patience(limit + HANDSHAKE).map_err(failed)?;
+    stream.set_patience(limit.saturating_add(HANDSHAKE)).map_err(failed)?;
     mine.write(Outgoing::default()).send(&mut stream).map_err(failed)?;
     let mut answer = Incoming::receive(&mut stream).map_err(failed)?;
     match answer.number().map_err(failed)? {

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Address at which rank 0 waits for the others.
@@ -25,20 +26,28 @@ pub enum Meeting {
     /// An abstract unix socket: no file, gone with its process, reachable on this host only.
     Local(String),
     /// A socket that the launcher has bound already and handed to rank 0.
-    Inherited {
-        /// The descriptor in rank 0.
-        descriptor: RawFd,
-        /// The address that it is bound to, as the other ranks know it.
-        host: String,
-        /// Its port.
-        port: u16,
-    },
+    Inherited(Inherited),
+}
+
+/// An open file that a launcher left for this process, and the address at which it listens. Only
+/// [`Placement::from_env`](super::Placement::from_env) makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    descriptor: RawFd,
+    host: String,
+    port: u16,
+}
+
+impl Inherited {
+    pub(super) fn new(descriptor: RawFd, host: String, port: u16) -> Self {
+        Inherited { descriptor, host, port }
+    }
 }
 
 impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Meeting::Tcp { host, port, .. } | Meeting::Inherited { host, port, .. } => {
+            Meeting::Tcp { host, port, .. } | Meeting::Inherited(Inherited { host, port, .. }) => {
                 write!(f, "{host}:{port}")
             }
             Meeting::Local(name) => write!(f, "unix socket @{name}"),
@@ -176,7 +185,9 @@ impl Meeting {
             Meeting::Local(name) => {
                 abstract_address(name).and_then(|addr| UnixListener::bind_addr(&addr)).map(Listener::Local)
             }
-            Meeting::Inherited { descriptor, port, .. } => inherit(*descriptor, *port).map(Listener::Tcp),
+            Meeting::Inherited(Inherited { descriptor, port, .. }) => {
+                inherit(*descriptor, *port).map(Listener::Tcp)
+            }
         };
         let listener = bound.and_then(|listener| {
             rustix::io::ioctl_fionbio(&listener, true)?;
@@ -199,7 +210,7 @@ impl Meeting {
                 let port = if *agent && attempt % 2 == 1 { port.wrapping_add(1) } else { *port };
                 connect(host, port, patience)
             }
-            Meeting::Inherited { host, port, .. } => connect(host, *port, patience),
+            Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience),
             Meeting::Local(name) => {
                 let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
                 same_user(&stream)?;
@@ -219,7 +230,18 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
-    TcpListener::bind(&*addresses(host, port)?)
+    let addresses = addresses(host, port)?;
+    if addresses.iter().any(|address| address.ip().is_unspecified()) {
+        let what = format!("{host} names no interface at which other ranks could find this one");
+        return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
+    }
+    if host != "localhost"
+        && host.parse::<IpAddr>().is_err()
+        && addresses.iter().all(|a| a.ip().is_loopback())
+    {
+        tracing::warn!("{host} is a loopback address on its own host: ranks on other hosts cannot reach it");
+    }
+    TcpListener::bind(&*addresses)
 }
 
 fn connect(host: &str, port: u16, patience: Duration) -> io::Result<Stream> {
@@ -240,12 +262,19 @@ fn connect(host: &str, port: u16, patience: Duration) -> io::Result<Stream> {
     Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Takes over a socket that the launcher left open for this process.
+/// Takes over a socket that the launcher left open for this process. It can be taken once.
 fn inherit(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
     let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
-    // SAFETY: borrowed only for the checks below; a closed descriptor fails them with EBADF.
+    if descriptor <= 2 {
+        return Err(refused("HEXAGRAM_LISTEN_FD is not a descriptor above 2"));
+    }
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Err(refused("HEXAGRAM_LISTEN_FD was used by an earlier world of this process"));
+    }
+    // SAFETY: not -1, and borrowed only for the checks below; a closed descriptor fails them with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    if descriptor <= 2 || !sockopt::socket_acceptconn(borrowed)? {
+    if !sockopt::socket_acceptconn(borrowed)? {
         return Err(refused("HEXAGRAM_LISTEN_FD is not a listening socket"));
     }
     let address = rustix::net::getsockname(borrowed)?;
@@ -253,7 +282,7 @@ fn inherit(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
         return Err(refused("HEXAGRAM_LISTEN_FD and HEXAGRAM_ADDR name different ports"));
     }
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: a listening socket at the address that the launcher announced, opened for this process and owned by
-    // nothing else in it.
+    // SAFETY: a listening socket at the address that the launcher announced, opened for this process, and taken by
+    // nobody before.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }

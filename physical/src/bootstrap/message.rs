@@ -8,8 +8,8 @@
 
 use std::io::{self, Read, Write};
 
-/// Longest message: a roster of a few thousand ranks.
-const CAP: usize = 1 << 20;
+/// Longest message: the roster of as many ranks as a job may have.
+const CAP: usize = 16 << 20;
 /// Longest text that is kept; the rest of it is cut.
 const TEXT_CAP: usize = 1000;
 

@@ -15,6 +15,22 @@ mod tests;
 mod variables;
 
 pub(crate) use handshake::random;
-pub use meeting::Meeting;
+pub use meeting::{Inherited, Meeting};
 pub(crate) use meeting::{Listener, Stream, abstract_address, same_user};
 pub use variables::{Launcher, Placement};
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// When `limit` will be over; a limit beyond any job's life is as good as none.
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + limit.min(LONGEST)
+}
+
+/// Whether a listener failed for want of descriptors or memory, which trying again does not mend.
+pub(crate) fn exhausted(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS].contains(&errno))
+}

@@ -92,6 +92,7 @@ fn malformed_values_are_named() {
         let message = refusal(&[(name, value)]);
         assert!(message.contains(&format!("{name}={value}")), "{message}");
     }
+    assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "99999999")]).contains("WORLD_SIZE=99999999"));
     for address in ["nowhere", ":80", "host:", "host:0", "host:66000"] {
         let mut ours = OURS;
         ours[2].1 = address;
@@ -110,6 +111,8 @@ fn a_set_without_an_address_says_which_variable_is_missing() {
 fn an_unreadable_secret_is_an_error() {
     let with_secret = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/does/not/exist")]].concat();
     assert!(refusal(&with_secret).contains("/does/not/exist"));
+    let empty = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/dev/null")]].concat();
+    assert!(refusal(&empty).contains("is empty"));
 }
 
 /// Joins as one rank, with a deadline that tests can afford.

@@ -3,7 +3,7 @@
 //! Sets are tried in this order: hexagram's own, torchrun's, Open MPI's. The first complete one wins; a later set that
 //! says something else is mentioned; a set that contradicts itself is refused, whichever set wins.
 
-use super::meeting::Meeting;
+use super::meeting::{Inherited, Meeting};
 use crate::error::{Error, Result};
 use std::fmt;
 use std::fs;
@@ -47,6 +47,9 @@ pub struct Placement {
     /// Whose variables said so.
     pub launcher: Launcher,
 }
+
+/// Most ranks of one job.
+const MAX_SIZE: usize = 1 << 16;
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -129,18 +132,16 @@ impl Set {
             }
             return Ok(None);
         };
+        if size > MAX_SIZE {
+            let what = format!("{}={size} is beyond any cluster", names[1]);
+            return Err(Error::setup(what, format!("use at most {MAX_SIZE} ranks")));
+        }
         Ok(Some(Set { launcher, rank, size, local: local_rank.zip(local_size) }))
     }
 
     fn place(self, get: Lookup<'_>) -> Result<Placement> {
         let meeting = self.meeting(get)?;
-        let secret = match get("HEXAGRAM_SECRET_FILE") {
-            Some(path) => fs::read(&path).map_err(|cause| {
-                let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
-                Error::system(doing, cause, "give the path of a file that this user can read")
-            })?,
-            None => Vec::new(),
-        };
+        let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_secret(&path))?;
         let Set { launcher, rank, size, local } = self;
         let (local_rank, local_size) = local.unwrap_or((rank, size));
         Ok(Placement { rank, size, local_rank, local_size, meeting, secret, launcher })
@@ -150,10 +151,10 @@ impl Set {
         let Set { launcher, rank, size, local } = self;
         if let Some(address) = get("HEXAGRAM_ADDR") {
             let (host, port) = host_and_port(&address)?;
-            let descriptor = number("HEXAGRAM_LISTEN_FD", get)?;
+            let descriptor = number("HEXAGRAM_LISTEN_FD", get)?.map(i32::try_from);
             return match descriptor {
-                Some(descriptor) if *launcher == Launcher::Hexagram && *rank == 0 => {
-                    Ok(Meeting::Inherited { descriptor: descriptor as i32, host, port })
+                Some(Ok(descriptor)) if *launcher == Launcher::Hexagram && *rank == 0 => {
+                    Ok(Meeting::Inherited(Inherited::new(descriptor, host, port)))
                 }
                 _ => Ok(Meeting::Tcp { host, port, agent: false }),
             };
@@ -181,6 +182,18 @@ impl Set {
             )),
         }
     }
+}
+
+fn read_secret(path: &str) -> Result<Vec<u8>> {
+    let secret = fs::read(path).map_err(|cause| {
+        let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
+        Error::system(doing, cause, "give the path of a file that this user can read")
+    })?;
+    if secret.is_empty() {
+        let what = format!("the job's secret in {path} (HEXAGRAM_SECRET_FILE) is empty");
+        return Err(Error::setup(what, "write some random bytes into it, the same for all ranks"));
+    }
+    Ok(secret)
 }
 
 fn number(name: &str, get: Lookup<'_>) -> Result<Option<usize>> {

@@ -26,7 +26,9 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
 pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     match dtype {
         DType::F64 => bytemuck::cast_slice_mut::<_, f64>(to).iter_mut().for_each(|x| *x *= factor),
-        DType::F32 => bytemuck::cast_slice_mut::<_, f32>(to).iter_mut().for_each(|x| *x *= factor as f32),
+        DType::F32 => bytemuck::cast_slice_mut::<_, f32>(to)
+            .iter_mut()
+            .for_each(|x| *x = (f64::from(*x) * factor) as f32),
         DType::F16 => scale_halves::<f16>(factor as f32, to),
         DType::BF16 => scale_halves::<bf16>(factor as f32, to),
         DType::U8 | DType::I32 | DType::I64 => {}

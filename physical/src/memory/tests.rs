@@ -37,9 +37,9 @@ fn readers_share_and_writers_exclude() {
     assert!(matches!(buffer.host::<i32>(), Err(Error::Busy { .. })));
     drop((first, second, apart));
     assert_eq!(&*buffer.host::<i32>().unwrap(), [1, 2, 3, 9]);
-    let open = buffer.host_mut::<i32>().unwrap();
-    assert!(matches!(buffer.read(0..1), Err(Error::Busy { .. })));
-    drop(open);
+    let reading = buffer.read(0..1).unwrap();
+    assert!(matches!(buffer.host_mut::<i32>(), Err(Error::Busy { .. })));
+    drop(reading);
     assert!(buffer.read(0..1).is_ok());
 }
 

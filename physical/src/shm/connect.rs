@@ -1,13 +1,13 @@
 //! Connects processes of one host: each pair exchanges its segments over a unix socket, the higher rank calling.
 //!
 //! ```text
-//! caller → callee   a byte that carries the caller's segment, call
+//! caller → callee   call, whose first byte carries the caller's segment
 //! callee → caller   a byte that carries the callee's segment
 //! ```
 
 use super::endpoint::ShmWire;
 use super::link::Segment;
-use crate::bootstrap::doorway::{Accept, Call, Doorway, PATIENCE};
+use crate::bootstrap::doorway::{Accept, Call, Doorway, Wait};
 use crate::bootstrap::join::Roster;
 use crate::bootstrap::{abstract_address, random, same_user};
 use crate::error::{Error, Result};
@@ -15,6 +15,7 @@ use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -59,47 +60,62 @@ impl AsFd for ShmDoor {
     }
 }
 
-impl Accept for ShmDoor {
-    /// The stream on which the caller waits for this rank's segment, and the caller's segment.
-    type Connection = (UnixStream, OwnedFd);
+/// A caller, and its segment once that has arrived.
+pub(crate) struct Caller {
+    stream: UnixStream,
+    segment: Option<OwnedFd>,
+}
 
-    fn accept(&self, job: &[u8; 16]) -> io::Result<(Call, Self::Connection)> {
-        let (mut stream, _) = self.listener.accept()?;
-        stream.set_nonblocking(false)?;
+impl Accept for ShmDoor {
+    type Connection = Caller;
+
+    fn accept(&self) -> io::Result<Caller> {
+        let (stream, _) = self.listener.accept()?;
         same_user(&stream)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let introduce = |stream: &mut UnixStream| {
-            let file = receive_file(stream)?;
-            Ok((Call::hear(job, stream)?, file))
-        };
-        let (call, file) = introduce(&mut stream).map_err(|error: io::Error| match error.kind() {
-            // A silent caller is its own fault, and not an empty queue.
-            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-            _ => error,
-        })?;
-        Ok((call, (stream, file)))
+        stream.set_nonblocking(true)?;
+        Ok(Caller { stream, segment: None })
+    }
+
+    fn hear(&self, caller: &mut Caller, into: &mut [u8]) -> io::Result<usize> {
+        let (bytes, file) = receive(&caller.stream, into)?;
+        caller.segment = file.or(caller.segment.take());
+        Ok(bytes)
     }
 }
 
-fn send_file(stream: &UnixStream, file: &OwnedFd) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+/// Sends bytes, the first of which carries a file.
+fn send(stream: &UnixStream, bytes: &[u8], file: &OwnedFd) -> io::Result<()> {
     let files = [file.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
+    let sent = retry_on_intr(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
+    if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
-fn receive_file(stream: &UnixStream) -> io::Result<OwnedFd> {
+/// Receives what there is, and the file that came with it.
+fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut into = [IoSliceMut::new(into)];
+    let received = retry_on_intr(|| recvmsg(stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
     let file = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    file.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no segment was handed over"))
+    Ok((received.bytes, file))
+}
+
+/// The segment that a callee answers with; `None` while it has not.
+fn receive_answer(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    match receive(stream, &mut [0]) {
+        Ok((_, Some(file))) => Ok(Some(file)),
+        Ok((_, None)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) struct ShmFabric {
@@ -129,21 +145,24 @@ impl ShmFabric {
             let doing = format!("exchange shared memory with {}", self.health.peers()[peer]);
             Error::system(doing, cause, "see whether that process is alive")
         };
+        let call = Call { channel, rank: self.rank.max(peer) };
         if peer > self.rank {
-            let call = Call { channel, rank: peer };
-            let (stream, theirs) = self.doorway.await_call(call, self.limit, &self.health)?;
-            send_file(&stream, mine).map_err(failed)?;
-            return Ok(theirs);
+            let caller = self.doorway.await_call(call, self.limit, &self.health)?;
+            send(&caller.stream, &[0], mine).map_err(failed)?;
+            return caller.segment.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()));
         }
-        let call = || {
-            let mut stream = UnixStream::connect_addr(&abstract_address(&self.roster.cards[peer].data)?)?;
+        let introduce = || {
+            let stream = UnixStream::connect_addr(&abstract_address(&self.roster.cards[peer].data)?)?;
             same_user(&stream)?;
-            stream.set_read_timeout(Some(self.limit))?;
-            send_file(&stream, mine)?;
-            Call { channel, rank: self.rank }.say(&self.roster.job, &mut stream)?;
-            receive_file(&stream)
+            let mut words = Vec::new();
+            call.say(&self.roster.job, &mut words)?;
+            send(&stream, &words, mine)?;
+            stream.set_nonblocking(true)?;
+            Ok(stream)
         };
-        call().map_err(failed)
+        let stream = introduce().map_err(failed)?;
+        let wait = Wait { peer, channel, limit: self.limit, health: &self.health };
+        wait.until(&stream, || receive_answer(&stream))
     }
 }
 

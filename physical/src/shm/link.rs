@@ -8,6 +8,7 @@
 //! `head` and `tail` count bytes since the beginning; the reader advances `head`, the writer `tail`. A writer that finds
 //! no room raises `blocked`, and the reader who makes room rings the writer's doorbell.
 
+use crate::doorbell::timespec;
 use crate::error::{Error, Result};
 use crate::transport::Bell;
 use memmap2::{MmapOptions, MmapRaw};
@@ -101,10 +102,7 @@ impl Segment {
 
     /// Sleeps unless the count differs from `heard`, until it does or the time is over.
     pub(super) fn sleep(&self, heard: u32, at_most: Duration) {
-        let timeout = rustix::thread::Timespec {
-            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: at_most.subsec_nanos().into(),
-        };
+        let timeout = timespec(at_most);
         self.word(SLEEPING).store(1, Ordering::SeqCst);
         // Whatever ends the wait, the caller looks for work and may come back: no outcome is an error.
         let _ = futex::wait(self.word(BELL), futex::Flags::empty(), heard, Some(&timeout));

@@ -2,7 +2,7 @@
 
 use super::frame::{HEADER_BYTES, Header};
 use super::inbox::{Event, Inbox, Sink};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -42,8 +42,8 @@ struct Link {
     inbox: Inbox,
     /// Nothing more can be written; what the peer wrote before may still be read.
     broken: bool,
-    /// Nothing more can be read.
-    ended: bool,
+    /// Nothing more can be read, and why.
+    ended: Option<String>,
 }
 
 struct State<W> {
@@ -57,7 +57,7 @@ struct State<W> {
 impl<W: Wire> StreamEndpoint<W> {
     pub(crate) fn new(identity: Identity, wire: W) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
-        let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: false };
+        let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
         let links = (0..identity.size).map(link).collect();
         let (tickets, matcher) = (Tickets::default(), Matcher::default());
         let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING] };
@@ -133,8 +133,9 @@ impl<W: Wire> StreamEndpoint<W> {
         if links[peer].outbox.is_empty() || links[peer].broken {
             return false;
         }
-        let result = links[peer].outbox.flush(wire, peer, |sent| {
-            tickets.finish(sent.ticket, Ok(Got { peer, bytes: sent.bytes }));
+        let result = links[peer].outbox.flush(wire, peer, |sent| match sent {
+            Sent::Partly(ticket, bytes) => tickets.advance(ticket, bytes),
+            Sent::Wholly(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
         });
         // A stream that cannot be written is a suspicion; the verdict, or a grace, decides about the rank.
         result.unwrap_or_else(|_| {
@@ -147,19 +148,31 @@ impl<W: Wire> StreamEndpoint<W> {
     fn fill(&self, state: &mut State<W>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
-            match self.read(state, peer) {
-                Ok(Read::Bytes(_)) => moved = true,
-                Ok(Read::Nothing) => break,
-                Ok(Read::End) | Err(_) => {
-                    state.links[peer].ended = true;
-                    break;
+            let ended = match self.read(state, peer) {
+                Ok(Read::Bytes(_)) => {
+                    moved = true;
+                    continue;
                 }
-            }
+                Ok(Read::Nothing) => break,
+                Ok(Read::End) => "closed its connection".to_owned(),
+                Err(error) => format!("cannot be reached any more ({error})"),
+            };
+            state.links[peer].ended.get_or_insert(ended);
+            break;
         }
         moved
     }
 
     fn read(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
+        let landing = state.links[peer].inbox.ticket();
+        let read = self.read_once(state, peer)?;
+        if let (Some(ticket), Read::Bytes(bytes)) = (landing, read) {
+            state.tickets.advance(ticket, bytes);
+        }
+        Ok(read)
+    }
+
+    fn read_once(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
         let State { wire, links, .. } = state;
         if let Some(direct) = links[peer].inbox.direct() {
             let read = wire.read(peer, direct)?;
@@ -173,7 +186,7 @@ impl<W: Wire> StreamEndpoint<W> {
         let read = state.wire.read(peer, &mut staging);
         if let Ok(Read::Bytes(bytes)) = read {
             let mut bytes = &staging[..bytes];
-            while !bytes.is_empty() {
+            while !bytes.is_empty() && state.links[peer].ended.is_none() {
                 let event = state.links[peer].inbox.push(&mut bytes);
                 self.handle(state, peer, event);
             }
@@ -191,9 +204,9 @@ impl<W: Wire> StreamEndpoint<W> {
                 }
                 Event::Closed(label, sink) => self.close(state, peer, label, sink),
                 Event::Damaged => {
-                    state.links[peer].ended = true;
-                    state.links[peer].inbox = Inbox::new();
-                    self.identity.health.blame(peer, "sent bytes that are not hexagram's");
+                    let cause = "sent bytes that are not hexagram's";
+                    state.links[peer].ended = Some(cause.to_owned());
+                    self.identity.health.blame(peer, cause);
                 }
             }
         }
@@ -275,7 +288,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
         let state = &mut *self.state.borrow_mut();
         let mut moved = false;
         for peer in self.peers() {
-            if !state.links[peer].ended {
+            if state.links[peer].ended.is_none() {
                 moved |= self.flush(state, peer);
                 moved |= self.fill(state, peer);
             }
@@ -290,7 +303,11 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
         wire.park(&unsent, at_most);
     }
 
-    fn ended(&self, peer: usize) -> bool {
-        self.state.borrow().links[peer].ended
+    fn ended(&self, peer: usize) -> Option<String> {
+        self.state.borrow().links[peer].ended.clone()
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        self.state.borrow_mut().tickets.moved(ticket)
     }
 }

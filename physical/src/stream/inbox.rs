@@ -100,6 +100,14 @@ impl Inbox {
         }
     }
 
+    /// The receive into which bytes are landing.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match &self.state {
+            State::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
+            _ => None,
+        }
+    }
+
     /// Stops landing into the view of a cancelled receive.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         if let State::Payload { sink, .. } = &mut self.state

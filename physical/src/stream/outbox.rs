@@ -9,15 +9,27 @@ use std::io::{self, IoSlice};
 
 enum Payload {
     View(ReadView),
-    /// The rest of a frame whose sender gave up when half of it was written: a stream cannot take bytes back.
-    Orphan(Vec<u8>),
+    /// The rest of a payload whose sender gave up when half of it was written: a stream cannot take bytes back.
+    Orphan {
+        /// Bytes before the rest.
+        gone: usize,
+        rest: Vec<u8>,
+    },
 }
 
 impl Payload {
-    fn bytes(&self) -> &[u8] {
+    fn len(&self) -> usize {
         match self {
-            Payload::View(view) => view.bytes(),
-            Payload::Orphan(bytes) => bytes,
+            Payload::View(view) => view.bytes().len(),
+            Payload::Orphan { gone, rest } => gone + rest.len(),
+        }
+    }
+
+    /// What follows the first `written` bytes.
+    fn after(&self, written: usize) -> &[u8] {
+        match self {
+            Payload::View(view) => &view.bytes()[written..],
+            Payload::Orphan { gone, rest } => &rest[written - gone..],
         }
     }
 }
@@ -33,10 +45,12 @@ struct Frame {
 /// Frames written at once, at most.
 const BATCH: usize = 16;
 
-/// A send that is wholly written.
-pub(super) struct Sent {
-    pub(super) ticket: Ticket,
-    pub(super) bytes: usize,
+/// What became of a send.
+pub(super) enum Sent {
+    /// So many more bytes of it are written.
+    Partly(Ticket, usize),
+    /// All of it is; the payload had so many bytes.
+    Wholly(Ticket, usize),
 }
 
 #[derive(Default)]
@@ -54,7 +68,7 @@ impl Outbox {
         self.frames.is_empty()
     }
 
-    /// Writes what fits; reports each frame that is done. Whether anything moved.
+    /// Writes what fits; reports what moved. Whether anything moved.
     pub(super) fn flush(
         &mut self,
         wire: &mut impl Wire,
@@ -69,14 +83,15 @@ impl Outbox {
             }
             moved = true;
             while let Some(frame) = self.frames.front_mut() {
-                let bytes = frame.payload.bytes().len();
+                let bytes = frame.payload.len();
                 let missing = HEADER_BYTES + bytes - frame.written;
                 if written < missing {
                     frame.written += written;
+                    sent(Sent::Partly(frame.ticket, written));
                     break;
                 }
                 written -= missing;
-                sent(Sent { ticket: frame.ticket, bytes });
+                sent(Sent::Wholly(frame.ticket, bytes));
                 self.frames.pop_front();
             }
         }
@@ -87,7 +102,7 @@ impl Outbox {
         let mut parts = Vec::with_capacity(2 * self.frames.len().min(BATCH));
         for frame in self.frames.iter().take(BATCH) {
             let header = &frame.header[frame.written.min(HEADER_BYTES)..];
-            let payload = &frame.payload.bytes()[frame.written.saturating_sub(HEADER_BYTES)..];
+            let payload = frame.payload.after(frame.written.saturating_sub(HEADER_BYTES));
             parts.extend([header, payload].into_iter().filter(|part| !part.is_empty()).map(IoSlice::new));
         }
         parts
@@ -97,7 +112,8 @@ impl Outbox {
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.frames.retain_mut(|frame| {
             if frame.ticket == ticket && frame.written > 0 {
-                frame.payload = Payload::Orphan(frame.payload.bytes().to_vec());
+                let gone = frame.written.saturating_sub(HEADER_BYTES);
+                frame.payload = Payload::Orphan { gone, rest: frame.payload.after(gone).to_vec() };
             }
             frame.ticket != ticket || frame.written > 0
         });

@@ -2,7 +2,7 @@
 
 use super::endpoint::TcpWire;
 use super::link::Link;
-use crate::bootstrap::doorway::{Accept, Call, Doorway, PATIENCE};
+use crate::bootstrap::doorway::{Accept, Call, Doorway};
 use crate::bootstrap::join::Roster;
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -47,16 +47,14 @@ impl AsFd for TcpDoor {
 impl Accept for TcpDoor {
     type Connection = TcpStream;
 
-    fn accept(&self, job: &[u8; 16]) -> io::Result<(Call, TcpStream)> {
-        let (mut stream, _) = self.0.accept()?;
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let call = Call::hear(job, &mut stream).map_err(|error| match error.kind() {
-            // A silent caller is its own fault, and not an empty queue.
-            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-            _ => error,
-        })?;
-        Ok((call, stream))
+    fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.0.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    fn hear(&self, connection: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+        connection.read(into)
     }
 }
 

@@ -1,9 +1,9 @@
 //! One rank's end of its sockets, and the place where it sleeps: `poll` on all of them and a doorbell.
 
 use super::link::Link;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, timespec};
 use crate::stream::{Read, Wire};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,12 +46,8 @@ impl Wire for TcpWire {
             let room = if unsent.contains(&peer) { PollFlags::OUT } else { PollFlags::empty() };
             sources.push(PollFd::new(link, PollFlags::IN | room));
         }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: at_most.subsec_nanos().into(),
-        };
         // An interrupted or refused poll is an early return: the caller looks for work and may come back.
-        let _ = poll(&mut sources, Some(&timeout));
+        let _ = poll(&mut sources, Some(&timespec(at_most)));
         self.bell.hush();
     }
 }
