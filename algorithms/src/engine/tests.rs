@@ -336,7 +336,9 @@ fn a_plugins_error_reaches_the_training_loop_of_every_rank() {
             }
             Ok(0)
         });
-        assert_eq!(steps.unwrap(), [2, 2, 2], "{transport}");
+        // The verdict may find another rank at the end of the step before.
+        let steps = steps.unwrap();
+        assert!(steps[1] == 2 && steps.iter().all(|step| (1..=2).contains(step)), "{transport}: {steps:?}");
     }
 }
 
