@@ -363,9 +363,11 @@ fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
 fn a_failure_is_told_once_and_the_end_is_prompt() {
     // With verdicts echoed to and fro, the control threads of a larger world would be stuck in each other's writes.
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let open = std::sync::Barrier::new(8);
         spawn(transport, 8, |world| {
             let health = world.health().clone();
             let end = End::new(world);
+            open.wait();
             if end.rank() == 5 {
                 health.give_up("gave up on purpose");
             }
