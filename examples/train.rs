@@ -18,6 +18,7 @@ use hexagram_examples::plot::Plot;
 use hexagram_examples::progress::{Progress, note, say};
 use hexagram_examples::report::{Report, bytes};
 use hexagram_examples::start::{since_launch, start};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -27,13 +28,13 @@ fn main() -> ExitCode {
     let begun = SystemTime::now();
     let options = Options::parse();
     if options.algorithm == "list" {
-        say(list().trim_end());
-        return ExitCode::SUCCESS;
+        return if say(list().trim_end()).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN))
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .without_time()
         .init();
     let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failure> {
     let Checked { options, algorithm, digits, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
+    agree(&comm, checked)?;
     let split = digits.split();
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
     let mut sampler = shares(&split.train, &world, options.seed)?;
@@ -85,6 +87,25 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
     }
     Ok(())
+}
+
+/// Refuses ranks that were started differently: they would hang, or train on overlapping shares.
+fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
+    const LENGTH: usize = 256;
+    let digits = &checked.digits;
+    let ink: f32 = digits.pixels().iter().zip(1..).map(|(pixel, at)| pixel * (at % 97) as f32).sum();
+    let mut mine = checked.options.agreement().into_bytes();
+    mine.extend_from_slice(format!(" --data of {} images ({ink})", digits.len()).as_bytes());
+    mine.resize(LENGTH, b' ');
+    let mut all = vec![0; LENGTH * comm.size()];
+    comm.blocking().all_gather(&mine, &mut all)?;
+    let of = |rank: usize| String::from_utf8_lossy(&all[rank * LENGTH..][..LENGTH]).trim_end().to_owned();
+    match (1..comm.size()).find(|rank| of(*rank) != of(0)) {
+        Some(other) => {
+            Err(format!("ranks differ: rank 0 has {}; rank {other} has {}", of(0), of(other)).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Which images this rank trains on: an equal share of a new shuffle in each epoch.
@@ -250,9 +271,9 @@ impl<'a> Log<'a> {
         plot.save(directory.join("plot.svg"))?;
         self.progress.finish();
         if options.json {
-            say(&report.json().to_string());
+            say(&report.json().to_string())?;
         } else {
-            say(&format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display()));
+            say(&format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display()))?;
         }
         Ok(())
     }

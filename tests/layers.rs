@@ -28,9 +28,13 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
-            inside = line.trim_end_matches(']').ends_with("dependencies") && !line.starts_with("[workspace");
-        } else if inside && line.starts_with("hexagram") {
-            found.insert(line.split(['.', ' ', '=']).next().unwrap());
+            inside = line.contains("dependencies") && !line.starts_with("[workspace");
+        }
+        // As a key, in a section's name, or as the package behind another name.
+        if inside || line.contains("dependencies.") {
+            let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-'));
+            let ours = words.filter(|word| *word == "hexagram" || word.starts_with("hexagram-"));
+            found.extend(ours);
         }
     }
     found
@@ -121,6 +125,9 @@ fn backends_have_the_same_files() {
 #[test]
 fn the_reader_of_manifests_sees_what_it_should() {
     let manifest = "[package]\nname = \"x\"\nhexagram = 1\n[dependencies]\nhexagram-logical.workspace = true\n\
-                    [dev-dependencies]\nhexagram-candle = { path = \"y\" }\n[lints]\nhexagram-cli = 1\n";
-    assert_eq!(dependencies(manifest), BTreeSet::from(["hexagram-logical", "hexagram-candle"]));
+                    [dev-dependencies]\nhexagram-candle = { path = \"y\" }\n[lints]\nhexagram-cli = 1\n\
+                    [dependencies.hexagram-sampler]\npath = \"z\"\n[build-dependencies]\n\
+                    other = { package = \"hexagram-physical\" }\n";
+    let expected = ["hexagram-logical", "hexagram-candle", "hexagram-sampler", "hexagram-physical"];
+    assert_eq!(dependencies(manifest), BTreeSet::from(expected));
 }

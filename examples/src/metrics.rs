@@ -2,8 +2,8 @@
 //! this file to see the fields, or to read a run with another program.
 //!
 //! ```text
-//! {"event":"step","epoch":0,"step":12,"loss":2.19,"seconds":0.41}
-//! {"event":"epoch","epoch":0,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
+//! {"event":"step","epoch":1,"step":12,"loss":2.19,"seconds":0.41}
+//! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 

@@ -124,6 +124,14 @@ impl Options {
         self.ranks.unwrap_or(4)
     }
 
+    /// What all ranks must have been given alike, in words.
+    pub fn agreement(&self) -> String {
+        let Options { algorithm, epochs, batch, lr, seed, dtype, .. } = self;
+        format!(
+            "--algorithm {algorithm} --epochs {epochs} --batch {batch} --lr {lr} --seed {seed} --dtype {dtype:?}"
+        )
+    }
+
     /// How long to wait for all ranks.
     pub fn join_deadline(&self) -> Duration {
         Duration::from_secs(self.join_deadline)
@@ -132,7 +140,8 @@ impl Options {
     /// Where the run's files go.
     pub fn directory(&self, ranks: usize) -> PathBuf {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-        let name = || format!("runs/{}-{ranks}-{}-{since}", self.algorithm, self.transport);
+        let name =
+            || format!("runs/{}-{ranks}-{}-{since}-{}", self.algorithm, self.transport, std::process::id());
         self.out.clone().unwrap_or_else(|| name().into())
     }
 }

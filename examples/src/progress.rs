@@ -144,8 +144,15 @@ pub fn note(text: &str) {
 }
 
 /// Prints a line on the standard output. Unlike `println!` does not mind if nobody reads any more.
-pub fn say(text: &str) {
-    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
+///
+/// # Errors
+///
+/// What keeps it from being written, such as a full disk.
+pub fn say(text: &str) -> io::Result<()> {
+    match io::stdout().write_all(format!("{text}\n").as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome,
+    }
 }
 
 #[cfg(test)]

@@ -66,7 +66,17 @@ fn clean(name: &str) {
 
 #[test]
 fn digits_are_learned_by_any_number_of_ranks_over_any_transport() {
-    for (ranks, transport) in [(1, "shm"), (2, "tcp"), (3, "shm"), (4, "shm"), (4, "tcp"), (2, "thread")] {
+    for (ranks, transport) in [
+        (1, "shm"),
+        (1, "tcp"),
+        (2, "shm"),
+        (2, "tcp"),
+        (3, "shm"),
+        (3, "tcp"),
+        (4, "shm"),
+        (4, "tcp"),
+        (2, "thread"),
+    ] {
         let report = report("learn", &format!("--ranks {ranks} --transport {transport}"));
         assert!(report["test_accuracy"].as_f64().unwrap() >= 0.97, "{report}");
         assert_eq!(report["replicas_identical"], true, "{report}");
@@ -144,6 +154,29 @@ fn torchruns_variables_start_it_too_and_the_agent_may_keep_its_port() {
         assert_eq!(String::from_utf8_lossy(&output.stdout).contains("\"ranks\":2"), rank == 0);
     }
     clean("torchrun");
+}
+
+#[test]
+fn ranks_that_were_started_differently_are_told_at_once() {
+    for (name, value) in [("--epochs", "3"), ("--batch", "8"), ("--seed", "9"), ("--dtype", "f64")] {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let started = ["0", "1"].map(|rank| {
+            let different = if rank == "1" { format!("{name} {value}") } else { String::new() };
+            let mut command = command("differ", &different);
+            command.envs([("HEXAGRAM_RANK", rank), ("HEXAGRAM_SIZE", "2")]);
+            command.env("HEXAGRAM_ADDR", format!("127.0.0.1:{port}"));
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        for job in started {
+            let output = job.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                !output.status.success() && text.contains("ranks differ") && text.contains(name),
+                "{text}"
+            );
+        }
+    }
+    clean("differ");
 }
 
 /// Fails with one line on standard error that contains `what`.

@@ -13,9 +13,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest that a peer may keep an operation waiting, unless the program says otherwise.
-const DEADLINE: Duration = Duration::from_secs(300);
-
 /// Tags of collectives and of messages between two ranks are counted apart: not every rank sees the latter.
 const COLLECTIVES: u32 = 0;
 const MESSAGES: u32 = 1;
@@ -38,7 +35,6 @@ struct Shared {
     world: World,
     endpoint: Rc<dyn Transport>,
     poison: Poison,
-    deadline: Cell<Duration>,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
     /// Messages to and from each rank so far.
     sent: Vec<Cell<u64>>,
@@ -56,7 +52,6 @@ impl Communicator {
             world: world.clone(),
             endpoint: world.open(channel)?,
             poison: Poison::default(),
-            deadline: Cell::new(DEADLINE),
             lanes: RefCell::default(),
             sent: counters(),
             received: counters(),
@@ -96,14 +91,10 @@ impl Communicator {
         &Host
     }
 
-    /// How long a peer may keep an operation waiting.
-    pub fn deadline(&self) -> Duration {
-        self.shared.deadline.get()
-    }
-
-    /// Sets the longest that a peer may keep an operation waiting, on all lanes.
+    /// Sets the longest that nothing of an operation may move before it fails (300 s at first). It holds for all of this
+    /// rank's communicators, those of engines included, from their next operation on.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.shared.deadline.set(deadline);
+        self.shared.world.set_deadline(deadline);
     }
 
     /// Something that other threads can ring to end this thread's wait.
@@ -185,7 +176,7 @@ impl Communicator {
         let terms = Terms {
             transport: &*self.shared.endpoint,
             poison: &self.shared.poison,
-            deadline: self.shared.deadline.get(),
+            deadline: self.shared.world.deadline(),
         };
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
         let lane = if kind == MESSAGES { 0 } else { self.lane };

@@ -92,18 +92,20 @@ fn a_poisoned_communicator_repeats_the_first_failure() {
 
 #[test]
 fn a_dropped_collective_ends_everyones() {
+    let polled = std::sync::Barrier::new(3);
     all_fail(
         |comm| {
             let mut buffer = Buffer::from_slice(&[0f32; 1000])?;
-            // Everyone has opened its endpoint before one gives up.
-            comm.blocking().barrier()?;
             if comm.rank() == 1 {
                 let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
                 let mut context = std::task::Context::from_waker(hexagram_logical::physical::drive::waker());
                 assert!(operation.as_mut().poll(&mut context).is_pending());
+                // Nobody else has begun, so this rank has sent its first chunk only.
+                polled.wait();
                 drop(operation);
                 return comm.blocking().barrier();
             }
+            polled.wait();
             comm.blocking().all_reduce(&mut [0f32; 1000], ReduceOp::Sum)
         },
         |rank, error| {

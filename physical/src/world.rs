@@ -11,10 +11,12 @@ use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Of operations, in milliseconds, unless the program says otherwise.
+const DEADLINE: u64 = 300_000;
 /// Channels from here on are given out by [`World::fresh_channel`].
 const FRESH: u32 = 1 << 15;
 /// How long a failed start waits for the verdict that explains it.
@@ -59,6 +61,8 @@ struct Inner {
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
     open: Mutex<Vec<u16>>,
+    /// Longest that nothing of an operation may move, in milliseconds.
+    deadline: AtomicU64,
     /// The next channel for those who do not care about its number.
     fresh: AtomicU32,
     /// Dropped first, so that the goodbye is said while the data connections are still open.
@@ -137,8 +141,17 @@ impl World {
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,
     ) -> Self {
-        let fresh = AtomicU32::new(FRESH);
-        World(Arc::new(Inner { rank, local, transport, fabric, open: Mutex::default(), fresh, control }))
+        let (fresh, deadline) = (AtomicU32::new(FRESH), AtomicU64::new(DEADLINE));
+        World(Arc::new(Inner {
+            rank,
+            local,
+            transport,
+            fabric,
+            open: Mutex::default(),
+            fresh,
+            deadline,
+            control,
+        }))
     }
 
     /// This rank.
@@ -174,6 +187,17 @@ impl World {
     /// What this rank has sent so far, on all channels, headers included.
     pub fn traffic(&self) -> &Traffic {
         self.0.fabric.traffic()
+    }
+
+    /// Longest that nothing of an operation may move before it fails.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_millis(self.0.deadline.load(Ordering::Relaxed))
+    }
+
+    /// Sets the deadline of all operations that begin from now on, on all channels of this rank.
+    pub fn set_deadline(&self, deadline: Duration) {
+        let millis = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        self.0.deadline.store(millis, Ordering::Relaxed);
     }
 
     /// Opens an endpoint for the calling thread. All ranks must open the same channels; each channel carries its own

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::parameters::{Entries, Entry, Tapped};
 use crate::tap::{Engine, refresh};
-use crate::values::{dtype, look_equal, to_buffer, to_tensor};
+use crate::values::{dtype, same_elements, to_buffer, to_tensor};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
@@ -45,6 +45,7 @@ pub struct Replica {
 }
 
 /// Synchronized gradients, to be used in one optimizer step.
+#[must_use = "without a step the gradients are lost"]
 pub struct Synchronized<'a> {
     replica: &'a Replica,
     gradients: GradStore,
@@ -143,7 +144,7 @@ impl Replica {
     fn check_fresh(&self) -> Result<()> {
         for Entry { name, var, tap } in &self.parameters {
             if let Some(tap) = tap
-                && !look_equal(var, tap)?
+                && !same_elements(var, tap)?
             {
                 let remedy = "step with Replica::backward_step or Synchronized::step, or call Replica::refresh after a \
                               change of your own";
@@ -158,11 +159,17 @@ impl Replica {
 
     /// A gradient that reached a parameter past its tap would not be synchronized.
     fn check_untapped(&self, gradients: &GradStore) -> Result<()> {
-        let Some(past) = self.parameters.iter().find(|entry| gradients.get(&entry.var).is_some()) else {
-            return Ok(());
-        };
-        let what = format!("parameter `{}` was used past its builder, as a Var of the VarMap", past.name);
-        Err(Error::usage(what, "use the tensor that the VarBuilder returned"))
+        match self.tensors.iter().find(|entry| gradients.get(&entry.var).is_some()) {
+            None => Ok(()),
+            Some(Entry { name, tap: Some(_), .. }) => {
+                let what = format!("parameter `{name}` was used past its builder, as a Var of the VarMap");
+                Err(Error::usage(what, "use the tensor that the VarBuilder returned"))
+            }
+            Some(Entry { name, tap: None, .. }) => {
+                let what = format!("`{name}` got a gradient, but by its name it is a running statistic");
+                Err(Error::usage(what, "give trainable parameters another name"))
+            }
+        }
     }
 
     /// Brings the model up to date after the program itself has changed parameters, for example by loading a checkpoint.
@@ -195,13 +202,14 @@ impl Replica {
         self.refresh()
     }
 
-    /// Whether all replicas are bit-identical. A collective call; every rank gets the same answer.
+    /// Whether the parameters of all replicas are bit-identical. Running statistics are of each rank's own samples and
+    /// do not count. A collective call; every rank gets the same answer.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
     pub fn is_identical(&self) -> Result<bool> {
         let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
-        for Entry { var, .. } in &self.tensors {
+        for Entry { var, .. } in &self.parameters {
             let values = to_buffer(var)?;
             for byte in values.read(0..values.len())?.bytes() {
                 digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -233,9 +241,10 @@ impl Synchronized<'_> {
     /// One step of `optimizer` with these gradients.
     ///
     /// # Errors
-    /// The optimizer's own.
+    /// The optimizer's own. No rank can go on afterwards.
     pub fn step(self, optimizer: &mut impl Optimizer) -> Result<()> {
-        optimizer.step(&self.gradients)?;
-        self.replica.refresh()
+        let outcome = optimizer.step(&self.gradients).map_err(Error::from);
+        let outcome = outcome.and_then(|()| self.replica.refresh());
+        outcome.inspect_err(|error| self.replica.engine.communicator().give_up(&error.to_hexagram()))
     }
 }

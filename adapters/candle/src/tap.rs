@@ -54,7 +54,8 @@ impl CustomOp1 for Tap {
             }),
             _ => Err(not_on_cpu()),
         };
-        ready.map_err(candle_core::Error::wrap)?;
+        let hint = "is this backward pass replica.backward_step's, and not the optimizer's own?";
+        ready.map_err(|error| candle_core::Error::msg(format!("{error} ({hint})")))?;
         Ok(None)
     }
 }

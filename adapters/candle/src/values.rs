@@ -1,7 +1,7 @@
 //! The numbers of a candle tensor, as hexagram sees them: by element type, in host memory.
 
 use crate::error::{Error, Result};
-use candle_core::{CpuStorage, Device, Shape, Storage, Tensor, Var, WithDType};
+use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, Var};
 use hexagram_algorithms::logical::physical::memory::ReadView;
 use hexagram_algorithms::logical::{Buffer, DType};
 
@@ -70,17 +70,12 @@ pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<
     Ok(Tensor::from_raw_buffer(view.bytes(), candle, shape.dims(), &Device::Cpu)?)
 }
 
-/// Whether two tensors of equal shape agree at a few places. Misses a change only if it spared all of them.
-pub(crate) fn look_equal(one: &Var, other: &Tensor) -> Result<bool> {
-    const PLACES: usize = 16;
-    let sample = |tensor: &Tensor| -> Result<Vec<u64>> {
-        let (storage, layout) = tensor.storage_and_layout();
-        let (start, count) = (layout.start_offset(), layout.shape().elem_count());
-        let Storage::Cpu(storage) = &*storage else { return Err(not_on_cpu()) };
-        let step = count.div_ceil(PLACES).max(1);
-        with_elements!(storage, start..start + count, elements => {
-            Ok(elements.iter().step_by(step).map(|x| x.to_f64().to_bits()).collect())
-        })
-    };
-    Ok(sample(one)? == sample(other)?)
+/// Whether two contiguous tensors hold the same bits.
+pub(crate) fn same_elements(one: &Var, other: &Tensor) -> Result<bool> {
+    let ((one, one_layout), (other, other_layout)) = (one.storage_and_layout(), other.storage_and_layout());
+    let range = |layout: &Layout| layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
+    let (Storage::Cpu(one), Storage::Cpu(other)) = (&*one, &*other) else { return Err(not_on_cpu()) };
+    with_elements!(one, range(one_layout), one => with_elements!(other, range(other_layout), other => {
+        Ok(bytemuck::cast_slice::<_, u8>(one) == bytemuck::cast_slice::<_, u8>(other))
+    }))
 }

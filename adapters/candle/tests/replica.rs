@@ -148,12 +148,15 @@ fn running_statistics_belong_to_the_varmap_and_need_no_gradient() {
         let build = |vb: VarBuilder<'static>| candle_nn::batch_norm(2, 1e-5, vb);
         let (bn, mut replica): (BatchNorm, _) =
             hexagram(Replica::build(&comm, &varmap, ReplicaOptions::default(), build))?;
-        let x = Tensor::new(&[[1f32, 2.0], [5.0, 4.0]], &Device::Cpu).unwrap();
+        let own = comm.rank() as f32;
+        let x = Tensor::new(&[[1f32 + own, 2.0], [5.0, 4.0 - own]], &Device::Cpu).unwrap();
         let loss = bn.forward_t(&x, true).unwrap().sqr().unwrap().mean_all().unwrap();
         let mut optimizer = SGD::new(varmap.all_vars(), 0.1).unwrap();
         hexagram(replica.backward_step(&mut optimizer, &loss))?;
         let mean = varmap.data().lock().unwrap()["running_mean"].to_vec1::<f32>().unwrap();
         assert!(mean.iter().all(|x| *x > 0.0), "the forward pass writes what a checkpoint saves: {mean:?}");
+        // Each rank has seen other samples, and yet trains the same parameters.
+        assert!(hexagram(replica.is_identical())?);
         Ok(())
     })
     .unwrap();
@@ -289,6 +292,44 @@ fn a_parameter_used_past_its_tap_is_named() {
         let past: Var = varmap.data().lock().unwrap()["first.weight"].clone();
         let loss = (model.loss(&batch(0, DType::F32))? + past.sum_all()?)?;
         replica.backward(&loss).map(drop)
+    });
+}
+
+#[test]
+fn a_trainable_running_mean_is_refused() {
+    all_fail("`x.running_mean` got a gradient", |comm| {
+        let varmap = VarMap::new();
+        let build =
+            |vb: VarBuilder<'static>| vb.get_with_hints(2, "x.running_mean", candle_nn::Init::Const(1.0));
+        let (x, mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), build)?;
+        replica.backward(&x.sum_all()?).map(drop)
+    });
+}
+
+#[test]
+fn the_optimizers_own_backward_step_says_what_to_call() {
+    spawn(TransportKind::Thread, 1, |comm| {
+        let varmap = VarMap::new();
+        let (model, _replica) =
+            hexagram(Replica::build(&comm, &varmap, ReplicaOptions::default(), Net::new))?;
+        let mut optimizer = SGD::new(varmap.all_vars(), 0.1).unwrap();
+        let error = optimizer.backward_step(&model.loss(&batch(0, DType::F32)).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("replica.backward_step"), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_change_of_one_element_behind_the_replicas_back_is_refused() {
+    all_fail("`first.weight` was changed without its replica", |comm| {
+        let varmap = VarMap::new();
+        let (model, mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), Net::new)?;
+        let var = varmap.data().lock().unwrap()["first.weight"].clone();
+        let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+        values[3] += 1.0;
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+        replica.backward(&model.loss(&batch(0, DType::F32))?).map(drop)
     });
 }
 

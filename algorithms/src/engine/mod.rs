@@ -136,7 +136,8 @@ impl DataParallel {
         let sent = self.checked(sent)?;
         let started = Instant::now();
         for _ in 0..sent {
-            let (bucket, buffer) = self.scheduler.wait()?;
+            let done = self.scheduler.wait();
+            let (bucket, buffer) = self.checked(done)?;
             backward::lock(&self.backward).take_back(bucket, buffer);
         }
         self.blocked += started.elapsed();

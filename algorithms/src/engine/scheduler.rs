@@ -8,14 +8,14 @@ use crate::algorithm::AnyAlgorithm;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::physical::transport::Bell;
-use hexagram_logical::{Buffer, Communicator, Error, Result, World};
+use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 type State = Box<dyn Any + Send>;
 /// A bucket's number, and the bucket.
@@ -68,19 +68,22 @@ impl Scheduler {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = unbounded();
-        let (world, deadline, count) = (comm.world().clone(), comm.deadline(), buckets.len());
+        let (world, count) = (comm.world().clone(), buckets.len());
         let states: Vec<State> = buckets
             .iter()
             .map(|bucket| algorithm.any_state(&Buffer::zeroed(bucket.dtype, bucket.len)?))
             .collect::<Result<_>>()?;
-        let run = move || match open(&world, channel, deadline) {
+        let run = move || match Communicator::open(&world, channel) {
             Err(error) => drop(started.send(Err(error))),
             Ok(comm) => {
                 // Whoever asked has either this answer or none to wait for.
                 let _ = started.send(Ok(comm.bell()));
                 let lanes = (0..count).map(|lane| comm.lane(lane)).collect();
+                let reported = outgoing.clone();
                 let flight = Flight::new(comm, lanes, algorithm, states, outgoing);
-                flight.run(&incoming);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| flight.run(&incoming))) {
+                    let _ = reported.send(Err(panicked(&*panic)));
+                }
             }
         };
         let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
@@ -110,10 +113,11 @@ impl Drop for Scheduler {
     }
 }
 
-fn open(world: &World, channel: u16, deadline: Duration) -> Result<Communicator> {
-    let comm = Communicator::open(world, channel)?;
-    comm.set_deadline(deadline);
-    Ok(comm)
+/// What a plugin's panic is to the training loop.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    let what = format!("the algorithm panicked: {}", text.unwrap_or("without a message"));
+    Error::usage(what, "see the panic's own message for the place")
 }
 
 fn died() -> Error {

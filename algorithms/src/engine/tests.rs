@@ -342,6 +342,67 @@ fn a_plugins_error_reaches_the_training_loop_of_every_rank() {
     }
 }
 
+/// Panics on rank 1.
+struct Panics;
+
+impl Algorithm for Panics {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Algorithm::trigram(&GradientAllReduce)
+    }
+
+    fn state(&self, _: &Buffer) -> Result<()> {
+        Ok(())
+    }
+
+    async fn bucket_ready(&self, comm: &Communicator, (): &mut (), bucket: &mut Buffer) -> Result<()> {
+        assert!(comm.rank() != 1, "on purpose");
+        comm.all_reduce(bucket, ReduceOp::Sum).await
+    }
+}
+
+#[test]
+fn a_plugins_panic_is_an_error_on_every_rank() {
+    let step = |comm: &Communicator| {
+        let mut engine =
+            DataParallel::new(comm, parameters(1, 10), Arc::new(Panics), EngineOptions::default())?;
+        engine.begin(Mode::Synchronize)?;
+        engine.hooks().ready_slice(0, &[1.0f32; 10])?;
+        engine.finish()
+    };
+    for error in spawn(TransportKind::Shm, 3, |comm| Ok(step(&comm).err())).unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("the algorithm panicked: on purpose"), "{text}");
+    }
+}
+
+#[test]
+fn a_deadline_set_late_holds_for_gradients_too() {
+    let errors = spawn(TransportKind::Shm, 2, |comm| {
+        let mut engine = engine(&comm, parameters(1, 10), EngineOptions::default())?;
+        comm.set_deadline(Duration::from_millis(100));
+        if comm.rank() == 1 {
+            // Alive, but not in this operation, until rank 0 has given up.
+            let started = Instant::now();
+            while comm.world().health().verdict().is_none() {
+                assert!(started.elapsed() < Duration::from_secs(30), "rank 0 never gave up");
+                std::thread::yield_now();
+            }
+            return Ok(None);
+        }
+        engine.begin(Mode::Synchronize)?;
+        engine.hooks().ready_slice(0, &[1.0f32; 10])?;
+        Ok(engine.finish().err())
+    });
+    let error = errors.unwrap().remove(0).unwrap();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+}
+
 /// Lets bucket 0 wait until bucket 1 has been communicated.
 struct SlowFirst {
     second_is_done: AtomicUsize,

@@ -134,11 +134,12 @@ pub(crate) fn lead(
     cards[0] = Some(mine.clone());
     let door = Door::open(listener, secret)?;
     let mut present = 1;
+    let mut refused = String::new();
     while present < size {
         let (card, mut stream) =
             match door.newcomers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(newcomer) => newcomer,
-                Err(RecvTimeoutError::Timeout) => return Err(absent(&cards, &mut seats, limit)),
+                Err(RecvTimeoutError::Timeout) => return Err(absent(&cards, &mut seats, limit, &refused)),
                 Err(RecvTimeoutError::Disconnected) => {
                     let remedy =
                         "see the warnings above; raise the limits of open files and threads (ulimit -n, -u)";
@@ -154,6 +155,7 @@ pub(crate) fn lead(
         if let Some(reason) = objection {
             tracing::warn!("refused rank {} from {} (pid {}): {reason}", card.rank, card.host, card.pid);
             refuse(&mut stream, &reason);
+            refused = format!("; rank {} from {} was refused: {reason}", card.rank, card.host);
             continue;
         }
         present += 1;
@@ -172,11 +174,12 @@ fn refuse(stream: &mut Stream, reason: &str) {
     let _ = Outgoing::default().number(REFUSED).text(reason).send(stream);
 }
 
-fn absent(cards: &[Option<Card>], seats: &mut [Option<Stream>], limit: Duration) -> Error {
+fn absent(cards: &[Option<Card>], seats: &mut [Option<Stream>], limit: Duration, refused: &str) -> Error {
     let missing: Vec<String> =
         (0..cards.len()).filter(|rank| cards[*rank].is_none()).map(|rank| rank.to_string()).collect();
     let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-    let what = format!("{plural} {} of {} did not join within {limit:?}", missing.join(", "), cards.len());
+    let what =
+        format!("{plural} {} of {} did not join within {limit:?}{refused}", missing.join(", "), cards.len());
     seats.iter_mut().flatten().for_each(|stream| refuse(stream, &what));
     Error::setup(what, "see whether these processes started and can reach rank 0's address")
 }

@@ -93,7 +93,7 @@ fn malformed_values_are_named() {
         assert!(message.contains(&format!("{name}={value}")), "{message}");
     }
     assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "99999999")]).contains("WORLD_SIZE=99999999"));
-    for address in ["nowhere", ":80", "host:", "host:0", "host:66000"] {
+    for address in ["nowhere", "::1", ":80", "host:", "host:0", "host:66000"] {
         let mut ours = OURS;
         ours[2].1 = address;
         assert!(refusal(&ours).contains("HEXAGRAM_ADDR"), "{address}");

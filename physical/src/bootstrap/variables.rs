@@ -229,10 +229,12 @@ fn missing(present: &str, absent: &str) -> Error {
 
 fn host_and_port(address: &str) -> Result<(String, u16)> {
     match address.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() => Ok((host.to_owned(), parse_port("HEXAGRAM_ADDR", port)?)),
+        Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {
+            Ok((host.to_owned(), parse_port("HEXAGRAM_ADDR", port)?))
+        }
         _ => Err(Error::setup(
             format!("HEXAGRAM_ADDR={address} is not an address"),
-            "write it as host:port, for example 10.0.0.1:29400",
+            "write it as host:port, for example 10.0.0.1:29400 or [::1]:29400",
         )),
     }
 }
