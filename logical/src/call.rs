@@ -79,6 +79,22 @@ impl<'a> Call<'a> {
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
     }
+
+    /// Has the backend carry out the whole operation, if it offers to: see
+    /// [`Collectives`](hexagram_physical::native::Collectives). `None` if it is to be done by messages.
+    ///
+    /// # Errors
+    /// As [`Call::send`].
+    pub fn native(&self, input: Option<&Buffer>, output: &Buffer) -> Result<Option<Operation<'a>>> {
+        let Some(native) = self.terms.transport.native() else { return Ok(None) };
+        let input = input.map(|input| input.read(0..input.len())).transpose()?;
+        let output = output.write(0..output.len())?;
+        if !native.offers(&self.label, input.as_ref(), &output) {
+            return Ok(None);
+        }
+        let ticket = native.post(self.label, input, output);
+        Ok(Some(Operation::new(self.terms, ticket, Source::Any, self.label)))
+    }
 }
 
 pub(crate) fn check_rank(rank: usize, ranks: usize) -> Result<()> {

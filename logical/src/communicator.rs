@@ -188,6 +188,18 @@ impl Communicator {
         check_rank(rank, self.size())
     }
 
+    /// A zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on it need no
+    /// staging copies; an ordinary buffer where the transport has no such memory.
+    ///
+    /// All ranks call this in the same order with the same arguments, and pass such a buffer to an operation either all
+    /// or none.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not do the same before the deadline.
+    pub fn registered(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.shared.endpoint.register(dtype, len, self.shared.world.deadline())
+    }
+
     /// A buffer for intermediate results.
     pub(crate) fn scratch(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.device().alloc(dtype, len)

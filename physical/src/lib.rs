@@ -31,6 +31,7 @@ mod landing;
 pub mod launch;
 mod matching;
 pub mod memory;
+pub mod native;
 pub mod operation;
 mod shm;
 mod stream;

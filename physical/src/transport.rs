@@ -6,11 +6,12 @@
 //! transfer can never reach freed memory, whatever the caller does with its futures.
 
 pub use crate::doorbell::Bell;
-use crate::dtype::ReduceOp;
+use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
-use crate::memory::{ReadView, WriteView};
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native::Collectives;
 pub use crate::stream::frame::HEADER_BYTES;
 use crate::tag::Tag;
 use std::fmt;
@@ -183,4 +184,24 @@ pub trait Transport {
 
     /// Bytes of a pending operation that have moved so far. A deadline counts from the last that did.
     fn moved(&self, ticket: Ticket) -> u64;
+
+    /// Collectives that this backend carries out by itself, if it has any.
+    fn native(&self) -> Option<&dyn Collectives> {
+        None
+    }
+
+    /// The ranks for which a pending native collective still waits; empty for sends and receives.
+    fn missing(&self, _ticket: Ticket) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Zeroed memory that native collectives read and write without staging copies; ordinary memory where the backend
+    /// has no such thing. All ranks call this in the same order with the same arguments; it waits for them at most
+    /// `limit`.
+    ///
+    /// # Errors
+    /// As [`Buffer::zeroed`]; [`Error::System`] and [`Error::Setup`] if a peer does not do the same.
+    fn register(&self, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
+        Buffer::zeroed(dtype, len)
+    }
 }

@@ -15,6 +15,9 @@ impl Communicator {
         let nothing = self.scratch(DType::U8, 0)?;
         let (rank, size) = (self.rank(), self.size());
         self.operate(Fingerprint::new(OperationKind::Barrier, DType::U8, 0), async |call| {
+            if let Some(native) = call.native(None, &nothing)? {
+                return native.await.map(drop);
+            }
             for round in 0.. {
                 let reach = 1 << round;
                 if reach >= size {

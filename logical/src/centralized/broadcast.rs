@@ -20,7 +20,13 @@ impl Communicator {
             ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
         };
         free_to_write(buffer)?;
-        self.operate(fingerprint, async |call| self.spread(call, buffer, root).await).await
+        self.operate(fingerprint, async |call| {
+            if let Some(native) = call.native(None, buffer)? {
+                return native.await.map(drop);
+            }
+            self.spread(call, buffer, root).await
+        })
+        .await
     }
 
     async fn spread(&self, call: &Call<'_>, buffer: &Buffer, root: usize) -> Result<()> {
