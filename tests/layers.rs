@@ -110,7 +110,7 @@ fn backends_know_neither_each_other_nor_the_layers_above() {
     }
 }
 
-/// So that they diff cleanly.
+/// So that they diff cleanly; a backend may have more, for what only it can do.
 #[test]
 fn backends_have_the_same_files() {
     let names = |backend: &str| -> BTreeSet<String> {
@@ -118,7 +118,7 @@ fn backends_have_the_same_files() {
         folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     };
     for backend in ["shm", "tcp"] {
-        assert_eq!(names(backend), names("thread"), "{backend}");
+        assert!(names(backend).is_superset(&names("thread")), "{backend}");
     }
 }
 

@@ -84,6 +84,11 @@ fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
     Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
 }
 
+/// `to ← to × (1 ÷ ranks)`, for float types: what makes a sum a mean.
+pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
+    reduce::scale(dtype, 1.0 / ranks as f64, to);
+}
+
 /// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.
 pub(crate) fn land(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     reduce::reduce(op, dtype, from, to);

@@ -28,6 +28,13 @@ impl Doorbell {
     }
 }
 
+impl From<OwnedFd> for Doorbell {
+    /// An eventfd that another process made.
+    fn from(eventfd: OwnedFd) -> Self {
+        Doorbell(eventfd)
+    }
+}
+
 impl Bell for Doorbell {
     fn ring(&self) {
         // Fails only if the count is full, and then the bell is ringing already.

@@ -59,6 +59,8 @@ pub struct Fingerprint {
     pub reduce: Option<ReduceOp>,
     /// Rank in the communicator that everything comes from or goes to, for the operations that have one.
     pub root: Option<u32>,
+    /// Whether it works on registered memory: then all ranks must.
+    pub registered: bool,
     /// Elements: of the whole buffer, or of the one message where counts may differ by pair.
     pub count: u64,
 }
@@ -69,7 +71,7 @@ const NONE_U32: u32 = u32::MAX;
 impl Fingerprint {
     /// A fingerprint without reduction and root.
     pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
-        Fingerprint { operation, dtype, reduce: None, root: None, count: count as u64 }
+        Fingerprint { operation, dtype, reduce: None, root: None, registered: false, count: count as u64 }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
@@ -77,6 +79,7 @@ impl Fingerprint {
         bytes[0] = self.operation as u8;
         bytes[1] = self.dtype as u8;
         bytes[2] = self.reduce.map_or(NONE_U8, |op| op as u8);
+        bytes[3] = self.registered.into();
         bytes[4..8].copy_from_slice(&self.root.unwrap_or(NONE_U32).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.count.to_le_bytes());
         bytes
@@ -84,13 +87,14 @@ impl Fingerprint {
 
     /// `None` if the bytes name something that this version does not know.
     pub(crate) fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
-        let [operation, dtype, reduce, _, r0, r1, r2, r3, count @ ..] = *bytes;
+        let [operation, dtype, reduce, registered, r0, r1, r2, r3, count @ ..] = *bytes;
         let root = u32::from_le_bytes([r0, r1, r2, r3]);
         Some(Fingerprint {
             operation: OperationKind::ALL.iter().find(|(kind, _)| *kind as u8 == operation)?.0,
             dtype: DType::from_code(dtype)?,
             reduce: if reduce == NONE_U8 { None } else { Some(ReduceOp::from_code(reduce)?) },
             root: (root != NONE_U32).then_some(root),
+            registered: registered != 0,
             count: u64::from_le_bytes(count),
         })
     }
@@ -105,6 +109,9 @@ impl fmt::Display for Fingerprint {
         if let Some(root) = self.root {
             write!(f, ", root {root}")?;
         }
+        if self.registered {
+            f.write_str(", registered")?;
+        }
         f.write_str(")")
     }
 }
@@ -116,7 +123,7 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         let plain = Fingerprint::new(OperationKind::AllToAll, DType::BF16, usize::MAX);
-        let full = Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), ..plain };
+        let full = Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), registered: true, ..plain };
         for fingerprint in [plain, full] {
             assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
         }

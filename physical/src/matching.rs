@@ -92,6 +92,20 @@ impl<M> Matcher<M> {
         }
     }
 
+    /// A message on the lane of `label` that no receive waits for: from whom, and of what.
+    pub(crate) fn early_in_lane(&self, label: &Label) -> Option<(usize, Fingerprint)> {
+        let early = self.early.iter().find(|early| early.label.tag.same_lane(&label.tag))?;
+        Some((early.from, early.label.fingerprint))
+    }
+
+    /// The receives that wait for a certain peer.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (Ticket, usize, Label)> {
+        self.posted.iter().filter_map(|posted| match posted.source {
+            Source::Rank(peer) => Some((posted.ticket, peer, posted.label)),
+            Source::Any => None,
+        })
+    }
+
     pub(crate) fn keep_posted(&mut self, posted: Posted) {
         self.posted.push(posted);
     }

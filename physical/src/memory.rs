@@ -9,6 +9,7 @@
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -48,6 +49,20 @@ enum Owner {
     Lent {
         writable: bool,
     },
+    /// A mapping that other processes have as well, kept by whatever this is.
+    Shared {
+        _keeper: Arc<dyn Any + Send + Sync>,
+        registration: Registration,
+    },
+}
+
+/// Which registered memory this is, to the endpoint that it was registered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registration {
+    /// Unique within the process.
+    pub(crate) endpoint: u64,
+    /// Equal on all ranks.
+    pub(crate) index: u32,
 }
 
 struct Memory {
@@ -120,6 +135,13 @@ impl Lent {
     fn len(&self) -> usize {
         self.lease.end - self.lease.start
     }
+
+    fn registration(&self) -> Option<(Registration, usize)> {
+        match self.memory.owner {
+            Owner::Shared { registration, .. } => Some((registration, self.lease.start)),
+            _ => None,
+        }
+    }
 }
 
 impl Drop for Lent {
@@ -142,6 +164,11 @@ impl ReadView {
         self.1
     }
 
+    /// Which registered memory it is of, and from which byte on.
+    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
+        self.0.registration()
+    }
+
     /// The bytes, which nobody writes while this view lives.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is initialised.
@@ -156,6 +183,11 @@ impl WriteView {
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.1
+    }
+
+    /// Which registered memory it is of, and from which byte on.
+    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
+        self.0.registration()
     }
 
     /// The bytes.
@@ -213,6 +245,22 @@ impl Buffer {
         let buffer = Self::zeroed(T::DTYPE, elements.len())?;
         buffer.write(0..elements.len())?.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
         Ok(buffer)
+    }
+
+    /// Memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed bytes, aligned
+    /// to [`ALIGNMENT`], that live as long as `keeper`.
+    ///
+    /// # Safety
+    /// As just said; and nobody in this process reaches the bytes but through the buffer.
+    pub(crate) unsafe fn shared(
+        pointer: NonNull<u8>,
+        keeper: Arc<dyn Any + Send + Sync>,
+        registration: Registration,
+        dtype: DType,
+        len: usize,
+    ) -> Self {
+        let owner = Owner::Shared { _keeper: keeper, registration };
+        Self::over(pointer, len * dtype.size(), owner, dtype, len)
     }
 
     fn over(pointer: NonNull<u8>, bytes: usize, owner: Owner, dtype: DType, len: usize) -> Self {

@@ -15,6 +15,14 @@
 
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, Ticket};
+use std::ops::Range;
+
+/// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
+pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
+    // In u128, as len × ranks may overflow.
+    let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
+    edge(index)..edge(index + 1)
+}
 
 /// A backend's own collectives over all ranks of its endpoint.
 pub trait Collectives {
@@ -25,4 +33,30 @@ pub trait Collectives {
     /// Starts an operation that was offered. Poll and cancel its ticket as any other; the peer and the bytes of its
     /// [`Got`](crate::transport::Got) are this rank and the output's size.
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_everything_once_and_evenly() {
+        for ranks in 1..20 {
+            for len in [0, 1, 2, 7, 100, 1_000_003] {
+                let mut end = 0;
+                for index in 0..ranks {
+                    let chunk = chunk(len, ranks, index);
+                    assert_eq!(chunk.start, end);
+                    assert!(chunk.len().abs_diff(len / ranks) <= 1);
+                    end = chunk.end;
+                }
+                assert_eq!(end, len);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_the_largest_buffers_do_not_overflow() {
+        assert_eq!(chunk(usize::MAX, 1024, 1023).end, usize::MAX);
+    }
 }

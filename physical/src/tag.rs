@@ -41,6 +41,16 @@ impl Tag {
         self.sequence
     }
 
+    /// Whether it is of the communicator of all ranks, on whose lanes backends may have collectives of their own.
+    pub(crate) fn is_of_world(&self) -> bool {
+        self.communicator == 0
+    }
+
+    /// The lane, below 65 536.
+    pub(crate) fn lane(&self) -> usize {
+        self.lane.into()
+    }
+
     /// Whether both tags belong to the same sequence of operations.
     pub(crate) fn same_lane(&self, other: &Tag) -> bool {
         self.communicator == other.communicator && self.lane == other.lane

@@ -1,14 +1,8 @@
 //! What the centralized primitives have in common.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+pub(super) use hexagram_physical::native::chunk;
 use std::ops::Range;
-
-/// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
-pub(super) fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
-    // In u128, as len × ranks may overflow.
-    let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
-    edge(index)..edge(index + 1)
-}
 
 /// Block `index` of blocks of `len` elements.
 pub(super) fn block(len: usize, index: usize) -> Range<usize> {
@@ -76,31 +70,5 @@ impl Communicator {
         place: Range<usize>,
     ) -> Result<()> {
         self.device().copy(&from.read(elements)?, &mut to.write(place)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_cover_everything_once_and_evenly() {
-        for ranks in 1..20 {
-            for len in [0, 1, 2, 7, 100, 1_000_003] {
-                let mut end = 0;
-                for index in 0..ranks {
-                    let chunk = chunk(len, ranks, index);
-                    assert_eq!(chunk.start, end);
-                    assert!(chunk.len().abs_diff(len / ranks) <= 1);
-                    end = chunk.end;
-                }
-                assert_eq!(end, len);
-            }
-        }
-    }
-
-    #[test]
-    fn chunks_of_the_largest_buffers_do_not_overflow() {
-        assert_eq!(chunk(usize::MAX, 1024, 1023).end, usize::MAX);
     }
 }

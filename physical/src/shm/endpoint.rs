@@ -1,19 +1,35 @@
-//! One rank's end of the rings: writes into the peers' segments, reads from its own, sleeps on its doorbell.
+//! One rank's end: rings for messages, boards and registered memory for native collectives, one place to sleep.
 
+use super::bed::Sleep;
+use super::board::LANES;
+use super::collectives::{Collectives, Surroundings};
+use super::connect::Sockets;
 use super::link::Segment;
+use super::region::Region;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native;
+use crate::stream::endpoint::StreamEndpoint;
 use crate::stream::{Read, Wire};
-use crate::transport::Bell;
+use crate::tickets::Tickets;
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
+use std::any::Any;
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// The rings of one rank.
 pub(super) struct ShmWire {
     rank: usize,
     /// By rank; this rank's own is the one it reads from.
     segments: Vec<Arc<Segment>>,
     health: Arc<Health>,
-    /// Count of the doorbell when this rank last looked for work.
+    /// Count of the bell when this rank last looked for work.
     heard: u32,
 }
 
@@ -27,7 +43,7 @@ impl Wire for ShmWire {
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = self.segments[peer].ring_of(self.rank).write(parts)?;
         if written > 0 {
-            self.segments[peer].ring();
+            self.segments[peer].nudge();
         }
         Ok(written)
     }
@@ -41,17 +57,191 @@ impl Wire for ShmWire {
             return Ok(if left { Read::End } else { Read::Nothing });
         }
         if ring.take_blocked() {
-            self.segments[peer].ring();
+            self.segments[peer].nudge();
         }
         Ok(Read::Bytes(read))
     }
 
+    fn lie_down(&mut self) {
+        self.segments[self.rank].lie_down(Sleep::Futex);
+    }
+
     fn park(&mut self, _unsent: &[usize], at_most: Duration) {
-        // A full ring has raised its flag, so room rings the bell as bytes do.
-        let bell = self.segments[self.rank].bell();
-        if bell == self.heard {
-            self.segments[self.rank].sleep(bell, at_most);
+        // A full ring has raised its flag, so room wakes as bytes do.
+        let own = &self.segments[self.rank];
+        if own.heard() == self.heard {
+            own.sleep(self.heard, at_most);
         }
-        self.heard = self.segments[self.rank].bell();
+        self.get_up();
+    }
+
+    fn get_up(&mut self) {
+        self.segments[self.rank].get_up();
+        self.heard = self.segments[self.rank].heard();
+    }
+}
+
+pub(super) struct ShmEndpoint {
+    stream: StreamEndpoint<ShmWire>,
+    native: RefCell<Collectives>,
+    sockets: Sockets,
+}
+
+/// Set in the tickets of native operations, to tell them from those of messages.
+const NATIVE: u32 = 1 << 31;
+
+fn mark(ticket: Ticket) -> Ticket {
+    Ticket { index: ticket.index | NATIVE, ..ticket }
+}
+
+/// A native ticket without its mark; `None` for those of messages.
+fn unmark(ticket: Ticket) -> Option<Ticket> {
+    (ticket.index & NATIVE != 0).then_some(Ticket { index: ticket.index & !NATIVE, ..ticket })
+}
+
+impl ShmEndpoint {
+    pub(super) fn new(stream: StreamEndpoint<ShmWire>, around: Surroundings, sockets: Sockets) -> Self {
+        ShmEndpoint { stream, native: RefCell::new(Collectives::new(around)), sockets }
+    }
+
+    fn with_tickets<R>(&self, work: impl FnOnce(&mut Tickets) -> R) -> R {
+        work(self.native.borrow_mut().tickets())
+    }
+
+    /// Finds operations whose peers do something else: natively here and by messages there, or the other way round.
+    /// Asked before falling asleep, as neither side would ever get an answer.
+    fn find_disagreements(&self) {
+        let suspects: Vec<(Ticket, Label)> = self.native.borrow().arriving().collect();
+        for (ticket, label) in suspects {
+            let Some((peer, theirs)) = self.stream.early_in_lane(&label) else { continue };
+            // Whoever sent it may have been through this operation: then everyone has posted by now.
+            let mut native = self.native.borrow_mut();
+            native.progress();
+            if native.arriving().any(|(arriving, _)| arriving == ticket) {
+                let peer = self.health().peers()[peer].clone();
+                native.fail(ticket, label.mismatch(theirs, peer));
+            }
+        }
+        for (ticket, peer, label) in self.stream.awaited() {
+            let native = self.native.borrow();
+            let Some(theirs) = latest(&native.around, peer, &label) else { continue };
+            // What it sent before it went on is in the ring by now.
+            while self.stream.progress() {}
+            if self.stream.awaited().iter().any(|(awaited, ..)| *awaited == ticket) {
+                let peer = self.health().peers()[peer].clone();
+                self.stream.fail(ticket, label.mismatch(theirs.fingerprint, peer));
+            }
+        }
+    }
+}
+
+/// A native operation of `peer` that is proof that no message for `label` comes any more.
+fn latest(around: &Surroundings, peer: usize, label: &Label) -> Option<Label> {
+    let lane = label.tag.lane();
+    if !label.tag.is_of_world() || lane >= LANES {
+        return None;
+    }
+    let latest = around.segments[peer].board().latest(lane)?;
+    let proof = latest.tag.same_lane(&label.tag) && latest.tag.sequence() >= label.tag.sequence();
+    proof.then_some(latest)
+}
+
+impl native::Collectives for ShmEndpoint {
+    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
+        self.native.borrow().offers(label, input, output)
+    }
+
+    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+        mark(self.native.borrow_mut().post(label, input, output))
+    }
+}
+
+impl Transport for ShmEndpoint {
+    fn kind(&self) -> TransportKind {
+        self.stream.kind()
+    }
+
+    fn rank(&self) -> usize {
+        self.stream.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.stream.size()
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        self.stream.health()
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        self.stream.bell()
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        self.stream.post_send(to, label, view)
+    }
+
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        self.stream.post_recv(from, label, view, land)
+    }
+
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        match unmark(ticket) {
+            Some(ticket) => self.with_tickets(|tickets| tickets.poll(ticket)),
+            None => self.stream.poll(ticket, context),
+        }
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        match unmark(ticket) {
+            Some(ticket) => self.native.borrow_mut().cancel(ticket),
+            None => self.stream.cancel(ticket),
+        }
+    }
+
+    fn progress(&self) -> bool {
+        let moved = self.native.borrow_mut().progress();
+        self.stream.progress() || moved
+    }
+
+    fn park(&self, at_most: Duration) {
+        self.find_disagreements();
+        self.stream.park_unless(at_most, || self.native.borrow_mut().progress());
+    }
+
+    fn ended(&self, peer: usize) -> Option<String> {
+        self.stream.ended(peer)
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        match unmark(ticket) {
+            Some(ticket) => self.with_tickets(|tickets| tickets.moved(ticket)),
+            None => self.stream.moved(ticket),
+        }
+    }
+
+    fn native(&self) -> Option<&dyn native::Collectives> {
+        Some(self)
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        unmark(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
+    }
+
+    fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        let bytes = len.checked_mul(dtype.size()).ok_or_else(|| {
+            Error::usage(format!("{len} elements of {dtype} exceed the address space"), "use fewer")
+        })?;
+        let (mine, file) = Region::create(bytes)?;
+        let mut native = self.native.borrow_mut();
+        let index = native.around.regions.next();
+        let theirs = self.sockets.trade(index, bytes, &file, limit)?;
+        let registration = native.around.regions.keep(&mine, theirs);
+        let pointer = NonNull::new(mine.pointer())
+            .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;
+        let keeper: Arc<dyn Any + Send + Sync> = mine;
+        // SAFETY: a fresh mapping of at least `bytes` zeroed bytes at a page's start, unmapped when the keeper goes; only
+        // the buffer reaches it in this process.
+        Ok(unsafe { Buffer::shared(pointer, keeper, registration, dtype, len) })
     }
 }

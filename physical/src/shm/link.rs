@@ -1,20 +1,21 @@
-//! What lies between two processes of one host: a segment of shared memory with a doorbell and rings.
+//! What lies between two processes of one host: a segment of shared memory with a doorbell, a board and rings.
 //!
 //! ```text
-//! segment = doorbell ring × ranks
-//! ring    = head tail blocked bytes          a single-producer single-consumer queue of bytes
+//! segment = bell asleep board ring × ranks
+//! ring    = head tail blocked bytes          written by one peer, read by the segment's rank
+//! board                                      written by the segment's rank, read by everyone: see `board`
 //! ```
-//!
-//! `head` and `tail` count bytes since the beginning; the reader advances `head`, the writer `tail`. A writer that finds
-//! no room raises `blocked`, and the reader who makes room rings the writer's doorbell.
 
-use crate::doorbell::timespec;
+use super::bed::{Bed, Sleep};
+use super::board::{BOARD, Board};
+use super::ring::{Place, Ring};
+use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::Bell;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::thread::futex;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,11 +24,12 @@ use std::time::Duration;
 /// Bytes in flight from one rank to another; a few rings fit into the second-level cache.
 const CAPACITY: usize = 256 * 1024;
 /// Two cache lines: adjacent-line prefetch would otherwise tie the two sides together.
-const APART: usize = 128;
+pub(super) const APART: usize = 128;
 
 const BELL: usize = 0;
-const SLEEPING: usize = APART;
-const RINGS: usize = 2 * APART;
+const ASLEEP: usize = APART;
+const LANES: usize = 2 * APART;
+const RINGS: usize = LANES + BOARD;
 
 const HEAD: usize = 0;
 const TAIL: usize = APART;
@@ -39,6 +41,35 @@ const STRIDE: usize = BYTES + CAPACITY;
 pub(super) struct Segment {
     map: MmapRaw,
     ranks: usize,
+    /// The rank's eventfd.
+    waker: Arc<Doorbell>,
+}
+
+/// Shared memory of `size` bytes that no file system has a name for: reserved, so that memory which cannot be had is an
+/// error here and not a SIGBUS at first touch, and sealed, so that no peer can take it away.
+pub(super) fn reserve(size: usize) -> Result<(OwnedFd, MmapRaw)> {
+    let make = || -> io::Result<(OwnedFd, MmapRaw)> {
+        let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        let map = map(&file, size)?;
+        Ok((file, map))
+    };
+    make().map_err(|cause| {
+        let doing = format!("reserve {} KiB of shared memory", size / 1024);
+        let remedy = "free memory, raise the memory limit of the container, or use the tcp transport";
+        Error::system(doing, cause, remedy)
+    })
+}
+
+/// Maps shared memory that was made by [`reserve`], here or in a peer.
+pub(super) fn map(file: &OwnedFd, size: usize) -> io::Result<MmapRaw> {
+    let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
+    if !sealed || rustix::fs::fstat(file)?.st_size != size as i64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory that was announced"));
+    }
+    // Populated, so that page faults do not disturb the first operations.
+    MmapOptions::new().len(size).populate().map_raw(file)
 }
 
 impl Segment {
@@ -46,34 +77,18 @@ impl Segment {
         RINGS + ranks * STRIDE
     }
 
-    /// A new segment into which `ranks` ranks can write, and the file that others map it from.
-    pub(super) fn create(ranks: usize) -> Result<(Arc<Self>, OwnedFd)> {
+    /// A new segment into which `ranks` ranks can write, and the file that others map it from. `waker` ends a sleep in
+    /// which the rank waits for descriptors.
+    pub(super) fn create(ranks: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
         let size = Self::size(ranks);
-        let failed = |cause: io::Error| {
-            let doing = format!("reserve {} KiB of shared memory", size / 1024);
-            Error::system(doing, cause, "free memory, or use the tcp transport")
-        };
-        let reserve = || -> rustix::io::Result<OwnedFd> {
-            let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            // Memory that cannot be had is an error here, and not a SIGBUS at first touch.
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
-            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-            Ok(file)
-        };
-        let file = reserve().map_err(|cause| failed(cause.into()))?;
-        let map = MmapOptions::new().len(size).map_raw(&file).map_err(failed)?;
-        Ok((Arc::new(Segment { map, ranks }), file))
+        let (file, map) = reserve(size)?;
+        Ok((Arc::new(Segment { map, ranks, waker }), file))
     }
 
     /// Maps a segment that another rank created.
-    pub(super) fn map(file: &OwnedFd, ranks: usize) -> io::Result<Arc<Self>> {
-        let size = Self::size(ranks);
-        let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(file)?.st_size != size as i64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a segment of this world"));
-        }
-        let map = MmapOptions::new().len(size).map_raw(file)?;
-        Ok(Arc::new(Segment { map, ranks }))
+    pub(super) fn map(file: &OwnedFd, ranks: usize, waker: Arc<Doorbell>) -> io::Result<Arc<Self>> {
+        let map = map(file, Self::size(ranks))?;
+        Ok(Arc::new(Segment { map, ranks, waker }))
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -90,43 +105,93 @@ impl Segment {
     }
 
     /// The ring into which `sender` writes.
-    pub(super) fn ring_of(&self, sender: usize) -> Ring<'_> {
+    pub(super) fn ring_of(&self, sender: usize) -> Ring<Stretch<'_>> {
         assert!(sender < self.ranks, "a segment has one ring a rank");
-        Ring { segment: self, at: RINGS + sender * STRIDE }
+        Ring(Stretch { segment: self, at: RINGS + sender * STRIDE })
     }
 
-    /// The doorbell's count, which rises with every ring.
-    pub(super) fn bell(&self) -> u32 {
-        self.word(BELL).load(Ordering::SeqCst)
+    /// What the segment's rank tells everyone.
+    pub(super) fn board(&self) -> Board<'_> {
+        Board::new(self)
     }
 
-    /// Sleeps unless the count differs from `heard`, until it does or the time is over.
+    /// The counter at `offset` of the board.
+    pub(super) fn board_count(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset < BOARD);
+        self.count(LANES + offset)
+    }
+
+    /// Address of the board's bytes from `offset` on, `len` of which are inside it.
+    pub(super) fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset + len <= BOARD, "within the board");
+        self.map.as_mut_ptr().wrapping_add(LANES + offset)
+    }
+
+    fn bed(&self) -> Bed<'_, AtomicU32> {
+        Bed { bell: self.word(BELL), asleep: self.word(ASLEEP) }
+    }
+
+    /// The bell's count, which rises whenever somebody rings.
+    pub(super) fn heard(&self) -> u32 {
+        self.word(BELL).load(Ordering::Acquire)
+    }
+
+    /// Announces sleep: see [`Bed::lie_down`].
+    pub(super) fn lie_down(&self, how: Sleep) {
+        self.bed().lie_down(how);
+    }
+
+    /// Ends what [`Segment::lie_down`] began.
+    pub(super) fn get_up(&self) {
+        self.bed().get_up();
+    }
+
+    /// Sleeps on the futex unless the bell has rung since `heard`, until it does or the time is over.
     pub(super) fn sleep(&self, heard: u32, at_most: Duration) {
         let timeout = timespec(at_most);
-        self.word(SLEEPING).store(1, Ordering::SeqCst);
         // Whatever ends the wait, the caller looks for work and may come back: no outcome is an error.
         let _ = futex::wait(self.word(BELL), futex::Flags::empty(), heard, Some(&timeout));
-        self.word(SLEEPING).store(0, Ordering::SeqCst);
+    }
+
+    /// Wakes the rank if it sleeps; called after giving it work.
+    pub(super) fn nudge(&self) {
+        match self.bed().nudge() {
+            None => {}
+            Some(Sleep::Futex) => self.wake(),
+            Some(Sleep::Descriptor) => self.waker.ring(),
+        }
+    }
+
+    fn wake(&self) {
+        let _ = futex::wake(self.word(BELL), futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 
 impl Bell for Segment {
     fn ring(&self) {
+        // Counted in any case, so that it ends the next sleep if there is none now.
         self.word(BELL).fetch_add(1, Ordering::SeqCst);
-        if self.word(SLEEPING).load(Ordering::SeqCst) != 0 {
-            let _ = futex::wake(self.word(BELL), futex::Flags::empty(), u32::MAX >> 1);
-        }
+        self.wake();
+        self.waker.ring();
     }
 }
 
-/// One direction between two ranks.
-pub(super) struct Ring<'a> {
+/// The part of a segment that one ring takes.
+pub(super) struct Stretch<'a> {
     segment: &'a Segment,
     /// Offset of its head.
     at: usize,
 }
 
-impl Ring<'_> {
+impl Stretch<'_> {
+    fn bytes(&self) -> *mut u8 {
+        self.segment.map.as_mut_ptr().wrapping_add(self.at + BYTES)
+    }
+}
+
+impl Place for Stretch<'_> {
+    type Count = AtomicU64;
+
     fn head(&self) -> &AtomicU64 {
         self.segment.count(self.at + HEAD)
     }
@@ -135,75 +200,23 @@ impl Ring<'_> {
         self.segment.count(self.at + TAIL)
     }
 
-    fn blocked(&self) -> &AtomicU32 {
-        self.segment.word(self.at + BLOCKED)
+    fn blocked(&self) -> &AtomicU64 {
+        self.segment.count(self.at + BLOCKED)
     }
 
-    /// Bytes between head and tail; an error if the other side wrote nonsense.
-    fn used(&self, head: u64, tail: u64) -> io::Result<usize> {
-        match usize::try_from(tail.wrapping_sub(head)) {
-            Ok(used) if used <= CAPACITY => Ok(used),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a ring's counters are damaged")),
-        }
+    fn capacity(&self) -> usize {
+        CAPACITY
     }
 
-    /// Writes a prefix of `parts`. Only the sending rank calls this.
-    pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let tail = self.tail().load(Ordering::Relaxed);
-        let mut room = CAPACITY - self.used(self.head().load(Ordering::Acquire), tail)?;
-        if room == 0 {
-            self.blocked().store(1, Ordering::SeqCst);
-            // The reader may have made room before it could see the flag.
-            room = CAPACITY - self.used(self.head().load(Ordering::SeqCst), tail)?;
-        }
-        let mut written = 0;
-        for part in parts {
-            let take = part.len().min(room - written);
-            self.copy_in(tail + written as u64, &part[..take]);
-            written += take;
-        }
-        self.tail().store(tail + written as u64, Ordering::Release);
-        Ok(written)
+    fn copy_in(&self, offset: usize, from: &[u8]) {
+        assert!(offset + from.len() <= CAPACITY, "a run lies within the ring");
+        // SAFETY: within the ring's bytes, as just checked; the reader does not look at them, as `Place` says.
+        unsafe { self.bytes().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 
-    /// Reads into a prefix of `into`; 0 if the ring is empty. Only the receiving rank calls this.
-    pub(super) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
-        let head = self.head().load(Ordering::Relaxed);
-        let take = self.used(head, self.tail().load(Ordering::Acquire))?.min(into.len());
-        self.copy_out(head, &mut into[..take]);
-        self.head().store(head + take as u64, Ordering::SeqCst);
-        Ok(take)
-    }
-
-    /// Whether the writer waits for room; asked once per answer.
-    pub(super) fn take_blocked(&self) -> bool {
-        self.blocked().load(Ordering::SeqCst) != 0 && self.blocked().swap(0, Ordering::SeqCst) != 0
-    }
-
-    /// Splits `len` bytes at `position` where the ring wraps: offset of the first run, its length.
-    fn split(&self, position: u64, len: usize) -> (usize, usize) {
-        let offset = (position % CAPACITY as u64) as usize;
-        (offset, len.min(CAPACITY - offset))
-    }
-
-    fn copy_in(&self, position: u64, from: &[u8]) {
-        let (offset, first) = self.split(position, from.len());
-        let bytes = self.segment.map.as_mut_ptr().wrapping_add(self.at + BYTES);
-        // SAFETY: `offset + first <= CAPACITY` and the rest is shorter than `offset`, all within the map; the reader
-        // does not touch bytes between tail and head + CAPACITY, which `room` counted.
-        unsafe {
-            bytes.add(offset).copy_from_nonoverlapping(from.as_ptr(), first);
-            bytes.copy_from_nonoverlapping(from.as_ptr().add(first), from.len() - first);
-        }
-    }
-
-    fn copy_out(&self, position: u64, into: &mut [u8]) {
-        let (offset, first) = self.split(position, into.len());
-        let bytes = self.segment.map.as_ptr().wrapping_add(self.at + BYTES);
-        // SAFETY: in bounds as above; the writer does not touch bytes between head and tail.
-        unsafe {
-            into.as_mut_ptr().copy_from_nonoverlapping(bytes.add(offset), first);
-            into.as_mut_ptr().add(first).copy_from_nonoverlapping(bytes, into.len() - first);
-        }
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset + into.len() <= CAPACITY, "a run lies within the ring");
+        // SAFETY: as above; the writer does not touch them.
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.bytes().add(offset), into.len()) }
     }
 }

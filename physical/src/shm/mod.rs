@@ -1,12 +1,26 @@
 //! Ranks as processes of one host, connected by rings in shared memory. When you would want it: several ranks a host.
 //!
-//! Each rank owns one anonymous segment per channel: a doorbell, and one ring for each rank that sends to it. Segments
-//! are memfds handed over unix sockets, so nothing is left behind, however a process ends.
+//! Each rank owns one anonymous segment per channel: a doorbell, a board, and one ring for each rank that sends to it.
+//! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
+//!
+//! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
+//! `board` (what a rank tells everyone). `collectives` are the operations that need no messages: each is a `job`, whose
+//! `work` reads the peers' registered memory (`region`), and `combine` makes one of all contributions. `count` lets loom
+//! check the parts that several processes touch at once.
 
+mod bed;
+mod board;
+mod collectives;
+mod combine;
 mod connect;
+mod count;
 mod endpoint;
+mod job;
 mod link;
+mod region;
+mod ring;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub(crate) use connect::{ShmDoor, ShmFabric};

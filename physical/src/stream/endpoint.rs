@@ -5,6 +5,7 @@ use super::inbox::{Event, Inbox, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
 use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::health::Health;
 use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
@@ -67,6 +68,35 @@ impl<W: Wire> StreamEndpoint<W> {
     fn peers(&self) -> impl Iterator<Item = usize> {
         let rank = self.identity.rank;
         (0..self.identity.size).filter(move |peer| *peer != rank)
+    }
+
+    /// Parks unless there is work after all, here or where `more` looks for it.
+    pub(crate) fn park_unless(&self, at_most: Duration, more: impl FnOnce() -> bool) {
+        self.state.borrow_mut().wire.lie_down();
+        if self.progress() || more() {
+            return self.state.borrow_mut().wire.get_up();
+        }
+        let State { wire, links, .. } = &mut *self.state.borrow_mut();
+        let unsent = |peer: &usize| !links[*peer].outbox.is_empty() && !links[*peer].broken;
+        let unsent: Vec<usize> = self.peers().filter(unsent).collect();
+        wire.park(&unsent, at_most);
+    }
+
+    /// A message that has arrived on the lane of `label` and that nobody here waits for: from whom, and of what.
+    pub(crate) fn early_in_lane(&self, label: &Label) -> Option<(usize, Fingerprint)> {
+        self.state.borrow().matcher.early_in_lane(label)
+    }
+
+    /// The receives that wait for a certain peer.
+    pub(crate) fn awaited(&self) -> Vec<(Ticket, usize, Label)> {
+        self.state.borrow().matcher.awaited().collect()
+    }
+
+    /// Ends a receive whose message will never come.
+    pub(crate) fn fail(&self, ticket: Ticket, error: Error) {
+        let state = &mut *self.state.borrow_mut();
+        state.matcher.cancel(ticket);
+        state.tickets.finish(ticket, Err(error));
     }
 
     /// A message to oneself: kept aside until its receive comes.
@@ -297,10 +327,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     }
 
     fn park(&self, at_most: Duration) {
-        let State { wire, links, .. } = &mut *self.state.borrow_mut();
-        let unsent = |peer: &usize| !links[*peer].outbox.is_empty() && !links[*peer].broken;
-        let unsent: Vec<usize> = self.peers().filter(unsent).collect();
-        wire.park(&unsent, at_most);
+        self.park_unless(at_most, || false);
     }
 
     fn ended(&self, peer: usize) -> Option<String> {

@@ -36,6 +36,12 @@ pub(crate) trait Wire {
     /// Reads into a prefix of `into`, which is not empty.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
 
+    /// Announces sleep, so that peers ring from now on; whoever calls this looks for work once more before it parks.
+    fn lie_down(&mut self) {}
+
+    /// Ends what [`Wire::lie_down`] began; `park` does so by itself.
+    fn get_up(&mut self) {}
+
     /// Sleeps until a stream has bytes, a stream in `unsent` has room, or the bell rings.
     fn park(&mut self, unsent: &[usize], at_most: Duration);
 }

@@ -1,0 +1,175 @@
+//! The board: what one rank tells everyone about its native collectives. One *lane* of it for each lane of operations.
+//!
+//! ```text
+//! board = lane × LANES
+//! lane  = slot slot counters
+//! slot  = round:u64 tag:16 fingerprint:16 payload      an operation begins: which one, and its few bytes
+//! counters = pieces:u64 finished:u64                   how far the rank is with a long one
+//! ```
+//!
+//! Rounds count the native operations of a lane. Round k is posted in slot k mod 2; a rank begins round k + 2 only after
+//! everyone has posted round k + 1, which they do when they have read what they need of round k. So nobody ever writes
+//! what somebody still reads.
+
+use super::link::{APART, Segment};
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::tag::{TAG_BYTES, Tag};
+use crate::transport::Label;
+use std::sync::atomic::{Ordering, fence};
+
+/// Lanes with room on the board; operations on others are carried by messages.
+pub(super) const LANES: usize = 32;
+/// Payload that fits into a slot, in bytes.
+pub(super) const PAYLOAD: usize = SLOT - HEAD;
+/// Bytes of a whole board.
+pub(super) const BOARD: usize = LANES * LANE;
+
+const SLOT: usize = 1024;
+const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
+/// The first payload bytes share a cache line with what precedes them.
+const HEAD: usize = 8 + LABEL;
+const PIECES: usize = 2 * SLOT;
+const FINISHED: usize = PIECES + 8;
+const LANE: usize = 2 * SLOT + APART;
+/// Pieces of one operation, at most 2 to this power; the rest of a counter is the round.
+const COUNT_BITS: u32 = 24;
+
+/// One rank's board: its own to write, a peer's to read.
+pub(super) struct Board<'a>(&'a Segment);
+
+/// A label, as slots hold it.
+pub(super) type LabelBytes = [u8; LABEL];
+
+/// What a posted slot says.
+pub(super) struct Notice<'a> {
+    label: &'a [u8],
+    /// The first bytes of the payload; how many count is known from the label.
+    pub(super) payload: &'a [u8],
+}
+
+impl Notice<'_> {
+    pub(super) fn is_of(&self, label: &LabelBytes) -> bool {
+        self.label == label
+    }
+
+    /// `None` if the peer wrote nonsense.
+    pub(super) fn label(&self) -> Option<Label> {
+        parse_label(self.label)
+    }
+}
+
+fn parse_label(bytes: &[u8]) -> Option<Label> {
+    let (tag, fingerprint) = bytes.split_first_chunk()?;
+    let fingerprint = Fingerprint::from_bytes(fingerprint.first_chunk()?)?;
+    Some(Label { tag: Tag::from_bytes(tag), fingerprint })
+}
+
+pub(super) fn label_bytes(label: &Label) -> LabelBytes {
+    let mut bytes = [0; LABEL];
+    bytes[..TAG_BYTES].copy_from_slice(&label.tag.to_bytes());
+    bytes[TAG_BYTES..].copy_from_slice(&label.fingerprint.to_bytes());
+    bytes
+}
+
+impl<'a> Board<'a> {
+    pub(super) fn new(segment: &'a Segment) -> Self {
+        Board(segment)
+    }
+
+    fn slot(lane: usize, round: u64) -> usize {
+        assert!(lane < LANES, "a lane of the board");
+        lane * LANE + (round % 2) as usize * SLOT
+    }
+
+    /// Tells everyone that round `round` of `lane` begins here. Rounds count from 1.
+    pub(super) fn post(&self, lane: usize, round: u64, label: &LabelBytes, payload: &[u8]) {
+        let slot = Self::slot(lane, round);
+        assert!(payload.len() <= PAYLOAD, "a payload fits into its slot");
+        let bytes = self.0.board_bytes(slot + 8, LABEL + payload.len());
+        // For those who look without taking part: not to be read while it is written.
+        self.0.board_count(slot).store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        // SAFETY: within the board, as `board_bytes` checked; nobody reads this slot now (see above).
+        unsafe {
+            bytes.copy_from_nonoverlapping(label.as_ptr(), LABEL);
+            bytes.add(LABEL).copy_from_nonoverlapping(payload.as_ptr(), payload.len());
+        }
+        self.0.board_count(slot).store(round, Ordering::Release);
+    }
+
+    /// What the rank has posted for round `round`, once it has.
+    pub(super) fn read(&self, lane: usize, round: u64) -> Option<Notice<'a>> {
+        let slot = Self::slot(lane, round);
+        if self.0.board_count(slot).load(Ordering::Acquire) != round {
+            return None;
+        }
+        let bytes = self.0.board_bytes(slot + 8, LABEL + PAYLOAD);
+        // SAFETY: within the board; its rank does not write this slot before this one has posted the next round.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, LABEL + PAYLOAD) };
+        let (label, payload) = bytes.split_at(LABEL);
+        Some(Notice { label, payload })
+    }
+
+    /// The last operation that the rank has begun on `lane`, for those who wait for something else of it.
+    pub(super) fn latest(&self, lane: usize) -> Option<Label> {
+        let rounds = [0, 1].map(|round| self.0.board_count(Self::slot(lane, round)).load(Ordering::Acquire));
+        let (round, slot) = if rounds[0] > rounds[1] { (rounds[0], 0) } else { (rounds[1], 1) };
+        let slot = Self::slot(lane, slot);
+        let mut label = [0; LABEL];
+        // SAFETY: within the board, as `board_bytes` checked. Its rank may write meanwhile, which the second look at the
+        // round finds out; any bytes are a valid array.
+        unsafe { self.0.board_bytes(slot + 8, LABEL).copy_to_nonoverlapping(label.as_mut_ptr(), LABEL) }
+        fence(Ordering::Acquire);
+        let whole = round > 0 && self.0.board_count(slot).load(Ordering::Relaxed) == round;
+        whole.then(|| parse_label(&label)).flatten()
+    }
+
+    /// Pieces of round `round` whose result is complete in the rank's memory.
+    pub(super) fn pieces(&self, lane: usize, round: u64) -> u32 {
+        counted(self.0.board_count(lane * LANE + PIECES).load(Ordering::Acquire), round)
+    }
+
+    pub(super) fn set_pieces(&self, lane: usize, round: u64, pieces: u32) {
+        self.0.board_count(lane * LANE + PIECES).store(of_round(round, pieces), Ordering::Release);
+    }
+
+    /// Whether the rank has read all that it needs of its peers' memory in round `round`.
+    pub(super) fn is_finished(&self, lane: usize, round: u64) -> bool {
+        counted(self.0.board_count(lane * LANE + FINISHED).load(Ordering::Acquire), round) > 0
+    }
+
+    pub(super) fn set_finished(&self, lane: usize, round: u64) {
+        self.0.board_count(lane * LANE + FINISHED).store(of_round(round, 1), Ordering::Release);
+    }
+}
+
+/// A count that belongs to one round: the round in the upper bits, so that it never falls.
+fn of_round(round: u64, count: u32) -> u64 {
+    round << COUNT_BITS | u64::from(count)
+}
+
+/// The count of `round`: nothing before it, everything once the rank has gone on to a later one.
+fn counted(value: u64, round: u64) -> u32 {
+    let count = value & ((1 << COUNT_BITS) - 1);
+    // Rounds may wrap after years; their distance does not.
+    match ((value - count).wrapping_sub(round << COUNT_BITS)) as i64 {
+        0 => count as u32,
+        distance if distance < 0 => 0,
+        _ => u32::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_belong_to_their_round() {
+        for round in [1, 7, (1 << 40) - 1, 1 << 40, (1 << 40) + 5] {
+            let value = of_round(round, 3);
+            assert_eq!(counted(value, round), 3);
+            assert_eq!(counted(value, round + 1), 0, "a later round has not begun");
+            assert_eq!(counted(value, round - 1), u32::MAX, "an earlier one is over");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Native collectives over shared memory: everyone posts on its board, and reads what it needs from the peers.
+//!
+//! *Small* operations put their bytes on the board. One exchange of a cache line, and every rank computes the result
+//! itself, in the same order. *Large* ones, on registered memory, read the peers' buffers where they are:
+//!
+//! ```text
+//! all-reduce       rank r reduces chunk r piece by piece, and copies every piece of a peer's chunk that is complete
+//! reduce-scatter   rank r reduces block r of all inputs into its output
+//! all-gather       rank r copies all inputs
+//! broadcast        everyone copies the root's buffer
+//! ```
+//!
+//! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
+//! finished reading. Contributions are combined in the ring's order (chunk c: ranks c + 1, c + 2, …, c), so that results
+//! are those of the ring, bit for bit.
+
+use super::board::{LANES, PAYLOAD};
+use super::job::{Job, Step};
+use super::link::Segment;
+use super::region::Regions;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::memory::{ReadView, WriteView};
+use crate::tickets::Tickets;
+use crate::transport::{Got, Label, Ticket};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Looks at the boards that a small operation takes before it leaves the waiting to others.
+const LOOKS: usize = 200;
+
+/// What all operations of one endpoint share.
+pub(super) struct Surroundings {
+    pub(super) rank: usize,
+    /// By rank.
+    pub(super) segments: Vec<Arc<Segment>>,
+    pub(super) regions: Regions,
+    pub(super) health: Arc<Health>,
+}
+
+impl Surroundings {
+    pub(super) fn size(&self) -> usize {
+        self.segments.len()
+    }
+
+    pub(super) fn mine(&self) -> &Segment {
+        &self.segments[self.rank]
+    }
+
+    /// All ranks but this one.
+    pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
+        let rank = self.rank;
+        (0..self.size()).filter(move |peer| *peer != rank)
+    }
+
+    /// Wakes the peers that sleep; called after telling them something.
+    pub(super) fn nudge_all(&self) {
+        self.peers().for_each(|peer| self.segments[peer].nudge());
+    }
+}
+
+#[derive(Default)]
+struct Lane {
+    /// Native operations begun.
+    round: u64,
+    current: Option<(Ticket, Job)>,
+    /// Posted while another one is under way.
+    waiting: VecDeque<(Ticket, Label, Option<ReadView>, WriteView)>,
+}
+
+/// The native collectives of one endpoint.
+pub(super) struct Collectives {
+    pub(super) around: Surroundings,
+    lanes: Vec<Lane>,
+    /// Lanes with an operation under way.
+    active: Vec<usize>,
+    tickets: Tickets,
+}
+
+impl Collectives {
+    pub(super) fn new(around: Surroundings) -> Self {
+        let lanes = (0..LANES).map(|_| Lane::default()).collect();
+        Collectives { around, lanes, active: Vec::new(), tickets: Tickets::default() }
+    }
+
+    pub(super) fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
+        if !label.tag.is_of_world() || label.tag.lane() >= LANES {
+            return false;
+        }
+        let (bytes, registration) = match input {
+            Some(input) => (input.bytes().len(), input.registration()),
+            None => (output.bytes().len(), output.registration()),
+        };
+        bytes <= PAYLOAD || self.around.regions.knows(registration.map(|(registration, _)| registration))
+    }
+
+    pub(super) fn post(&mut self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+        let ticket = self.tickets.open();
+        let lane = label.tag.lane();
+        if self.lanes[lane].current.is_some() {
+            self.lanes[lane].waiting.push_back((ticket, label, input, output));
+            return ticket;
+        }
+        self.begin(lane, ticket, label, input, output);
+        for _ in 0..LOOKS {
+            if self.lanes[lane].current.is_none() || self.advance(lane) && self.settled(ticket) {
+                break;
+            }
+        }
+        ticket
+    }
+
+    fn settled(&mut self, ticket: Ticket) -> bool {
+        self.tickets.is_done(ticket)
+    }
+
+    fn begin(
+        &mut self,
+        lane: usize,
+        ticket: Ticket,
+        label: Label,
+        input: Option<ReadView>,
+        output: WriteView,
+    ) {
+        let place = &mut self.lanes[lane];
+        place.round += 1;
+        match Job::begin(&self.around, lane, place.round, label, input, output) {
+            Ok(job) => {
+                place.current = Some((ticket, job));
+                self.active.push(lane);
+            }
+            Err(error) => self.tickets.finish(ticket, Err(error)),
+        }
+    }
+
+    /// Goes on with the operation of a lane. Whether anything moved.
+    fn advance(&mut self, lane: usize) -> bool {
+        let Some((ticket, job)) = &mut self.lanes[lane].current else { return false };
+        let ticket = *ticket;
+        let outcome = match job.advance(&self.around) {
+            Ok(Step::Nothing) => return false,
+            Ok(Step::Moved(bytes)) => {
+                self.tickets.advance(ticket, bytes);
+                return true;
+            }
+            Ok(Step::Done(bytes)) => Ok(Got { peer: self.around.rank, bytes }),
+            Err(error) => Err(error),
+        };
+        self.end(lane, ticket, outcome);
+        true
+    }
+
+    fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Got>) {
+        // The views go first: whoever sees the outcome may use the memory.
+        self.lanes[lane].current = None;
+        self.active.retain(|active| *active != lane);
+        self.tickets.finish(ticket, outcome);
+        if let Some((ticket, label, input, output)) = self.lanes[lane].waiting.pop_front() {
+            self.begin(lane, ticket, label, input, output);
+        }
+    }
+
+    pub(super) fn progress(&mut self) -> bool {
+        let mut moved = false;
+        for at in (0..self.active.len()).rev() {
+            // An operation that ends leaves the list; those before it stay where they are.
+            if let Some(lane) = self.active.get(at).copied() {
+                moved |= self.advance(lane);
+            }
+        }
+        moved
+    }
+
+    pub(super) fn tickets(&mut self) -> &mut Tickets {
+        &mut self.tickets
+    }
+
+    /// Gives an operation up. Peers that still wait for this rank hear of it from whoever watches the ranks.
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        for lane in 0..LANES {
+            self.lanes[lane].waiting.retain(|(waiting, ..)| *waiting != ticket);
+            if self.lanes[lane].current.as_ref().is_some_and(|(current, _)| *current == ticket) {
+                self.lanes[lane].current = None;
+                self.active.retain(|active| *active != lane);
+            }
+        }
+        self.tickets.close(ticket);
+    }
+
+    /// The ranks for which an operation waits.
+    pub(super) fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        let current = self.lanes.iter().filter_map(|lane| lane.current.as_ref());
+        let job = current.filter(|(current, _)| *current == ticket).map(|(_, job)| job).next();
+        job.map_or_else(Vec::new, |job| job.missing(&self.around))
+    }
+
+    /// Operations under way whose peers have not all begun it.
+    pub(super) fn arriving(&self) -> impl Iterator<Item = (Ticket, Label)> {
+        let current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
+        current.filter(|(_, job)| job.is_arriving()).map(|(ticket, job)| (*ticket, job.label))
+    }
+
+    /// Ends an operation that some rank will never take part in.
+    pub(super) fn fail(&mut self, ticket: Ticket, error: Error) {
+        let holds = |lane: &Lane| lane.current.as_ref().is_some_and(|(current, _)| *current == ticket);
+        if let Some(lane) = self.lanes.iter().position(holds) {
+            self.end(lane, ticket, Err(error));
+        }
+    }
+}

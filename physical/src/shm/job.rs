@@ -1,0 +1,204 @@
+//! One native collective under way: what it posts, whom it waits for, and the work between.
+
+use super::board::{LabelBytes, Notice, PAYLOAD, label_bytes};
+use super::collectives::Surroundings;
+use super::work::{Source, Work, combination, scaled};
+use crate::device;
+use crate::dtype::ReduceOp;
+use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::memory::{ReadView, WriteView};
+use crate::native::chunk;
+use crate::transport::Label;
+
+/// What an attempt to go on has brought.
+pub(super) enum Step {
+    Nothing,
+    /// So many bytes were worked on.
+    Moved(usize),
+    /// Everything; the output has so many bytes.
+    Done(usize),
+}
+
+enum Stage {
+    /// Waiting until everyone has begun: those below are known to have.
+    Arriving(usize),
+    /// Reading from the peers' memory.
+    Working(Work),
+    /// Waiting until everyone has finished reading: those below are known to have.
+    Leaving(usize),
+}
+
+pub(super) struct Job {
+    pub(super) lane: usize,
+    pub(super) round: u64,
+    pub(super) label: Label,
+    posted: LabelBytes,
+    pub(super) input: Option<ReadView>,
+    pub(super) output: WriteView,
+    stage: Stage,
+}
+
+impl Job {
+    /// Tells everyone that this rank has come, with the bytes or with where they are.
+    pub(super) fn begin(
+        around: &Surroundings,
+        lane: usize,
+        round: u64,
+        mut label: Label,
+        input: Option<ReadView>,
+        mut output: WriteView,
+    ) -> Result<Self> {
+        let registration = input.as_ref().map_or_else(|| output.registration(), ReadView::registration);
+        let fingerprint = &mut label.fingerprint;
+        let small = input.as_ref().map_or(output.bytes().len(), |input| input.bytes().len()) <= PAYLOAD;
+        fingerprint.registered = !small;
+        let halves_first = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
+        if halves_first && fingerprint.operation == OperationKind::AllReduce {
+            device::divide(around.size(), fingerprint.dtype, output.bytes_mut());
+        }
+        let posted = label_bytes(&label);
+        let board = around.mine().board();
+        match registration {
+            _ if small => {
+                let root = label.fingerprint.root.map(|root| root as usize);
+                let silent = root.is_some_and(|root| root != around.rank);
+                let bytes = input.as_ref().map_or_else(|| output.bytes(), ReadView::bytes);
+                board.post(lane, round, &posted, if silent { &[] } else { bytes });
+            }
+            Some((registration, offset)) => {
+                let source = Source { index: registration.index, offset };
+                board.post(lane, round, &posted, &source.to_bytes());
+            }
+            None => return Err(Error::usage("memory that is not registered", "register it")),
+        }
+        around.nudge_all();
+        Ok(Job { lane, round, label, posted, input, output, stage: Stage::Arriving(0) })
+    }
+
+    pub(super) fn is_arriving(&self) -> bool {
+        matches!(self.stage, Stage::Arriving(_))
+    }
+
+    pub(super) fn advance(&mut self, around: &Surroundings) -> Result<Step> {
+        match &mut self.stage {
+            Stage::Arriving(_) => self.arrive(around),
+            Stage::Working(_) => self.work(around),
+            Stage::Leaving(seen) => {
+                let finished = |peer: usize| {
+                    peer == around.rank || around.segments[peer].board().is_finished(self.lane, self.round)
+                };
+                while *seen < around.size() && finished(*seen) {
+                    *seen += 1;
+                }
+                Ok(if *seen < around.size() { Step::Nothing } else { self.done() })
+            }
+        }
+    }
+
+    fn done(&self) -> Step {
+        Step::Done(self.output.bytes().len())
+    }
+
+    /// What `rank` has posted.
+    fn notice<'a>(&self, around: &'a Surroundings, rank: usize) -> Option<Notice<'a>> {
+        around.segments[rank].board().read(self.lane, self.round)
+    }
+
+    fn arrive(&mut self, around: &Surroundings) -> Result<Step> {
+        let Stage::Arriving(mut seen) = self.stage else { return Ok(Step::Nothing) };
+        while seen < around.size() {
+            let Some(notice) = self.notice(around, seen) else {
+                self.stage = Stage::Arriving(seen);
+                return Ok(Step::Nothing);
+            };
+            if !notice.is_of(&self.posted) {
+                return Err(self.mismatch(around, seen, &notice));
+            }
+            seen += 1;
+        }
+        if self.label.fingerprint.registered {
+            let source = |rank| self.notice(around, rank).map(|notice| Source::of(&notice));
+            self.stage = Stage::Working(Work::new((0..around.size()).filter_map(source).collect()));
+            return self.work(around);
+        }
+        self.compute(around);
+        Ok(self.done())
+    }
+
+    fn work(&mut self, around: &Surroundings) -> Result<Step> {
+        // Taken out while it works on the rest of the job.
+        let Stage::Working(mut work) = std::mem::replace(&mut self.stage, Stage::Leaving(0)) else {
+            return Ok(Step::Nothing);
+        };
+        match work.advance(self, around)? {
+            Step::Done(_) => {
+                around.mine().board().set_finished(self.lane, self.round);
+                around.nudge_all();
+                Ok(Step::Moved(1))
+            }
+            step => {
+                self.stage = Stage::Working(work);
+                Ok(if matches!(step, Step::Moved(0)) { Step::Nothing } else { step })
+            }
+        }
+    }
+
+    pub(super) fn root(&self) -> usize {
+        self.label.fingerprint.root.map_or(0, |root| root as usize)
+    }
+
+    fn mismatch(&self, around: &Surroundings, rank: usize, notice: &Notice<'_>) -> Error {
+        let peer = around.health.peers()[rank].clone();
+        match notice.label() {
+            Some(theirs) => self.label.mismatch(theirs.fingerprint, peer),
+            None => {
+                Error::usage(format!("{peer} wrote nonsense on its board"), "use the same build everywhere")
+            }
+        }
+    }
+
+    pub(super) fn missing(&self, around: &Surroundings) -> Vec<usize> {
+        let waits = |peer: &usize| {
+            let board = around.segments[*peer].board();
+            match self.stage {
+                Stage::Arriving(_) => board.read(self.lane, self.round).is_none(),
+                Stage::Working(_) | Stage::Leaving(_) => !board.is_finished(self.lane, self.round),
+            }
+        };
+        around.peers().filter(waits).collect()
+    }
+
+    /// The result of a small operation, from what everyone has posted.
+    fn compute(&mut self, around: &Surroundings) {
+        let Fingerprint { operation, dtype, .. } = self.label.fingerprint;
+        let (ranks, rank, root) = (around.size(), around.rank, self.root());
+        let (lane, round) = (self.lane, self.round);
+        let posted = |rank: usize| {
+            let notice = around.segments[rank].board().read(lane, round);
+            notice.map_or(&[][..], |notice| notice.payload)
+        };
+        let combination = |owner| combination(&self.label.fingerprint, around, owner);
+        let output = self.output.bytes_mut();
+        let bytes = output.len();
+        match operation {
+            OperationKind::Broadcast => output.copy_from_slice(&posted(root)[..bytes]),
+            OperationKind::AllGather => {
+                let block = bytes / ranks;
+                (0..ranks).for_each(|r| output[r * block..][..block].copy_from_slice(&posted(r)[..block]));
+            }
+            OperationKind::ReduceScatter => {
+                combination(rank).store(|r| &posted(r)[rank * bytes..][..bytes], output);
+            }
+            // Two contributions are combined in one order only.
+            OperationKind::AllReduce if ranks == 2 => combination(0).store(|r| &posted(r)[..bytes], output),
+            OperationKind::AllReduce => {
+                for owner in 0..ranks {
+                    let part = scaled(chunk(bytes / dtype.size(), ranks, owner), dtype.size());
+                    combination(owner).store(|r| &posted(r)[part.clone()], &mut output[part.clone()]);
+                }
+            }
+            _ => {}
+        }
+    }
+}
