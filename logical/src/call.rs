@@ -14,6 +14,7 @@
 //! .await
 //! ```
 
+use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::operation::{Operation, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Label, Land, Source};
@@ -81,19 +82,15 @@ impl<'a> Call<'a> {
     }
 
     /// Has the backend carry out the whole operation, if it offers to: see
-    /// [`Collectives`](hexagram_physical::native::Collectives). `None` if it is to be done by messages.
-    ///
-    /// # Errors
-    /// As [`Call::send`].
-    pub fn native(&self, input: Option<&Buffer>, output: &Buffer) -> Result<Option<Operation<'a>>> {
-        let Some(native) = self.terms.transport.native() else { return Ok(None) };
-        let input = input.map(|input| input.read(0..input.len())).transpose()?;
-        let output = output.write(0..output.len())?;
+    /// [`Collectives`](hexagram_physical::native::Collectives). `None`, and the views are released, if it is to be done
+    /// by messages.
+    pub fn native(&self, input: Option<ReadView>, output: WriteView) -> Option<Operation<'a>> {
+        let native = self.terms.transport.native()?;
         if !native.offers(&self.label, input.as_ref(), &output) {
-            return Ok(None);
+            return None;
         }
         let ticket = native.post(self.label, input, output);
-        Ok(Some(Operation::new(self.terms, ticket, Source::Any, self.label)))
+        Some(Operation::new(self.terms, ticket, Source::Any, self.label))
     }
 }
 

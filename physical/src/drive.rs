@@ -1,7 +1,8 @@
 //! Driving: whoever waits moves the bytes. Open this to see how a blocking call blocks.
 //!
-//! Waiting spins briefly, then yields the core, then parks. With more ranks than cores that order was measured to be
-//! several times faster than spinning or parking alone.
+//! Waiting spins, then yields the core, then parks. Where ranks have cores of their own, spinning beats the tens of
+//! microseconds that it takes to wake a parked thread; where they share cores, the awaited rank may be the next to run
+//! here, so that yielding comes first.
 
 use crate::transport::Transport;
 use std::future::Future;
@@ -10,8 +11,12 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-const SPINS: u32 = 50;
+/// Looks for work before the first yield: some tens of microseconds.
+const SPINS: u32 = 1000;
 const YIELDS: u32 = 20;
+/// Where ranks share cores.
+const CROWDED_SPINS: u32 = 2;
+const CROWDED_YIELDS: u32 = 100;
 /// Longest park, so that deadlines are noticed; everything else ends a park by itself.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -57,14 +62,26 @@ impl Wait {
             return;
         }
         self.idle += 1;
-        if self.idle < SPINS {
+        let (spins, yields) = match transport.crowded() {
+            true => (CROWDED_SPINS, CROWDED_YIELDS),
+            false => (SPINS, YIELDS),
+        };
+        if self.idle < spins {
             std::hint::spin_loop();
-        } else if self.idle < SPINS + YIELDS {
+        } else if self.idle < spins + yields {
             std::thread::yield_now();
         } else {
             transport.park(TICK);
             // After a park that brought nothing, park again at once.
-            self.idle = SPINS + YIELDS;
+            self.idle = spins + yields;
         }
     }
+}
+
+/// Whether so many ranks of one host have to share its cores.
+pub(crate) fn crowded(local_ranks: usize) -> bool {
+    // All cores of the host, as launchers bind each rank to some of them.
+    // SAFETY: sysconf has no preconditions.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).is_ok_and(|cores| local_ranks > cores)
 }

@@ -17,6 +17,10 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, Ticket};
 use std::ops::Range;
 
+/// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes that
+/// say where that is.
+pub const NOTICE_BYTES: usize = 40;
+
 /// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
 pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.

@@ -59,11 +59,6 @@ impl Tickets {
         }
     }
 
-    /// Whether an outcome can be taken.
-    pub(crate) fn is_done(&mut self, ticket: Ticket) -> bool {
-        matches!(self.slot(ticket), Some(Slot { state: State::Done(_), .. }))
-    }
-
     /// Takes the outcome, once. A void ticket stays pending for ever, like an operation that nobody answers.
     pub(crate) fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
         match self.slot(ticket) {

@@ -115,7 +115,8 @@ pub struct Got {
     pub bytes: usize,
 }
 
-/// Bytes that this rank put on its links, by all endpoints of a world together.
+/// Bytes that this rank moved between ranks, by all endpoints of a world together: what it put on its links, and what it
+/// read of memory that others have registered.
 #[derive(Debug, Default)]
 pub struct Traffic {
     bytes: AtomicU64,
@@ -126,6 +127,10 @@ impl Traffic {
     pub(crate) fn sent(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes sent, headers included.
@@ -175,6 +180,9 @@ pub trait Transport {
 
     /// Moves bytes that can be moved now; whether any moved.
     fn progress(&self) -> bool;
+
+    /// Whether the ranks of this host have to share its cores, so that whoever waits should yield rather than spin.
+    fn crowded(&self) -> bool;
 
     /// Waits until [`Transport::progress`] would move something, the bell rings, or the time is over.
     fn park(&self, at_most: Duration);

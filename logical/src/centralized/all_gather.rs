@@ -1,7 +1,7 @@
 //! All-gather: everyone gets everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks, free_to_read, free_to_write};
+use super::share::{block, check_blocks};
 use crate::{Buffer, Communicator, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -16,10 +16,10 @@ impl Communicator {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
         check_blocks(mine, all, self.size())?;
-        free_to_read(mine)?;
-        free_to_write(all)?;
+        let input = mine.read(0..mine.len())?;
+        let output = all.write(0..all.len())?;
         self.operate(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()), async |call| {
-            if let Some(native) = call.native(Some(mine), all)? {
+            if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
             self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;

@@ -1,7 +1,7 @@
 //! All-reduce: everyone gets the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{check_op, chunk, free_to_write};
+use super::share::{check_op, chunk};
 use crate::{Buffer, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -25,9 +25,9 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
         };
-        free_to_write(buffer)?;
+        let output = buffer.write(0..buffer.len())?;
         self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(None, buffer)? {
+            if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);
             }
             let ring = Ring::of(self);

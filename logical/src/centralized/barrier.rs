@@ -15,7 +15,7 @@ impl Communicator {
         let nothing = self.scratch(DType::U8, 0)?;
         let (rank, size) = (self.rank(), self.size());
         self.operate(Fingerprint::new(OperationKind::Barrier, DType::U8, 0), async |call| {
-            if let Some(native) = call.native(None, &nothing)? {
+            if let Some(native) = call.native(None, nothing.write(0..0)?) {
                 return native.await.map(drop);
             }
             for round in 0.. {

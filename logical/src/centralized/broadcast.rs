@@ -1,6 +1,5 @@
 //! Broadcast: everyone gets one rank's buffer.
 
-use super::share::free_to_write;
 use crate::{Buffer, Call, Communicator, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -19,9 +18,9 @@ impl Communicator {
             root: Some(root as u32),
             ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
         };
-        free_to_write(buffer)?;
+        let output = buffer.write(0..buffer.len())?;
         self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(None, buffer)? {
+            if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);
             }
             self.spread(call, buffer, root).await

@@ -1,7 +1,7 @@
 //! Reduce-scatter: everyone gets its block of the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
+use super::share::{block, check_blocks, check_op};
 use crate::{Buffer, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -23,10 +23,10 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
         };
-        free_to_read(all)?;
-        free_to_write(mine)?;
+        let input = all.read(0..all.len())?;
+        let output = mine.write(0..mine.len())?;
         self.operate(fingerprint, async |call| {
-            if let Some(native) = call.native(Some(all), mine)? {
+            if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
             let (ring, land) = (Ring::of(self), Land::Reduce(op));

@@ -112,6 +112,13 @@ pub(crate) struct Roster {
     pub(crate) cards: Vec<Card>,
 }
 
+impl Roster {
+    /// How many ranks share a host with `rank`, itself included.
+    pub(crate) fn local(&self, rank: usize) -> usize {
+        self.cards.iter().filter(|card| card.machine == self.cards[rank].machine).count()
+    }
+}
+
 /// The connections that remain after the meeting.
 pub(crate) enum Seats {
     /// Rank 0's, to every other rank; none to itself.

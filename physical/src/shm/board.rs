@@ -13,6 +13,7 @@
 
 use super::link::{APART, Segment};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};
 use crate::transport::Label;
 use std::sync::atomic::{Ordering, fence};
@@ -28,6 +29,7 @@ const SLOT: usize = 1024;
 const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 /// The first payload bytes share a cache line with what precedes them.
 const HEAD: usize = 8 + LABEL;
+const _: () = assert!(HEAD == NOTICE_BYTES);
 const PIECES: usize = 2 * SLOT;
 const FINISHED: usize = PIECES + 8;
 const LANE: usize = 2 * SLOT + APART;

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::memory::{ReadView, WriteView};
 use crate::tickets::Tickets;
-use crate::transport::{Got, Label, Ticket};
+use crate::transport::{Got, Label, Ticket, Traffic};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,6 +36,9 @@ pub(super) struct Surroundings {
     pub(super) segments: Vec<Arc<Segment>>,
     pub(super) regions: Regions,
     pub(super) health: Arc<Health>,
+    pub(super) traffic: Arc<Traffic>,
+    /// See [`Transport::crowded`](crate::Transport::crowded).
+    pub(super) crowded: bool,
 }
 
 impl Surroundings {
@@ -97,23 +100,14 @@ impl Collectives {
     pub(super) fn post(&mut self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
         let ticket = self.tickets.open();
         let lane = label.tag.lane();
-        if self.lanes[lane].current.is_some() {
-            self.lanes[lane].waiting.push_back((ticket, label, input, output));
-            return ticket;
-        }
-        self.begin(lane, ticket, label, input, output);
-        for _ in 0..LOOKS {
-            if self.lanes[lane].current.is_none() || self.advance(lane) && self.settled(ticket) {
-                break;
-            }
+        match self.lanes[lane].current {
+            Some(_) => self.lanes[lane].waiting.push_back((ticket, label, input, output)),
+            None => self.begin(lane, ticket, label, input, output),
         }
         ticket
     }
 
-    fn settled(&mut self, ticket: Ticket) -> bool {
-        self.tickets.is_done(ticket)
-    }
-
+    /// Begins the next operation of a free lane. Small ones are often over when this returns.
     fn begin(
         &mut self,
         lane: usize,
@@ -124,13 +118,24 @@ impl Collectives {
     ) {
         let place = &mut self.lanes[lane];
         place.round += 1;
-        match Job::begin(&self.around, lane, place.round, label, input, output) {
-            Ok(job) => {
-                place.current = Some((ticket, job));
-                self.active.push(lane);
+        let mut job = match Job::begin(&self.around, lane, place.round, label, input, output) {
+            Ok(job) => job,
+            Err(error) => return self.tickets.finish(ticket, Err(error)),
+        };
+        let looks = if self.around.crowded { 1 } else { LOOKS };
+        for _ in 0..looks {
+            match job.advance(&self.around) {
+                Ok(Step::Nothing) => {}
+                Ok(Step::Moved(_)) => break,
+                Ok(Step::Done(bytes)) => {
+                    drop(job);
+                    return self.tickets.finish(ticket, Ok(Got { peer: self.around.rank, bytes }));
+                }
+                Err(error) => return self.tickets.finish(ticket, Err(error)),
             }
-            Err(error) => self.tickets.finish(ticket, Err(error)),
         }
+        self.lanes[lane].current = Some((ticket, job));
+        self.active.push(lane);
     }
 
     /// Goes on with the operation of a lane. Whether anything moved.
@@ -155,7 +160,9 @@ impl Collectives {
         self.lanes[lane].current = None;
         self.active.retain(|active| *active != lane);
         self.tickets.finish(ticket, outcome);
-        if let Some((ticket, label, input, output)) = self.lanes[lane].waiting.pop_front() {
+        while self.lanes[lane].current.is_none()
+            && let Some((ticket, label, input, output)) = self.lanes[lane].waiting.pop_front()
+        {
             self.begin(lane, ticket, label, input, output);
         }
     }

@@ -30,7 +30,6 @@ impl Combination {
 
     /// `to ← all contributions`, of `to`'s length each.
     pub(super) fn store<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
-        let mut scratch = Scratch([0; BLOCK]);
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
@@ -39,6 +38,7 @@ impl Combination {
                 if nth == 0 {
                     self.prepare(from, to);
                 } else if self.divide_first {
+                    let mut scratch = Scratch([0; BLOCK]);
                     let scratch = &mut scratch.0[..to.len()];
                     self.prepare(from, scratch);
                     device::land(self.op, self.dtype, scratch, to);

@@ -15,6 +15,7 @@ use crate::bootstrap::doorway::{Accept, Call, Doorway, Wait};
 use crate::bootstrap::join::Roster;
 use crate::bootstrap::{abstract_address, random, same_user};
 use crate::doorbell::Doorbell;
+use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
@@ -265,10 +266,12 @@ impl Fabric for ShmFabric {
             health: Arc::clone(&self.health),
             traffic: Arc::clone(&self.traffic),
             bell: Arc::clone(&segments[self.rank]) as Arc<dyn Bell>,
+            crowded: crowded(self.roster.local(self.rank)),
         };
         let wire = ShmWire::new(self.rank, segments.clone(), Arc::clone(&self.health));
-        let (rank, health) = (self.rank, Arc::clone(&self.health));
-        let around = Surroundings { rank, segments, regions: Regions::new(), health };
+        let (rank, health, traffic) = (self.rank, Arc::clone(&self.health), Arc::clone(&self.traffic));
+        let crowded = identity.crowded;
+        let around = Surroundings { rank, segments, regions: Regions::new(), health, traffic, crowded };
         Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), around, sockets)))
     }
 

@@ -204,6 +204,10 @@ impl Transport for ShmEndpoint {
         self.stream.progress() || moved
     }
 
+    fn crowded(&self) -> bool {
+        self.stream.crowded()
+    }
+
     fn park(&self, at_most: Duration) {
         self.find_disagreements();
         self.stream.park_unless(at_most, || self.native.borrow_mut().progress());

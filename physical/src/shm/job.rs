@@ -8,6 +8,7 @@ use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{ReadView, WriteView};
+use crate::native::NOTICE_BYTES;
 use crate::native::chunk;
 use crate::transport::Label;
 
@@ -58,20 +59,24 @@ impl Job {
             device::divide(around.size(), fingerprint.dtype, output.bytes_mut());
         }
         let posted = label_bytes(&label);
-        let board = around.mine().board();
-        match registration {
+        let source;
+        let payload = match registration {
             _ if small => {
                 let root = label.fingerprint.root.map(|root| root as usize);
                 let silent = root.is_some_and(|root| root != around.rank);
                 let bytes = input.as_ref().map_or_else(|| output.bytes(), ReadView::bytes);
-                board.post(lane, round, &posted, if silent { &[] } else { bytes });
+                if silent { &[] } else { bytes }
             }
             Some((registration, offset)) => {
-                let source = Source { index: registration.index, offset };
-                board.post(lane, round, &posted, &source.to_bytes());
+                source = Source { index: registration.index, offset }.to_bytes();
+                &source
             }
-            None => return Err(Error::usage("memory that is not registered", "register it")),
-        }
+            None => {
+                return Err(Error::usage("this memory is not registered", "use Communicator::registered"));
+            }
+        };
+        around.traffic.sent(NOTICE_BYTES + payload.len());
+        around.mine().board().post(lane, round, &posted, payload);
         around.nudge_all();
         Ok(Job { lane, round, label, posted, input, output, stage: Stage::Arriving(0) })
     }

@@ -59,6 +59,7 @@ impl Work {
         let Source { index, offset } = self.sources[rank];
         let region = around.regions.of(rank, index);
         let start = offset.saturating_add(bytes.start);
+        around.traffic.read(bytes.len());
         region.and_then(|region| region.bytes(start, bytes.len())).ok_or_else(|| {
             let what =
                 format!("rank {rank} passes memory of registration {index}, which this rank has dropped");

@@ -31,6 +31,7 @@ pub(crate) struct Identity {
     pub(crate) health: Arc<Health>,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) bell: Arc<dyn Bell>,
+    pub(crate) crowded: bool,
 }
 
 pub(crate) struct StreamEndpoint<W> {
@@ -324,6 +325,10 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
             }
         }
         moved
+    }
+
+    fn crowded(&self) -> bool {
+        self.identity.crowded
     }
 
     fn park(&self, at_most: Duration) {

@@ -5,6 +5,7 @@ use super::link::Link;
 use crate::bootstrap::doorway::{Accept, Call, Doorway};
 use crate::bootstrap::join::Roster;
 use crate::doorbell::Doorbell;
+use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
@@ -118,6 +119,7 @@ impl Fabric for TcpFabric {
             health: Arc::clone(&self.health),
             traffic: Arc::clone(&self.traffic),
             bell: Arc::clone(&bell) as Arc<dyn Bell>,
+            crowded: crowded(self.roster.local(self.rank)),
         };
         Ok(Rc::new(StreamEndpoint::new(identity, TcpWire::new(links, bell))))
     }

@@ -1,6 +1,7 @@
 //! One rank's end of the mailboxes: matches parcels with receives and lands them.
 
 use super::link::{Mailbox, Parcel};
+use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::landing::Landing;
@@ -34,6 +35,7 @@ pub(super) struct ThreadEndpoint {
     pub(super) mailboxes: Vec<Arc<Mailbox>>,
     pub(super) health: Arc<Health>,
     pub(super) traffic: Arc<Traffic>,
+    crowded: bool,
     state: RefCell<State>,
 }
 
@@ -46,7 +48,8 @@ impl ThreadEndpoint {
     ) -> Self {
         let bell: Arc<dyn Bell> = mailboxes[rank].clone();
         health.wake(Arc::downgrade(&bell));
-        ThreadEndpoint { rank, mailboxes, health, traffic, state: RefCell::default() }
+        let crowded = crowded(mailboxes.len());
+        ThreadEndpoint { rank, mailboxes, health, traffic, crowded, state: RefCell::default() }
     }
 
     /// Lands a parcel in its receive, unless its sender took it back.
@@ -172,6 +175,10 @@ impl Transport for ThreadEndpoint {
         let arrived = !parcels.is_empty();
         parcels.into_iter().for_each(|parcel| self.arrive(state, parcel));
         self.settle(state) || arrived
+    }
+
+    fn crowded(&self) -> bool {
+        self.crowded
     }
 
     fn park(&self, at_most: Duration) {

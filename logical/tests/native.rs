@@ -1,0 +1,267 @@
+//! Collectives that a backend carries out by itself: the same results as by messages, bit for bit, on registered memory
+//! and off it; and ranks that disagree hear of it, whoever of them went which way.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_logical::physical::native::NOTICE_BYTES;
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
+
+const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
+/// Around the limits: nothing, one element, a board's slot, pieces of a chunk, many pieces.
+const LENGTHS: [usize; 8] = [0, 1, 7, 245, 247, 16_384 + 3, 150_001, (1 << 20) + 3];
+
+/// Contributions whose sum depends on its order, and that are small integers for integer types.
+fn fill(buffer: &mut Buffer, rank: usize) {
+    let number = |at: usize| 1.0 / (1 + (at * 13 + rank * 7919) % 1009) as f64;
+    let whole = |at: usize| ((at * 5 + rank * 3) % 7) as i64;
+    macro_rules! each {
+        ($t:ty, $value:expr) => {
+            buffer.host_mut::<$t>().unwrap().iter_mut().enumerate().for_each(|(at, x)| *x = $value(at))
+        };
+    }
+    match buffer.dtype() {
+        DType::F32 => each!(f32, |at| number(at) as f32),
+        DType::F64 => each!(f64, number),
+        DType::F16 => each!(half::f16, |at| half::f16::from_f64(number(at))),
+        DType::BF16 => each!(half::bf16, |at| half::bf16::from_f64(number(at))),
+        DType::U8 => each!(u8, |at| whole(at) as u8),
+        DType::I32 => each!(i32, |at| whole(at) as i32),
+        DType::I64 => each!(i64, whole),
+    }
+}
+
+fn bytes(buffer: &Buffer) -> Vec<u8> {
+    buffer.read(0..buffer.len()).unwrap().bytes().to_vec()
+}
+
+/// The results of all-reduce, reduce-scatter, all-gather and broadcast on this rank.
+fn collectives(
+    comm: &Communicator,
+    dtype: DType,
+    len: usize,
+    op: ReduceOp,
+    registered: bool,
+) -> Result<[Vec<u8>; 4]> {
+    let n = comm.size();
+    let make = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
+    let (mut whole, mut part) = (make(len)?, make(len / n)?);
+    let mut all = make(len / n * n)?;
+    fill(&mut whole, comm.rank());
+    comm.block_on(comm.all_reduce(&mut whole, op))?;
+    let reduced = bytes(&whole);
+    fill(&mut all, comm.rank());
+    comm.block_on(comm.reduce_scatter(&all, &mut part, op))?;
+    let scattered = bytes(&part);
+    fill(&mut part, comm.rank());
+    comm.block_on(comm.all_gather(&part, &mut all))?;
+    fill(&mut whole, comm.rank());
+    comm.block_on(comm.broadcast(&mut whole, n - 1))?;
+    Ok([reduced, scattered, bytes(&all), bytes(&whole)])
+}
+
+#[test]
+fn results_are_those_of_messages_for_every_length_and_number_of_ranks() {
+    for n in RANKS {
+        for len in LENGTHS {
+            let run = |transport, registered| {
+                spawn(transport, n, |comm| {
+                    // Twice, so that slots and counters are used again.
+                    collectives(&comm, DType::F32, len, ReduceOp::Sum, registered)?;
+                    collectives(&comm, DType::F32, len, ReduceOp::Sum, registered)
+                })
+                .unwrap()
+            };
+            let want = run(TransportKind::Thread, false);
+            assert!(want.iter().all(|results| results[0] == want[0][0]), "equal on all ranks");
+            for registered in [false, true] {
+                let got = run(TransportKind::Shm, registered);
+                assert!(got == want, "{n} ranks, {len} elements, registered: {registered}");
+            }
+        }
+    }
+}
+
+#[test]
+fn results_are_those_of_messages_for_every_type_and_reduction() {
+    for dtype in DType::ALL {
+        for op in ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::Mean || dtype.is_float()) {
+            for len in [33, 40_003] {
+                let run = |transport, registered| {
+                    spawn(transport, 3, |comm| collectives(&comm, dtype, len, op, registered)).unwrap()
+                };
+                let want = run(TransportKind::Thread, false);
+                for registered in [false, true] {
+                    assert!(run(TransportKind::Shm, registered) == want, "{dtype} {op} {len} {registered}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn lanes_overlap_in_any_order() {
+    spawn(TransportKind::Shm, 3, |comm| {
+        let lanes: Vec<Communicator> = (0..40).map(|lane| comm.lane(lane)).collect();
+        let mut buffers: Vec<Buffer> =
+            (0..40).map(|lane| comm.registered(DType::F32, 1 + lane * 3000).unwrap()).collect();
+        for round in 0..5 {
+            buffers.iter_mut().for_each(|buffer| fill(buffer, comm.rank()));
+            let mut operations: Vec<_> = lanes
+                .iter()
+                .zip(&mut buffers)
+                .map(|(lane, buffer)| Box::pin(lane.all_reduce(buffer, ReduceOp::Sum)))
+                .collect();
+            // Every rank begins them in an order of its own.
+            operations.rotate_left((comm.rank() * 13 + round) % 40);
+            comm.block_on(async {
+                let mut pending: Vec<_> = operations.into_iter().map(Some).collect();
+                std::future::poll_fn(|context| {
+                    for place in &mut pending {
+                        if let Some(operation) = place
+                            && let std::task::Poll::Ready(outcome) = operation.as_mut().poll(context)
+                        {
+                            outcome.unwrap();
+                            *place = None;
+                        }
+                    }
+                    if pending.iter().all(Option::is_none) { ().into() } else { std::task::Poll::Pending }
+                })
+                .await;
+            });
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn two_operations_of_one_lane_run_one_after_another() {
+    let sums = spawn(TransportKind::Shm, 4, |comm| {
+        let (mut one, mut two) = (Buffer::from_slice(&[1f32])?, Buffer::from_slice(&[10f32])?);
+        let (first, second) =
+            (comm.all_reduce(&mut one, ReduceOp::Sum), comm.all_reduce(&mut two, ReduceOp::Sum));
+        comm.block_on(async {
+            let (mut first, mut second) = (Box::pin(first), Box::pin(second));
+            let (mut done, mut both) = (0, [false; 2]);
+            std::future::poll_fn(|context| {
+                for (at, operation) in [&mut first, &mut second].into_iter().enumerate() {
+                    if !both[at]
+                        && operation.as_mut().poll(context).map(|outcome| outcome.unwrap()).is_ready()
+                    {
+                        both[at] = true;
+                        done += 1;
+                    }
+                }
+                if done == 2 { ().into() } else { std::task::Poll::Pending }
+            })
+            .await;
+        });
+        Ok((one.host::<f32>()?[0], two.host::<f32>()?[0]))
+    });
+    assert_eq!(sums.unwrap(), [(4.0, 40.0); 4]);
+}
+
+#[test]
+fn bytes_are_counted() {
+    const LEN: usize = 840 * 64;
+    for n in RANKS {
+        let counted = |operation: fn(&Communicator, &mut Buffer) -> Result<()>| {
+            let bytes = spawn(TransportKind::Shm, n, |comm| {
+                let mut buffer = comm.registered(DType::F32, LEN)?;
+                let before = comm.world().traffic().bytes_sent();
+                operation(&comm, &mut buffer)?;
+                Ok(comm.world().traffic().bytes_sent() - before)
+            });
+            bytes.unwrap()
+        };
+        let notice = (NOTICE_BYTES + 12) as u64;
+        let all_reduce = counted(|comm, buffer| comm.block_on(comm.all_reduce(buffer, ReduceOp::Sum)));
+        assert_eq!(all_reduce, vec![(2 * (n - 1) * (LEN * 4) / n) as u64 + notice; n], "{n} ranks");
+        let broadcast = counted(|comm, buffer| comm.block_on(comm.broadcast(buffer, 0)));
+        assert_eq!(
+            broadcast.iter().sum::<u64>(),
+            ((n - 1) * LEN * 4) as u64 + n as u64 * notice,
+            "{n} ranks"
+        );
+    }
+}
+
+/// What each rank gets when rank 0 does one thing and the others do another.
+fn disagree(
+    one: impl Fn(&Communicator) -> Result<()> + Sync,
+    other: impl Fn(&Communicator) -> Result<()> + Sync,
+) -> Vec<Error> {
+    let outcomes = spawn(TransportKind::Shm, 3, |comm| {
+        let started = std::time::Instant::now();
+        let outcome = if comm.rank() == 0 { one(&comm) } else { other(&comm) };
+        assert!(started.elapsed().as_secs() < 30, "long before the deadline");
+        Ok(outcome.unwrap_err())
+    });
+    outcomes.unwrap()
+}
+
+#[test]
+fn disagreement_is_an_error_on_every_rank_with_both_calls() {
+    type Call = fn(&Communicator) -> Result<()>;
+    let small: Call = |comm| comm.blocking().all_reduce(&mut [1f32; 4], ReduceOp::Sum);
+    let shorter: Call = |comm| comm.blocking().all_reduce(&mut [1f32; 3], ReduceOp::Sum);
+    let maximum: Call = |comm| comm.blocking().all_reduce(&mut [1f32; 4], ReduceOp::Max);
+    let barrier: Call = |comm| comm.blocking().barrier();
+    let long: Call = |comm| comm.blocking().all_reduce(&mut [1f32; 9999], ReduceOp::Sum);
+    let wait: Call = |comm| comm.blocking().scatter(None, &mut [1f32; 9999], 0);
+    let registered: Call = |comm| {
+        let mut buffer = comm.registered(DType::F32, 9999)?;
+        comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum))
+    };
+    let not_registered: Call = |comm| {
+        let _buffer = comm.registered(DType::F32, 9999)?;
+        comm.blocking().all_reduce(&mut [1f32; 9999], ReduceOp::Sum)
+    };
+    for (one, other) in [
+        (small, shorter),
+        (small, maximum),
+        (barrier, small),
+        (small, long),
+        (long, small),
+        (small, wait),
+        (registered, not_registered),
+        (not_registered, registered),
+    ] {
+        let errors = disagree(one, other);
+        for error in &errors {
+            let text = error.to_string();
+            assert!(text.contains("ranks disagree"), "{text}");
+            assert!(text.matches('×').count() >= 2, "both calls: {text}");
+        }
+        assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+    }
+}
+
+#[test]
+fn ranks_that_register_different_sizes_hear_of_it() {
+    let errors = spawn(TransportKind::Shm, 2, |comm| {
+        Ok(comm.registered(DType::F32, 100 + comm.rank()).map(drop).unwrap_err().to_string())
+    });
+    for error in errors.unwrap() {
+        assert!(error.contains("400 bytes") && error.contains("404 bytes"), "{error}");
+    }
+}
+
+#[test]
+fn registered_memory_goes_when_its_buffer_goes() {
+    let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("hexagram").count();
+    spawn(TransportKind::Shm, 2, |comm| {
+        comm.block_on(comm.barrier())?;
+        let before = mappings();
+        for _ in 0..100 {
+            let mut buffer = comm.registered(DType::F32, 5000)?;
+            comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum))?;
+        }
+        comm.block_on(comm.barrier())?;
+        // Other tests of this process map memory as well, but not hundreds.
+        assert!(mappings() < before + 150, "{} after {before}", mappings());
+        comm.block_on(comm.barrier())
+    })
+    .unwrap();
+}
