@@ -384,7 +384,10 @@ fn bytes_sent_are_those_of_the_formulas() {
                 );
             };
             let rounds = n.next_power_of_two().ilog2() as usize;
-            each(2 * (n - 1) * (size / n + header), |c| {
+            let shm = transport == TransportKind::Shm;
+            // On shared memory an all-reduce is one post, and reads instead of messages.
+            let all_reduce = 2 * (n - 1) * (size / n + if shm { 0 } else { header });
+            each(all_reduce + if shm { NOTICE_BYTES } else { 0 }, |c| {
                 c.blocking().all_reduce(&mut [1f32; LEN], ReduceOp::Sum)
             });
             each((n - 1) * (size / n + header), |c| {
@@ -394,8 +397,8 @@ fn bytes_sent_are_those_of_the_formulas() {
                 c.blocking().all_gather(&vec![1f32; LEN / c.size()], &mut [0.0; LEN])
             });
             each((n - 1) * (size / n + header), |c| c.blocking().all_to_all(&[1f32; LEN], &mut [0.0; LEN]));
-            // One post for all on shared memory, if there is anybody; a message a round elsewhere.
-            let barrier = if transport == TransportKind::Shm { NOTICE_BYTES } else { rounds * header };
+            // A message a round, or one post for all.
+            let barrier = if shm { NOTICE_BYTES } else { rounds * header };
             each(barrier, |c| c.blocking().barrier());
             in_all((n - 1) * (size + header), |c| c.blocking().broadcast(&mut [1f32; LEN], c.size() / 2));
             in_all((n - 1) * (size + header), |c| {

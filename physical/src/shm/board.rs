@@ -4,7 +4,7 @@
 //! board = lane × LANES
 //! lane  = slot slot counters
 //! slot  = round:u64 tag:16 fingerprint:16 payload      an operation begins: which one, and its few bytes
-//! counters = pieces:u64 finished:u64                   how far the rank is with a long one
+//! counters = staged:u64 reduced:u64 gathered:u64 finished:u64     how far the rank is with a long one
 //! ```
 //!
 //! Rounds count the native operations of a lane. Round k is posted in slot k mod 2; a rank begins round k + 2 only after
@@ -16,7 +16,7 @@ use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};
 use crate::transport::Label;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Lanes with room on the board; operations on others are carried by messages.
 pub(super) const LANES: usize = 32;
@@ -30,8 +30,7 @@ const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 /// The first payload bytes share a cache line with what precedes them.
 const HEAD: usize = 8 + LABEL;
 const _: () = assert!(HEAD == NOTICE_BYTES);
-const PIECES: usize = 2 * SLOT;
-const FINISHED: usize = PIECES + 8;
+const COUNTERS: usize = 2 * SLOT;
 const LANE: usize = 2 * SLOT + APART;
 /// Pieces of one operation, at most 2 to this power; the rest of a counter is the round.
 const COUNT_BITS: u32 = 24;
@@ -126,23 +125,31 @@ impl<'a> Board<'a> {
         whole.then(|| parse_label(&label)).flatten()
     }
 
-    /// Pieces of round `round` whose result is complete in the rank's memory.
-    pub(super) fn pieces(&self, lane: usize, round: u64) -> u32 {
-        counted(self.0.board_count(lane * LANE + PIECES).load(Ordering::Acquire), round)
+    /// How far the rank is in round `round`, by one of its counters.
+    pub(super) fn count(&self, counter: Counter, lane: usize, round: u64) -> u32 {
+        counted(self.counter(counter, lane).load(Ordering::Acquire), round)
     }
 
-    pub(super) fn set_pieces(&self, lane: usize, round: u64, pieces: u32) {
-        self.0.board_count(lane * LANE + PIECES).store(of_round(round, pieces), Ordering::Release);
+    pub(super) fn set_count(&self, counter: Counter, lane: usize, round: u64, value: u32) {
+        self.counter(counter, lane).store(of_round(round, value), Ordering::Release);
     }
 
-    /// Whether the rank has read all that it needs of its peers' memory in round `round`.
-    pub(super) fn is_finished(&self, lane: usize, round: u64) -> bool {
-        counted(self.0.board_count(lane * LANE + FINISHED).load(Ordering::Acquire), round) > 0
+    fn counter(&self, counter: Counter, lane: usize) -> &AtomicU64 {
+        self.0.board_count(lane * LANE + COUNTERS + 8 * counter as usize)
     }
+}
 
-    pub(super) fn set_finished(&self, lane: usize, round: u64) {
-        self.0.board_count(lane * LANE + FINISHED).store(of_round(round, 1), Ordering::Release);
-    }
+/// What a rank counts of a long operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Counter {
+    /// Rounds whose contributions are on the rank's stage.
+    Staged,
+    /// Pieces whose result is complete in the rank's memory, or on its stage.
+    Reduced,
+    /// Rounds whose results the rank has copied from all stages.
+    Gathered,
+    /// 1 once the rank has read all that it needs of its peers.
+    Finished,
 }
 
 /// A count that belongs to one round: the round in the upper bits, so that it never falls.

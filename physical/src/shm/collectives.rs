@@ -10,6 +10,9 @@
 //! broadcast        everyone copies the root's buffer
 //! ```
 //!
+//! An all-reduce of other memory, on the first lane, does the same by way of a stage (`staged`); what remains is carried
+//! by messages.
+//!
 //! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
 //! finished reading. Contributions are combined in the ring's order (chunk c: ranks c + 1, c + 2, …, c), so that results
 //! are those of the ring, bit for bit.
@@ -18,7 +21,9 @@ use super::board::{LANES, PAYLOAD};
 use super::job::{Job, Step};
 use super::link::Segment;
 use super::region::Regions;
+use super::staged::Staged;
 use crate::error::{Error, Result};
+use crate::fingerprint::OperationKind;
 use crate::health::Health;
 use crate::memory::{ReadView, WriteView};
 use crate::tickets::Tickets;
@@ -94,7 +99,12 @@ impl Collectives {
             Some(input) => (input.bytes().len(), input.registration()),
             None => (output.bytes().len(), output.registration()),
         };
-        bytes <= PAYLOAD || self.around.regions.knows(registration.map(|(registration, _)| registration))
+        let registered = self.around.regions.knows(registration.map(|(registration, _)| registration));
+        // There is one stage, and only one operation of a lane at a time.
+        let staged = label.tag.lane() == 0
+            && label.fingerprint.operation == OperationKind::AllReduce
+            && Staged::fits(self.around.size());
+        bytes <= PAYLOAD || registered || staged
     }
 
     pub(super) fn post(&mut self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {

@@ -1,7 +1,8 @@
 //! One native collective under way: what it posts, whom it waits for, and the work between.
 
-use super::board::{LabelBytes, Notice, PAYLOAD, label_bytes};
+use super::board::{Counter, LabelBytes, Notice, PAYLOAD, label_bytes};
 use super::collectives::Surroundings;
+use super::staged::Staged;
 use super::work::{Source, Work, combination, scaled};
 use crate::device;
 use crate::dtype::ReduceOp;
@@ -25,9 +26,14 @@ enum Stage {
     /// Waiting until everyone has begun: those below are known to have.
     Arriving(usize),
     /// Reading from the peers' memory.
-    Working(Work),
+    Working(Reading),
     /// Waiting until everyone has finished reading: those below are known to have.
     Leaving(usize),
+}
+
+enum Reading {
+    Registered(Work),
+    Staged(Staged),
 }
 
 pub(super) struct Job {
@@ -53,7 +59,7 @@ impl Job {
         let registration = input.as_ref().map_or_else(|| output.registration(), ReadView::registration);
         let fingerprint = &mut label.fingerprint;
         let small = input.as_ref().map_or(output.bytes().len(), |input| input.bytes().len()) <= PAYLOAD;
-        fingerprint.registered = !small;
+        fingerprint.registered = !small && around.regions.knows(registration.map(|(which, _)| which));
         let halves_first = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
         if halves_first && fingerprint.operation == OperationKind::AllReduce {
             device::divide(around.size(), fingerprint.dtype, output.bytes_mut());
@@ -71,9 +77,7 @@ impl Job {
                 source = Source { index: registration.index, offset }.to_bytes();
                 &source
             }
-            None => {
-                return Err(Error::usage("this memory is not registered", "use Communicator::registered"));
-            }
+            None => &[],
         };
         around.traffic.sent(NOTICE_BYTES + payload.len());
         around.mine().board().post(lane, round, &posted, payload);
@@ -86,19 +90,25 @@ impl Job {
     }
 
     pub(super) fn advance(&mut self, around: &Surroundings) -> Result<Step> {
-        match &mut self.stage {
+        match self.stage {
             Stage::Arriving(_) => self.arrive(around),
             Stage::Working(_) => self.work(around),
             Stage::Leaving(seen) => {
-                let finished = |peer: usize| {
-                    peer == around.rank || around.segments[peer].board().is_finished(self.lane, self.round)
-                };
-                while *seen < around.size() && finished(*seen) {
-                    *seen += 1;
-                }
-                Ok(if *seen < around.size() { Step::Nothing } else { self.done() })
+                let finished = |peer: usize| peer == around.rank || self.has_finished(around, peer);
+                let seen = (seen..around.size()).find(|peer| !finished(*peer));
+                self.stage = Stage::Leaving(seen.unwrap_or(around.size()));
+                Ok(if seen.is_some() { Step::Nothing } else { self.done() })
             }
         }
+    }
+
+    /// Bytes of what each rank contributes.
+    fn bytes(&self) -> usize {
+        self.input.as_ref().map_or(self.output.bytes().len(), |input| input.bytes().len())
+    }
+
+    fn has_finished(&self, around: &Surroundings, peer: usize) -> bool {
+        around.segments[peer].board().count(Counter::Finished, self.lane, self.round) > 0
     }
 
     fn done(&self) -> Step {
@@ -122,28 +132,35 @@ impl Job {
             }
             seen += 1;
         }
-        if self.label.fingerprint.registered {
+        self.stage = Stage::Working(if self.label.fingerprint.registered {
             let source = |rank| self.notice(around, rank).map(|notice| Source::of(&notice));
-            self.stage = Stage::Working(Work::new((0..around.size()).filter_map(source).collect()));
-            return self.work(around);
-        }
-        self.compute(around);
-        Ok(self.done())
+            Reading::Registered(Work::new((0..around.size()).filter_map(source).collect()))
+        } else if self.bytes() > PAYLOAD {
+            Reading::Staged(Staged::default())
+        } else {
+            self.compute(around);
+            return Ok(self.done());
+        });
+        self.work(around)
     }
 
     fn work(&mut self, around: &Surroundings) -> Result<Step> {
         // Taken out while it works on the rest of the job.
-        let Stage::Working(mut work) = std::mem::replace(&mut self.stage, Stage::Leaving(0)) else {
+        let Stage::Working(mut reading) = std::mem::replace(&mut self.stage, Stage::Leaving(0)) else {
             return Ok(Step::Nothing);
         };
-        match work.advance(self, around)? {
+        let step = match &mut reading {
+            Reading::Registered(work) => work.advance(self, around)?,
+            Reading::Staged(staged) => staged.advance(self, around),
+        };
+        match step {
             Step::Done(_) => {
-                around.mine().board().set_finished(self.lane, self.round);
+                around.mine().board().set_count(Counter::Finished, self.lane, self.round, 1);
                 around.nudge_all();
                 Ok(Step::Moved(1))
             }
             step => {
-                self.stage = Stage::Working(work);
+                self.stage = Stage::Working(reading);
                 Ok(if matches!(step, Step::Moved(0)) { Step::Nothing } else { step })
             }
         }
@@ -168,7 +185,7 @@ impl Job {
             let board = around.segments[*peer].board();
             match self.stage {
                 Stage::Arriving(_) => board.read(self.lane, self.round).is_none(),
-                Stage::Working(_) | Stage::Leaving(_) => !board.is_finished(self.lane, self.round),
+                Stage::Working(_) | Stage::Leaving(_) => !self.has_finished(around, *peer),
             }
         };
         around.peers().filter(waits).collect()

@@ -1,9 +1,9 @@
 //! What lies between two processes of one host: a segment of shared memory with a doorbell, a board and rings.
 //!
 //! ```text
-//! segment = bell asleep board ring × ranks
+//! segment = bell asleep board ring × ranks stage
 //! ring    = head tail blocked bytes          written by one peer, read by the segment's rank
-//! board                                      written by the segment's rank, read by everyone: see `board`
+//! board, stage                               written by the segment's rank, read by everyone: see `board`, `staged`
 //! ```
 
 use super::bed::{Bed, Sleep};
@@ -25,6 +25,9 @@ use std::time::Duration;
 const CAPACITY: usize = 256 * 1024;
 /// Two cache lines: adjacent-line prefetch would otherwise tie the two sides together.
 pub(super) const APART: usize = 128;
+
+/// Bytes of a stage; those of a few ranks fit into a shared cache.
+pub(super) const STAGE: usize = 1 << 20;
 
 const BELL: usize = 0;
 const ASLEEP: usize = APART;
@@ -74,7 +77,7 @@ pub(super) fn map(file: &OwnedFd, size: usize) -> io::Result<MmapRaw> {
 
 impl Segment {
     fn size(ranks: usize) -> usize {
-        RINGS + ranks * STRIDE
+        RINGS + ranks * STRIDE + STAGE
     }
 
     /// A new segment into which `ranks` ranks can write, and the file that others map it from. `waker` ends a sleep in
@@ -125,6 +128,23 @@ impl Segment {
     pub(super) fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= BOARD, "within the board");
         self.map.as_mut_ptr().wrapping_add(LANES + offset)
+    }
+
+    fn stage(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at + len <= STAGE, "within the stage");
+        self.map.as_mut_ptr().wrapping_add(RINGS + self.ranks * STRIDE + at)
+    }
+
+    /// Copies bytes to this rank's stage. Nobody reads them now: see `staged`.
+    pub(super) fn stage_store(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: within the stage, as `stage` checked; the counters of the board keep everyone else away.
+        unsafe { self.stage(at, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Bytes on a peer's stage, which it does not write now: see `staged`.
+    pub(super) fn stage_bytes(&self, at: usize, len: usize) -> &[u8] {
+        // SAFETY: as above; should the peer break the order, these are numbers of an operation that fails.
+        unsafe { std::slice::from_raw_parts(self.stage(at, len), len) }
     }
 
     fn bed(&self) -> Bed<'_, AtomicU32> {

@@ -5,7 +5,7 @@
 //!
 //! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
 //! `board` (what a rank tells everyone). `collectives` are the operations that need no messages: each is a `job`, whose
-//! `work` reads the peers' registered memory (`region`), and `combine` makes one of all contributions. `count` lets loom
+//! `work` reads the peers' registered memory (`region`) or stages (`staged`), and `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
 mod bed;
@@ -19,6 +19,7 @@ mod job;
 mod link;
 mod region;
 mod ring;
+mod staged;
 #[cfg(test)]
 mod tests;
 mod work;

@@ -1,6 +1,6 @@
 //! The long part of a native collective on registered memory: reading the peers' buffers, piece by piece.
 
-use super::board::{Notice, PAYLOAD};
+use super::board::{Counter, Notice, PAYLOAD};
 use super::collectives::Surroundings;
 use super::combine::Combination;
 use super::job::{Job, Step};
@@ -89,7 +89,7 @@ impl Work {
             let to = &mut job.output.bytes_mut()[piece.clone()];
             combination(&job.label.fingerprint, around, rank).add(|peer| peers[peer], to);
             self.own += 1;
-            around.mine().board().set_pieces(job.lane, job.round, self.own);
+            around.mine().board().set_count(Counter::Reduced, job.lane, job.round, self.own);
             around.nudge_all();
             moved += piece.len();
         }
@@ -97,7 +97,7 @@ impl Work {
         // The next rank first, so that not everyone reads from the same one.
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let (part, copied) = (part(peer), self.copied[peer]);
-            let complete = around.segments[peer].board().pieces(job.lane, job.round);
+            let complete = around.segments[peer].board().count(Counter::Reduced, job.lane, job.round);
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
                 job.output.bytes_mut()[piece.clone()].copy_from_slice(self.peer(around, peer, &piece)?);
                 self.copied[peer] += 1;
