@@ -1,10 +1,9 @@
 //! `hexagram run`: starts the ranks of one job on this machine and ends them together.
 
+use crate::say;
 use clap::Args;
-use hexagram::Error;
 use hexagram::launch::{Job, Outcome, Output};
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,10 +51,9 @@ impl Run {
         let (said, code) = match self.job().run() {
             Ok(Outcome::Success) => return ExitCode::SUCCESS,
             Ok(outcome) => (describe(&outcome, ranks), outcome.exit_code()),
-            Err(error) => (error.to_string(), if matches!(error, Error::Usage { .. }) { 2 } else { 1 }),
+            Err(error) => return say::failure("run", &error),
         };
-        // If stderr is gone, nobody is left to tell.
-        let _ = writeln!(io::stderr(), "hexagram run: {said}");
+        say::line("run", said);
         ExitCode::from(u8::try_from(code).unwrap_or(1))
     }
 

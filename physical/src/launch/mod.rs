@@ -4,17 +4,20 @@
 //! `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
 //! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
-//! `output` its lines, `supervise` the rule by which one failure ends all, `outcome` what is said about it.
+//! `output` its lines, `supervise` the rule by which one failure ends all, `outcome` what is said about it; `own` is for
+//! programs that start their own ranks.
 
 mod environment;
 mod invitation;
 mod outcome;
 mod output;
+mod own;
 mod rank;
 mod signals;
 mod supervise;
 
 pub use outcome::{FirstFailure, Outcome};
+pub use own::{as_rank, as_threads};
 
 use crate::error::{Error, Result};
 use std::ffi::OsString;

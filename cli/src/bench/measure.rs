@@ -1,0 +1,88 @@
+//! The loop that measures, which adds to the operation nothing but the reading of a clock.
+
+use super::Bench;
+use super::operation::Work;
+use super::pattern::{Pattern, spoil};
+use super::report::{Row, Times};
+use hexagram::{Communicator, ReduceOp, Result};
+use std::time::{Duration, Instant};
+
+/// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
+/// themselves, and a barrier would only add its own echo to them.
+const BARRIER_ABOVE: usize = 256 << 10;
+const LARGE_ABOVE: usize = 16 << 20;
+
+/// How many iterations are enough for a median of operations of so many bytes.
+fn iterations(bytes: usize) -> u32 {
+    if bytes <= BARRIER_ABOVE {
+        200
+    } else if bytes <= LARGE_ABOVE {
+        20
+    } else {
+        5
+    }
+}
+
+/// Checks, measures and checks again, for the next size up to `bytes` that divides evenly.
+///
+/// # Errors
+/// What the operation returns; wrong elements are no error.
+pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Result<Row> {
+    let Bench { operation, dtype, reduce, registered, .. } = *bench;
+    let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
+    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered)?;
+    let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round };
+
+    let mut wrong = check(comm, &mut work, pattern(1))?;
+    pattern(2).fill(comm.rank(), &mut work.input)?;
+    let bytes = block * blocks * dtype.size();
+    let times = time(bench, comm, &mut work, bytes)?;
+    wrong += check(comm, &mut work, pattern(3))?;
+
+    let reduce = operation.reduces().then_some(reduce);
+    let (transport, ranks) = (comm.world().transport(), comm.size());
+    let times = Times::of(times);
+    Ok(Row { operation, transport, ranks, registered, bytes, count: block, dtype, reduce, times, wrong })
+}
+
+/// Carries the operation out once and counts the wrong elements of all ranks.
+fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u64> {
+    spoil(work.result())?;
+    pattern.fill(comm.rank(), &mut work.input)?;
+    work.once()?;
+    let here = pattern.wrong(comm.rank(), work.result())?;
+    let mut all = [i64::try_from(here).unwrap_or(i64::MAX)];
+    comm.blocking().all_reduce(&mut all, ReduceOp::Sum)?;
+    // What adds up may itself be what is broken.
+    Ok(u64::try_from(all[0]).unwrap_or(u64::MAX).max(here))
+}
+
+/// How long each iteration took on this rank. Sums in place grow from one to the next; to infinity, if it comes to that,
+/// which takes an adder no longer than any other number.
+fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -> Result<Vec<Duration>> {
+    for _ in 0..bench.warmup {
+        work.once()?;
+    }
+    let iterations = bench.iters.unwrap_or_else(|| iterations(bytes));
+    let mut times = Vec::with_capacity(iterations as usize);
+    for _ in 0..iterations {
+        if bytes > BARRIER_ABOVE {
+            comm.block_on(comm.barrier())?;
+        }
+        let start = Instant::now();
+        work.once()?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_operations_are_repeated_most() {
+        let sizes = [0, 8, 256 << 10, (256 << 10) + 4, 16 << 20, (16 << 20) + 4, 1 << 30];
+        assert_eq!(sizes.map(iterations), [200, 200, 200, 20, 20, 5, 5]);
+    }
+}

@@ -1,0 +1,226 @@
+//! `hexagram bench`: how long a collective takes, and whether its result is right. Open this file for the options.
+//!
+//! `operation` is what is measured and what counts as its size, `pattern` what goes in and what has to come out,
+//! `measure` the loop, `report` the columns and the JSON.
+
+mod measure;
+mod operation;
+mod pattern;
+mod report;
+
+use crate::say;
+use clap::Args;
+use hexagram::launch::{Job, Outcome, as_rank, as_threads};
+use hexagram::{Communicator, DType, Error, JoinOptions, Placement, ReduceOp, Result, TransportKind, World};
+use operation::Operation;
+use report::Row;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Ranks to start when nobody says how many.
+const RANKS: usize = 2;
+
+const AFTER_HELP: &str = "\
+Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather and reduce_scatter divide among the \
+ranks and all_to_all among their peers. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to \
+carry: algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast \
+(from rank 0) and send_recv (to the next rank, from the previous one). GB are 10^9 bytes.
+
+time is rank 0's median; all_reduce and broadcast work in place. Above 256 KiB a barrier comes before each iteration. \
+#wrong counts all elements on all ranks that differ from the result computed without communication, before and after \
+the measurement.
+
+Exit code: 0, or 1 if something failed or any element was wrong, 2 for a wrong call.
+
+Example: hexagram bench all_reduce --ranks 2 -b 8 -e 64M -f 4";
+
+/// Measure a collective and check its results.
+///
+/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Bench {
+    /// What to measure
+    #[arg(value_enum, value_name = "OP")]
+    operation: Operation,
+
+    /// How many ranks to start; under a launcher, how many there have to be [default: 2]
+    #[arg(long, value_name = "N")]
+    ranks: Option<usize>,
+
+    /// How bytes travel: thread (all ranks in one process), shm or tcp
+    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    transport: TransportKind,
+
+    /// Smallest size, in bytes
+    #[arg(short, long, value_name = "SIZE", default_value = "8", value_parser = size)]
+    begin: usize,
+
+    /// Largest size, in bytes
+    #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    end: usize,
+
+    /// From one size to the next
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+
+    /// Element type: u8, i32, i64, f16, bf16, f32 or f64
+    #[arg(short, long, value_name = "TYPE", default_value_t = DType::F32, value_parser = |name: &str| one_of(&DType::ALL, name))]
+    dtype: DType,
+
+    /// Reduction: sum, mean, min, max or product
+    #[arg(short = 'o', long = "op", value_name = "REDOP", default_value_t = ReduceOp::Sum, value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
+    reduce: ReduceOp,
+
+    /// Use memory that the other ranks of this host can read directly, where the transport has such
+    #[arg(long)]
+    registered: bool,
+
+    /// Iterations for each size [default: 200 up to 256 KiB, 20 up to 16 MiB, 5 above]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+
+    /// Iterations before those, which are not counted
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    warmup: u32,
+
+    /// Write the rows to this file, too, as a JSON list
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Bench {
+    /// Measures as one rank, or starts all ranks and waits for them.
+    pub(crate) fn execute(self) -> ExitCode {
+        match self.start() {
+            Ok(0) => ExitCode::SUCCESS,
+            Ok(code) => ExitCode::from(code),
+            Err(error) => say::failure("bench", &error),
+        }
+    }
+
+    fn start(&self) -> Result<u8> {
+        self.check()?;
+        match Placement::from_env()? {
+            Some(placement) => {
+                if let Some(ranks) = self.ranks.filter(|ranks| *ranks != placement.size) {
+                    let what = format!("--ranks {ranks}, but a launcher has started {}", placement.size);
+                    return Err(Error::usage(what, "leave --ranks out under a launcher"));
+                }
+                let join = JoinOptions { transport: self.transport, ..JoinOptions::default() };
+                let wrong = as_rank(World::join_as(&placement, &join)?, |world| self.rank(&world))?;
+                Ok(u8::from(wrong > 0))
+            }
+            None if self.transport == TransportKind::Thread => self.threads(),
+            None => self.processes(),
+        }
+    }
+
+    /// Finds what is wrong with the call before any rank starts.
+    fn check(&self) -> Result<()> {
+        if self.begin > self.end {
+            let what = format!("sizes from {} to {} are none", self.begin, self.end);
+            return Err(Error::usage(what, "let -b be at most -e"));
+        }
+        if self.begin == 0 && self.end > 0 {
+            let what = format!("0 bytes times {} is 0 for ever", self.factor);
+            return Err(Error::usage(what, "begin above 0, or end at 0 too"));
+        }
+        if self.operation.reduces() && self.reduce == ReduceOp::Mean && !self.dtype.is_float() {
+            let what = format!("{} elements have no mean", self.dtype);
+            return Err(Error::usage(what, "use sum, or a floating-point type"));
+        }
+        self.json.as_deref().map_or(Ok(()), report::writable)
+    }
+
+    fn threads(&self) -> Result<u8> {
+        let ranks = as_threads(self.ranks.unwrap_or(RANKS), |world| self.rank(&world))?;
+        let wrong: Vec<u64> = ranks.into_iter().collect::<Result<_>>()?;
+        Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0)))
+    }
+
+    fn processes(&self) -> Result<u8> {
+        let outcome = Job::of_this_program(self.ranks.unwrap_or(RANKS))?.run()?;
+        if !matches!(outcome, Outcome::Success) {
+            say::line("bench", &outcome);
+        }
+        Ok(u8::try_from(outcome.exit_code()).unwrap_or(1))
+    }
+
+    /// The whole benchmark on one rank; how many elements were wrong, here or on all ranks.
+    fn rank(&self, world: &World) -> Result<u64> {
+        let comm = Communicator::open(world, 0)?;
+        let mut rows = Vec::new();
+        let head = comm.rank() == 0;
+        if head {
+            report::print(&report::heading(self, comm.size()));
+        }
+        for bytes in self.sizes() {
+            let row = measure::measure(self, &comm, bytes)?;
+            if head {
+                report::print(&row.to_string());
+            }
+            rows.push(row);
+        }
+        if let Some(path) = self.json.as_deref().filter(|_| head) {
+            report::write(path, &rows)?;
+        }
+        // Nobody leaves before the file is there: what fails on rank 0 is still every rank's failure.
+        comm.block_on(comm.barrier())?;
+        let wrong = rows.iter().map(Row::wrong).sum();
+        if head && wrong > 0 {
+            say::line("bench", format!("{wrong} elements were wrong: do not trust this transport here"));
+        }
+        Ok(wrong)
+    }
+
+    /// All sizes, in bytes, ascending.
+    fn sizes(&self) -> impl Iterator<Item = usize> {
+        let next = |size: &usize| size.checked_mul(self.factor as usize).filter(|_| *size > 0);
+        std::iter::successors(Some(self.begin), next).take_while(|size| *size <= self.end)
+    }
+}
+
+/// Reads a size as nccl-tests does: a number of bytes, or of K, M or G, which are powers of 1024.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().map_err(|_| "write it as 8, 256K, 64M or 1G".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "larger than the address space".to_owned())
+}
+
+/// Finds a thing by what it is printed as.
+fn one_of<T: Copy + Display>(all: &[T], name: &str) -> Result<T, String> {
+    all.iter().copied().find(|one| one.to_string() == name).ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(T::to_string).collect();
+        format!("use one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_powers_of_1024() {
+        for (text, bytes) in
+            [("0", 0), ("8", 8), ("1K", 1024), ("64M", 64 << 20), ("2g", 2 << 30), ("3k", 3072)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "K", "-1", "1.5M", "1KB", "64 M", "eight", "99999999999G", "８"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_are_printed() {
+        assert_eq!(one_of(&DType::ALL, "bf16"), Ok(DType::BF16));
+        assert_eq!(one_of(&DType::ALL, "F32").unwrap_err(), "use one of u8, i32, i64, f16, bf16, f32, f64");
+    }
+}

@@ -1,0 +1,155 @@
+//! What can be measured: how each operation divides its bytes, what a link has to carry, and its one call.
+
+use clap::ValueEnum;
+use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+/// From whom a broadcast goes out.
+pub(super) const ROOT: usize = 0;
+
+/// An operation of nccl-tests, by the name of this library.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Operation {
+    /// Everyone gets the reduction of everyone's buffer
+    AllReduce,
+    /// Everyone gets everyone's block
+    AllGather,
+    /// Everyone gets its block of the reduction
+    ReduceScatter,
+    /// Everyone gets rank 0's buffer
+    Broadcast,
+    /// Everyone sends another block to everyone
+    AllToAll,
+    /// Everyone sends to the next rank and receives from the previous one
+    SendRecv,
+}
+
+impl Operation {
+    /// Its name on the command line and in JSON.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether it computes anything.
+    pub(super) fn reduces(self) -> bool {
+        matches!(self, Operation::AllReduce | Operation::ReduceScatter)
+    }
+
+    /// Elements of a rank's block, and how many blocks make up the size, for a size of so many elements.
+    pub(super) fn blocks(self, elements: usize, ranks: usize) -> (usize, usize) {
+        match self {
+            Operation::AllReduce | Operation::Broadcast | Operation::SendRecv => (elements, 1),
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => {
+                (elements / ranks, ranks)
+            }
+        }
+    }
+
+    /// Bytes that the busiest link carries, for each byte of the size.
+    pub(super) fn bus_factor(self, ranks: usize) -> f64 {
+        let n = ranks as f64;
+        match self {
+            Operation::AllReduce => 2.0 * (n - 1.0) / n,
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (n - 1.0) / n,
+            Operation::Broadcast | Operation::SendRecv => 1.0,
+        }
+    }
+}
+
+/// One operation on buffers that are made once, for one size.
+pub(super) struct Work<'a> {
+    comm: &'a Communicator,
+    operation: Operation,
+    reduce: ReduceOp,
+    /// What the rank contributes; where the operation is in place, also its result.
+    pub(super) input: Buffer,
+    /// Empty where the operation is in place.
+    output: Buffer,
+}
+
+impl<'a> Work<'a> {
+    /// For so many blocks of so many elements. All ranks make the same work in the same order.
+    pub(super) fn new(
+        comm: &'a Communicator,
+        operation: Operation,
+        (dtype, reduce): (DType, ReduceOp),
+        (block, blocks): (usize, usize),
+        registered: bool,
+    ) -> Result<Self> {
+        let whole = block * blocks;
+        let (input, output) = match operation {
+            Operation::AllReduce | Operation::Broadcast => (whole, None),
+            Operation::AllGather => (block, Some(whole)),
+            Operation::ReduceScatter => (whole, Some(block)),
+            Operation::AllToAll | Operation::SendRecv => (whole, Some(whole)),
+        };
+        let buffer = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
+        let input = buffer(input)?;
+        let output = output.map_or_else(|| Buffer::zeroed(dtype, 0), buffer)?;
+        Ok(Work { comm, operation, reduce, input, output })
+    }
+
+    /// Carries the operation out once.
+    pub(super) fn once(&mut self) -> Result<()> {
+        let Work { comm, operation, reduce, input, output } = self;
+        match operation {
+            Operation::AllReduce => comm.block_on(comm.all_reduce(input, *reduce)),
+            Operation::AllGather => comm.block_on(comm.all_gather(input, output)),
+            Operation::ReduceScatter => comm.block_on(comm.reduce_scatter(input, output, *reduce)),
+            Operation::Broadcast => comm.block_on(comm.broadcast(input, ROOT)),
+            Operation::AllToAll => comm.block_on(comm.all_to_all(input, output)),
+            Operation::SendRecv => comm.block_on(pass_on(comm, input, output)),
+        }
+    }
+
+    /// Where the result is, once there is one.
+    pub(super) fn result(&mut self) -> &mut Buffer {
+        match self.operation {
+            Operation::AllReduce | Operation::Broadcast => &mut self.input,
+            _ => &mut self.output,
+        }
+    }
+}
+
+/// Sends to the next rank and receives from the previous one, both at once: a large message may wait for its receiver.
+async fn pass_on(comm: &Communicator, sent: &Buffer, received: &mut Buffer) -> Result<()> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let mut send = pin!(comm.send(sent, (rank + 1) % size));
+    let mut recv = pin!(comm.recv(received, (rank + size - 1) % size));
+    let (mut sending, mut receiving) = (true, true);
+    poll_fn(|context| {
+        if sending && let Poll::Ready(outcome) = send.as_mut().poll(context) {
+            outcome?;
+            sending = false;
+        }
+        if receiving && let Poll::Ready(outcome) = recv.as_mut().poll(context) {
+            outcome?;
+            receiving = false;
+        }
+        if sending || receiving { Poll::Pending } else { Poll::Ready(Ok(())) }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_factors_are_those_of_nccl_tests() {
+        for (operation, blocks, factor) in [
+            (Operation::AllReduce, (1001, 1), 1.5),
+            (Operation::AllGather, (250, 4), 0.75),
+            (Operation::ReduceScatter, (250, 4), 0.75),
+            (Operation::AllToAll, (250, 4), 0.75),
+            (Operation::Broadcast, (1001, 1), 1.0),
+            (Operation::SendRecv, (1001, 1), 1.0),
+        ] {
+            assert_eq!(operation.blocks(1001, 4), blocks, "{operation:?}");
+            assert_eq!(operation.bus_factor(4), factor, "{operation:?}");
+        }
+    }
+}

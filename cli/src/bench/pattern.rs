@@ -1,0 +1,218 @@
+//! What goes into an operation and what has to come out, computed without communication from the same formula.
+//!
+//! Every element is a small whole number that depends on its rank, its index and the round, so that a block in the wrong
+//! place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type (for
+//! 16-bit floats up to 256 ranks); only a mean is compared with a tolerance.
+
+use super::operation::{Operation, ROOT};
+use half::{bf16, f16};
+use hexagram::{Buffer, DType, Element, ReduceOp, Result};
+
+/// Whole numbers up to here are exact in bf16, the coarsest type.
+const EXACT: usize = 256;
+
+/// Runs `$call` with `$T` standing for the Rust type of a [`DType`].
+macro_rules! by_type {
+    ($dtype:expr, $T:ident => $call:expr) => {
+        by_type!(@ $dtype, $T, $call, U8 u8, I32 i32, I64 i64, F16 f16, BF16 bf16, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $T:ident, $call:expr, $($name:ident $type:ty),*) => {
+        match $dtype {
+            $(DType::$name => { type $T = $type; $call })*
+        }
+    };
+}
+
+/// The numbers of one check of one operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pattern {
+    pub(super) operation: Operation,
+    pub(super) reduce: ReduceOp,
+    pub(super) ranks: usize,
+    /// Elements of one block.
+    pub(super) block: usize,
+    /// So that no check can pass on what an earlier one left behind.
+    pub(super) round: u64,
+}
+
+impl Pattern {
+    /// What `rank` contributes at `index`.
+    fn contribution(self, rank: usize, index: usize) -> i64 {
+        let bits = mix(index as u64 ^ mix(rank as u64 ^ mix(self.round))) as usize;
+        if self.operation.reduces() && self.reduce == ReduceOp::Product {
+            // One rank's 3 among ones with signs: no number of ranks makes the product inexact.
+            let sign = if bits & 1 == 0 { 1 } else { -1 };
+            return if index % self.ranks == rank { 3 * sign } else { sign };
+        }
+        let below = 1 << (EXACT / self.ranks).clamp(2, 16).ilog2();
+        (bits & (below - 1)) as i64
+    }
+
+    /// The reduction of all contributions at `index`, but for the division of a mean.
+    fn reduction(self, index: usize) -> i64 {
+        let all = (0..self.ranks).map(|rank| self.contribution(rank, index));
+        match self.reduce {
+            ReduceOp::Sum | ReduceOp::Mean => all.sum(),
+            ReduceOp::Product => all.product(),
+            ReduceOp::Min => all.min().unwrap_or_default(),
+            ReduceOp::Max => all.max().unwrap_or_default(),
+        }
+    }
+
+    /// What the result of `rank` has at `index`, but for the division of a mean.
+    fn expected(self, rank: usize, index: usize) -> i64 {
+        let Pattern { block, ranks, .. } = self;
+        match self.operation {
+            Operation::AllReduce => self.reduction(index),
+            Operation::ReduceScatter => self.reduction(rank * block + index),
+            Operation::AllGather => self.contribution(index / block, index % block),
+            Operation::Broadcast => self.contribution(ROOT, index),
+            Operation::AllToAll => self.contribution(index / block, rank * block + index % block),
+            Operation::SendRecv => self.contribution((rank + ranks - 1) % ranks, index),
+        }
+    }
+
+    /// Fills in what `rank` contributes.
+    pub(super) fn fill(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
+        by_type!(buffer.dtype(), T => self.fill_as::<T>(rank, buffer))
+    }
+
+    fn fill_as<T: Number>(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
+        for (index, element) in buffer.host_mut::<T>()?.iter_mut().enumerate() {
+            *element = T::of(self.contribution(rank, index));
+        }
+        Ok(())
+    }
+
+    /// How many elements of the result of `rank` are wrong.
+    pub(super) fn wrong(self, rank: usize, buffer: &Buffer) -> Result<u64> {
+        by_type!(buffer.dtype(), T => self.wrong_as::<T>(rank, buffer))
+    }
+
+    fn wrong_as<T: Number>(self, rank: usize, buffer: &Buffer) -> Result<u64> {
+        let is_mean = self.operation.reduces() && self.reduce == ReduceOp::Mean;
+        let wrong = |(index, element): (usize, &T)| {
+            let expected = self.expected(rank, index);
+            if is_mean { !T::is_mean(*element, expected, self.ranks) } else { *element != T::of(expected) }
+        };
+        let elements = buffer.host::<T>()?;
+        Ok(elements.iter().enumerate().filter(|numbered| wrong(*numbered)).count() as u64)
+    }
+}
+
+/// Spreads every bit of a number over all others (the finaliser of SplitMix64).
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}
+
+/// Spoils a buffer, so that what is found in it later was written there.
+pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
+    let all = 0..buffer.len();
+    buffer.write(all)?.bytes_mut().fill(0x55);
+    Ok(())
+}
+
+/// An element type that holds small whole numbers.
+trait Number: Element {
+    /// The number in this type; integers wrap.
+    fn of(number: i64) -> Self;
+
+    /// Whether this is `sum / ranks`, but for what rounding each contribution and each step may cost.
+    fn is_mean(self, sum: i64, ranks: usize) -> bool;
+}
+
+macro_rules! numbers {
+    ($($type:ty: $of:expr, $wide:expr, $epsilon:expr);* $(;)?) => {$(
+        impl Number for $type {
+            fn of(number: i64) -> Self {
+                $of(number)
+            }
+
+            fn is_mean(self, sum: i64, ranks: usize) -> bool {
+                let mean = sum as f64 / ranks as f64;
+                ($wide(self) - mean).abs() <= mean.abs() * $epsilon * (ranks + 1) as f64
+            }
+        }
+    )*};
+}
+numbers! {
+    u8: |n| n as u8, f64::from, 0.0;
+    i32: |n| n as i32, f64::from, 0.0;
+    i64: |n| n, |wide| wide as f64, 0.0;
+    f16: |n| f16::from_f64(n as f64), f64::from, f64::from(f16::EPSILON);
+    bf16: |n| bf16::from_f64(n as f64), f64::from, f64::from(bf16::EPSILON);
+    f32: |n| n as f32, f64::from, f64::from(f32::EPSILON);
+    f64: |n| n as f64, |wide| wide, f64::EPSILON;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    /// What the collective would have done, one element at a time.
+    fn carried_out(pattern: Pattern, dtype: DType, rank: usize, len: usize) -> Buffer {
+        let mut buffer = Buffer::zeroed(dtype, len).unwrap();
+        by_type!(dtype, T => {
+            for (index, element) in buffer.host_mut::<T>().unwrap().iter_mut().enumerate() {
+                *element = T::of(pattern.expected(rank, index));
+            }
+        });
+        buffer
+    }
+
+    #[test]
+    fn every_wrong_element_is_counted() {
+        for (operation, dtype) in Operation::value_variants().iter().copied().zip(DType::ALL) {
+            let pattern = Pattern { operation, reduce: ReduceOp::Max, ranks: 4, block: 25, round: 1 };
+            let mut buffer = carried_out(pattern, dtype, 2, 25);
+            assert_eq!(pattern.wrong(2, &buffer).unwrap(), 0, "{operation:?} {dtype}");
+            for spoilt in [0..1, 24..25, 7..19] {
+                let count = spoilt.len() as u64;
+                buffer.write(spoilt).unwrap().bytes_mut().fill(0x55);
+                let wrong = pattern.wrong(2, &buffer).unwrap();
+                assert_eq!(wrong, count, "{operation:?} {dtype}");
+                buffer = carried_out(pattern, dtype, 2, 25);
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_rank_round_or_place_would_have_is_wrong() {
+        for &operation in Operation::value_variants() {
+            let pattern = Pattern { operation, reduce: ReduceOp::Sum, ranks: 3, block: 100, round: 1 };
+            let right = carried_out(pattern, DType::F32, 1, 100);
+            let others = [Pattern { round: 2, ..pattern }, Pattern { ranks: 4, ..pattern }];
+            // Only a reduction has something of every rank in one element.
+            for other in &others[..if operation.reduces() { 2 } else { 1 }] {
+                assert!(other.wrong(1, &right).unwrap() > 50, "{operation:?} {other:?}");
+            }
+            let moved: Vec<f32> =
+                right.host::<f32>().unwrap().iter().copied().cycle().skip(1).take(100).collect();
+            assert!(pattern.wrong(1, &Buffer::from_slice(&moved).unwrap()).unwrap() > 50, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn results_are_exact_in_every_type() {
+        for (reduce, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [1, 2, 3, 7, 64, 256].map(|n| (op, n)))
+        {
+            let pattern = Pattern { operation: Operation::AllReduce, reduce, ranks, block: 1, round: 0 };
+            for index in 0..100 {
+                let (largest, all) = (EXACT as i64, 0..ranks);
+                assert!(pattern.expected(0, index).abs() <= largest, "{pattern:?}");
+                assert!(all.into_iter().all(|rank| pattern.contribution(rank, index).abs() <= 15));
+            }
+        }
+    }
+
+    #[test]
+    fn a_mean_may_be_rounded_but_not_wrong() {
+        assert!(f32::is_mean(7.0 * (1.0 / 3.0), 7, 3));
+        assert!(!f32::is_mean(2.3334, 7, 3));
+        assert!(f16::is_mean(f16::from_f32(7.0 / 3.0), 7, 3));
+        assert!(!f16::is_mean(f16::from_f32(2.4), 7, 3) && !f32::is_mean(f32::NAN, 7, 3));
+    }
+}

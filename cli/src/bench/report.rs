@@ -1,0 +1,200 @@
+//! What was measured, as the columns of nccl-tests and as JSON.
+
+use super::Bench;
+use super::operation::Operation;
+use hexagram::{DType, Error, ReduceOp, Result, TransportKind};
+use serde_json::{Value, json};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One size of one operation.
+pub(super) struct Row {
+    pub(super) operation: Operation,
+    pub(super) transport: TransportKind,
+    pub(super) ranks: usize,
+    pub(super) registered: bool,
+    /// What was really measured: the size asked for, down to what divides evenly among the ranks.
+    pub(super) bytes: usize,
+    /// Elements of one rank's block.
+    pub(super) count: usize,
+    pub(super) dtype: DType,
+    pub(super) reduce: Option<ReduceOp>,
+    pub(super) times: Times,
+    /// Elements, on all ranks.
+    pub(super) wrong: u64,
+}
+
+/// What the iterations took on rank 0, in µs.
+pub(super) struct Times {
+    median: f64,
+    p10: f64,
+    p90: f64,
+}
+
+impl Times {
+    /// Of at least one iteration.
+    pub(super) fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let at = |quantile: f64| {
+            let place = quantile * times.len().saturating_sub(1) as f64;
+            let time = |place: f64| times.get(place as usize).map_or(0.0, Duration::as_secs_f64) * 1e6;
+            let (low, high) = (time(place.floor()), time(place.ceil()));
+            low + (high - low) * place.fract()
+        };
+        Times { median: at(0.5), p10: at(0.1), p90: at(0.9) }
+    }
+}
+
+impl Row {
+    pub(super) fn wrong(&self) -> u64 {
+        self.wrong
+    }
+
+    fn reduce(&self) -> String {
+        self.reduce.map_or_else(|| "none".to_owned(), |reduce| reduce.to_string())
+    }
+
+    /// Bytes of the size per second, in GB/s.
+    fn algorithm_bandwidth(&self) -> f64 {
+        if self.times.median > 0.0 { self.bytes as f64 / self.times.median / 1e3 } else { 0.0 }
+    }
+
+    /// Bytes on the busiest link per second, in GB/s.
+    fn bus_bandwidth(&self) -> f64 {
+        self.algorithm_bandwidth() * self.operation.bus_factor(self.ranks)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "op": self.operation.name(),
+            "transport": self.transport.to_string(),
+            "ranks": self.ranks,
+            "bytes": self.bytes,
+            "dtype": self.dtype.to_string(),
+            "redop": self.reduce(),
+            "registered": self.registered,
+            "time_us": self.times.median,
+            "p10_us": self.times.p10,
+            "p90_us": self.times.p90,
+            "algbw_gbs": self.algorithm_bandwidth(),
+            "busbw_gbs": self.bus_bandwidth(),
+            "wrong": self.wrong,
+        })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { bytes, count, dtype, wrong, .. } = self;
+        let (dtype, reduce) = (dtype.to_string(), self.reduce());
+        let (algorithm, bus) = (self.algorithm_bandwidth(), self.bus_bandwidth());
+        let time = self.times.median;
+        write!(
+            f,
+            "{bytes:>12} {count:>13} {dtype:>7} {reduce:>8} {time:>10.2} {algorithm:>8.2} {bus:>8.2} {wrong:>8}"
+        )
+    }
+}
+
+/// What stands above the rows.
+pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
+    let Bench { operation, transport, .. } = bench;
+    let memory = if bench.registered { ", registered memory" } else { "" };
+    let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
+    let title = format!("# {}: {ranks}, {transport}{memory}", operation.name());
+    let columns = ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"];
+    let units = ["(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", ""];
+    let line = |[size, count, dtype, reduce, time, algorithm, bus, wrong]: [&str; 8]| {
+        format!(
+            "#{size:>11} {count:>13} {dtype:>7} {reduce:>8} {time:>10} {algorithm:>8} {bus:>8} {wrong:>8}"
+        )
+    };
+    format!("{title}\n{}\n{}", line(columns), line(units).trim_end())
+}
+
+/// Prints a line at once. A reader that has gone away does not end a measurement.
+pub(super) fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// Makes sure, before anything is measured, that a file can be written.
+///
+/// # Errors
+/// [`Error::System`] if not.
+pub(super) fn writable(path: &Path) -> Result<()> {
+    let aside = aside(path);
+    let made = if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { File::create(&aside) };
+    made.and_then(|_| fs::remove_file(&aside)).map_err(|cause| cannot_write(path, cause))
+}
+
+/// Writes rows to a file, which appears whole or not at all.
+///
+/// # Errors
+/// [`Error::System`] if it cannot be written.
+pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
+    let list: Value = rows.iter().map(Row::json).collect();
+    let aside = aside(path);
+    let written = (|| {
+        let mut file = File::create(&aside)?;
+        writeln!(file, "{list:#}")?;
+        file.sync_all()?;
+        fs::rename(&aside, path)
+    })();
+    written.map_err(|cause| {
+        let _ = fs::remove_file(&aside);
+        cannot_write(path, cause)
+    })
+}
+
+/// Where a file is prepared: beside its place, under a name that no other process uses.
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    name.into()
+}
+
+fn cannot_write(path: &Path, cause: io::Error) -> Error {
+    let remedy = "give --json a file in a folder that exists and that you may write to";
+    Error::system(format!("write {}", path.display()), cause, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(times: &[u64]) -> Times {
+        Times::of(times.iter().copied().map(Duration::from_micros).collect())
+    }
+
+    #[test]
+    fn medians_are_of_the_middle() {
+        assert_eq!(micros(&[9, 1, 5]).median, 5.0);
+        assert_eq!(micros(&[4, 1, 2, 100]).median, 3.0);
+        let times = micros(&[0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
+        assert_eq!((times.p10, times.median, times.p90), (10.0, 50.0, 90.0));
+        assert_eq!(micros(&[7]).p90, 7.0);
+    }
+
+    #[test]
+    fn bandwidths_are_of_the_size_and_of_the_bus() {
+        let row = Row {
+            operation: Operation::AllReduce,
+            transport: TransportKind::Shm,
+            ranks: 4,
+            registered: false,
+            bytes: 1_000_000,
+            count: 250_000,
+            dtype: DType::F32,
+            reduce: Some(ReduceOp::Sum),
+            times: micros(&[500]),
+            wrong: 3,
+        };
+        assert_eq!((row.algorithm_bandwidth(), row.bus_bandwidth()), (2.0, 3.0));
+        let line = row.to_string();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["1000000", "250000", "f32", "sum", "500.00", "2.00", "3.00", "3"]);
+    }
+}

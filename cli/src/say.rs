@@ -1,0 +1,17 @@
+//! How the program speaks of failures: one line on standard error that begins with the subcommand.
+
+use hexagram::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Says something on standard error. If that is gone, nobody is left to tell.
+pub(crate) fn line(subcommand: &str, said: impl Display) {
+    let _ = writeln!(io::stderr(), "hexagram {subcommand}: {said}");
+}
+
+/// Says why nothing came of a call; returns what to exit with: 2 for a call that was wrong, else 1.
+pub(crate) fn failure(subcommand: &str, error: &Error) -> ExitCode {
+    line(subcommand, error);
+    ExitCode::from(if matches!(error, Error::Usage { .. }) { 2 } else { 1 })
+}

@@ -1,0 +1,54 @@
+//! What a program needs that starts its own ranks: itself as a [`Job`], or its ranks as threads. Open this file to write
+//! a program that works under every launcher and under none.
+
+use super::{Job, Output};
+use crate::error::{Error, Result};
+use crate::world::World;
+use std::fmt::Display;
+use std::panic;
+
+impl Job {
+    /// This program with its own arguments, as so many processes, which write to its own output. In each of them
+    /// [`Placement::from_env`](crate::bootstrap::Placement::from_env) then knows the rank.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system does not tell where this program lies.
+    pub fn of_this_program(ranks: usize) -> Result<Self> {
+        let program = std::env::current_exe()
+            .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
+        let arguments = std::env::args_os().skip(1).collect();
+        Ok(Job { arguments, output: Output::Inherit, ..Job::new(ranks, program) })
+    }
+}
+
+/// Runs one rank; if it fails, the others are told why before it leaves.
+///
+/// # Errors
+/// Those of `rank`.
+pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R, E>) -> Result<R, E> {
+    let health = world.health().clone();
+    // Held until the reason is told: the last clone to be dropped says goodbye.
+    let _held = world.clone();
+    rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
+}
+
+/// Runs `rank` on so many threads of this process, each a rank of one world; returns what they returned, by rank.
+///
+/// # Errors
+/// As [`World::threads`]. A rank that fails is told to the others, as by [`as_rank`].
+///
+/// # Panics
+/// If a rank does.
+pub fn as_threads<R: Send, E: Display + Send>(
+    ranks: usize,
+    rank: impl Fn(World) -> Result<R, E> + Sync,
+) -> Result<Vec<Result<R, E>>> {
+    let worlds = World::threads(ranks)?;
+    let run = |world| as_rank(world, &rank);
+    Ok(std::thread::scope(|scope| {
+        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        // All are joined before the first panic goes on.
+        let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+        ended.into_iter().map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked))).collect()
+    }))
+}
