@@ -3,7 +3,7 @@
 use crate::metrics::Metrics;
 use crate::options::Checked;
 use crate::progress::note;
-use hexagram::launch::{Job, Outcome, Output};
+use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -51,39 +51,22 @@ pub fn start(
     }
 }
 
-/// Runs one rank; if it fails, the others are told why.
-fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(), Failure> {
-    let (number, health) = (world.rank(), world.health().clone());
-    // Held until the reason is told: the last clone to be dropped says goodbye.
-    let held = world.clone();
-    rank(world).map_err(|error| {
-        health.give_up(&format!("failed: {error}"));
-        drop(held);
-        format!("rank {number}: {error}").into()
-    })
+/// Runs one rank; if it fails, says which one it was.
+fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(), String> {
+    let number = world.rank();
+    as_rank(world, rank).map_err(|error| format!("rank {number}: {error}"))
 }
 
 fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
-    let worlds = World::threads(ranks)?;
     let run = |world| one(world, rank).inspect_err(|error| note(&format!("train: {error}"))).is_ok();
-    let failed = std::thread::scope(|scope| {
-        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or(false)).filter(|well| !well).count()
-    });
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let well = as_threads(ranks, run)?.into_iter().all(|well| well);
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Starts this program once per rank.
 fn processes(ranks: usize) -> Result<ExitCode, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
     let started = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64().to_string();
-    let job = Job {
-        arguments: std::env::args_os().skip(1).collect(),
-        environment: vec![(STARTED.into(), started.into())],
-        output: Output::Inherit,
-        ..Job::new(ranks, program)
-    };
+    let job = Job { environment: vec![(STARTED.into(), started.into())], ..Job::of_this_program(ranks)? };
     let outcome = job.run()?;
     if !matches!(outcome, Outcome::Success) {
         note(&format!("train: {outcome}"));

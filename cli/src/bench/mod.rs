@@ -135,7 +135,8 @@ impl Bench {
     }
 
     fn threads(&self) -> Result<u8> {
-        let ranks = as_threads(self.ranks.unwrap_or(RANKS), |world| self.rank(&world))?;
+        let rank = |world| as_rank(world, |world| self.rank(&world));
+        let ranks = as_threads(self.ranks.unwrap_or(RANKS), rank)?;
         let wrong: Vec<u64> = ranks.into_iter().collect::<Result<_>>()?;
         Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0)))
     }

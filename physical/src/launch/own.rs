@@ -35,18 +35,15 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
 /// Runs `rank` on so many threads of this process, each a rank of one world; returns what they returned, by rank.
 ///
 /// # Errors
-/// As [`World::threads`]. A rank that fails is told to the others, as by [`as_rank`].
+/// As [`World::threads`].
 ///
 /// # Panics
-/// If a rank does.
-pub fn as_threads<R: Send, E: Display + Send>(
-    ranks: usize,
-    rank: impl Fn(World) -> Result<R, E> + Sync,
-) -> Result<Vec<Result<R, E>>> {
+/// If a rank does; the others are told before.
+pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Result<Vec<R>> {
     let worlds = World::threads(ranks)?;
-    let run = |world| as_rank(world, &rank);
+    let rank = &rank;
     Ok(std::thread::scope(|scope| {
-        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || run(world))).collect();
+        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
         // All are joined before the first panic goes on.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         ended.into_iter().map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked))).collect()
