@@ -17,6 +17,7 @@ mod variables;
 pub(crate) use handshake::random;
 pub use meeting::{Inherited, Meeting};
 pub(crate) use meeting::{Listener, Stream, abstract_address, same_user};
+pub(crate) use variables::of_other_launchers;
 pub use variables::{Launcher, Placement};
 
 use std::io;

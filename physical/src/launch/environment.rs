@@ -11,18 +11,12 @@
 
 use super::Job;
 use super::invitation::Invitation;
+use crate::bootstrap::of_other_launchers;
 use std::env;
-use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
-
-/// Variables by which torchrun numbers its ranks, as Open MPI does by those with [`OPEN_MPI`] in front. Left over from
-/// a job around this one, they would contradict hexagram's.
-const TORCHRUN: [&str; 6] =
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
-const OPEN_MPI: &str = "OMPI_COMM_WORLD_";
 
 /// Sets the variables of `rank` in `command`; returns the open files they speak of, which the rank has to inherit.
 ///
@@ -33,7 +27,7 @@ pub(super) fn describe(
     job: &Job,
     invitation: &mut Invitation,
 ) -> Vec<Arc<OwnedFd>> {
-    for (name, _) in env::vars_os().filter(|(name, _)| is_of_another_launcher(name)) {
+    for name in of_other_launchers() {
         command.env_remove(name);
     }
     if env::var_os("RAYON_NUM_THREADS").is_none() {
@@ -54,10 +48,6 @@ pub(super) fn describe(
         inherited.push(Arc::new(listener));
     }
     inherited
-}
-
-fn is_of_another_launcher(name: &OsStr) -> bool {
-    name.to_str().is_some_and(|name| TORCHRUN.contains(&name) || name.starts_with(OPEN_MPI))
 }
 
 /// Every rank would otherwise start as many threads as the machine has cores.

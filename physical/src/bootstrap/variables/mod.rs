@@ -1,0 +1,135 @@
+//! Which rank is this? Read from the variables that launchers set.
+//!
+//! Sets are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's, MVAPICH's,
+//! Slurm's. The first complete one wins; a later set that says something else is mentioned; a set that contradicts
+//! itself is refused, whichever set wins.
+//!
+//! `set` reads and checks the numbers, `slurm` those of Slurm, `place` finds out where the ranks meet.
+
+mod place;
+mod set;
+mod slurm;
+#[cfg(test)]
+mod tests;
+
+use super::meeting::Meeting;
+use crate::error::{Error, Result};
+use set::Set;
+pub(crate) use set::of_other_launchers;
+use slurm::Step;
+use std::fmt;
+use std::fs;
+
+/// Who started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launcher {
+    /// `hexagram run`, or anyone who sets its variables.
+    Hexagram,
+    /// torchrun, or anyone who sets its variables.
+    Torchrun,
+    /// Open MPI's mpirun.
+    OpenMpi,
+    /// Another process manager with PMI: Hydra, which is the mpiexec of MPICH and Intel MPI.
+    Pmi,
+    /// Another process manager with PMIx.
+    Pmix,
+    /// MVAPICH's mpirun_rsh.
+    Mvapich,
+    /// srun.
+    Slurm,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::Hexagram => "HEXAGRAM_*",
+            Launcher::Torchrun => "torchrun's",
+            Launcher::OpenMpi => "Open MPI's",
+            Launcher::Pmi => "PMI's",
+            Launcher::Pmix => "PMIx's",
+            Launcher::Mvapich => "MVAPICH's",
+            Launcher::Slurm => "Slurm's",
+        })
+    }
+}
+
+/// This process's place in its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// This rank, below `size`.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// Rank among the processes of this host.
+    pub local_rank: usize,
+    /// Number of ranks on this host.
+    pub local_size: usize,
+    /// Where the ranks meet.
+    pub meeting: Meeting,
+    /// What proves that a process belongs to the job; empty if the job has none.
+    pub secret: Vec<u8>,
+    /// Whose variables said so.
+    pub launcher: Launcher,
+}
+
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Placement {
+    /// Reads the environment; `None` if no launcher set it.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if a set is malformed, contradicts itself, or lacks what it needs.
+    pub fn from_env() -> Result<Option<Self>> {
+        Self::from_lookup(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
+        let step = Step::read(get)?;
+        let mut sets = Set::all(get)?.into_iter().chain(step.as_ref().map(Step::set));
+        let Some(first) = sets.next() else { return Ok(None) };
+        for other in sets.filter(|other| (other.rank, other.size) != (first.rank, first.size)) {
+            tracing::warn!(
+                "{} variables say rank {} of {}; {} variables say rank {} of {} and win",
+                other.launcher,
+                other.rank,
+                other.size,
+                first.launcher,
+                first.rank,
+                first.size
+            );
+        }
+        // mpirun may itself run inside a step, whose numbers are then not those of the ranks.
+        let step = step.filter(|step| (step.rank, step.size) == (first.rank, first.size));
+        let placement = Self::of(&first, step.as_ref(), get)?;
+        let Placement { rank, size, meeting, launcher, .. } = &placement;
+        tracing::info!("rank {rank} of {size}, meeting at {meeting}, from {launcher} variables");
+        Ok(Some(placement))
+    }
+
+    fn of(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Self> {
+        let meeting = place::meeting(set, step, get)?;
+        let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_secret(&path))?;
+        let Set { launcher, rank, size, local } = *set;
+        let local = local.or_else(|| step.and_then(|step| step.local));
+        let (local_rank, local_size) = local.unwrap_or((rank, size));
+        Ok(Placement { rank, size, local_rank, local_size, meeting, secret, launcher })
+    }
+}
+
+/// The meeting place of one host at which only this user's `job` meets.
+fn local_name(job: &str) -> Meeting {
+    let user = rustix::process::geteuid().as_raw();
+    Meeting::Local(format!("hexagram-{user}-{job}"))
+}
+
+fn read_secret(path: &str) -> Result<Vec<u8>> {
+    let secret = fs::read(path).map_err(|cause| {
+        let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
+        Error::system(doing, cause, "give the path of a file that this user can read")
+    })?;
+    if secret.is_empty() {
+        let what = format!("the job's secret in {path} (HEXAGRAM_SECRET_FILE) is empty");
+        return Err(Error::setup(what, "write some random bytes into it, the same for all ranks"));
+    }
+    Ok(secret)
+}

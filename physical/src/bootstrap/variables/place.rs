@@ -1,0 +1,118 @@
+//! Where the ranks meet, by what each launcher says about that. Open this file if ranks wait at different places.
+//!
+//! HEXAGRAM_ADDR always wins. torchrun gives an address. The others say, directly or not, which job this is: on one host
+//! that makes a name that only this job has; across hosts only Slurm gives the name of a host.
+
+use super::set::{Set, number};
+use super::slurm::Step;
+use super::{Launcher, Lookup, local_name};
+use crate::bootstrap::{Inherited, Meeting};
+use crate::error::{Error, Result};
+use rustix::net::sockopt;
+use std::os::fd::{BorrowedFd, RawFd};
+
+/// The meeting place of the job that `set` describes; `step` is the Slurm step that numbers its ranks in the same way.
+pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Meeting> {
+    let Set { launcher, rank, size, .. } = *set;
+    if let Some(address) = get("HEXAGRAM_ADDR") {
+        let (host, port) = host_and_port(&address)?;
+        let descriptor = number("HEXAGRAM_LISTEN_FD", get)?.map(i32::try_from);
+        return match descriptor {
+            Some(Ok(descriptor)) if launcher == Launcher::Hexagram && rank == 0 => {
+                Ok(Meeting::Inherited(Inherited::new(descriptor, host, port)))
+            }
+            _ => Ok(Meeting::Tcp { host, port, agent: false }),
+        };
+    }
+    match launcher {
+        _ if size == 1 => Ok(Meeting::Local(format!("hexagram-alone-{}", std::process::id()))),
+        Launcher::Hexagram => Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port")),
+        Launcher::Torchrun => torchrun(get),
+        Launcher::OpenMpi | Launcher::Pmi | Launcher::Pmix | Launcher::Mvapich | Launcher::Slurm => {
+            let local = set.local.or_else(|| step.and_then(|step| step.local));
+            let on_one_host = local.is_some_and(|(_, local_size)| local_size == size);
+            match (job(launcher, get).filter(|_| on_one_host), step) {
+                (Some(job), _) => Ok(local_name(&job)),
+                (None, Some(step)) => step.meeting(),
+                (None, None) => Err(nowhere(launcher, on_one_host)),
+            }
+        }
+    }
+}
+
+fn torchrun(get: Lookup<'_>) -> Result<Meeting> {
+    let set = "RANK and WORLD_SIZE";
+    let host = get("MASTER_ADDR").ok_or_else(|| missing(set, "MASTER_ADDR"))?;
+    let port = get("MASTER_PORT").ok_or_else(|| missing(set, "MASTER_PORT"))?;
+    // torchrun's agent says that it is there; it may keep the port for its own store.
+    let agent = get("TORCHELASTIC_RUN_ID").is_some();
+    Ok(Meeting::Tcp { host, port: parse_port("MASTER_PORT", &port)?, agent })
+}
+
+/// What tells this job from all others of this user on this host.
+fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
+    match launcher {
+        Launcher::OpenMpi => get("OMPI_MCA_ess_base_jobid").or_else(|| get("PMIX_NAMESPACE")),
+        Launcher::Pmix => get("PMIX_NAMESPACE"),
+        Launcher::Pmi | Launcher::Mvapich => {
+            let manager = get("PMI_FD").and_then(|text| process_manager(text.trim().parse().ok()?));
+            manager.map(|pid| format!("pmi-{pid}")).or_else(|| get("PMI_PORT").map(|at| format!("pmi-{at}")))
+        }
+        Launcher::Hexagram | Launcher::Torchrun | Launcher::Slurm => None,
+    }
+}
+
+/// The process at the other end of the socket that PMI gives each rank: one for all ranks of a job on a host, however
+/// many wrappers are between it and a rank.
+fn process_manager(descriptor: RawFd) -> Option<i32> {
+    if descriptor < 0 {
+        return None;
+    }
+    // SAFETY: not -1, and borrowed only to ask the system about it; a closed descriptor fails with EBADF.
+    let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    sockopt::socket_peercred(socket).ok().map(|peer| peer.pid.as_raw_nonzero().get())
+}
+
+fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
+    let what = if on_one_host {
+        format!(
+            "{launcher} variables do not say which job this is, so that its ranks could not tell it from others"
+        )
+    } else {
+        format!(
+            "{launcher} variables speak of several hosts, and give no address at which the ranks could meet"
+        )
+    };
+    let how = match launcher {
+        Launcher::OpenMpi | Launcher::Pmix => "start it with mpirun -x HEXAGRAM_ADDR=host:port",
+        Launcher::Pmi => "start it with mpiexec -genv HEXAGRAM_ADDR host:port",
+        _ => "set HEXAGRAM_ADDR=host:port for all ranks",
+    };
+    Error::setup(what, format!("{how}, naming the host of rank 0 and a free port there"))
+}
+
+fn missing(present: &str, absent: &str) -> Error {
+    Error::setup(
+        format!("{present} are set, but {absent} is not, so the ranks cannot meet"),
+        format!("set {absent}, the address of rank 0's host"),
+    )
+}
+
+fn host_and_port(address: &str) -> Result<(String, u16)> {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {
+            Ok((host.to_owned(), parse_port("HEXAGRAM_ADDR", port)?))
+        }
+        _ => Err(Error::setup(
+            format!("HEXAGRAM_ADDR={address} is not an address"),
+            "write it as host:port, for example 10.0.0.1:29400 or [::1]:29400",
+        )),
+    }
+}
+
+fn parse_port(name: &str, text: &str) -> Result<u16> {
+    match text.trim().parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(Error::setup(format!("{name}: `{text}` is not a port"), "use a number from 1 to 65535")),
+    }
+}

@@ -1,0 +1,113 @@
+//! One launcher's numbers, read and checked. Open this file if a variable is refused that should not be.
+
+use super::{Launcher, Lookup};
+use crate::error::{Error, Result};
+
+/// Most ranks of one job.
+const MAX_SIZE: usize = 1 << 16;
+
+/// Names of the variables in which a launcher says rank, size, local rank and local size, in the order in which they are
+/// tried. Slurm, which has several names for each, comes last and is read by [`slurm`](super::slurm).
+const NAMES: [(Launcher, [&str; 4]); 6] = [
+    (Launcher::Hexagram, ["HEXAGRAM_RANK", "HEXAGRAM_SIZE", "HEXAGRAM_LOCAL_RANK", "HEXAGRAM_LOCAL_SIZE"]),
+    (Launcher::Torchrun, ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]),
+    (Launcher::OpenMpi, ["OMPI_COMM_WORLD_RANK", OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE]),
+    (Launcher::Pmi, ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
+    // PMIx itself has no variable for the size.
+    (Launcher::Pmix, ["PMIX_RANK", OMPI_SIZE, OMPI_LOCAL_RANK, OMPI_LOCAL_SIZE]),
+    (
+        Launcher::Mvapich,
+        [
+            "MV2_COMM_WORLD_RANK",
+            "MV2_COMM_WORLD_SIZE",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+            "MV2_COMM_WORLD_LOCAL_SIZE",
+        ],
+    ),
+];
+const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
+
+/// The variables by which other launchers number their ranks. Left over from a job around this one, they would
+/// contradict hexagram's own.
+pub(crate) fn of_other_launchers() -> impl Iterator<Item = &'static str> {
+    let others = NAMES.into_iter().filter(|(launcher, _)| *launcher != Launcher::Hexagram);
+    others.flat_map(|(_, names)| names).chain(["MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"])
+}
+
+/// One launcher's numbers, free of contradictions.
+pub(super) struct Set {
+    pub(super) launcher: Launcher,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// Rank and size on this host, if both are known.
+    pub(super) local: Option<(usize, usize)>,
+}
+
+impl Set {
+    /// The complete sets but Slurm's, in order.
+    pub(super) fn all(get: Lookup<'_>) -> Result<Vec<Self>> {
+        let read = |(launcher, names)| Self::read(launcher, names, get);
+        NAMES.into_iter().map(read).filter_map(Result::transpose).collect()
+    }
+
+    fn read(launcher: Launcher, names: [&str; 4], get: Lookup<'_>) -> Result<Option<Self>> {
+        let [rank, size, local_rank, local_size] = names.map(|name| number(name, get));
+        let (rank, size, local_rank, local_size) = (rank?, size?, local_rank?, local_size?);
+        below(names[0], rank, names[1], size)?;
+        below(names[2], local_rank, names[3], local_size)?;
+        below(names[2], local_rank, names[1], size)?;
+        if let (Some(local), Some(whole)) = (local_size, size)
+            && (local > whole || local == 0)
+        {
+            return Err(contradiction(names[3], local, names[1], whole));
+        }
+        let (Some(rank), Some(size)) = (rank, size) else {
+            // Open MPI's size alone is no half of a PMIx set, nor is PMIX_RANK of a set that is complete in Slurm's.
+            if launcher != Launcher::Pmix && (rank.is_some() || size.is_some()) {
+                tracing::warn!("{} and {} are not both set; both are ignored", names[0], names[1]);
+            }
+            return Ok(None);
+        };
+        plausible(names[1], size)?;
+        Ok(Some(Set { launcher, rank, size, local: local_rank.zip(local_size) }))
+    }
+}
+
+pub(super) fn plausible(name: &str, size: usize) -> Result<()> {
+    if size <= MAX_SIZE {
+        return Ok(());
+    }
+    let what = format!("{name}={size} is beyond any cluster");
+    Err(Error::setup(what, format!("use at most {MAX_SIZE} ranks")))
+}
+
+pub(super) fn number(name: &str, get: Lookup<'_>) -> Result<Option<usize>> {
+    let Some(text) = get(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(Error::setup(
+            format!("{name}={text} is not a number"),
+            format!("set {name} to a whole number, or unset it"),
+        )),
+    }
+}
+
+/// Refuses `low >= high` where both are set.
+pub(super) fn below(
+    low: &str,
+    low_value: Option<usize>,
+    high: &str,
+    high_value: Option<usize>,
+) -> Result<()> {
+    match (low_value, high_value) {
+        (Some(value), Some(bound)) if value >= bound => Err(contradiction(low, value, high, bound)),
+        _ => Ok(()),
+    }
+}
+
+fn contradiction(one: &str, value: usize, other: &str, bound: usize) -> Error {
+    let what = format!("{one}={value} contradicts {other}={bound}");
+    Error::setup(what, "ranks count from 0 to size - 1; correct or unset these variables")
+}

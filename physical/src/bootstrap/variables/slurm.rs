@@ -1,0 +1,191 @@
+//! Slurm's variables, which mean a rank only inside a step that `srun` started: the script of a batch job has most of
+//! them, too, but is no rank.
+//!
+//! ```text
+//! SLURM_STEP_ID                  a number: this is a step. Absent in a batch script, or one of Slurm's own numbers
+//! SLURM_PROCID, SLURM_LOCALID    rank, and rank on this host
+//! SLURM_STEP_NUM_TASKS           size; else SLURM_NTASKS
+//! SLURM_STEP_TASKS_PER_NODE      tasks by host, 2(x3),1 for 2,2,2,1; else SLURM_TASKS_PER_NODE
+//! SLURM_NODEID                   which of those hosts this is
+//! SLURM_NTASKS_PER_NODE          tasks on each host, where those are missing
+//! SLURM_STEP_NODELIST            names of the hosts, node[01-03,07],other; else SLURM_JOB_NODELIST
+//! ```
+//!
+//! srun does not put ranks in the order of hosts under `--distribution=arbitrary`; give HEXAGRAM_ADDR then.
+
+use super::set::{Set, below, number, plausible};
+use super::{Launcher, Lookup, local_name};
+use crate::bootstrap::Meeting;
+use crate::error::{Error, Result};
+
+/// Ids from here on are Slurm's own: of a batch script, of an interactive step, of what is not started yet.
+const OWN_STEPS: u32 = 0xffff_fff0;
+
+/// Ports at which steps on several hosts meet: 20480 to 32767, below those that systems give out by themselves.
+const FIRST_PORT: u64 = 20480;
+const PORTS: u64 = 12288;
+/// So many steps of a job, and so many times fewer jobs than ports, have ports of their own.
+const STEPS: u64 = 16;
+
+/// A step, as one of its tasks sees it.
+pub(super) struct Step {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) local: Option<(usize, usize)>,
+    job: u64,
+    step: u32,
+    /// Names of its hosts, not expanded.
+    hosts: Option<String>,
+}
+
+impl Step {
+    /// `None` outside a step.
+    pub(super) fn read(get: Lookup<'_>) -> Result<Option<Self>> {
+        let step = get("SLURM_STEP_ID").and_then(|text| text.trim().parse().ok());
+        let Some(step) = step.filter(|step| *step < OWN_STEPS) else { return Ok(None) };
+        let Some(rank) = number("SLURM_PROCID", get)? else { return Ok(None) };
+        let Some((name, size)) = first(["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"], get)? else {
+            tracing::warn!("SLURM_PROCID is set, but not SLURM_NTASKS; Slurm's variables are ignored");
+            return Ok(None);
+        };
+        below("SLURM_PROCID", Some(rank), name, Some(size))?;
+        plausible(name, size)?;
+        let (_, job) = first(["SLURM_JOB_ID", "SLURM_JOBID"], get)?.ok_or_else(|| {
+            Error::setup("SLURM_PROCID is set, but SLURM_JOB_ID is not", "start it with srun")
+        })?;
+        let local = local(size, get)?;
+        let hosts = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
+        Ok(Some(Step { rank, size, local, job: job as u64, step, hosts }))
+    }
+
+    pub(super) fn set(&self) -> Set {
+        Set { launcher: Launcher::Slurm, rank: self.rank, size: self.size, local: self.local }
+    }
+
+    /// Where the tasks meet: on one host at a name that no other step has, else at the first host.
+    pub(super) fn meeting(&self) -> Result<Meeting> {
+        let Step { job, step, .. } = self;
+        if self.local.is_some_and(|(_, on_this_host)| on_this_host == self.size) {
+            return Ok(local_name(&format!("slurm-{job}.{step}")));
+        }
+        let hosts = self.hosts.as_deref().unwrap_or_default();
+        let host = first_host(hosts).ok_or_else(|| {
+            let what =
+                format!("SLURM_JOB_NODELIST=`{hosts}` names no first host, at which the ranks could meet");
+            Error::setup(what, "set HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there")
+        })?;
+        Ok(Meeting::Tcp { host, port: self.port(), agent: false })
+    }
+
+    /// A port that no other step has, among those of 768 jobs in a row with up to 16 steps each.
+    fn port(&self) -> u16 {
+        let place = self.job.wrapping_mul(STEPS).wrapping_add(self.step.into()) % PORTS;
+        u16::try_from(FIRST_PORT + place).unwrap_or(u16::MAX)
+    }
+}
+
+/// The first of several variables that is set.
+fn first<const N: usize>(names: [&'static str; N], get: Lookup<'_>) -> Result<Option<(&'static str, usize)>> {
+    let numbered = |name| number(name, get).map(|found| found.map(|number| (name, number))).transpose();
+    names.into_iter().find_map(numbered).transpose()
+}
+
+/// Rank and size on this host. What sbatch was asked for stays set in a smaller step: too large a size is none.
+fn local(size: usize, get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
+    let Some(rank) = number("SLURM_LOCALID", get)? else { return Ok(None) };
+    let node = number("SLURM_NODEID", get)?.unwrap_or(0);
+    let by_node = |name| get(name).and_then(|text| tasks_on(&text, node));
+    let tasks = match by_node("SLURM_STEP_TASKS_PER_NODE").or_else(|| by_node("SLURM_TASKS_PER_NODE")) {
+        Some(tasks) => Some(tasks),
+        None => number("SLURM_NTASKS_PER_NODE", get)?,
+    };
+    let nodes = first(["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"], get)?;
+    let alone = nodes.is_some_and(|(_, nodes)| nodes == 1).then_some(size);
+    Ok(tasks.filter(|tasks| (rank + 1..=size).contains(tasks)).or(alone).map(|tasks| (rank, tasks)))
+}
+
+/// How many tasks the `node`-th host has, in a list such as `2(x3),1`.
+fn tasks_on(list: &str, node: usize) -> Option<usize> {
+    let mut hosts = 0usize;
+    for part in list.split(',') {
+        let (tasks, times) = match part.trim().split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
+            None => (part.trim(), 1),
+        };
+        let tasks = tasks.parse().ok()?;
+        hosts = hosts.checked_add(times)?;
+        if node < hosts {
+            return Some(tasks);
+        }
+    }
+    None
+}
+
+/// The first host of a list such as `rack[1-2]node[01-03,07],other`: every bracket stands for its first number.
+fn first_host(list: &str) -> Option<String> {
+    let mut host = String::new();
+    let mut rest = list.trim();
+    loop {
+        let end = rest.find(['[', ',']).unwrap_or(rest.len());
+        host.push_str(&rest[..end]);
+        let Some(bracket) = rest[end..].strip_prefix('[') else { break };
+        let (numbers, after) = bracket.split_once(']')?;
+        let number = numbers.split([',', '-']).next()?;
+        if number.is_empty() || !number.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        host.push_str(number);
+        rest = after;
+    }
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    (!host.is_empty() && host.bytes().all(is_name)).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_host_of_a_list() {
+        for (list, host) in [
+            ("alone", "alone"),
+            ("a,b,c", "a"),
+            ("node[01-03,07],other", "node01"),
+            ("node[7,9-12]", "node7"),
+            ("node[001-128]-ib.cluster,login", "node001-ib.cluster"),
+            ("rack[1-2]node[03-04]", "rack1node03"),
+            (" tux3 ", "tux3"),
+            ("[0-3]", "0"),
+        ] {
+            assert_eq!(first_host(list).as_deref(), Some(host), "{list}");
+        }
+        for list in ["", ",", "node[", "node[]", "node[a-b]", "node[1-2", "no]de", "a b", "(null)"] {
+            assert_eq!(first_host(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn tasks_of_each_host() {
+        for (list, tasks) in [("4", vec![4]), ("2(x3),1", vec![2, 2, 2, 1]), ("1,3,2(x2)", vec![1, 3, 2, 2])]
+        {
+            for (node, tasks) in tasks.iter().enumerate() {
+                assert_eq!(tasks_on(list, node), Some(*tasks), "{list} {node}");
+            }
+            assert_eq!(tasks_on(list, tasks.len()), None, "{list}");
+        }
+        for list in ["", "x", "2(x", "2(3)", "(x2)", "2(x99999999999999999999)"] {
+            assert_eq!(tasks_on(list, 0), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn ports_differ_between_steps_and_between_jobs() {
+        let step = |job, step| Step { rank: 0, size: 2, local: None, job, step, hosts: None }.port();
+        let mut seen = std::collections::HashSet::new();
+        for job in 4_000_000..4_000_768 {
+            assert!((0..16).all(|number| seen.insert(step(job, number))), "{job}");
+        }
+        assert_eq!(seen.iter().min().zip(seen.iter().max()), Some((&20480, &32767)));
+        assert!((20480..32768).contains(&step(u64::MAX, u32::MAX)));
+    }
+}

@@ -1,0 +1,167 @@
+//! What launchers set, by table: who is which rank of how many, on which host, and where they meet.
+
+use super::*;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+type Variables<'a> = Vec<(&'a str, &'a str)>;
+
+fn read(variables: &[(&str, &str)]) -> Result<Option<Placement>> {
+    // Later ones win, as on a command line.
+    let get = |name: &str| variables.iter().rfind(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+    Placement::from_lookup(&get)
+}
+
+fn place(variables: &[(&str, &str)]) -> Placement {
+    read(variables).unwrap().unwrap()
+}
+
+/// Rank, size, local rank, local size.
+fn numbers(placement: &Placement) -> [usize; 4] {
+    [placement.rank, placement.size, placement.local_rank, placement.local_size]
+}
+
+fn refusal(variables: &[(&str, &str)]) -> String {
+    read(variables).expect_err("these contradict each other").to_string()
+}
+
+/// Variables with others after them.
+fn and<'a>(mut variables: Variables<'a>, more: &[(&'a str, &'a str)]) -> Variables<'a> {
+    variables.extend(more);
+    variables
+}
+
+/// The second of two tasks on each of two hosts.
+fn step<'a>() -> Variables<'a> {
+    vec![
+        ("SLURM_JOB_ID", "4711"),
+        ("SLURM_STEP_ID", "3"),
+        ("SLURM_PROCID", "3"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_NODEID", "1"),
+        ("SLURM_NNODES", "2"),
+        ("SLURM_TASKS_PER_NODE", "2(x2)"),
+        ("SLURM_JOB_NODELIST", "node[07-08]"),
+    ]
+}
+
+fn hydra<'a>() -> Variables<'a> {
+    vec![("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")]
+}
+
+#[test]
+fn every_launcher_is_understood() {
+    let mvapich = vec![
+        ("MV2_COMM_WORLD_RANK", "1"),
+        ("MV2_COMM_WORLD_SIZE", "2"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "1"),
+        ("MV2_COMM_WORLD_LOCAL_SIZE", "2"),
+        ("PMI_PORT", "n1:4711"),
+    ];
+    let pmix = vec![
+        ("PMIX_RANK", "1"),
+        ("PMIX_NAMESPACE", "prterun-n1-12@1"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ];
+    let one_host =
+        [("SLURM_NNODES", "1"), ("SLURM_TASKS_PER_NODE", "4"), ("SLURM_LOCALID", "3"), ("SLURM_NODEID", "0")];
+    for (variables, launcher, expected, meeting) in [
+        (and(hydra(), &[("PMI_PORT", "n1:33")]), Launcher::Pmi, [1, 2, 1, 2], "pmi-n1:33"),
+        (mvapich, Launcher::Mvapich, [1, 2, 1, 2], "pmi-n1:4711"),
+        (pmix, Launcher::Pmix, [1, 2, 1, 2], "prterun-n1-12@1"),
+        (step(), Launcher::Slurm, [3, 4, 1, 2], "node07:22131"),
+        (and(step(), &one_host), Launcher::Slurm, [3, 4, 3, 4], "slurm-4711.3"),
+    ] {
+        let placement = place(&variables);
+        assert_eq!((placement.launcher, numbers(&placement)), (launcher, expected), "{variables:?}");
+        assert!(placement.meeting.to_string().ends_with(meeting), "{variables:?}: {}", placement.meeting);
+        let told = place(&and(variables, &[("HEXAGRAM_ADDR", "10.0.0.1:9")]));
+        assert_eq!(told.meeting.to_string(), "10.0.0.1:9");
+    }
+}
+
+#[test]
+fn mpi_goes_before_slurm() {
+    let inside = and(step(), &hydra());
+    assert_eq!(place(&and(inside, &[("PMI_PORT", "n1:33")])).launcher, Launcher::Pmi);
+}
+
+#[test]
+fn ranks_of_one_job_share_their_process_manager() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let descriptor = ours.as_raw_fd().to_string();
+    let meeting = place(&and(hydra(), &[("PMI_FD", &descriptor)])).meeting.to_string();
+    assert!(meeting.ends_with(&format!("-pmi-{}", std::process::id())), "{meeting}");
+    for not_a_socket in ["0x6", "-1", "999999"] {
+        assert!(refusal(&and(hydra(), &[("PMI_FD", not_a_socket)])).contains("HEXAGRAM_ADDR"));
+    }
+}
+
+#[test]
+fn only_a_step_of_slurm_has_ranks() {
+    for id in ["", "batch", "4294967291", "4294967290", "4294967293"] {
+        assert_eq!(read(&and(step(), &[("SLURM_STEP_ID", id)])).unwrap(), None, "{id}");
+    }
+    let batch: Variables<'_> = step().into_iter().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
+    assert_eq!(read(&batch).unwrap(), None);
+    let salloc: Variables<'_> = step().into_iter().filter(|(name, _)| *name != "SLURM_PROCID").collect();
+    assert_eq!(read(&salloc).unwrap(), None);
+}
+
+#[test]
+fn a_step_smaller_than_its_job_goes_by_its_own_numbers() {
+    let small = [
+        ("SLURM_PROCID", "0"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NODEID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2"),
+        ("SLURM_STEP_NODELIST", "node08"),
+        ("SLURM_NTASKS_PER_NODE", "64"),
+    ];
+    let placement = place(&and(step(), &small));
+    assert_eq!(numbers(&placement), [0, 2, 0, 2]);
+    assert!(matches!(placement.meeting, Meeting::Local(_)));
+    let spread = [
+        ("SLURM_STEP_NUM_NODES", "2"),
+        ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+        ("SLURM_STEP_NODELIST", "node[08,11]"),
+    ];
+    let placement = place(&and(and(step(), &small), &spread));
+    assert_eq!(numbers(&placement), [0, 2, 0, 1]);
+    assert!(placement.meeting.to_string().starts_with("node08:"), "{}", placement.meeting);
+}
+
+#[test]
+fn slurm_starts_the_ranks_of_others_too() {
+    // srun --mpi=pmi2: the numbers agree, and only Slurm knows the hosts.
+    let placement = place(&and(step(), &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]));
+    assert_eq!((placement.launcher, numbers(&placement)), (Launcher::Pmi, [3, 4, 1, 2]));
+    assert_eq!(placement.meeting.to_string(), "node07:22131");
+    // srun --mpi=pmix: PMIx has no variable for the size.
+    assert_eq!(place(&and(step(), &[("PMIX_RANK", "3")])).launcher, Launcher::Slurm);
+    // mpirun's own daemon is the task: its numbers are not the ranks'.
+    let several = [("PMI_RANK", "5"), ("PMI_SIZE", "8"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "4")];
+    assert!(refusal(&and(step(), &several)).contains("several hosts"));
+}
+
+#[test]
+fn several_hosts_without_an_address_are_refused_with_the_fix() {
+    let spread = [("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")];
+    assert!(refusal(&and(hydra(), &spread)).contains("-genv HEXAGRAM_ADDR"));
+    let nameless = [("SLURM_JOB_NODELIST", "")];
+    assert!(refusal(&and(step(), &nameless)).contains("HEXAGRAM_ADDR=host:port"));
+}
+
+#[test]
+fn a_step_that_contradicts_itself_is_refused() {
+    assert!(
+        refusal(&and(step(), &[("SLURM_PROCID", "4")])).contains("SLURM_PROCID=4 contradicts SLURM_NTASKS=4")
+    );
+    assert!(refusal(&and(step(), &[("SLURM_PROCID", "x")])).contains("SLURM_PROCID=x"));
+    assert!(refusal(&and(hydra(), &[("PMI_RANK", "2")])).contains("PMI_RANK=2 contradicts PMI_SIZE=2"));
+}
