@@ -32,7 +32,7 @@ pub fn start(
             if options.ranks.is_some_and(|ranks| ranks != placement.size) {
                 note(&format!("train: --ranks is ignored: a launcher has started {} ranks", placement.size));
             }
-            let join = JoinOptions { transport, deadline: options.join_deadline() };
+            let join = JoinOptions { transport, deadline: options.join_deadline(), ..JoinOptions::default() };
             one(World::join_as(&placement, &join)?, &rank)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -32,11 +32,15 @@ pub enum Error {
         during: During,
     },
 
-    /// An operation did not end in time although nobody is known to have failed. The communicator is poisoned.
-    #[error("no answer from {} within {after:?}{during}; see whether that rank is still computing, and raise the operation deadline if it is", whom(.waiting_for.as_ref()))]
+    /// An operation did not end in time although nobody has failed: every process answers heartbeats. The communicator
+    /// is poisoned.
+    #[error("no answer from {} within {after:?}{during}; {}", whom(.waiting_for.as_ref()), advice(.stragglers))]
     Deadline {
         /// The peer whose message is missing; `None` if anyone's would do.
         waiting_for: Option<Peer>,
+        /// The ranks for which everyone in this operation waits in the end, the root cause first; empty if that is not
+        /// known. They may be others than the peer.
+        stragglers: Vec<Straggler>,
         /// How long this rank waited.
         after: Duration,
         /// What this rank was doing.
@@ -129,6 +133,39 @@ fn whom(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "any rank".to_owned(), Peer::to_string)
 }
 
+/// What to do about ranks that are late.
+fn advice(stragglers: &[Straggler]) -> String {
+    let Some(first) = stragglers.first() else {
+        return "see whether that rank is still computing, and raise the operation deadline if it is"
+            .to_owned();
+    };
+    let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
+    let remedy = match first.during {
+        During::Operation(..) => "all ranks must call the same operations in the same order",
+        _ => "see what it does, and raise the operation deadline if it only needs longer",
+    };
+    format!("everyone waits for {}; {remedy}", all.join(", and "))
+}
+
+/// A rank that is alive and late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Straggler {
+    /// The rank.
+    pub peer: Peer,
+    /// Another operation, in which it waits; nothing if it waits for nobody, and so computes, or reads, or sleeps.
+    pub during: During,
+}
+
+impl fmt::Display for Straggler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, which is alive, but ", self.peer)?;
+        match &self.during {
+            During::Operation(fingerprint, tag) => write!(f, "in {fingerprint}, {tag}"),
+            _ => f.write_str("in no operation"),
+        }
+    }
+}
+
 /// A rank, and where to find its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -146,15 +183,24 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a rank was doing when an error reached it; empty outside an operation.
+/// What a rank was doing when an error reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct During(pub Option<(Fingerprint, Tag)>);
+pub enum During {
+    /// Nothing that others take part in, as far as is known.
+    #[default]
+    Nothing,
+    /// An operation.
+    Operation(Fingerprint, Tag),
+    /// Opening this channel.
+    Opening(u16),
+}
 
 impl fmt::Display for During {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some((fingerprint, tag)) => write!(f, " during {fingerprint}, {tag}"),
-            None => Ok(()),
+        match self {
+            During::Nothing => Ok(()),
+            During::Operation(fingerprint, tag) => write!(f, " during {fingerprint}, {tag}"),
+            During::Opening(channel) => write!(f, " while channel {channel} was being opened"),
         }
     }
 }

@@ -1,12 +1,54 @@
-//! What is known about the ranks of a world: who has left, and who failed first.
+//! What is known about the ranks of a world: who has left, who failed first, and who waits for whom.
 //!
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
 use crate::doorbell::Bell;
-use crate::error::Peer;
+use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::transport::Label;
+use crate::waits::{Missing, Waits};
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How closely the processes of a job watch each other. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vigilance {
+    /// Between two heartbeats, which a thread that does nothing else sends (1 s). Also how long an operation has to be
+    /// pending before its rank tells the others what it waits for.
+    pub beat: Duration,
+    /// Without a heartbeat for so long, a process counts as failed: it is stopped, or cut off (4 s). Raise it to stop
+    /// a rank in a debugger.
+    pub silence: Duration,
+    /// After so long, a pending operation is a warning that names the ranks for which it waits (10 s).
+    pub late: Duration,
+}
+
+impl Default for Vigilance {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Vigilance { beat: seconds(1), silence: seconds(4), late: seconds(10) }
+    }
+}
+
+impl Vigilance {
+    /// Refuses what would blame ranks that are well.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.beat.is_zero() || self.silence < 3 * self.beat {
+            let what = format!("ranks would count as failed after {:?} without a heartbeat", self.silence);
+            let remedy = format!("allow at least three heartbeats, which come every {:?}", self.beat);
+            return Err(Error::usage(what, remedy));
+        }
+        Ok(())
+    }
+
+    /// How long it may take until all that is pending elsewhere is known here: a beat until it is published, one until
+    /// rank 0 knows, one until it answers, and one to be sure.
+    pub(crate) fn hearsay(&self) -> Duration {
+        4 * self.beat
+    }
+}
 
 /// The first failure of a world.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +70,15 @@ struct Board {
     left: Vec<AtomicBool>,
     verdict: OnceLock<Verdict>,
     bells: Mutex<Vec<Weak<dyn Bell>>>,
+    vigilance: Vigilance,
+    waits: Mutex<Waits>,
 }
 
 impl Board {
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ring(&self) {
         let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
@@ -47,8 +95,16 @@ pub struct Health {
 impl Health {
     /// The view of one rank, for a world whose ranks are processes. Everyone is well.
     pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
+        Self::watching(rank, peers, Vigilance::default())
+    }
+
+    /// The same, with a vigilance that the user chose.
+    pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
-        let board = Board { peers, left, verdict: OnceLock::new(), bells: Mutex::default() };
+        // Everyone tells rank 0, and ranks that are threads share its board.
+        let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
+        let (verdict, bells) = (OnceLock::new(), Mutex::default());
+        let board = Board { peers, left, verdict, bells, vigilance, waits };
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }
 
@@ -112,5 +168,62 @@ impl Health {
         let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(bell);
+    }
+
+    pub(crate) fn vigilance(&self) -> &Vigilance {
+        &self.board.vigilance
+    }
+
+    /// What is known about who waits for whom.
+    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.board.waits()
+    }
+
+    /// Makes known that an operation of this rank waits for `ranks`, for as long as the notice is kept.
+    pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
+        let number = self.waits().enter(self.rank, label, ranks);
+        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: Instant::now() }
+    }
+
+    /// For whom everyone in this operation waits in the end; nobody if that is not known.
+    pub(crate) fn stragglers(&self, label: &Label) -> Vec<Straggler> {
+        let missing = self.waits().missing(label);
+        let straggler = |Missing { rank, within }: Missing| {
+            let during =
+                within.map_or(During::Nothing, |label| During::Operation(label.fingerprint, label.tag));
+            Some(Straggler { peer: self.peers().get(rank)?.clone(), during })
+        };
+        missing.into_iter().filter_map(straggler).collect()
+    }
+
+    /// Warns, once an operation, that it has been pending for long, and lists who is missing.
+    pub(crate) fn warn(&self, label: &Label, waited: Duration, ranks: &[usize]) {
+        if !self.waits().first_warning(self.rank, label) {
+            return;
+        }
+        let Label { fingerprint, tag } = label;
+        let mut missing = String::new();
+        for straggler in self.stragglers(label) {
+            // Writing to a string cannot fail.
+            let _ = write!(missing, "; missing: {straggler}");
+        }
+        let ranks: Vec<String> = ranks.iter().map(|rank| self.peers()[*rank].to_string()).collect();
+        let ranks = if ranks.is_empty() { "any rank".to_owned() } else { ranks.join(", ") };
+        let me = self.rank;
+        tracing::warn!("rank {me} has waited {waited:.1?} for {ranks} during {fingerprint}, {tag}{missing}");
+    }
+}
+
+/// Keeps it known that an operation waits.
+pub(crate) struct Notice {
+    board: Arc<Board>,
+    rank: usize,
+    number: u64,
+    pub(crate) since: Instant,
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        self.board.waits().withdraw(self.rank, self.number);
     }
 }

@@ -41,11 +41,13 @@ pub mod testing;
 mod thread;
 mod tickets;
 pub mod transport;
+mod waits;
 pub mod world;
 
 pub use device::{Device, Host};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Peer, Result};
+pub use health::Vigilance;
 pub use memory::Buffer;
 pub use transport::{Transport, TransportKind};
 pub use world::{JoinOptions, World};

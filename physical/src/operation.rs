@@ -5,8 +5,8 @@
 //! poisons its communicator, because the other side is left with half a conversation. Nothing waits in `drop`.
 
 use crate::drive;
-use crate::error::{During, Error, Result};
-use crate::health::Health;
+use crate::error::{During, Error, Result, Straggler};
+use crate::health::{Health, Notice};
 use crate::transport::{Got, Label, Source, Ticket, Transport};
 use std::cell::RefCell;
 use std::future::Future;
@@ -40,6 +40,14 @@ impl Poison {
             *poison = Some(error.to_string());
             match error {
                 Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
+                Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
+                    Some(Straggler { peer, during: During::Nothing }) => {
+                        let cause =
+                            format!("kept others waiting for {after:?}{during}, alive, but in no operation");
+                        health.blame(peer.rank, &cause);
+                    }
+                    _ => health.give_up(&format!("gave up: {error}")),
+                },
                 other => health.give_up(&format!("gave up: {other}")),
             }
         }
@@ -69,6 +77,8 @@ pub struct Operation<'a> {
     moved: u64,
     waiting_since: Option<Instant>,
     suspected_since: Option<Instant>,
+    /// Lets the other ranks know for whom this waits, once it has waited for a while.
+    notice: Option<Notice>,
 }
 
 impl<'a> Operation<'a> {
@@ -82,25 +92,38 @@ impl<'a> Operation<'a> {
             moved: 0,
             waiting_since: None,
             suspected_since: None,
+            notice: None,
         }
     }
 
     fn during(&self) -> During {
-        During(Some((self.label.fingerprint, self.label.tag)))
+        During::Operation(self.label.fingerprint, self.label.tag)
     }
 
     /// Why a pending operation cannot go on, if so.
     fn obstacle(&mut self) -> Option<Error> {
         let transport = self.terms.transport;
         let health = transport.health();
-        let peer = if let Source::Rank(peer) = self.peer { Some(peer) } else { None };
+        let (one, many);
+        let missing: &[usize] = match self.peer {
+            Source::Rank(peer) => {
+                one = [peer];
+                &one
+            }
+            Source::Any => {
+                many = self.ticket.map(|ticket| transport.missing(ticket)).unwrap_or_default();
+                &many
+            }
+        };
         // In this order: whoever leaves because of a failure has told of the failure before.
-        let left = peer.is_some_and(|peer| health.has_left(peer));
-        let ended = peer.and_then(|peer| transport.ended(peer));
+        let gone = missing.iter().find_map(|&peer| {
+            let left = health.has_left(peer);
+            Some((peer, left, transport.ended(peer)?))
+        });
         let now = Instant::now();
         let waited = self.waited(now);
         let suspected =
-            if ended.is_some() { now - *self.suspected_since.get_or_insert(now) } else { Duration::ZERO };
+            if gone.is_some() { now - *self.suspected_since.get_or_insert(now) } else { Duration::ZERO };
         let culprit = |rank: usize, cause: &str| {
             let (culprit, cause) = (health.peers()[rank].clone(), cause.to_owned());
             Some(Error::PeerFailed { culprit, cause, during: self.during() })
@@ -108,10 +131,28 @@ impl<'a> Operation<'a> {
         if let Some(verdict) = health.verdict() {
             return culprit(verdict.culprit.rank, &verdict.cause);
         }
-        match (peer, ended) {
-            (Some(peer), Some(_)) if left => culprit(peer, "finished without taking part"),
-            (Some(peer), Some(cause)) if suspected > GRACE => culprit(peer, &cause),
-            _ => (waited > self.terms.deadline).then(|| self.late(peer)),
+        match gone {
+            Some((peer, true, _)) => culprit(peer, "finished without taking part"),
+            Some((peer, _, cause)) if suspected > GRACE => culprit(peer, &cause),
+            _ if waited > self.terms.deadline => Some(self.late(missing)),
+            _ => {
+                self.make_known(missing, waited, now);
+                None
+            }
+        }
+    }
+
+    /// Lets others know for whom this has waited a while, and people for whom it has waited long.
+    fn make_known(&mut self, missing: &[usize], waited: Duration, now: Instant) {
+        let health = self.terms.transport.health();
+        let vigilance = health.vigilance();
+        if waited < vigilance.beat {
+            self.notice = None;
+        } else if self.notice.as_ref().is_none_or(|notice| now - notice.since > vigilance.beat) {
+            self.notice = Some(health.notice(self.label, missing));
+            if waited > vigilance.late {
+                health.warn(&self.label, waited, missing);
+            }
         }
     }
 
@@ -124,15 +165,21 @@ impl<'a> Operation<'a> {
         now - *self.waiting_since.get_or_insert(now)
     }
 
-    fn late(&self, peer: Option<usize>) -> Error {
-        let waiting_for = peer.map(|peer| self.terms.transport.health().peers()[peer].clone());
-        Error::Deadline { waiting_for, after: self.terms.deadline, during: self.during() }
+    fn late(&self, missing: &[usize]) -> Error {
+        let health = self.terms.transport.health();
+        let (after, during) = (self.terms.deadline, self.during());
+        let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
+        // Earlier, the others' own waits may not be known yet, and a rank would be blamed that waits itself.
+        let known = after > health.vigilance().hearsay();
+        let stragglers = if known { health.stragglers(&self.label) } else { Vec::new() };
+        Error::Deadline { waiting_for, stragglers, after, during }
     }
 
     fn fail(&mut self, error: Error) -> Poll<Result<Got>> {
         if let Some(ticket) = self.ticket.take() {
             self.terms.transport.cancel(ticket);
         }
+        self.notice = None;
         self.terms.poison.spread(self.terms.transport.health(), &error);
         Poll::Ready(Err(error))
     }
@@ -156,6 +203,7 @@ impl Future for Operation<'_> {
         match outcome {
             Poll::Ready(outcome) => {
                 self.ticket = None;
+                self.notice = None;
                 match outcome {
                     Ok(got) => Poll::Ready(Ok(got)),
                     Err(error) => self.fail(error),

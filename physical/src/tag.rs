@@ -51,9 +51,19 @@ impl Tag {
         self.lane.into()
     }
 
+    /// The same operation, whatever the step.
+    pub(crate) fn operation(&self) -> Tag {
+        Tag { step: 0, ..*self }
+    }
+
+    /// The same sequence of operations, wherever in it.
+    pub(crate) fn series(&self) -> Tag {
+        Tag { step: 0, sequence: 0, ..*self }
+    }
+
     /// Whether both tags belong to the same sequence of operations.
     pub(crate) fn same_lane(&self, other: &Tag) -> bool {
-        self.communicator == other.communicator && self.lane == other.lane
+        self.series() == other.series()
     }
 
     pub(crate) fn to_bytes(self) -> [u8; TAG_BYTES] {

@@ -52,7 +52,9 @@ fn join(
     let (local_rank, local_size, launcher) = (rank, size, Launcher::Hexagram);
     let secret = b"test".to_vec();
     let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
-    Box::new(move || World::join_as(&placement, &JoinOptions { transport, deadline: JOIN }))
+    Box::new(move || {
+        World::join_as(&placement, &JoinOptions { transport, deadline: JOIN, ..JoinOptions::default() })
+    })
 }
 
 /// A meeting place that no other test has.

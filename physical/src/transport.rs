@@ -76,6 +76,11 @@ pub struct Label {
 }
 
 impl Label {
+    /// The operation as a whole, whatever the step.
+    pub(crate) fn whole(&self) -> Label {
+        Label { tag: self.tag.operation(), ..*self }
+    }
+
     /// The error of a rank that meets `theirs` under its own label.
     pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
         Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }

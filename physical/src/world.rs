@@ -4,7 +4,7 @@ use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead};
 use crate::error::{During, Error, Peer, Result};
-use crate::health::{Health, Verdict};
+use crate::health::{Health, Verdict, Vigilance};
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::tcp::{TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
@@ -40,18 +40,25 @@ pub struct JoinOptions {
     pub transport: TransportKind,
     /// How long to wait for the other ranks.
     pub deadline: Duration,
+    /// How closely the ranks watch each other afterwards.
+    pub vigilance: Vigilance,
 }
 
 impl Default for JoinOptions {
     fn default() -> Self {
-        JoinOptions { transport: TransportKind::Shm, deadline: Duration::from_secs(60) }
+        JoinOptions {
+            transport: TransportKind::Shm,
+            deadline: Duration::from_secs(60),
+            vigilance: Vigilance::default(),
+        }
     }
 }
 
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///
-/// The last clone to be dropped says goodbye to the other ranks. If that happens while the thread panics, they are told
-/// that this rank failed.
+/// The last clone to be dropped says goodbye to the other ranks. On rank 0, over which the ranks watch each other, that
+/// takes until all others have said so too, or one has failed; at most for the operation deadline. If it happens while
+/// the thread panics, the others are told that this rank failed.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -74,7 +81,9 @@ impl Drop for Inner {
         if std::thread::panicking() {
             self.fabric.health().give_up("panicked");
         }
-        drop(self.control.take());
+        if let Some(control) = self.control.take() {
+            control.leave(Duration::from_millis(self.deadline.load(Ordering::Relaxed)));
+        }
         self.fabric.leave();
     }
 }
@@ -105,12 +114,14 @@ impl World {
             let what = format!("there is no rank {rank} in a world of {}", placement.size);
             return Err(Error::setup(what, "ranks count from 0 to size - 1"));
         }
+        options.vigilance.check()?;
         let arrival = Arrival::new(placement, limit)?;
         let door = Door::open(options.transport, arrival.interface())?;
         let card = Card::new(placement, options.transport, door.address());
         let (roster, seats) = arrival.meet(placement, card, limit)?;
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
-        let health = Arc::new(Health::new(rank, roster.cards.iter().map(peer).collect()));
+        let peers = roster.cards.iter().map(peer).collect();
+        let health = Arc::new(Health::watching(rank, peers, options.vigilance));
         let control = Control::start(rank, seats, &health)?;
         let fabric: Arc<dyn Fabric> = match door {
             Door::Shm(door) => Arc::new(ShmFabric::new(rank, door, roster, health, limit)),
@@ -230,7 +241,7 @@ impl World {
         match health.verdict() {
             Some(Verdict { culprit, cause }) => {
                 let (culprit, cause) = (culprit.clone(), cause.clone());
-                Error::PeerFailed { culprit, cause, during: During::default() }
+                Error::PeerFailed { culprit, cause, during: During::Opening(channel) }
             }
             None => {
                 health.give_up(&format!("could not open channel {channel}: {error}"));

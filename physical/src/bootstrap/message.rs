@@ -38,9 +38,14 @@ impl Outgoing {
     }
 
     pub(crate) fn send(&self, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(&self.whole())
+    }
+
+    /// With its length in front.
+    pub(crate) fn whole(&self) -> Vec<u8> {
         let mut whole = (self.0.len() as u32).to_le_bytes().to_vec();
         whole.extend_from_slice(&self.0);
-        to.write_all(&whole)
+        whole
     }
 }
 
@@ -63,6 +68,20 @@ impl Incoming {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(Incoming { bytes, at: 0 })
+    }
+
+    /// Takes the first message out of what has been read so far; none if it is not there as a whole. A message longer
+    /// than `cap` is refused.
+    pub(crate) fn split(from: &mut Vec<u8>, cap: usize) -> io::Result<Option<Self>> {
+        let Some((length, rest)) = from.split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > cap {
+            return Err(malformed());
+        }
+        let Some(bytes) = rest.get(..length) else { return Ok(None) };
+        let message = Incoming { bytes: bytes.to_vec(), at: 0 };
+        from.drain(..size_of::<u32>() + length);
+        Ok(Some(message))
     }
 
     fn take(&mut self, len: usize) -> io::Result<&[u8]> {
@@ -102,6 +121,20 @@ mod tests {
         assert_eq!(message.text().unwrap(), "żółw");
         assert_eq!(message.bytes::<16>().unwrap(), [9; 16]);
         assert!(message.number().is_err());
+    }
+
+    #[test]
+    fn messages_are_split_wherever_reads_end() {
+        let wire = [7usize, 8].map(|number| Outgoing::default().number(number).whole()).concat();
+        let (mut read, mut numbers) = (Vec::new(), Vec::new());
+        for byte in wire {
+            read.push(byte);
+            while let Some(mut message) = Incoming::split(&mut read, 4).unwrap() {
+                numbers.push(message.number().unwrap());
+            }
+        }
+        assert_eq!((numbers, read.len()), (vec![7, 8], 0));
+        assert!(Incoming::split(&mut 5u32.to_le_bytes().to_vec(), 4).is_err());
     }
 
     #[test]

@@ -130,15 +130,21 @@ fn join_over(
 ) -> crate::Result<World> {
     let (meeting, secret, launcher) = (meeting.clone(), secret.to_vec(), Launcher::Hexagram);
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
-    World::join_as(&placement, &JoinOptions { transport, deadline: Duration::from_secs(seconds) })
+    World::join_as(
+        &placement,
+        &JoinOptions { transport, deadline: Duration::from_secs(seconds), ..JoinOptions::default() },
+    )
 }
 
 /// Runs a world of the given joins at once and returns their errors.
 fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<Option<String>> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = joins.into_iter().map(|join| scope.spawn(join)).collect();
-        let outcomes = threads.into_iter().map(|thread| thread.join().unwrap());
-        outcomes.map(|outcome| outcome.err().map(|error| error.to_string())).collect()
+        // A world is dropped on its own thread: rank 0 waits for the others.
+        let join = |join: Box<dyn FnOnce() -> crate::Result<World> + Send>| {
+            join().err().map(|error| error.to_string())
+        };
+        let threads: Vec<_> = joins.into_iter().map(|one| scope.spawn(move || join(one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 

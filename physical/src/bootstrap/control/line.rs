@@ -1,0 +1,114 @@
+//! One end of a control connection. Nothing here blocks: what cannot be written yet waits in memory, so that a peer that
+//! does not read delays nobody else.
+
+use super::super::meeting::Stream;
+use super::super::message::Incoming;
+use super::word::{CAP, Word};
+use crate::error::{Error, Result};
+use crate::health::Vigilance;
+use rustix::net::sockopt;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Bytes read at once.
+const GULP: usize = 4096;
+/// Missing acknowledgements of a probe after which the system gives a connection up.
+const PROBES: u32 = 3;
+
+pub(super) struct Line {
+    stream: Stream,
+    /// Read, and not yet a whole word.
+    begun: Vec<u8>,
+    unsent: Vec<u8>,
+    /// For how long nothing has come, as far as this process was awake to hear it.
+    pub(super) silence: Duration,
+}
+
+impl Line {
+    /// Takes a stream over from the meeting.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system does not let it be set up.
+    pub(super) fn new(stream: Stream, vigilance: &Vigilance) -> Result<Self> {
+        let set_up = || -> io::Result<()> {
+            rustix::io::ioctl_fionbio(&stream, true)?;
+            if matches!(stream, Stream::Tcp(_)) {
+                probe(&stream, vigilance)?;
+            }
+            Ok(())
+        };
+        set_up()
+            .map_err(|cause| Error::system("set up a control connection", cause, "report this as a bug"))?;
+        Ok(Line { stream, begun: Vec::new(), unsent: Vec::new(), silence: Duration::ZERO })
+    }
+
+    /// Sends a word now or later, in order.
+    pub(super) fn say(&mut self, word: &Word) {
+        self.unsent.extend_from_slice(&word.write());
+        self.flush();
+    }
+
+    /// Whether all that was said is on its way.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
+    /// Writes what can be written. A stream that has failed says so when it is read.
+    pub(super) fn flush(&mut self) {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(written) if written > 0 => drop(self.unsent.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Reads all that has come, as words in a world of `size` ranks. Then why nothing more will come, if so: whatever
+    /// was said before counts.
+    pub(super) fn listen(&mut self, size: usize) -> (Vec<Word>, Option<io::Error>) {
+        let mut words = Vec::new();
+        let end = self.read(size, &mut words).err();
+        if !words.is_empty() {
+            self.silence = Duration::ZERO;
+        }
+        (words, end)
+    }
+
+    fn read(&mut self, size: usize, words: &mut Vec<Word>) -> io::Result<()> {
+        let mut bytes = [0; GULP];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.begun.extend_from_slice(&bytes[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            while let Some(message) = Incoming::split(&mut self.begun, CAP)? {
+                words.push(Word::read(message, size)?);
+            }
+        }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Has the system find out by itself about a peer that is gone without a word. Safe here, because these connections are
+/// always drained; a data connection may well be full for longer.
+fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
+    let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().max(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
+    sockopt::set_tcp_keepintvl(stream, whole_seconds(vigilance.beat))?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    // Later than the silence, which says more.
+    let patience = vigilance.silence + 2 * vigilance.beat;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! The control connections: a star around rank 0 that stays open, so that everyone learns who left, who failed and who
+//! is late. Open this to see how a failure of one process becomes an error of all.
+//!
+//! One thread in each process watches them, and does nothing else: however long the others compute, it answers.
+//!
+//! - A stream that ends before its rank has said that it leaves is a rank that died. The kernel ends it within
+//!   milliseconds of a process's death, whatever its threads were doing.
+//! - A stream on which no heartbeat comes is a rank that is stopped or cut off. Rank 0 judges the members, each member
+//!   judges rank 0: after a cut no side goes on.
+//! - Heartbeats carry what each rank's operations wait for to rank 0, which answers who is late.
+//! - Rank 0 is the hub until all others have left. It waits for them when it has finished, for a limited time; without a
+//!   hub nobody watches the others any more, only their deadlines do.
+//!
+//! `word` has the grammar, `line` one connection.
+
+mod line;
+mod word;
+
+use super::join::Seats;
+use crate::doorbell::{Doorbell, timespec};
+use crate::error::{Error, Result};
+use crate::health::{Health, Reporter};
+use crate::transport::Bell;
+use line::Line;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use word::Word;
+
+/// How long the last words of a process that leaves may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+enum Command {
+    Report { culprit: usize, cause: String },
+    Leave { patience: Duration },
+}
+
+/// This process's part in the star: a thread that watches, and a way to tell it something.
+pub(crate) struct Control {
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+    patience: Duration,
+}
+
+/// Where the watching thread finds its orders.
+struct Desk {
+    commands: mpsc::Sender<Command>,
+    bell: Doorbell,
+}
+
+impl Desk {
+    fn tell(&self, command: Command) {
+        // A watcher that has ended has nobody left to tell.
+        let _ = self.commands.send(command);
+        self.bell.ring();
+    }
+}
+
+impl Reporter for Desk {
+    fn report(&self, culprit: usize, cause: &str) {
+        self.tell(Command::Report { culprit, cause: cause.to_owned() });
+    }
+}
+
+impl Control {
+    /// Starts watching over the streams that remained after the meeting.
+    pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>) -> Result<Self> {
+        let (sender, commands) = mpsc::channel();
+        let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new()? });
+        health.set_reporter(Arc::clone(&desk) as Arc<dyn Reporter>);
+        let streams = match seats {
+            Seats::Hub(streams) => streams,
+            Seats::Member(stream) => vec![Some(stream)],
+        };
+        let vigilance = health.vigilance();
+        let line = |stream: Option<_>| stream.map(|stream| Line::new(stream, vigilance)).transpose();
+        let lines = streams.into_iter().map(line).collect::<Result<Vec<_>>>()?;
+        let (health, their_desk, looked) = (Arc::clone(health), Arc::clone(&desk), Instant::now());
+        let watch = Watch { rank, lines, health, commands, desk: their_desk, looked, beaten: None };
+        let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
+        let thread = thread
+            .spawn(move || watch.run())
+            .map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
+    }
+
+    /// Says goodbye. Rank 0 stays until all others have left, but not for longer than `patience`.
+    pub(crate) fn leave(mut self, patience: Duration) {
+        self.patience = patience;
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.desk.tell(Command::Leave { patience: self.patience });
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watch {
+    rank: usize,
+    /// On rank 0 by rank; elsewhere only the one to rank 0. None once it has ended.
+    lines: Vec<Option<Line>>,
+    health: Arc<Health>,
+    commands: mpsc::Receiver<Command>,
+    desk: Arc<Desk>,
+    /// When the lines were last listened to, and when this process last gave a sign of life.
+    looked: Instant,
+    beaten: Option<Instant>,
+}
+
+impl Watch {
+    fn run(mut self) {
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                match command {
+                    Command::Report { culprit, cause } => self.pass_on(culprit, &cause),
+                    Command::Leave { patience } => return self.leave(patience),
+                }
+            }
+            self.attend();
+        }
+    }
+
+    fn is_hub(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// One round: sleeps for a part of a heartbeat, or until there is something to hear or to write.
+    fn attend(&mut self) {
+        let beat = self.health.vigilance().beat;
+        if self.beaten.is_none_or(|beaten| beaten.elapsed() >= beat) {
+            self.beaten = Some(Instant::now());
+            self.beat();
+        }
+        self.sleep(beat / 4);
+        let now = Instant::now();
+        // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
+        let awake = (now - self.looked).min(beat);
+        self.looked = now;
+        for peer in 0..self.lines.len() {
+            self.hear(peer, awake);
+        }
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        let mut sources = vec![PollFd::new(&self.desk.bell, PollFlags::IN)];
+        sources.extend(self.lines.iter().flatten().map(|line| {
+            let room = if line.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
+            PollFd::new(line, PollFlags::IN | room)
+        }));
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut sources, Some(&timespec(at_most)));
+        self.desk.bell.hush();
+    }
+
+    /// Gives a sign of life, with what is known about who waits for whom. To a peer that does not read it means nothing.
+    fn beat(&mut self) {
+        let mine = self.health.waits().of(self.rank);
+        let answers = if self.is_hub() { self.health.waits().answers() } else { Vec::new() };
+        for (peer, line) in self.lines.iter_mut().enumerate() {
+            let Some(line) = line.as_mut().filter(|line| line.is_flushed()) else { continue };
+            if self.rank != 0 {
+                line.say(&Word::Beat(mine.clone()));
+                continue;
+            }
+            line.say(&Word::Beat(Vec::new()));
+            let waits = self.health.waits().of(peer);
+            let asked = |label| waits.iter().any(|wait| wait.label == label);
+            let theirs: Vec<_> = answers.iter().filter(|answer| asked(answer.label)).cloned().collect();
+            if !theirs.is_empty() {
+                line.say(&Word::Told(theirs));
+            }
+        }
+    }
+
+    /// Hears what `peer` has said, and how long it has said nothing.
+    fn hear(&mut self, peer: usize, awake: Duration) {
+        let size = self.health.peers().len();
+        let Some(line) = &mut self.lines[peer] else { return };
+        line.flush();
+        line.silence += awake;
+        let (words, end) = line.listen(size);
+        let silence = line.silence;
+        for word in words {
+            self.heed(peer, word);
+        }
+        if let Some(error) = end {
+            self.lines[peer] = None;
+            if !self.health.has_left(peer) {
+                self.fail(peer, &ended(&error));
+            }
+        } else if silence > self.health.vigilance().silence && !self.health.has_left(peer) {
+            let silence = silence.as_secs_f32();
+            let cause =
+                format!("has been silent for {silence:.1} s (it is stopped, or its host or link is down)");
+            self.fail(peer, &cause);
+        }
+    }
+
+    fn heed(&mut self, peer: usize, word: Word) {
+        match word {
+            Word::Beat(waits) => {
+                if self.is_hub() {
+                    self.health.waits().hear(peer, waits);
+                }
+            }
+            Word::Told(answers) => self.health.waits().learn(answers),
+            // A member hears of failures from the hub only, which tells everyone by itself.
+            Word::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
+            Word::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
+            Word::Left(rank) => {
+                self.health.leave(rank);
+                if self.is_hub() {
+                    self.broadcast(&Word::Left(rank));
+                }
+            }
+        }
+    }
+
+    /// Tells the others of the first failure, and then this process: it may end as soon as it knows.
+    fn fail(&mut self, culprit: usize, cause: &str) {
+        if self.health.verdict().is_none() {
+            self.pass_on(culprit, cause);
+            self.health.condemn(culprit, cause);
+        }
+    }
+
+    /// Tells the others about a failure: the hub everyone, a member the hub.
+    fn pass_on(&mut self, culprit: usize, cause: &str) {
+        self.broadcast(&Word::Failure { culprit, cause: cause.to_owned() });
+    }
+
+    fn broadcast(&mut self, word: &Word) {
+        self.lines.iter_mut().flatten().for_each(|line| line.say(word));
+    }
+
+    fn leave(mut self, patience: Duration) {
+        self.broadcast(&Word::Left(self.rank));
+        let since = Instant::now();
+        let mut warned = false;
+        while self.is_needed(since.elapsed(), patience) {
+            self.attend();
+            if since.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
+                self.warn();
+            }
+        }
+    }
+
+    /// Whether somebody still has something to learn from this process, which has finished.
+    fn is_needed(&self, elapsed: Duration, patience: Duration) -> bool {
+        let unsaid = self.lines.iter().flatten().any(|line| !line.is_flushed());
+        let unwatched = self.is_hub() && self.lines.iter().any(Option::is_some);
+        (unsaid && elapsed < LAST_WORDS)
+            || (unwatched && self.health.verdict().is_none() && elapsed < patience)
+    }
+
+    fn warn(&self) {
+        let there = self.lines.iter().enumerate().filter(|(_, line)| line.is_some());
+        let there: Vec<String> = there.map(|(rank, _)| self.health.peers()[rank].to_string()).collect();
+        tracing::warn!("rank 0 has finished and waits for {}, to watch over them", there.join(", "));
+    }
+}
+
+/// What the end of a control connection says about the process at its other end.
+fn ended(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "died (its control connection ended)".to_owned()
+        }
+        io::ErrorKind::InvalidData => {
+            "sent what is not hexagram's language to its control connection".to_owned()
+        }
+        _ => format!("cannot be reached any more ({error})"),
+    }
+}

@@ -1,0 +1,179 @@
+//! What the ends of a control connection say to each other.
+//!
+//! ```text
+//! member → rank 0   (BEAT wait* | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
+//! rank 0 → member   (BEAT | TOLD answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
+//! wait              label count:u32 rank:u32*
+//! answer            label count:u32 (rank:u32 (NO:u32 | YES:u32 label))*
+//! label             tag:16 fingerprint:16
+//! ```
+//!
+//! Words follow each other without gaps; lists carry their count in front. Every rank is checked against the size of the
+//! world, and no list is believed to be longer than the message that holds it.
+
+use super::super::message::{Incoming, Outgoing, malformed};
+use crate::fingerprint::Fingerprint;
+use crate::tag::Tag;
+use crate::transport::Label;
+use crate::waits::{Answer, Missing, Wait};
+use std::io;
+
+const FAILURE: usize = 0;
+const LEFT: usize = 1;
+const BEAT: usize = 2;
+const TOLD: usize = 3;
+
+/// Longest word, in bytes: more than the longest list of waits or answers takes.
+pub(super) const CAP: usize = 256 << 10;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The process lives; this is what its operations wait for.
+    Beat(Vec<Wait>),
+    /// For whom the member's operations wait in the end.
+    Told(Vec<Answer>),
+    /// Somebody failed.
+    Failure { culprit: usize, cause: String },
+    /// A rank has finished.
+    Left(usize),
+}
+
+impl Word {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let message = Outgoing::default();
+        let message = match self {
+            Word::Beat(waits) => {
+                waits.iter().fold(message.number(BEAT).number(waits.len()), |message, wait| {
+                    let message = put(message, &wait.label).number(wait.ranks.len());
+                    wait.ranks.iter().fold(message, |message, rank| message.number(*rank))
+                })
+            }
+            Word::Told(answers) => {
+                answers.iter().fold(message.number(TOLD).number(answers.len()), |message, answer| {
+                    let message = put(message, &answer.label).number(answer.missing.len());
+                    answer.missing.iter().fold(message, |message, Missing { rank, within }| {
+                        let message = message.number(*rank).number(usize::from(within.is_some()));
+                        within.iter().fold(message, put)
+                    })
+                })
+            }
+            Word::Failure { culprit, cause } => message.number(FAILURE).number(*culprit).text(cause),
+            Word::Left(rank) => message.number(LEFT).number(*rank),
+        };
+        message.whole()
+    }
+
+    /// Understands a message in a world of `size` ranks.
+    pub(super) fn read(mut message: Incoming, size: usize) -> io::Result<Self> {
+        let message = &mut message;
+        match message.number()? {
+            FAILURE => Ok(Word::Failure { culprit: rank(message, size)?, cause: message.text()? }),
+            LEFT => rank(message, size).map(Word::Left),
+            BEAT => list(message, |message| {
+                Ok(Wait { label: label(message)?, ranks: list(message, |message| rank(message, size))? })
+            })
+            .map(Word::Beat),
+            TOLD => list(message, |message| {
+                Ok(Answer {
+                    label: label(message)?,
+                    missing: list(message, |message| missing(message, size))?,
+                })
+            })
+            .map(Word::Told),
+            _ => Err(malformed()),
+        }
+    }
+}
+
+fn put(message: Outgoing, label: &Label) -> Outgoing {
+    message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())
+}
+
+fn label(message: &mut Incoming) -> io::Result<Label> {
+    let tag = Tag::from_bytes(&message.bytes()?);
+    let fingerprint = Fingerprint::from_bytes(&message.bytes()?).ok_or_else(malformed)?;
+    Ok(Label { tag, fingerprint })
+}
+
+fn rank(message: &mut Incoming, size: usize) -> io::Result<usize> {
+    message.number().and_then(|rank| if rank < size { Ok(rank) } else { Err(malformed()) })
+}
+
+fn missing(message: &mut Incoming, size: usize) -> io::Result<Missing> {
+    let rank = rank(message, size)?;
+    let within = if message.number()? == 0 { None } else { Some(label(message)?) };
+    Ok(Missing { rank, within })
+}
+
+/// A list grows only as its elements are found.
+fn list<T>(
+    message: &mut Incoming,
+    mut element: impl FnMut(&mut Incoming) -> io::Result<T>,
+) -> io::Result<Vec<T>> {
+    let count = message.number()?;
+    let mut list = Vec::new();
+    for _ in 0..count {
+        list.push(element(message)?);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::fingerprint::OperationKind;
+
+    fn read(mut bytes: Vec<u8>, size: usize) -> io::Result<Word> {
+        Word::read(Incoming::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
+    }
+
+    fn some_label(sequence: u64) -> Label {
+        let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F16, 77);
+        Label { tag: Tag::new(1, 2, sequence, 0).unwrap(), fingerprint }
+    }
+
+    fn words() -> Vec<Word> {
+        let within = Some(some_label(9));
+        vec![
+            Word::Beat(vec![]),
+            Word::Beat(vec![
+                Wait { label: some_label(5), ranks: vec![0, 4] },
+                Wait { label: some_label(6), ranks: vec![] },
+            ]),
+            Word::Told(vec![Answer {
+                label: some_label(5),
+                missing: vec![Missing { rank: 3, within: None }, Missing { rank: 4, within }],
+            }]),
+            Word::Failure { culprit: 2, cause: "żółw".into() },
+            Word::Left(4),
+        ]
+    }
+
+    #[test]
+    fn words_round_trip() {
+        for word in words() {
+            assert_eq!(read(word.write(), 5).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_rank_beyond_the_world_is_refused() {
+        let refused = words().into_iter().filter(|word| read(word.write(), 2).is_err()).count();
+        assert_eq!(refused, 4, "all but the beat that names no rank");
+    }
+
+    #[test]
+    fn a_truncated_or_hostile_word_is_refused() {
+        for word in words() {
+            let whole = word.write();
+            for end in 4..whole.len() - 1 {
+                let cut = [((end - 4) as u32).to_le_bytes().as_slice(), &whole[4..end]].concat();
+                assert!(read(cut, 5).is_err(), "{word:?} up to {end}");
+            }
+        }
+        let endless = Outgoing::default().number(BEAT).number(u32::MAX as usize).whole();
+        assert!(read(endless, 5).is_err());
+        assert!(read(Outgoing::default().number(99).whole(), 5).is_err());
+    }
+}
