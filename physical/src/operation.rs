@@ -42,8 +42,9 @@ impl Poison {
                 Error::PeerFailed { culprit, cause, .. } => health.blame(culprit.rank, cause),
                 Error::Deadline { stragglers, after, during, .. } => match stragglers.first() {
                     Some(Straggler { peer, during: During::Nothing }) => {
-                        let cause =
-                            format!("kept others waiting for {after:?}{during}, alive, but in no operation");
+                        let cause = format!(
+                            "kept others waiting for {after:?}{during} (it is alive, but was in no operation)"
+                        );
                         health.blame(peer.rank, &cause);
                     }
                     _ => health.give_up(&format!("gave up: {error}")),

@@ -1,0 +1,81 @@
+//! Two hosts on one machine: network namespaces joined by a link that can be cut. Needs root and the `ip` program.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Removed, with everything in them, when the test is over.
+pub(crate) struct Hosts {
+    prefix: String,
+    count: usize,
+    secret: PathBuf,
+}
+
+fn ip(arguments: &str) -> bool {
+    let mut command = Command::new("ip");
+    command.args(arguments.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+impl Hosts {
+    /// Hosts at 10.99.0.1 and up, each on a switch of its own namespace; `None` where this process may not make them.
+    pub(crate) fn start(count: usize) -> Option<Self> {
+        let prefix = format!("hxg{}", std::process::id());
+        let secret = env::temp_dir().join(format!("{prefix}-secret"));
+        let hosts = Hosts { prefix, count, secret };
+        let prefix = &hosts.prefix;
+        let mut made = ip(&format!("netns add {prefix}sw"))
+            && ip(&format!("-n {prefix}sw link add br0 type bridge"))
+            && ip(&format!("-n {prefix}sw link set br0 up"));
+        for host in 0..count {
+            made = made
+                && ip(&format!("netns add {prefix}h{host}"))
+                && ip(&format!(
+                    "link add eth0 netns {prefix}h{host} type veth peer name p{host} netns {prefix}sw"
+                ))
+                && ip(&format!("-n {prefix}h{host} addr add 10.99.0.{}/24 dev eth0", host + 1))
+                && ip(&format!("-n {prefix}h{host} link set lo up"))
+                && ip(&format!("-n {prefix}h{host} link set eth0 up"))
+                && ip(&format!("-n {prefix}sw link set p{host} master br0"))
+                && ip(&format!("-n {prefix}sw link set p{host} up"));
+        }
+        fs::write(&hosts.secret, prefix).unwrap();
+        fs::set_permissions(&hosts.secret, fs::Permissions::from_mode(0o600)).unwrap();
+        made.then_some(hosts)
+    }
+
+    /// The commands of `size` ranks, spread over the hosts in blocks.
+    pub(crate) fn ranks(&self, size: usize) -> impl Iterator<Item = Command> {
+        let per_host = size / self.count;
+        (0..size).map(move |rank| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &format!("{}h{}", self.prefix, rank / per_host)]);
+            command.arg(env::current_exe().unwrap());
+            command.env("HEXAGRAM_ADDR", "10.99.0.1:29500").env("HEXAGRAM_SECRET_FILE", &self.secret);
+            command.env("HEXAGRAM_RANK", rank.to_string()).env("HEXAGRAM_SIZE", size.to_string());
+            command.env("HEXAGRAM_LOCAL_RANK", (rank % per_host).to_string());
+            command.env("HEXAGRAM_LOCAL_SIZE", per_host.to_string());
+            command
+        })
+    }
+
+    /// Cuts the last host off: packets vanish, nothing is reset. When that was.
+    pub(crate) fn cut(&self) -> Instant {
+        let at = Instant::now();
+        assert!(ip(&format!("-n {}sw link set p{} nomaster", self.prefix, self.count - 1)));
+        at
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in 0..self.count {
+            ip(&format!("netns del {}h{host}", self.prefix));
+        }
+        ip(&format!("netns del {}sw", self.prefix));
+        let _ = fs::remove_file(&self.secret);
+    }
+}

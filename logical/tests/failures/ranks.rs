@@ -1,0 +1,118 @@
+//! What the ranks of a job do, each in a process of its own.
+
+use super::job::{ROLE, TRANSPORT};
+use hexagram_logical::physical::Vigilance;
+use hexagram_logical::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
+use std::env;
+use std::thread;
+use std::time::Duration;
+
+/// The heartbeat of roles that are not about its default.
+const BEAT: Duration = Duration::from_millis(100);
+/// After how long these roles warn, and give up.
+pub(crate) const LATE: Duration = Duration::from_millis(700);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+#[test]
+#[ignore = "what the other tests start as a process"]
+fn one_rank() {
+    let Ok(role) = env::var(ROLE) else { return };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    match play(&role) {
+        Ok(()) => eprintln!("finished"),
+        Err(error) => eprintln!("failed: {} {error}", culprit(&error)),
+    }
+}
+
+/// Whom an error blames.
+fn culprit(error: &Error) -> String {
+    let peer = match error {
+        Error::PeerFailed { culprit, .. } => Some(culprit),
+        Error::Deadline { stragglers, .. } => stragglers.first().map(|straggler| &straggler.peer),
+        _ => None,
+    };
+    peer.map_or_else(|| "nobody".to_owned(), |peer| peer.rank.to_string())
+}
+
+fn play(role: &str) -> Result<()> {
+    let transport = env::var(TRANSPORT).unwrap().parse()?;
+    let mut options = JoinOptions { transport, ..JoinOptions::default() };
+    if role != "collectives" {
+        options.vigilance = Vigilance { beat: BEAT, silence: 40 * BEAT, late: LATE };
+    }
+    let world = World::join(&options)?;
+    eprintln!("joined");
+    match role {
+        "collectives" => collectives(&world),
+        "chain" => chain(&world),
+        "circle" => circle(&world),
+        "early end" => early_end(world),
+        _ => unreachable!("nobody plays {role}"),
+    }
+}
+
+/// One collective after the other, of all sizes, until something fails.
+fn collectives(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    let (blocking, size) = (comm.blocking(), comm.size());
+    let mut registered = comm.registered(DType::F32, 200_000)?;
+    for round in 0.. {
+        let len = [1, 40, 3000, 200_000][round % 4];
+        let mut buffer = vec![1f32; len * size];
+        blocking.all_reduce(&mut buffer[..len], ReduceOp::Sum)?;
+        blocking.broadcast(&mut buffer[..len], round % size)?;
+        blocking.all_gather(&vec![1f32; len], &mut buffer)?;
+        blocking.reduce_scatter(&buffer, &mut vec![0f32; len], ReduceOp::Sum)?;
+        blocking.all_to_all(&buffer, &mut vec![0f32; len * size])?;
+        comm.block_on(comm.all_reduce(&mut registered, ReduceOp::Mean))?;
+        blocking.barrier()?;
+        if round == 0 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// Rank 0 waits for 1, 1 for 2, and the last one computes.
+fn chain(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    comm.set_deadline(PATIENCE);
+    eprintln!("ready");
+    if comm.rank() + 1 == comm.size() {
+        compute_until_told(world);
+    }
+    let from = (comm.rank() + 1) % comm.size();
+    comm.blocking().recv(&mut [0f32], from)
+}
+
+/// Two ranks, each in an operation that the other is not in.
+fn circle(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    comm.set_deadline(PATIENCE);
+    eprintln!("ready");
+    comm.blocking().recv(&mut vec![0f32; 1 + comm.rank()], 1 - comm.rank())
+}
+
+/// Rank 0 has nothing more to do; the others go on.
+fn early_end(world: World) -> Result<()> {
+    let comm = Communicator::open(&world, 0)?;
+    eprintln!("ready");
+    if comm.rank() == 0 {
+        drop((comm, world));
+        return Ok(());
+    }
+    // Whatever they do together without rank 0.
+    let peer = 3 - comm.rank();
+    for _ in 0.. {
+        comm.blocking().send(&[1f32], peer)?;
+        comm.blocking().recv(&mut [0f32], peer)?;
+    }
+    Ok(())
+}
+
+/// Takes no part in anything, as a computation that lasts too long, until somebody has given up.
+fn compute_until_told(world: &World) {
+    while world.health().verdict().is_none() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
