@@ -8,7 +8,13 @@ use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportK
 /// Runs `body` on 3 ranks of every transport and gives `check` the errors.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
     for transport in TransportKind::ALL {
-        let errors = spawn(transport, 3, |comm| Ok(body(&comm).err())).unwrap();
+        // Nobody errs while others are still opening their communicators: those could not.
+        let open = std::sync::Barrier::new(3);
+        let fail = |comm| {
+            open.wait();
+            Ok(body(&comm).err())
+        };
+        let errors = spawn(transport, 3, fail).unwrap();
         for (rank, error) in errors.into_iter().enumerate() {
             check(rank, error.unwrap_or_else(|| panic!("rank {rank} over {transport} saw no error")));
         }

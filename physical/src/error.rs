@@ -193,6 +193,8 @@ pub enum During {
     Operation(Fingerprint, Tag),
     /// Opening this channel.
     Opening(u16),
+    /// Making memory that all ranks can reach.
+    Registering,
 }
 
 impl fmt::Display for During {
@@ -201,6 +203,7 @@ impl fmt::Display for During {
             During::Nothing => Ok(()),
             During::Operation(fingerprint, tag) => write!(f, " during {fingerprint}, {tag}"),
             During::Opening(channel) => write!(f, " while channel {channel} was being opened"),
+            During::Registering => f.write_str(" while memory was being registered"),
         }
     }
 }

@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+/// How long a failure waits for the verdict that explains it.
+const VERDICT: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(10);
+
 /// How closely the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigilance {
@@ -139,6 +143,25 @@ impl Health {
             && let Some(reporter) = self.reporter.get()
         {
             reporter.report(culprit, cause);
+        }
+    }
+
+    /// What `error`, with which something began in vain that all ranks begin together, is a symptom of; the others are
+    /// told that they need not wait for this rank.
+    pub(crate) fn explain(&self, error: Error, during: During) -> Error {
+        // The verdict may be on its way here.
+        let until = Instant::now() + VERDICT;
+        while self.verdict().is_none() && Instant::now() < until {
+            std::thread::sleep(TICK);
+        }
+        match self.verdict() {
+            Some(Verdict { culprit, cause }) => {
+                Error::PeerFailed { culprit: culprit.clone(), cause: cause.clone(), during }
+            }
+            None => {
+                self.give_up(&format!("gave up{during}: {error}"));
+                error
+            }
         }
     }
 

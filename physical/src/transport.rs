@@ -85,6 +85,15 @@ impl Label {
     pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
         Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
     }
+
+    /// The error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
+    pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
+        let of = |bytes: u64| {
+            let count = bytes / self.fingerprint.dtype.size() as u64;
+            Fingerprint { count, ..self.fingerprint }
+        };
+        Label { fingerprint: of(expected as u64), ..*self }.mismatch(of(got), peer)
+    }
 }
 
 /// From whom a receive accepts a message.

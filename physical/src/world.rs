@@ -4,7 +4,7 @@ use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead};
 use crate::error::{During, Error, Peer, Result};
-use crate::health::{Health, Verdict, Vigilance};
+use crate::health::{Health, Vigilance};
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::tcp::{TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
@@ -13,15 +13,12 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Of operations, in milliseconds, unless the program says otherwise.
 const DEADLINE: u64 = 300_000;
 /// Channels from here on are given out by [`World::fresh_channel`].
 const FRESH: u32 = 1 << 15;
-/// How long a failed start waits for the verdict that explains it.
-const VERDICT: Duration = Duration::from_secs(1);
-const TICK: Duration = Duration::from_millis(10);
 
 /// What a transport gives a world: endpoints, one per channel.
 pub(crate) trait Fabric: Send + Sync {
@@ -232,22 +229,7 @@ impl World {
     /// A channel that could not be opened: whose fault that is, and that the others need not wait for it.
     fn not_opened(&self, channel: u16, error: Error) -> Error {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != channel);
-        let health = self.health();
-        // A connection that failed is a symptom; what it is a symptom of may be on its way here.
-        let until = Instant::now() + VERDICT;
-        while health.verdict().is_none() && Instant::now() < until {
-            std::thread::sleep(TICK);
-        }
-        match health.verdict() {
-            Some(Verdict { culprit, cause }) => {
-                let (culprit, cause) = (culprit.clone(), cause.clone());
-                Error::PeerFailed { culprit, cause, during: During::Opening(channel) }
-            }
-            None => {
-                health.give_up(&format!("could not open channel {channel}: {error}"));
-                error
-            }
-        }
+        self.health().explain(error, During::Opening(channel))
     }
 
     /// A channel that nobody has opened by its number; the k-th call gives the same one on all ranks.

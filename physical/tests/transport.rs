@@ -267,6 +267,22 @@ fn disagreement_is_an_error_that_prints_both_sides() {
 }
 
 #[test]
+fn a_message_of_another_size_is_an_error_that_prints_both_sizes() {
+    on_all(&[2], |end| {
+        let (mine, theirs) = (10 + end.rank(), 11 - end.rank());
+        // Both sides say the same of the operation, as where sizes follow from other data.
+        let (label, peer) = (label(0, 0, 10), 1 - end.rank());
+        let [out, into] = [mine, mine].map(|len| Buffer::zeroed(DType::F32, len).unwrap());
+        let send = end.send(peer, label, &out);
+        let error = end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap_err().to_string();
+        for count in [mine, theirs] {
+            assert!(error.contains(&format!("send/recv({count} × f32)")), "{error}");
+        }
+        drop(send);
+    });
+}
+
+#[test]
 fn nobody_answering_is_a_deadline_that_names_the_peer() {
     on_all(&[2], |mut end| {
         end.deadline = Duration::from_millis(150);

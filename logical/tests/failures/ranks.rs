@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The heartbeat of roles that are not about its default.
 const BEAT: Duration = Duration::from_millis(100);
-/// After how long these roles warn, and give up.
+/// After how long these roles warn, and give up: later than a process that says nothing counts as failed.
 pub(crate) const LATE: Duration = Duration::from_millis(700);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -38,7 +38,7 @@ fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
     if role != "collectives" {
-        options.vigilance = Vigilance { beat: BEAT, silence: 40 * BEAT, late: LATE };
+        options.vigilance = Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE };
     }
     let world = World::join(&options)?;
     eprintln!("joined");

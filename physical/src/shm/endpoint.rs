@@ -7,7 +7,7 @@ use super::connect::Sockets;
 use super::link::Segment;
 use super::region::Region;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native;
@@ -239,7 +239,8 @@ impl Transport for ShmEndpoint {
         let (mine, file) = Region::create(bytes)?;
         let mut native = self.native.borrow_mut();
         let index = native.around.regions.next();
-        let theirs = self.sockets.trade(index, bytes, &file, limit)?;
+        let theirs = self.sockets.trade(index, bytes, &file, limit);
+        let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
         let registration = native.around.regions.keep(&mine, theirs);
         let pointer = NonNull::new(mine.pointer())
             .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;

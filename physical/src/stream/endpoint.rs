@@ -123,7 +123,8 @@ impl<W: Wire> StreamEndpoint<W> {
                 Sink::Landing(Box::new(posted))
             }
             Match::Found(posted) => {
-                let error = wrong_size(from, header.length, posted.landing.capacity());
+                let peer = self.identity.health.peers()[from].clone();
+                let error = posted.label.wrong_size(header.length, posted.landing.capacity(), peer);
                 state.tickets.finish(posted.ticket, Err(error));
                 Sink::Discard
             }
@@ -242,11 +243,6 @@ impl<W: Wire> StreamEndpoint<W> {
             }
         }
     }
-}
-
-fn wrong_size(from: usize, got: u64, expected: usize) -> Error {
-    let what = format!("rank {from} sent {got} bytes where {expected} were expected");
-    Error::usage(what, "use equal counts on both sides")
 }
 
 impl<W: Wire> Transport for StreamEndpoint<W> {

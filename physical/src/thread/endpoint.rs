@@ -2,7 +2,7 @@
 
 use super::link::{Mailbox, Parcel};
 use crate::drive::crowded;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::health::Health;
 use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
@@ -57,11 +57,21 @@ impl ThreadEndpoint {
         let Some(view) = parcel.take() else {
             return state.matcher.keep_posted(posted);
         };
-        let outcome = land(&view, parcel.from, posted.landing);
+        let outcome = self.land(&view, parcel.from, &posted.label, posted.landing);
         drop(view);
         parcel.set_delivered();
         self.mailboxes[parcel.from].ring();
         state.tickets.finish(posted.ticket, outcome);
+    }
+
+    fn land(&self, view: &ReadView, from: usize, label: &Label, mut landing: Landing) -> Result<Got> {
+        let bytes = view.bytes().len();
+        if bytes != landing.capacity() {
+            let peer = self.health.peers()[from].clone();
+            return Err(label.wrong_size(bytes as u64, landing.capacity(), peer));
+        }
+        landing.push(view.bytes());
+        Ok(Got { peer: from, bytes })
     }
 
     fn arrive(&self, state: &mut State, parcel: Arc<Parcel>) {
@@ -94,16 +104,6 @@ impl ThreadEndpoint {
         });
         sending.len() < before
     }
-}
-
-fn land(view: &ReadView, from: usize, mut landing: Landing) -> Result<Got> {
-    let bytes = view.bytes().len();
-    if bytes != landing.capacity() {
-        let what = format!("rank {from} sent {bytes} bytes where {} were expected", landing.capacity());
-        return Err(Error::usage(what, "use equal counts on both sides"));
-    }
-    landing.push(view.bytes());
-    Ok(Got { peer: from, bytes })
 }
 
 impl Transport for ThreadEndpoint {

@@ -112,3 +112,59 @@ fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
     sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (Line, Line) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let line = |stream| Line::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        (line(a), line(b))
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_delays_nobody_and_misses_nothing() {
+        let (mut from, mut to) = pair();
+        let mut said = 0;
+        while from.is_flushed() || said < 100_000 {
+            from.say(&Word::Left(said % 1000));
+            said += 1;
+        }
+        let mut heard = 0;
+        while heard < said {
+            let (words, end) = to.listen(1000);
+            assert!(end.is_none());
+            for word in words {
+                assert_eq!(word, Word::Left(heard % 1000));
+                heard += 1;
+            }
+            from.flush();
+        }
+        assert!(from.is_flushed());
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard() {
+        let (mut from, mut to) = pair();
+        to.silence = Duration::from_secs(1);
+        let word = Word::Failure { culprit: 3, cause: "died".into() };
+        from.say(&word);
+        drop(from);
+        let (words, end) = to.listen(4);
+        assert_eq!((words, to.silence), (vec![word], Duration::ZERO));
+        assert_eq!(end.unwrap().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn strange_words_end_the_line_and_count_for_nothing() {
+        let (mut from, mut to) = pair();
+        to.silence = Duration::from_secs(1);
+        from.unsent = vec![0xff; 100];
+        from.flush();
+        let (words, end) = to.listen(4);
+        assert!(words.is_empty() && to.silence > Duration::ZERO);
+        assert_eq!(end.unwrap().kind(), io::ErrorKind::InvalidData);
+    }
+}

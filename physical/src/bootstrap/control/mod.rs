@@ -137,25 +137,28 @@ impl Watch {
             self.beaten = Some(Instant::now());
             self.beat();
         }
-        self.sleep(beat / 4);
+        let ready = self.sleep(beat / 4);
         let now = Instant::now();
         // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
         let awake = (now - self.looked).min(beat);
         self.looked = now;
-        for peer in 0..self.lines.len() {
-            self.hear(peer, awake);
+        for (peer, ready) in ready.into_iter().enumerate() {
+            self.hear(peer, ready, awake);
         }
     }
 
-    fn sleep(&self, at_most: Duration) {
+    /// Sleeps, and says which lines have something to hear or room to write.
+    fn sleep(&self, at_most: Duration) -> Vec<bool> {
         let mut sources = vec![PollFd::new(&self.desk.bell, PollFlags::IN)];
         sources.extend(self.lines.iter().flatten().map(|line| {
             let room = if line.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(line, PollFlags::IN | room)
         }));
-        // An interrupted sleep is a short one.
+        // A signal ends the sleep early, and then nothing is known about the lines.
         let _ = poll(&mut sources, Some(&timespec(at_most)));
         self.desk.bell.hush();
+        let mut ready = sources[1..].iter().map(|source| !source.revents().is_empty());
+        self.lines.iter().map(|line| line.is_some() && ready.next().unwrap_or_default()).collect()
     }
 
     /// Gives a sign of life, with what is known about who waits for whom. To a peer that does not read it means nothing.
@@ -179,11 +182,15 @@ impl Watch {
     }
 
     /// Hears what `peer` has said, and how long it has said nothing.
-    fn hear(&mut self, peer: usize, awake: Duration) {
-        let size = self.health.peers().len();
+    fn hear(&mut self, peer: usize, ready: bool, awake: Duration) {
+        let (size, patience) = (self.health.peers().len(), self.health.vigilance().silence);
         let Some(line) = &mut self.lines[peer] else { return };
-        line.flush();
         line.silence += awake;
+        // Nobody is called silent without having been listened to just now.
+        if !ready && line.silence <= patience {
+            return;
+        }
+        line.flush();
         let (words, end) = line.listen(size);
         let silence = line.silence;
         for word in words {
@@ -194,7 +201,7 @@ impl Watch {
             if !self.health.has_left(peer) {
                 self.fail(peer, &ended(&error));
             }
-        } else if silence > self.health.vigilance().silence && !self.health.has_left(peer) {
+        } else if silence > patience && !self.health.has_left(peer) {
             let silence = silence.as_secs_f32();
             let cause =
                 format!("has been silent for {silence:.1} s (it is stopped, or its host or link is down)");
