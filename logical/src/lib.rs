@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
-//! [`HEADER_BYTES`].
+//! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
+//! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have.
 
 mod blocking;
 mod call;
@@ -31,6 +32,7 @@ pub use call::Call;
 pub use communicator::Communicator;
 /// The layer below, for those who start worlds or write transports.
 pub use hexagram_physical as physical;
+pub use hexagram_physical::native::NOTICE_BYTES;
 pub use hexagram_physical::transport::{HEADER_BYTES, Land};
 pub use hexagram_physical::{
     Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind, World,

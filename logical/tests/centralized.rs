@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use half::{bf16, f16};
-use hexagram_logical::physical::native::NOTICE_BYTES;
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{Communicator, Element, Error, HEADER_BYTES, ReduceOp, Result, TransportKind};
+use hexagram_logical::{
+    Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
+};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];

@@ -3,9 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_logical::physical::native::NOTICE_BYTES;
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
+use hexagram_logical::{Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// Around the limits: nothing, one element, a board's slot, pieces of a chunk, many pieces.

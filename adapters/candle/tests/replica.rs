@@ -7,7 +7,7 @@ use candle_core::{
 };
 use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Communicator, HEADER_BYTES, TransportKind};
+use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
 use hexagram_algorithms::{EngineOptions, Unused};
 use hexagram_candle::{Error, Replica, ReplicaOptions};
 use std::time::{Duration, Instant};
@@ -196,7 +196,7 @@ fn communication_overlaps_with_candles_backward() {
         let before = world.traffic().bytes_sent();
         // Between the layers: the second layer's bucket (its bias, first in reverse order) leaves before the first
         // layer's gradients exist.
-        let bucket = 4 + 2 * HEADER_BYTES as u64;
+        let bucket = 4 + NOTICE_BYTES as u64;
         let comm_bytes = Box::new(move || world.traffic().bytes_sent());
         let until = Until { comm_bytes, at_least: before + bucket };
         let x = batch(0, DType::F32);

@@ -40,14 +40,15 @@ pub(super) struct Backward {
 }
 
 impl Backward {
-    pub(super) fn new(plan: Plan, unused: Unused, port: Port) -> Result<Self> {
-        let slot = |bucket: &super::plan::BucketPlan| {
-            let buffer = Some(Host.alloc(bucket.dtype, bucket.len)?);
-            Ok(Slot { buffer, missing: bucket.members.len() })
+    /// `buffers` are those of the plan's buckets.
+    pub(super) fn new(plan: Plan, unused: Unused, port: Port, buffers: Vec<Buffer>) -> Self {
+        let slot = |(bucket, buffer): (&super::plan::BucketPlan, Buffer)| Slot {
+            buffer: Some(buffer),
+            missing: bucket.members.len(),
         };
-        let slots = plan.buckets().iter().map(slot).collect::<Result<_>>()?;
+        let slots = plan.buckets().iter().zip(buffers).map(slot).collect();
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
-        Ok(Backward { plan, unused, port, slots, gradients, open: None, sent: 0, results: false })
+        Backward { plan, unused, port, slots, gradients, open: None, sent: 0, results: false }
     }
 
     pub(super) fn is_open(&self) -> bool {

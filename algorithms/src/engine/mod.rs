@@ -96,8 +96,8 @@ impl DataParallel {
         let plan = Plan::new(parameters, &options);
         plan.agree(comm, algorithm.name(), &options)?;
         let channel = comm.world().fresh_channel()?;
-        let scheduler = Scheduler::start(comm, channel, Arc::clone(&algorithm), plan.buckets())?;
-        let backward = Backward::new(plan, options.unused, scheduler.port())?;
+        let (scheduler, buffers) = Scheduler::start(comm, channel, Arc::clone(&algorithm), plan.buckets())?;
+        let backward = Backward::new(plan, options.unused, scheduler.port(), buffers);
         let backward = Arc::new(Mutex::new(backward));
         Ok(DataParallel { comm: comm.clone(), algorithm, backward, scheduler, blocked: Duration::ZERO })
     }

@@ -59,25 +59,34 @@ impl Port {
 }
 
 impl Scheduler {
+    /// Starts the thread. With it come the buckets' buffers, in memory that the transport reaches best.
     pub(super) fn start(
         comm: &Communicator,
         channel: u16,
         algorithm: Arc<dyn AnyAlgorithm>,
         buckets: &[BucketPlan],
-    ) -> Result<Self> {
+    ) -> Result<(Self, Vec<Buffer>)> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = unbounded();
-        let (world, count) = (comm.world().clone(), buckets.len());
+        let world = comm.world().clone();
+        let shapes: Vec<_> = buckets.iter().map(|bucket| (bucket.dtype, bucket.len)).collect();
         let states: Vec<State> = buckets
             .iter()
             .map(|bucket| algorithm.any_state(&Buffer::zeroed(bucket.dtype, bucket.len)?))
             .collect::<Result<_>>()?;
-        let run = move || match Communicator::open(&world, channel) {
+        let open = move || {
+            let comm = Communicator::open(&world, channel)?;
+            let buffers: Result<Vec<_>> =
+                shapes.iter().map(|(dtype, len)| comm.registered(*dtype, *len)).collect();
+            Ok((comm, buffers?))
+        };
+        let count = buckets.len();
+        let run = move || match open() {
             Err(error) => drop(started.send(Err(error))),
-            Ok(comm) => {
+            Ok((comm, buffers)) => {
                 // Whoever asked has either this answer or none to wait for.
-                let _ = started.send(Ok(comm.bell()));
+                let _ = started.send(Ok((comm.bell(), buffers)));
                 let lanes = (0..count).map(|lane| comm.lane(lane)).collect();
                 let reported = outgoing.clone();
                 let flight = Flight::new(comm, lanes, algorithm, states, outgoing);
@@ -88,9 +97,9 @@ impl Scheduler {
         };
         let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
         let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
-        let bell = starting.recv().map_err(|_| died())??;
+        let (bell, buffers) = starting.recv().map_err(|_| died())??;
         let port = Port { buckets: Arc::new(Mutex::new(Some(to_thread))), bell };
-        Ok(Scheduler { port, done, thread: Some(thread) })
+        Ok((Scheduler { port, done, thread: Some(thread) }, buffers))
     }
 
     pub(super) fn port(&self) -> Port {

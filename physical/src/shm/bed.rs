@@ -30,7 +30,7 @@ impl<C: Count> Bed<'_, C> {
     /// Announces sleep. Afterwards look for work once more, and sleep only while the bell is as it was before.
     pub(super) fn lie_down(&self, how: Sleep) {
         self.asleep.store(how as u64, Ordering::Relaxed);
-        C::fence();
+        C::fence(Ordering::SeqCst);
     }
 
     pub(super) fn get_up(&self) {
@@ -39,7 +39,7 @@ impl<C: Count> Bed<'_, C> {
 
     /// After making work: rings if the rank sleeps, and says how to wake it.
     pub(super) fn nudge(&self) -> Option<Sleep> {
-        C::fence();
+        C::fence(Ordering::SeqCst);
         match self.asleep.load(Ordering::Relaxed) {
             0 => None,
             how => {

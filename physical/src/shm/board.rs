@@ -11,12 +11,13 @@
 //! everyone has posted round k + 1, which they do when they have read what they need of round k. So nobody ever writes
 //! what somebody still reads.
 
-use super::link::{APART, Segment};
+use super::count::Count;
+use super::link::APART;
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};
 use crate::transport::Label;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Lanes with room on the board; operations on others are carried by messages.
 pub(super) const LANES: usize = 32;
@@ -26,7 +27,8 @@ pub(super) const PAYLOAD: usize = SLOT - HEAD;
 pub(super) const BOARD: usize = LANES * LANE;
 
 const SLOT: usize = 1024;
-const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
+/// Bytes of a label.
+pub(super) const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 /// The first payload bytes share a cache line with what precedes them.
 const HEAD: usize = 8 + LABEL;
 const _: () = assert!(HEAD == NOTICE_BYTES);
@@ -35,8 +37,20 @@ const LANE: usize = 2 * SLOT + APART;
 /// Pieces of one operation, at most 2 to this power; the rest of a counter is the round.
 const COUNT_BITS: u32 = 24;
 
+/// Where a board is.
+pub(super) trait Page {
+    type Count: Count;
+    fn count(&self, offset: usize) -> &Self::Count;
+    /// Stores bytes that nobody reads now.
+    fn store(&self, offset: usize, bytes: &[u8]);
+    /// Bytes that nobody writes as long as they are looked at.
+    fn bytes(&self, offset: usize, len: usize) -> &[u8];
+    /// Copies bytes that may be written meanwhile; then they are any.
+    fn glance(&self, offset: usize, into: &mut [u8]);
+}
+
 /// One rank's board: its own to write, a peer's to read.
-pub(super) struct Board<'a>(&'a Segment);
+pub(super) struct Board<'a, P>(&'a P);
 
 /// A label, as slots hold it.
 pub(super) type LabelBytes = [u8; LABEL];
@@ -72,9 +86,9 @@ pub(super) fn label_bytes(label: &Label) -> LabelBytes {
     bytes
 }
 
-impl<'a> Board<'a> {
-    pub(super) fn new(segment: &'a Segment) -> Self {
-        Board(segment)
+impl<'a, P: Page> Board<'a, P> {
+    pub(super) fn new(page: &'a P) -> Self {
+        Board(page)
     }
 
     fn slot(lane: usize, round: u64) -> usize {
@@ -86,42 +100,35 @@ impl<'a> Board<'a> {
     pub(super) fn post(&self, lane: usize, round: u64, label: &LabelBytes, payload: &[u8]) {
         let slot = Self::slot(lane, round);
         assert!(payload.len() <= PAYLOAD, "a payload fits into its slot");
-        let bytes = self.0.board_bytes(slot + 8, LABEL + payload.len());
         // For those who look without taking part: not to be read while it is written.
-        self.0.board_count(slot).store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        // SAFETY: within the board, as `board_bytes` checked; nobody reads this slot now (see above).
-        unsafe {
-            bytes.copy_from_nonoverlapping(label.as_ptr(), LABEL);
-            bytes.add(LABEL).copy_from_nonoverlapping(payload.as_ptr(), payload.len());
-        }
-        self.0.board_count(slot).store(round, Ordering::Release);
+        self.0.count(slot).store(0, Ordering::Relaxed);
+        P::Count::fence(Ordering::Release);
+        self.0.store(slot + 8, label);
+        self.0.store(slot + HEAD, payload);
+        self.0.count(slot).store(round, Ordering::Release);
     }
 
     /// What the rank has posted for round `round`, once it has.
     pub(super) fn read(&self, lane: usize, round: u64) -> Option<Notice<'a>> {
         let slot = Self::slot(lane, round);
-        if self.0.board_count(slot).load(Ordering::Acquire) != round {
+        if self.0.count(slot).load(Ordering::Acquire) != round {
             return None;
         }
-        let bytes = self.0.board_bytes(slot + 8, LABEL + PAYLOAD);
-        // SAFETY: within the board; its rank does not write this slot before this one has posted the next round.
-        let bytes = unsafe { std::slice::from_raw_parts(bytes, LABEL + PAYLOAD) };
+        let bytes = self.0.bytes(slot + 8, LABEL + PAYLOAD);
         let (label, payload) = bytes.split_at(LABEL);
         Some(Notice { label, payload })
     }
 
     /// The last operation that the rank has begun on `lane`, for those who wait for something else of it.
     pub(super) fn latest(&self, lane: usize) -> Option<Label> {
-        let rounds = [0, 1].map(|round| self.0.board_count(Self::slot(lane, round)).load(Ordering::Acquire));
+        let rounds = [0, 1].map(|round| self.0.count(Self::slot(lane, round)).load(Ordering::Acquire));
         let (round, slot) = if rounds[0] > rounds[1] { (rounds[0], 0) } else { (rounds[1], 1) };
         let slot = Self::slot(lane, slot);
         let mut label = [0; LABEL];
-        // SAFETY: within the board, as `board_bytes` checked. Its rank may write meanwhile, which the second look at the
-        // round finds out; any bytes are a valid array.
-        unsafe { self.0.board_bytes(slot + 8, LABEL).copy_to_nonoverlapping(label.as_mut_ptr(), LABEL) }
-        fence(Ordering::Acquire);
-        let whole = round > 0 && self.0.board_count(slot).load(Ordering::Relaxed) == round;
+        self.0.glance(slot + 8, &mut label);
+        // Whole if the round has not changed meanwhile.
+        P::Count::fence(Ordering::Acquire);
+        let whole = round > 0 && self.0.count(slot).load(Ordering::Relaxed) == round;
         whole.then(|| parse_label(&label)).flatten()
     }
 
@@ -134,8 +141,8 @@ impl<'a> Board<'a> {
         self.counter(counter, lane).store(of_round(round, value), Ordering::Release);
     }
 
-    fn counter(&self, counter: Counter, lane: usize) -> &AtomicU64 {
-        self.0.board_count(lane * LANE + COUNTERS + 8 * counter as usize)
+    fn counter(&self, counter: Counter, lane: usize) -> &P::Count {
+        self.0.count(lane * LANE + COUNTERS + 8 * counter as usize)
     }
 }
 

@@ -11,8 +11,7 @@ pub(super) trait Count {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn add(&self, value: u64);
-    /// Orders everything before against everything after, for all threads that do the same.
-    fn fence();
+    fn fence(order: Ordering);
 }
 
 impl Count for AtomicU64 {
@@ -28,8 +27,8 @@ impl Count for AtomicU64 {
         self.fetch_add(value, Ordering::SeqCst);
     }
 
-    fn fence() {
-        fence(Ordering::SeqCst);
+    fn fence(order: Ordering) {
+        fence(order);
     }
 }
 
@@ -47,7 +46,7 @@ impl Count for AtomicU32 {
         self.fetch_add(value as u32, Ordering::SeqCst);
     }
 
-    fn fence() {
-        fence(Ordering::SeqCst);
+    fn fence(order: Ordering) {
+        fence(order);
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::bed::{Bed, Sleep};
-use super::board::{BOARD, Board};
+use super::board::{BOARD, Board, Page};
 use super::ring::{Place, Ring};
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
@@ -114,18 +114,12 @@ impl Segment {
     }
 
     /// What the segment's rank tells everyone.
-    pub(super) fn board(&self) -> Board<'_> {
+    pub(super) fn board(&self) -> Board<'_, Self> {
         Board::new(self)
     }
 
-    /// The counter at `offset` of the board.
-    pub(super) fn board_count(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset < BOARD);
-        self.count(LANES + offset)
-    }
-
     /// Address of the board's bytes from `offset` on, `len` of which are inside it.
-    pub(super) fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
+    fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= BOARD, "within the board");
         self.map.as_mut_ptr().wrapping_add(LANES + offset)
     }
@@ -184,6 +178,30 @@ impl Segment {
 
     fn wake(&self) {
         let _ = futex::wake(self.word(BELL), futex::Flags::empty(), u32::MAX >> 1);
+    }
+}
+
+impl Page for Segment {
+    type Count = AtomicU64;
+
+    fn count(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset < BOARD, "within the board");
+        Segment::count(self, LANES + offset)
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: within the board, as `board_bytes` checked; nobody reads them now, as `Page` says.
+        unsafe { self.board_bytes(offset, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        // SAFETY: as above; nobody writes them now.
+        unsafe { std::slice::from_raw_parts(self.board_bytes(offset, len), len) }
+    }
+
+    fn glance(&self, offset: usize, into: &mut [u8]) {
+        // SAFETY: within the board. Another process may write meanwhile; any bytes are a valid array.
+        unsafe { self.board_bytes(offset, into.len()).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
     }
 }
 

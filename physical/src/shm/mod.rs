@@ -17,6 +17,8 @@ mod count;
 mod endpoint;
 mod job;
 mod link;
+#[cfg(all(test, hexagram_loom))]
+mod loom;
 mod region;
 mod ring;
 mod staged;

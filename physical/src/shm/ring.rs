@@ -43,7 +43,7 @@ impl<P: Place> Ring<P> {
         if room == 0 {
             self.0.blocked().store(1, Ordering::Relaxed);
             // Either the reader sees the flag, or this sees the room that it made.
-            P::Count::fence();
+            P::Count::fence(Ordering::SeqCst);
             room = self.room(tail)?;
         }
         let mut written = 0;
@@ -69,7 +69,7 @@ impl<P: Place> Ring<P> {
 
     /// Whether the writer waited for the room that the last read made; asked after each, and lowered by the answer.
     pub(super) fn take_blocked(&self) -> bool {
-        P::Count::fence();
+        P::Count::fence(Ordering::SeqCst);
         let blocked = self.0.blocked().load(Ordering::Relaxed) != 0;
         if blocked {
             self.0.blocked().store(0, Ordering::Relaxed);

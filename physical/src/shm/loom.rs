@@ -1,0 +1,259 @@
+//! The parts of shared memory that several processes touch at once, under every order in which they may do so:
+//! `RUSTFLAGS='--cfg hexagram_loom' cargo test -p hexagram-physical --lib --release --target-dir target/loom loom`.
+//!
+//! Loom plays the memory model of the language, not that of the processor at hand. Processes are threads here, and bytes
+//! are cells that report an access that another one may race with.
+
+use super::bed::{Bed, Sleep};
+use super::board::{Board, LABEL, Page};
+use super::count::Count;
+use super::ring::{Place, Ring};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use std::io::IoSlice;
+
+impl Count for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        AtomicU64::store(self, value, order);
+    }
+
+    fn add(&self, value: u64) {
+        self.fetch_add(value, Ordering::SeqCst);
+    }
+
+    fn fence(order: Ordering) {
+        fence(order);
+    }
+}
+
+/// Bytes, each of which knows who looks at it.
+struct Bytes(Vec<UnsafeCell<u8>>);
+
+// SAFETY: loom itself reports two threads that are at one cell without order, which is what is tested.
+unsafe impl Sync for Bytes {}
+// SAFETY: as above.
+unsafe impl Send for Bytes {}
+
+impl Bytes {
+    fn new(len: usize) -> Self {
+        Bytes((0..len).map(|_| UnsafeCell::new(0)).collect())
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        for (cell, byte) in self.0[offset..].iter().zip(bytes) {
+            // SAFETY: loom checks that nobody else is there.
+            cell.with_mut(|place| unsafe { *place = *byte });
+        }
+    }
+
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        for (cell, byte) in self.0[offset..].iter().zip(into) {
+            // SAFETY: loom checks that nobody writes.
+            *byte = cell.with(|place| unsafe { *place });
+        }
+    }
+}
+
+const CAPACITY: usize = 2;
+
+struct Model {
+    counts: [AtomicU64; 5],
+    bytes: Bytes,
+    /// What the kernel's futex is: a sleeper goes to bed only if the bell is as it was heard, as one step.
+    kernel: (Mutex<()>, Condvar),
+}
+
+impl Model {
+    fn new(bytes: usize) -> Arc<Self> {
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        Arc::new(Model { counts, bytes: Bytes::new(bytes), kernel: (Mutex::new(()), Condvar::new()) })
+    }
+
+    fn bed(&self) -> Bed<'_, AtomicU64> {
+        Bed { bell: &self.counts[3], asleep: &self.counts[4] }
+    }
+
+    /// The waker's side, as `Segment::nudge`.
+    fn nudge(&self) {
+        if self.bed().nudge().is_some() {
+            drop(self.kernel.0.lock().unwrap());
+            self.kernel.1.notify_all();
+        }
+    }
+
+    /// The sleeper's side, as `StreamEndpoint::park_unless`: sleeps until `done`, which is a look at its work.
+    fn sleep_until(&self, mut done: impl FnMut() -> bool) {
+        loop {
+            let heard = self.counts[3].load(Ordering::Acquire);
+            self.bed().lie_down(Sleep::Futex);
+            if done() {
+                return self.bed().get_up();
+            }
+            let mut kernel = self.kernel.0.lock().unwrap();
+            while self.counts[3].load(Ordering::Acquire) == heard {
+                // Without a waker this never returns, which loom reports as a deadlock.
+                kernel = self.kernel.1.wait(kernel).unwrap();
+            }
+            drop(kernel);
+            self.bed().get_up();
+        }
+    }
+}
+
+impl Place for Arc<Model> {
+    type Count = AtomicU64;
+
+    fn head(&self) -> &AtomicU64 {
+        &self.counts[0]
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        &self.counts[1]
+    }
+
+    fn blocked(&self) -> &AtomicU64 {
+        &self.counts[2]
+    }
+
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    fn copy_in(&self, offset: usize, from: &[u8]) {
+        self.bytes.store(offset, from);
+    }
+
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        self.bytes.load(offset, into);
+    }
+}
+
+#[test]
+fn bytes_come_out_of_a_ring_as_they_went_in() {
+    loom::model(|| {
+        let model = Model::new(CAPACITY);
+        let theirs = Arc::clone(&model);
+        let writer = thread::spawn(move || {
+            let mut sent = 0;
+            while sent < 3 {
+                sent += Ring(Arc::clone(&theirs)).write(&[IoSlice::new(&[1, 2, 3][sent..])]).unwrap();
+                thread::yield_now();
+            }
+        });
+        let mut got = Vec::new();
+        while got.len() < 3 {
+            let mut piece = [0; 2];
+            let read = Ring(Arc::clone(&model)).read(&mut piece).unwrap();
+            got.extend_from_slice(&piece[..read]);
+            thread::yield_now();
+        }
+        assert_eq!(got, [1, 2, 3]);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeping_reader_is_woken_by_bytes() {
+    loom::model(|| {
+        let model = Model::new(CAPACITY);
+        let theirs = Arc::clone(&model);
+        let writer = thread::spawn(move || {
+            Ring(Arc::clone(&theirs)).write(&[IoSlice::new(&[7])]).unwrap();
+            theirs.nudge();
+        });
+        let mut byte = [0];
+        model.sleep_until(|| Ring(Arc::clone(&model)).read(&mut byte).unwrap() == 1);
+        assert_eq!(byte, [7]);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_writer_that_sleeps_for_room_is_woken_by_room() {
+    loom::model(|| {
+        let model = Model::new(CAPACITY);
+        Ring(Arc::clone(&model)).write(&[IoSlice::new(&[1, 2])]).unwrap();
+        let theirs = Arc::clone(&model);
+        let reader = thread::spawn(move || {
+            let mut piece = [0; 2];
+            assert_eq!(Ring(Arc::clone(&theirs)).read(&mut piece).unwrap(), 2);
+            if Ring(Arc::clone(&theirs)).take_blocked() {
+                theirs.nudge();
+            }
+        });
+        model.sleep_until(|| Ring(Arc::clone(&model)).write(&[IoSlice::new(&[3])]).unwrap() == 1);
+        reader.join().unwrap();
+    });
+}
+
+/// The part of a board that one lane needs.
+struct Sheet {
+    rounds: [AtomicU64; 2],
+    counter: AtomicU64,
+    bytes: Bytes,
+}
+
+/// Payload of the model; cells are expensive.
+const FEW: usize = 1;
+
+impl Page for Sheet {
+    type Count = AtomicU64;
+
+    fn count(&self, offset: usize) -> &AtomicU64 {
+        match offset {
+            0 => &self.rounds[0],
+            1024 => &self.rounds[1],
+            _ => &self.counter,
+        }
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        if offset % 1024 >= 8 + LABEL {
+            self.bytes.store(offset / 1024, bytes);
+        }
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        let mut bytes = vec![0; len];
+        self.bytes.load(offset / 1024, &mut bytes[LABEL..][..FEW]);
+        bytes.leak()
+    }
+
+    fn glance(&self, _: usize, _: &mut [u8]) {}
+}
+
+#[test]
+fn nobody_writes_a_slot_that_somebody_reads() {
+    loom::model(|| {
+        let sheet = || Sheet {
+            rounds: [AtomicU64::new(0), AtomicU64::new(0)],
+            counter: AtomicU64::new(0),
+            bytes: Bytes::new(2),
+        };
+        let sheets = Arc::new([sheet(), sheet()]);
+        let rank = |rank: usize, sheets: Arc<[Sheet; 2]>| {
+            // Three rounds, so that the first slot is used again.
+            for round in 1..=3 {
+                Board::new(&sheets[rank]).post(0, round, &[0; LABEL], &[(10 * rank) as u8 + round as u8]);
+                let peer = Board::new(&sheets[1 - rank]);
+                let payload = loop {
+                    match peer.read(0, round) {
+                        Some(notice) => break notice.payload[0],
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(payload, (10 * (1 - rank)) as u8 + round as u8);
+            }
+        };
+        let theirs = Arc::clone(&sheets);
+        let other = thread::spawn(move || rank(1, theirs));
+        rank(0, sheets);
+        other.join().unwrap();
+    });
+}
