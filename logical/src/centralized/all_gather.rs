@@ -23,7 +23,7 @@ impl Communicator {
                 return native.await.map(drop);
             }
             self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;
-            Ring::of(self).all_gather(call, all, 0).await
+            Ring::of(self, all).all_gather(call, all).await
         })
         .await
     }

@@ -1,7 +1,7 @@
 //! All-reduce: everyone gets the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{check_op, chunk};
+use super::share::check_op;
 use crate::{Buffer, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -30,11 +30,12 @@ impl Communicator {
             if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);
             }
-            let ring = Ring::of(self);
             self.before_reduce(op, buffer, 0..buffer.len())?;
-            ring.reduce_scatter(call, buffer, op).await?;
-            self.after_reduce(op, buffer, chunk(buffer.len(), self.size(), self.rank()))?;
-            ring.all_gather(call, buffer, ring.steps()).await
+            let complete = |range| self.after_reduce(op, buffer, range);
+            if self.size() == 1 {
+                return complete(0..buffer.len());
+            }
+            Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await
         })
         .await
     }

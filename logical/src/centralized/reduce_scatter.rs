@@ -29,7 +29,7 @@ impl Communicator {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
-            let (ring, land) = (Ring::of(self), Land::Reduce(op));
+            let (ring, land) = (Ring::of(self, all), Land::Reduce(op));
             // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
             let mut sending = self.scratch(all.dtype(), len)?;
             let mut arriving = self.scratch(all.dtype(), len)?;

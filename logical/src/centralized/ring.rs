@@ -1,20 +1,38 @@
-//! The two halves of the ring: reduce-scatter and all-gather over the chunks of one buffer.
+//! The ring: reduce-scatter and all-gather over the chunks of one buffer, one after the other or each alone.
 //!
 //! Every rank sends to the next and receives from the previous, one chunk a step, n − 1 steps a half. A chunk that is
-//! received in one step is sent in the next.
+//! received in one step is sent in the next; both halves count their steps through, and in step s rank r sends chunk
+//! r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are cut into segments that pass on each by itself, so
+//! that a rank receives, reduces and sends at the same time, and nobody waits for a whole chunk.
 
 use super::share::chunk;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use hexagram_physical::operation::Operation;
+use std::collections::VecDeque;
+use std::ops::Range;
 
-/// The neighbours of a rank, and the chunks by their distance behind it.
+/// Longest segment, in bytes: by measurement, short enough to overlap, long enough to cost little by itself.
+const SEGMENT: usize = 512 * 1024;
+/// Receives posted ahead, so that what arrives early has its place.
+const AHEAD: usize = 4;
+/// Messages that one operation can tell apart.
+const TAGS: usize = 1 << 16;
+
+/// The place of a rank in the ring, and how a buffer is cut.
 pub(super) struct Ring {
     rank: usize,
     size: usize,
+    len: usize,
+    /// Of every chunk.
+    segments: usize,
 }
 
 impl Ring {
-    pub(super) fn of(comm: &Communicator) -> Self {
-        Ring { rank: comm.rank(), size: comm.size() }
+    pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
+        let (rank, size, len) = (comm.rank(), comm.size(), buffer.len());
+        let longest = len.div_ceil(size) * buffer.dtype().size();
+        let most = TAGS / (2 * size);
+        Ring { rank, size, len, segments: longest.div_ceil(SEGMENT).min(most).max(1) }
     }
 
     pub(super) fn next(&self) -> usize {
@@ -35,30 +53,93 @@ impl Ring {
         (self.rank + self.size - distance % self.size) % self.size
     }
 
-    /// Reduces the chunks around the ring; afterwards chunk r is complete on rank r, the others hold partial results.
-    ///
-    /// Chunk c is combined in the order c + 1, c + 2, …, c of ranks, whatever arrives when.
-    pub(super) async fn reduce_scatter(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
-        let land = Land::Reduce(op);
-        for step in 0..self.steps() {
-            let (out, into) = (self.behind(step + 1), self.behind(step + 2));
-            let send = call.send(self.next(), step, buffer, chunk(buffer.len(), self.size, out))?;
-            let into = chunk(buffer.len(), self.size, into);
-            call.recv(self.previous(), step, buffer, into, land)?.await?;
-            send.await?;
-        }
-        Ok(())
+    /// Reduces the chunks around the ring, and spreads them. Chunk c is combined in the order c + 1, c + 2, …, c of ranks,
+    /// whatever arrives when; `complete` is called with every part of it that is, on rank c, before it is spread.
+    pub(super) async fn all_reduce(
+        &self,
+        call: &Call<'_>,
+        buffer: &Buffer,
+        op: ReduceOp,
+        complete: impl Fn(Range<usize>) -> Result<()>,
+    ) -> Result<()> {
+        let last = self.steps().checked_sub(1);
+        Pass { ring: self, call, buffer, steps: 0..2 * self.steps(), op: Some(op) }
+            .run(|step, range| if Some(step) == last { complete(range) } else { Ok(()) })
+            .await
     }
 
-    /// Spreads the chunks around the ring, from chunk r on rank r to all chunks everywhere. Steps count from
-    /// `first_step`.
-    pub(super) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer, first_step: usize) -> Result<()> {
-        for step in 0..self.steps() {
-            let (out, into) = (self.behind(step), self.behind(step + 1));
-            let tag = first_step + step;
-            let send = call.send(self.next(), tag, buffer, chunk(buffer.len(), self.size, out))?;
-            let into = chunk(buffer.len(), self.size, into);
-            call.recv(self.previous(), tag, buffer, into, Land::Copy)?.await?;
+    /// Spreads the chunks around the ring, from chunk r on rank r to all chunks everywhere.
+    pub(super) async fn all_gather(&self, call: &Call<'_>, buffer: &Buffer) -> Result<()> {
+        let steps = self.steps()..2 * self.steps();
+        Pass { ring: self, call, buffer, steps, op: None }.run(|_, _| Ok(())).await
+    }
+}
+
+/// Some steps of the ring. Positions count the segments of all of them.
+struct Pass<'a> {
+    ring: &'a Ring,
+    call: &'a Call<'a>,
+    buffer: &'a Buffer,
+    steps: Range<usize>,
+    op: Option<ReduceOp>,
+}
+
+impl<'a> Pass<'a> {
+    fn step(&self, position: usize) -> usize {
+        self.steps.start + position / self.ring.segments
+    }
+
+    /// The elements of a position's segment, in the chunk `distance` places behind this rank.
+    fn segment(&self, position: usize, distance: usize) -> Range<usize> {
+        let Ring { size, len, segments, .. } = *self.ring;
+        let whole = chunk(len, size, self.ring.behind(distance));
+        let part = chunk(whole.len(), segments, position % segments);
+        whole.start + part.start..whole.start + part.end
+    }
+
+    fn send(&self, position: usize) -> Result<Operation<'a>> {
+        let range = self.segment(position, self.step(position) + 1);
+        self.call.send(self.ring.next(), position, self.buffer, range)
+    }
+
+    fn recv(&self, position: usize) -> Result<Operation<'a>> {
+        let step = self.step(position);
+        let range = self.segment(position, step + 2);
+        let land = self.op.filter(|_| step < self.ring.steps()).map_or(Land::Copy, Land::Reduce);
+        self.call.recv(self.ring.previous(), position, self.buffer, range, land)
+    }
+
+    async fn run(&self, received: impl Fn(usize, Range<usize>) -> Result<()>) -> Result<()> {
+        let segments = self.ring.segments;
+        let total = self.steps.len() * segments;
+        // A place is written again n − 1 steps after it was sent, and must have left by then.
+        let lap = self.ring.steps() * segments;
+        let (mut sends, mut sent) = (VecDeque::new(), 0);
+        let (mut receives, mut posted) = (VecDeque::new(), 0);
+        for position in 0..segments.min(total) {
+            sends.push_back(self.send(position)?);
+        }
+        for position in 0..total {
+            while posted < total.min(position + AHEAD.min(segments)) {
+                while sent + lap <= posted {
+                    if let Some(send) = sends.pop_front() {
+                        send.await?;
+                    }
+                    sent += 1;
+                }
+                receives.push_back(self.recv(posted)?);
+                posted += 1;
+            }
+            if let Some(receive) = receives.pop_front() {
+                receive.await?;
+            }
+            let step = self.step(position);
+            received(step, self.segment(position, step + 2))?;
+            if position + segments < total {
+                sends.push_back(self.send(position + segments)?);
+            }
+        }
+        for send in sends {
             send.await?;
         }
         Ok(())
