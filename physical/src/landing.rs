@@ -7,7 +7,7 @@ use crate::memory::WriteView;
 use crate::transport::Land;
 
 /// Largest element, in bytes.
-const WIDEST: usize = 8;
+pub(crate) const WIDEST: usize = 8;
 
 pub(crate) struct Landing {
     view: WriteView,
@@ -25,6 +25,11 @@ impl Landing {
     /// Size of the message that fits, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.view.bytes().len()
+    }
+
+    /// Bytes of an element that has arrived in part: where the next ones belong in a buffer that is to be aligned.
+    pub(crate) fn odd(&self) -> usize {
+        self.odd_len
     }
 
     /// Where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].

@@ -106,6 +106,11 @@ impl<M> Matcher<M> {
         })
     }
 
+    /// Whether a receive waits for something from this rank.
+    pub(crate) fn expects(&self, from: usize) -> bool {
+        self.posted.iter().any(|posted| posted.source.accepts(from))
+    }
+
     pub(crate) fn keep_posted(&mut self, posted: Posted) {
         self.posted.push(posted);
     }

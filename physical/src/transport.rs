@@ -133,23 +133,31 @@ pub struct Got {
 /// read of memory that others have registered.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    bytes: AtomicU64,
+    /// By the transport that carried them.
+    bytes: [AtomicU64; TransportKind::ALL.len()],
     messages: AtomicU64,
 }
 
 impl Traffic {
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn sent(&self, path: TransportKind, bytes: usize) {
+        self.bytes[path as usize].fetch_add(bytes as u64, Ordering::Relaxed);
         self.messages.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts bytes that were read from a peer's memory.
     pub(crate) fn read(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes[TransportKind::Shm as usize].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes sent, headers included.
     pub fn bytes_sent(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Those of them that travelled by one transport: a mixed world uses two. What a rank sends to itself counts as going
+    /// through memory.
+    pub fn bytes_sent_by(&self, path: TransportKind) -> u64 {
+        self.bytes[path as usize].load(Ordering::Relaxed)
     }
 
     /// Messages sent.

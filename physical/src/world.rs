@@ -6,7 +6,7 @@ use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::shm::{ShmDoor, ShmFabric};
-use crate::tcp::{TcpDoor, TcpFabric};
+use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
 use std::net::IpAddr;
@@ -39,6 +39,43 @@ pub struct JoinOptions {
     pub deadline: Duration,
     /// How closely the ranks watch each other afterwards.
     pub vigilance: Vigilance,
+    /// Where to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
+    /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the meeting address.
+    pub interface: Option<String>,
+    /// TCP connections for each pair of ranks and channel, 1 to 16; of two ranks, the lower number holds. Otherwise
+    /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
+    /// rate of each.
+    pub sockets: Option<usize>,
+    /// Any name of this host; ranks share memory if their names are equal. Otherwise HEXAGRAM_HOST says so; otherwise ranks
+    /// share memory where the system lets them: on one kernel and in one network namespace.
+    pub host: Option<String>,
+}
+
+impl JoinOptions {
+    pub(crate) fn host(&self) -> Option<String> {
+        self.host.clone().or_else(|| variable("HEXAGRAM_HOST"))
+    }
+
+    pub(crate) fn sockets(&self) -> Result<usize> {
+        let text = variable("HEXAGRAM_TCP_SOCKETS");
+        let asked = self.sockets.or_else(|| text.as_deref().map_or(Some(1), |text| text.trim().parse().ok()));
+        asked.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
+            let asked = self.sockets.map_or_else(|| text.unwrap_or_default(), |sockets| sockets.to_string());
+            let what = format!("{asked} TCP connections for each pair of ranks (HEXAGRAM_TCP_SOCKETS)");
+            Error::setup(what, format!("use 1 to {MAX_SOCKETS}"))
+        })
+    }
+
+    /// Where to accept TCP connections, if the user says so.
+    fn interface(&self) -> Result<Option<IpAddr>> {
+        let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
+        asked.map(|name| crate::bootstrap::interface::find(&name)).transpose()
+    }
+}
+
+/// An environment variable that is set to something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
 impl Default for JoinOptions {
@@ -47,6 +84,9 @@ impl Default for JoinOptions {
             transport: TransportKind::Shm,
             deadline: Duration::from_secs(60),
             vigilance: Vigilance::default(),
+            interface: None,
+            sockets: None,
+            host: None,
         }
     }
 }
@@ -112,9 +152,12 @@ impl World {
             return Err(Error::setup(what, "ranks count from 0 to size - 1"));
         }
         options.vigilance.check()?;
+        let asked = options.interface()?;
+        let mut card = Card::new(placement, options)?;
         let arrival = Arrival::new(placement, limit)?;
-        let door = Door::open(options.transport, arrival.interface())?;
-        let card = Card::new(placement, options.transport, door.address());
+        let interface = asked.map_or_else(|| arrival.interface(placement), Ok)?;
+        let door = Door::open(options.transport, interface)?;
+        door.announce(&mut card);
         let (roster, seats) = arrival.meet(placement, card, limit)?;
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
@@ -257,11 +300,16 @@ impl Arrival {
         arrive(placement, limit).map(Arrival::Member)
     }
 
-    fn interface(&self) -> IpAddr {
-        match self {
-            Arrival::Leader(listener) => listener.interface(),
+    /// Where the ranks of this meeting can reach this one.
+    fn interface(&self, placement: &Placement) -> Result<IpAddr> {
+        let interface = match self {
+            Arrival::Leader(listener) => listener.interface(&placement.meeting),
             Arrival::Member(stream) => stream.interface(),
-        }
+        };
+        interface.map_err(|cause| {
+            let doing = format!("tell which interface leads to {}", placement.meeting);
+            Error::system(doing, cause, "name one in HEXAGRAM_INTERFACE")
+        })
     }
 
     fn meet(self, placement: &Placement, card: Card, limit: Duration) -> Result<(Roster, Seats)> {
@@ -290,10 +338,11 @@ impl Door {
         }
     }
 
-    fn address(&self) -> String {
+    /// Writes down where it is.
+    fn announce(&self, card: &mut Card) {
         match self {
-            Door::Shm(door) => door.address(),
-            Door::Tcp(door) => door.address(),
+            Door::Shm(door) => card.shm = door.address(),
+            Door::Tcp(door) => card.tcp = door.address(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! channel that is not being opened here yet is put aside for the thread that will open it.
 //!
 //! ```text
-//! caller → callee   MAGIC job:16 channel:u16 rank:u32
+//! caller → callee   MAGIC job:16 channel:u16 socket:u16 rank:u32
 //! ```
 
 use super::message::malformed;
@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 8] = b"hexadata";
-const WORDS: usize = 8 + 16 + 2 + 4;
+const WORDS: usize = 8 + 16 + 2 + 2 + 4;
 
 /// How long a caller may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,23 +33,27 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) channel: u16,
+    /// Which of several connections for the channel.
+    pub(crate) socket: u16,
     pub(crate) rank: usize,
 }
 
 impl Call {
     pub(crate) fn say(self, job: &[u8; 16], to: &mut impl Write) -> io::Result<()> {
+        let (channel, socket) = (self.channel.to_le_bytes(), self.socket.to_le_bytes());
         let rank = (self.rank as u32).to_le_bytes();
-        to.write_all(&[MAGIC.as_slice(), job, &self.channel.to_le_bytes(), &rank].concat())
+        to.write_all(&[MAGIC.as_slice(), job, &channel, &socket, &rank].concat())
     }
 
     fn parse(job: &[u8; 16], words: &[u8; WORDS]) -> io::Result<Self> {
         let (head, tail) = words.split_at(24);
-        let [c0, c1, rank @ ..] = tail else { return Err(malformed()) };
+        let [c0, c1, s0, s1, rank @ ..] = tail else { return Err(malformed()) };
         if head != [MAGIC.as_slice(), job].concat() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not a caller of this job"));
         }
         let rank = rank.try_into().map(u32::from_le_bytes).map_err(|_| malformed())?;
-        Ok(Call { channel: u16::from_le_bytes([*c0, *c1]), rank: rank as usize })
+        let (channel, socket) = (u16::from_le_bytes([*c0, *c1]), u16::from_le_bytes([*s0, *s1]));
+        Ok(Call { channel, socket, rank: rank as usize })
     }
 }
 

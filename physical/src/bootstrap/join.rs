@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! both              handshake
-//! newcomer → rank 0 card = rank:u32 size:u32 pid:u32 host:text machine:text transport:text data:text
+//! newcomer → rank 0 card = rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
+//!                           shm:text tcp:text sockets:u32
 //! rank 0 → newcomer REFUSED:u32 reason:text     at once: wrong size, taken rank, another transport
 //!                 | ROSTER:u32 job:16 card*     once everyone is there
 //!                 | REFUSED:u32 reason:text     at the deadline, naming who is missing
@@ -17,6 +18,7 @@ use super::variables::Placement;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::{Bell, TransportKind};
+use crate::world::JoinOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,32 +45,44 @@ pub(crate) struct Card {
     pub(crate) size: usize,
     pub(crate) pid: u32,
     pub(crate) host: String,
-    /// Same for all processes that can share memory and abstract sockets.
+    /// Same for all processes on one kernel.
+    pub(crate) kernel: String,
+    /// Same for all processes that are to share memory.
     pub(crate) machine: String,
     pub(crate) transport: String,
-    /// Where its transport accepts data connections.
-    pub(crate) data: String,
+    /// Where it exchanges shared memory; empty if its transport does not.
+    pub(crate) shm: String,
+    /// Where it accepts TCP connections; empty if its transport uses none.
+    pub(crate) tcp: String,
+    /// TCP connections that it wants for one pair of ranks and channel.
+    pub(crate) sockets: usize,
 }
 
 impl Card {
-    /// This process's card.
-    pub(crate) fn new(placement: &Placement, transport: TransportKind, data: String) -> Self {
+    /// This process's card, without the addresses at which its transport can be reached.
+    pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        Card {
+        // Shared memory is handed over abstract sockets, which belong to a network namespace.
+        let machine = format!("{} {}", boot.trim(), network.display());
+        Ok(Card {
             rank: placement.rank,
             size: placement.size,
             pid: std::process::id(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            machine: format!("{} {}", boot.trim(), network.display()),
-            transport: transport.to_string(),
-            data,
-        }
+            kernel: boot.trim().to_owned(),
+            machine: options.host().unwrap_or(machine),
+            transport: options.transport.to_string(),
+            shm: String::new(),
+            tcp: String::new(),
+            sockets: options.sockets()?,
+        })
     }
 
     fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.size).number(self.pid as usize);
-        message.text(&self.host).text(&self.machine).text(&self.transport).text(&self.data)
+        let message = message.text(&self.host).text(&self.kernel).text(&self.machine).text(&self.transport);
+        message.text(&self.shm).text(&self.tcp).number(self.sockets)
     }
 
     fn read(message: &mut Incoming) -> io::Result<Self> {
@@ -77,9 +91,12 @@ impl Card {
             size: message.number()?,
             pid: message.number()? as u32,
             host: message.text()?,
+            kernel: message.text()?,
             machine: message.text()?,
             transport: message.text()?,
-            data: message.text()?,
+            shm: message.text()?,
+            tcp: message.text()?,
+            sockets: message.number()?,
         })
     }
 
@@ -96,7 +113,7 @@ impl Card {
         }
         if self.transport == TransportKind::Shm.to_string() && other.machine != self.machine {
             return Some(format!(
-                "shared memory does not reach from {} to {}: use the tcp transport",
+                "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
                 other.host, self.host
             ));
         }

@@ -79,10 +79,10 @@ impl Stream {
     }
 
     /// The interface by which this process reaches the other: where its own listeners belong.
-    pub(crate) fn interface(&self) -> IpAddr {
+    pub(crate) fn interface(&self) -> io::Result<IpAddr> {
         match self {
-            Stream::Tcp(stream) => stream.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |addr| addr.ip()),
-            Stream::Local(_) => Ipv4Addr::LOCALHOST.into(),
+            Stream::Tcp(stream) => stream.local_addr().map(|address| address.ip()),
+            Stream::Local(_) => Ok(Ipv4Addr::LOCALHOST.into()),
         }
     }
 }
@@ -134,13 +134,17 @@ impl Listener {
         }
     }
 
-    /// The interface on which rank 0 waits, and on which its data listeners belong.
-    pub(crate) fn interface(&self) -> IpAddr {
-        match self {
-            Listener::Tcp(listener) => {
-                listener.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |addr| addr.ip())
+    /// The interface on which rank 0 waits, and on which its data listeners belong; if it waits on all, the one that
+    /// `meeting` names.
+    pub(crate) fn interface(&self, meeting: &Meeting) -> io::Result<IpAddr> {
+        match (self, meeting) {
+            (Listener::Local(_), _) => Ok(Ipv4Addr::LOCALHOST.into()),
+            (Listener::Tcp(listener), Meeting::Inherited(Inherited { host, port, .. })) => {
+                let bound = listener.local_addr()?.ip();
+                let named = || Ok(addresses(host, *port)?[0].ip());
+                if bound.is_unspecified() { named() } else { Ok(bound) }
             }
-            Listener::Local(_) => Ipv4Addr::LOCALHOST.into(),
+            (Listener::Tcp(listener), _) => listener.local_addr().map(|address| address.ip()),
         }
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
 //! newcomer belongs to the job; `join` is the meeting itself, led by rank 0; `control` keeps its connections open
-//! afterwards, to tell everyone who left and who failed; `doorway` accepts the data connections of a transport.
+//! afterwards, to tell everyone who left and who failed; `doorway` accepts the data connections of a transport, at the
+//! interface that the user chose with `interface`, or by which the ranks met.
 
 pub(crate) mod control;
 pub(crate) mod doorway;
 mod handshake;
+pub mod interface;
 pub(crate) mod join;
 mod meeting;
 pub(crate) mod message;

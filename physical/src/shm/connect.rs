@@ -209,7 +209,7 @@ impl ShmFabric {
             let doing = format!("exchange shared memory with {}", self.health.peers()[peer]);
             Error::system(doing, cause, "see whether that process is alive")
         };
-        let call = Call { channel, rank: self.rank.max(peer) };
+        let call = Call { channel, socket: 0, rank: self.rank.max(peer) };
         if peer > self.rank {
             let caller = self.doorway.await_call(call, self.limit, &self.health)?;
             send(&caller.stream, &[0], mine).map_err(failed)?;
@@ -218,7 +218,7 @@ impl ShmFabric {
             return Ok((Files { segment, waker }, caller.stream));
         }
         let introduce = || {
-            let stream = UnixStream::connect_addr(&abstract_address(&self.roster.cards[peer].data)?)?;
+            let stream = UnixStream::connect_addr(&abstract_address(&self.roster.cards[peer].shm)?)?;
             same_user(&stream)?;
             let mut words = Vec::new();
             call.say(&self.roster.job, &mut words)?;

@@ -40,6 +40,10 @@ impl ShmWire {
 }
 
 impl Wire for ShmWire {
+    fn path(&self, _peer: usize) -> TransportKind {
+        TransportKind::Shm
+    }
+
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = self.segments[peer].ring_of(self.rank).write(parts)?;
         if written > 0 {
@@ -66,7 +70,7 @@ impl Wire for ShmWire {
         self.segments[self.rank].lie_down(Sleep::Futex);
     }
 
-    fn park(&mut self, _unsent: &[usize], at_most: Duration) {
+    fn park(&mut self, at_most: Duration) {
         // A full ring has raised its flag, so room wakes as bytes do.
         let own = &self.segments[self.rank];
         if own.heard() == self.heard {

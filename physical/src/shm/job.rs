@@ -11,7 +11,7 @@ use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{ReadView, WriteView};
 use crate::native::NOTICE_BYTES;
 use crate::native::chunk;
-use crate::transport::Label;
+use crate::transport::{Label, TransportKind};
 
 /// What an attempt to go on has brought.
 pub(super) enum Step {
@@ -79,7 +79,7 @@ impl Job {
             }
             None => &[],
         };
-        around.traffic.sent(NOTICE_BYTES + payload.len());
+        around.traffic.sent(TransportKind::Shm, NOTICE_BYTES + payload.len());
         around.mine().board().post(lane, round, &posted, payload);
         around.nudge_all();
         Ok(Job { lane, round, label, posted, input, output, stage: Stage::Arriving(0) })

@@ -1,7 +1,7 @@
 //! A transport endpoint over byte streams: frames out, frames in, matched with receives.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::inbox::{Event, Inbox, Sink};
+use super::inbox::{Event, Inbox, Room, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
 use crate::error::{Error, Result};
@@ -14,12 +14,13 @@ use crate::tickets::Tickets;
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Bytes read at once where they cannot go straight into a view; stays in the second-level cache.
-const STAGING: usize = 64 * 1024;
+const STAGING: usize = 128 * 1024;
 /// Reads from one peer before the next peer has its turn.
 const TURNS: usize = 16;
 
@@ -53,7 +54,8 @@ struct State<W> {
     links: Vec<Link>,
     tickets: Tickets,
     matcher: Matcher<Vec<u8>>,
-    staging: Vec<u8>,
+    /// In words, so that elements in it are aligned.
+    staging: Vec<u64>,
 }
 
 impl<W: Wire> StreamEndpoint<W> {
@@ -62,7 +64,7 @@ impl<W: Wire> StreamEndpoint<W> {
         let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
         let links = (0..identity.size).map(link).collect();
         let (tickets, matcher) = (Tickets::default(), Matcher::default());
-        let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING] };
+        let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
         StreamEndpoint { identity, state: RefCell::new(state) }
     }
 
@@ -77,10 +79,7 @@ impl<W: Wire> StreamEndpoint<W> {
         if self.progress() || more() {
             return self.state.borrow_mut().wire.get_up();
         }
-        let State { wire, links, .. } = &mut *self.state.borrow_mut();
-        let unsent = |peer: &usize| !links[*peer].outbox.is_empty() && !links[*peer].broken;
-        let unsent: Vec<usize> = self.peers().filter(unsent).collect();
-        wire.park(&unsent, at_most);
+        self.state.borrow_mut().wire.park(at_most);
     }
 
     /// A message that has arrived on the lane of `label` and that nobody here waits for: from whom, and of what.
@@ -180,9 +179,16 @@ impl<W: Wire> StreamEndpoint<W> {
     fn fill(&self, state: &mut State<W>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
+            let landing = state.links[peer].inbox.ticket();
             let ended = match self.read(state, peer) {
                 Ok(Read::Bytes(_)) => {
                     moved = true;
+                    // Whoever waits for this one may be about to say where the next message belongs; unannounced, it
+                    // would have to be kept aside.
+                    let done = landing.is_some() && state.links[peer].inbox.ticket() != landing;
+                    if done && !state.matcher.expects(peer) {
+                        break;
+                    }
                     continue;
                 }
                 Ok(Read::Nothing) => break,
@@ -197,34 +203,41 @@ impl<W: Wire> StreamEndpoint<W> {
 
     fn read(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
         let landing = state.links[peer].inbox.ticket();
-        let read = self.read_once(state, peer)?;
+        let State { wire, links, staging, .. } = state;
+        let read = match links[peer].inbox.room() {
+            Room::Direct(into) => {
+                let read = wire.read(peer, into)?;
+                if let Read::Bytes(bytes) = read {
+                    let event = links[peer].inbox.stored(bytes);
+                    self.handle(state, peer, event);
+                }
+                read
+            }
+            Room::Staging { skip, at_most } => {
+                let staging: &mut [u8] = bytemuck::cast_slice_mut(staging);
+                let end = staging.len().min(skip.saturating_add(at_most));
+                let read = wire.read(peer, &mut staging[skip..end])?;
+                if let Read::Bytes(bytes) = read {
+                    self.push(state, peer, skip..skip + bytes);
+                }
+                read
+            }
+        };
         if let (Some(ticket), Read::Bytes(bytes)) = (landing, read) {
             state.tickets.advance(ticket, bytes);
         }
         Ok(read)
     }
 
-    fn read_once(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
-        let State { wire, links, .. } = state;
-        if let Some(direct) = links[peer].inbox.direct() {
-            let read = wire.read(peer, direct)?;
-            if let Read::Bytes(bytes) = read {
-                let event = links[peer].inbox.stored(bytes);
-                self.handle(state, peer, event);
-            }
-            return Ok(read);
-        }
-        let mut staging = std::mem::take(&mut state.staging);
-        let read = state.wire.read(peer, &mut staging);
-        if let Ok(Read::Bytes(bytes)) = read {
-            let mut bytes = &staging[..bytes];
-            while !bytes.is_empty() && state.links[peer].ended.is_none() {
-                let event = state.links[peer].inbox.push(&mut bytes);
-                self.handle(state, peer, event);
-            }
+    /// Parses and lands what was read into the staging buffer.
+    fn push(&self, state: &mut State<W>, peer: usize, read: Range<usize>) {
+        let staging = std::mem::take(&mut state.staging);
+        let mut bytes = &bytemuck::cast_slice::<u64, u8>(&staging)[read];
+        while !bytes.is_empty() && state.links[peer].ended.is_none() {
+            let event = state.links[peer].inbox.push(&mut bytes);
+            self.handle(state, peer, event);
         }
         state.staging = staging;
-        read
     }
 
     fn handle(&self, state: &mut State<W>, peer: usize, mut event: Option<Event>) {
@@ -269,7 +282,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        self.identity.traffic.sent(HEADER_BYTES + view.bytes().len());
+        self.identity.traffic.sent(state.wire.path(to), HEADER_BYTES + view.bytes().len());
         if to == self.identity.rank {
             self.loop_back(state, ticket, label, &view);
         } else {
@@ -292,7 +305,11 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
                 let peer = self.identity.health.peers()[early.from].clone();
                 state.tickets.finish(ticket, Err(label.mismatch(theirs, peer)));
             }
-            Match::Nothing => state.matcher.keep_posted(posted),
+            Match::Nothing => {
+                let mut links = state.links.iter_mut().enumerate().filter(|(from, _)| source.accepts(*from));
+                let left = links.try_fold(posted, |posted, (_, link)| link.inbox.adopt(posted));
+                left.into_iter().for_each(|posted| state.matcher.keep_posted(posted));
+            }
         }
         ticket
     }
@@ -313,6 +330,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
 
     fn progress(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
+        state.wire.look();
         let mut moved = false;
         for peer in self.peers() {
             if state.links[peer].ended.is_none() {

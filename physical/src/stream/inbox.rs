@@ -1,6 +1,7 @@
 //! Frames on their way in from one peer: parsed from pieces of any size, landed as they come.
 
 use super::frame::{HEADER_BYTES, Header};
+use crate::landing::WIDEST;
 use crate::matching::Posted;
 use crate::transport::{Label, Ticket};
 
@@ -12,6 +13,23 @@ pub(super) enum Sink {
     Early(Vec<u8>),
     /// Nowhere: its receive was cancelled or refused it.
     Discard,
+}
+
+/// Where the next bytes from a stream should be read to.
+pub(super) enum Room<'a> {
+    /// Straight into the receive's view.
+    Direct(&'a mut [u8]),
+    /// Into a staging buffer, to be pushed: so many bytes at most, after skipping a few, so that the elements among them
+    /// are aligned as the buffer is.
+    Staging { skip: usize, at_most: usize },
+}
+
+/// Bytes read at once where a header comes next. Of a small message they hold everything, of many all; of a large one they
+/// are copied once more than the rest.
+const BETWEEN: usize = 16 * 1024;
+
+fn with_next(missing: u64) -> usize {
+    usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(BETWEEN)
 }
 
 enum State {
@@ -73,15 +91,19 @@ impl Inbox {
         }
     }
 
-    /// Where the next payload bytes may be stored without passing through a staging buffer.
-    pub(super) fn direct(&mut self) -> Option<&mut [u8]> {
+    /// Where the next bytes are wanted.
+    pub(super) fn room(&mut self) -> Room<'_> {
         match &mut self.state {
-            State::Payload { sink: Sink::Landing(posted), .. } => posted.landing.direct(),
-            _ => None,
+            State::Payload { sink: Sink::Landing(posted), missing, .. } => {
+                let (skip, at_most) = (posted.landing.odd(), with_next(*missing));
+                posted.landing.direct().map_or(Room::Staging { skip, at_most }, Room::Direct)
+            }
+            State::Payload { missing, .. } => Room::Staging { skip: 0, at_most: with_next(*missing) },
+            State::Header { filled, .. } => Room::Staging { skip: *filled % WIDEST, at_most: BETWEEN },
         }
     }
 
-    /// Accounts for bytes stored through [`Inbox::direct`].
+    /// Accounts for bytes stored in [`Room::Direct`].
     pub(super) fn stored(&mut self, bytes: usize) -> Option<Event> {
         if let State::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
             posted.landing.stored(bytes);
@@ -105,6 +127,25 @@ impl Inbox {
         match &self.state {
             State::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
             _ => None,
+        }
+    }
+
+    /// Gives a new receive the payload that is arriving unannounced, if it is the one that it waits for; otherwise hands it
+    /// back.
+    pub(super) fn adopt(&mut self, mut posted: Posted) -> Option<Posted> {
+        match &mut self.state {
+            State::Payload { label, missing, sink } if *label == posted.label => {
+                let fits =
+                    |early: &Vec<u8>| posted.landing.capacity() as u64 == early.len() as u64 + *missing;
+                let Sink::Early(early) = sink else { return Some(posted) };
+                if !fits(early) {
+                    return Some(posted);
+                }
+                posted.landing.push(early);
+                *sink = Sink::Landing(Box::new(posted));
+                None
+            }
+            _ => Some(posted),
         }
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod frame;
 mod inbox;
 mod outbox;
 
+use crate::transport::TransportKind;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ pub(crate) enum Read {
 
 /// Byte streams to all peers, one each way, and a place to sleep until one of them can go on. Never blocks but in `park`.
 pub(crate) trait Wire {
+    /// By which transport the bytes for `peer` travel.
+    fn path(&self, peer: usize) -> TransportKind;
+
+    /// Learns which streams can go on, where that has to be asked of the system. Called before a round of reads and writes.
+    fn look(&mut self) {}
+
     /// Writes a prefix of `parts`; 0 if the stream is full.
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
@@ -42,6 +49,7 @@ pub(crate) trait Wire {
     /// Ends what [`Wire::lie_down`] began; `park` does so by itself.
     fn get_up(&mut self) {}
 
-    /// Sleeps until a stream has bytes, a stream in `unsent` has room, or the bell rings.
-    fn park(&mut self, unsent: &[usize], at_most: Duration);
+    /// Sleeps until a stream has bytes, a stream that was full has room, or the bell rings. What the last round of reads and
+    /// writes has left undone ends it at once.
+    fn park(&mut self, at_most: Duration);
 }

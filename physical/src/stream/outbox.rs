@@ -77,7 +77,8 @@ impl Outbox {
     ) -> io::Result<bool> {
         let mut moved = false;
         while !self.frames.is_empty() {
-            let mut written = wire.write(peer, &self.parts())?;
+            let mut space = [IoSlice::new(&[]); 2 * BATCH];
+            let mut written = wire.write(peer, self.parts(&mut space))?;
             if written == 0 {
                 break;
             }
@@ -98,14 +99,18 @@ impl Outbox {
         Ok(moved)
     }
 
-    fn parts(&self) -> Vec<IoSlice<'_>> {
-        let mut parts = Vec::with_capacity(2 * self.frames.len().min(BATCH));
-        for frame in self.frames.iter().take(BATCH) {
+    /// What is to be written next, laid out in `space`.
+    fn parts<'s, 'a: 's>(&'a self, space: &'s mut [IoSlice<'a>; 2 * BATCH]) -> &'s [IoSlice<'a>] {
+        let pieces = self.frames.iter().take(BATCH).flat_map(|frame| {
             let header = &frame.header[frame.written.min(HEADER_BYTES)..];
-            let payload = frame.payload.after(frame.written.saturating_sub(HEADER_BYTES));
-            parts.extend([header, payload].into_iter().filter(|part| !part.is_empty()).map(IoSlice::new));
+            [header, frame.payload.after(frame.written.saturating_sub(HEADER_BYTES))]
+        });
+        let mut used = 0;
+        for (slot, piece) in space.iter_mut().zip(pieces.filter(|piece| !piece.is_empty())) {
+            *slot = IoSlice::new(piece);
+            used += 1;
         }
-        parts
+        &space[..used]
     }
 
     /// Withdraws a frame, or keeps a copy of its rest if it has begun. Releases the view either way.

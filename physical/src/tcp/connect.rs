@@ -18,6 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Most sockets between two ranks: more would only wait for each other.
+pub(crate) const MAX_SOCKETS: usize = 16;
+
 /// Where this rank accepts data connections, before it knows its peers.
 pub(crate) struct TcpDoor(TcpListener);
 
@@ -80,13 +83,13 @@ impl TcpFabric {
         TcpFabric { rank, roster, doorway, health, traffic: Arc::default(), limit }
     }
 
-    fn call(&self, peer: usize, channel: u16) -> Result<TcpStream> {
-        let data = &self.roster.cards[peer].data;
+    fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<TcpStream> {
+        let data = &self.roster.cards[peer].tcp;
         let call = || -> io::Result<TcpStream> {
             let address: SocketAddr =
                 data.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
             let mut stream = TcpStream::connect_timeout(&address, self.limit)?;
-            Call { channel, rank: self.rank }.say(&self.roster.job, &mut stream)?;
+            Call { channel, socket, rank: self.rank }.say(&self.roster.job, &mut stream)?;
             Ok(stream)
         };
         call().map_err(|cause| {
@@ -96,19 +99,30 @@ impl TcpFabric {
     }
 }
 
+impl TcpFabric {
+    /// A link to `peer`: the higher rank of the two calls.
+    fn connect(&self, peer: usize, channel: u16) -> Result<Link> {
+        let (mine, theirs) = (&self.roster.cards[self.rank], &self.roster.cards[peer]);
+        let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
+        let near = mine.kernel == theirs.kernel;
+        let stream = |socket| {
+            if peer < self.rank {
+                return self.call(peer, channel, socket);
+            }
+            self.doorway.await_call(Call { channel, socket, rank: peer }, self.limit, &self.health)
+        };
+        let streams: Result<Vec<TcpStream>> = (0..sockets).map(stream).collect();
+        Link::new(streams?, near)
+            .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
+    }
+}
+
 impl Fabric for TcpFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         let size = self.roster.cards.len();
         let mut links = Vec::with_capacity(size);
         for peer in 0..size {
-            let stream = match peer {
-                _ if peer == self.rank => None,
-                _ if peer < self.rank => Some(self.call(peer, channel)?),
-                _ => Some(self.doorway.await_call(Call { channel, rank: peer }, self.limit, &self.health)?),
-            };
-            let link = stream.map(Link::new).transpose().map_err(|cause| {
-                Error::system("set up a socket", cause, "see whether that peer is still alive")
-            })?;
+            let link = if peer == self.rank { None } else { Some(self.connect(peer, channel)?) };
             links.push(link);
         }
         let bell = Arc::new(Doorbell::new()?);
@@ -121,7 +135,7 @@ impl Fabric for TcpFabric {
             bell: Arc::clone(&bell) as Arc<dyn Bell>,
             crowded: crowded(self.roster.local(self.rank)),
         };
-        Ok(Rc::new(StreamEndpoint::new(identity, TcpWire::new(links, bell))))
+        Ok(Rc::new(StreamEndpoint::new(identity, TcpWire::new(links, bell)?)))
     }
 
     fn health(&self) -> &Arc<Health> {

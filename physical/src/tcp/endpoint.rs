@@ -1,22 +1,74 @@
-//! One rank's end of its sockets, and the place where it sleeps: `poll` on all of them and a doorbell.
+//! One rank's end of its sockets, and the place where it sleeps: one epoll for all of them and a doorbell.
 
-use super::link::Link;
+use super::link::{Link, Ready};
 use crate::doorbell::{Doorbell, timespec};
+use crate::error::{Error, Result};
 use crate::stream::{Read, Wire};
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::transport::TransportKind;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) struct TcpWire {
-    /// By rank; none to itself, none to a peer that has closed.
+/// Events taken from the system at once; those beyond are there the next time.
+const EVENTS: usize = 64;
+/// What the doorbell is called among the events; sockets are `peer << SOCKET_BITS | socket`.
+const BELL: u64 = u64::MAX;
+const SOCKET_BITS: u32 = 16;
+
+pub(crate) struct TcpWire {
+    /// By rank; none to itself, to a peer that has closed, or to one that is reached otherwise.
     links: Vec<Option<Link>>,
-    bell: Arc<Doorbell>,
+    epoll: OwnedFd,
+    events: Vec<Event>,
+    /// Watched by `epoll`, so it lives as long.
+    _bell: Arc<Doorbell>,
+    /// The bell was heard outside of a park, which it is to end.
+    rung: bool,
 }
 
 impl TcpWire {
-    pub(super) fn new(links: Vec<Option<Link>>, bell: Arc<Doorbell>) -> Self {
-        TcpWire { links, bell }
+    /// An end with these links by rank; `bell` ends its sleep.
+    pub(crate) fn new(links: Vec<Option<Link>>, bell: Arc<Doorbell>) -> Result<Self> {
+        // Edges: the system tells what has changed, and the links remember what is.
+        let watch = || -> rustix::io::Result<OwnedFd> {
+            let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+            epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+            let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+            for (peer, link) in links.iter().enumerate() {
+                for (socket, descriptor) in link.iter().flat_map(Link::descriptors).enumerate() {
+                    let name = (peer as u64) << SOCKET_BITS | socket as u64;
+                    epoll::add(&epoll, descriptor, EventData::new_u64(name), news)?;
+                }
+            }
+            Ok(epoll)
+        };
+        let epoll = watch().map_err(|cause| {
+            Error::system("watch sockets", cause, "raise the limits of open files and of epoll watches")
+        })?;
+        Ok(TcpWire { links, epoll, events: Vec::with_capacity(EVENTS), _bell: bell, rung: false })
+    }
+
+    /// Learns what has changed, waiting at most so long for the first change.
+    fn learn(&mut self, at_most: Duration) {
+        self.events.clear();
+        // An interrupted or refused wait is an early return: the caller looks for work and may come back.
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(at_most)));
+        for Event { flags, data } in self.events.drain(..) {
+            let name = data.u64();
+            if name == BELL {
+                self.rung = true;
+                continue;
+            }
+            let end = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+            let read = end || flags.contains(EventFlags::IN);
+            let write = end || flags.contains(EventFlags::OUT);
+            if let Some(Some(link)) = self.links.get_mut((name >> SOCKET_BITS) as usize) {
+                link.note((name & ((1 << SOCKET_BITS) - 1)) as usize, Ready { read, write, end });
+            }
+        }
     }
 }
 
@@ -25,6 +77,14 @@ fn closed() -> io::Error {
 }
 
 impl Wire for TcpWire {
+    fn path(&self, _peer: usize) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn look(&mut self) {
+        self.learn(Duration::ZERO);
+    }
+
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.links[peer].as_mut().ok_or_else(closed)?.write(parts)
     }
@@ -32,22 +92,17 @@ impl Wire for TcpWire {
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
         let link = self.links[peer].as_mut().ok_or_else(closed)?;
         let read = link.read(into);
-        // A socket that has ended would stay readable and end every sleep.
         if matches!(read, Ok(Read::End) | Err(_)) {
             self.links[peer] = None;
         }
         read
     }
 
-    fn park(&mut self, unsent: &[usize], at_most: Duration) {
-        let mut sources = vec![PollFd::new(&*self.bell, PollFlags::IN)];
-        for (peer, link) in self.links.iter().enumerate() {
-            let Some(link) = link else { continue };
-            let room = if unsent.contains(&peer) { PollFlags::OUT } else { PollFlags::empty() };
-            sources.push(PollFd::new(link, PollFlags::IN | room));
+    fn park(&mut self, at_most: Duration) {
+        let ready = self.rung || self.links.iter().flatten().any(Link::is_readable);
+        if !ready {
+            self.learn(at_most);
         }
-        // An interrupted or refused poll is an early return: the caller looks for work and may come back.
-        let _ = poll(&mut sources, Some(&timespec(at_most)));
-        self.bell.hush();
+        self.rung = false;
     }
 }

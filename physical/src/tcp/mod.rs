@@ -1,6 +1,7 @@
 //! Ranks as processes anywhere, connected by TCP. When you would want it: several hosts, or a host without shared memory.
 //!
-//! One connection per pair of ranks and channel, non-blocking, read and written by the thread that waits.
+//! One connection per pair of ranks and channel, non-blocking, read and written by the thread that waits. Several can be
+//! asked for ([`JoinOptions::sockets`](crate::JoinOptions::sockets)), for networks that limit the rate of each.
 
 mod connect;
 mod endpoint;
@@ -8,4 +9,4 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{TcpDoor, TcpFabric};
+pub(crate) use connect::{MAX_SOCKETS, TcpDoor, TcpFabric};

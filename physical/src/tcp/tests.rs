@@ -1,43 +1,85 @@
 //! What is particular to sockets: partial transfers, and an end that is noticed.
 
-use super::link::Link;
+use super::link::{Link, PARTS, Ready, STRIPE, prefix};
 use crate::stream::Read;
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
-fn pair() -> (Link, Link) {
+/// Two ends of a link of so many sockets.
+fn pair(sockets: usize) -> (Link, Link) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (two, _) = listener.accept().unwrap();
-    (Link::new(one).unwrap(), Link::new(two).unwrap())
+    let connect = |_| {
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    };
+    let (ones, twos) = (0..sockets).map(connect).unzip();
+    (Link::new(ones, true).unwrap(), Link::new(twos, true).unwrap())
+}
+
+/// Says what epoll would: that everything may have changed.
+fn refresh(link: &mut Link) {
+    (0..link.descriptors().count())
+        .for_each(|socket| link.note(socket, Ready { read: true, write: true, end: false }));
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
 #[test]
-fn a_full_socket_takes_nothing_and_goes_on_when_read() {
-    let (mut one, mut two) = pair();
-    let bytes = vec![7u8; 1 << 20];
-    let mut in_flight = 0;
-    loop {
-        match one.write(&[IoSlice::new(&bytes), IoSlice::new(&bytes)]).unwrap() {
-            0 => break,
-            written => in_flight += written,
+fn a_full_link_takes_nothing_and_goes_on_when_read() {
+    for sockets in [1, 2, 5] {
+        let (mut one, mut two) = pair(sockets);
+        let bytes = vec![7u8; 1 << 20];
+        let mut in_flight = 0;
+        loop {
+            match one.write(&[IoSlice::new(&bytes), IoSlice::new(&bytes)]).unwrap() {
+                0 => break,
+                written => in_flight += written,
+            }
         }
-    }
-    let mut into = vec![0; 1 << 20];
-    while in_flight > 0 {
-        if let Read::Bytes(read) = two.read(&mut into).unwrap() {
-            in_flight -= read;
+        let mut into = vec![0; 1 << 20];
+        while in_flight > 0 {
+            refresh(&mut two);
+            if let Read::Bytes(read) = two.read(&mut into).unwrap() {
+                in_flight -= read;
+            }
         }
+        refresh(&mut two);
+        assert_eq!(two.read(&mut into).unwrap(), Read::Nothing);
+        assert_eq!(one.write(&[IoSlice::new(&bytes)]).unwrap(), 0, "nobody has said that there is room");
+        refresh(&mut one);
+        assert!(one.write(&[IoSlice::new(&bytes)]).unwrap() > 0);
     }
-    assert_eq!(two.read(&mut into).unwrap(), Read::Nothing);
-    assert!(one.write(&[IoSlice::new(&bytes)]).unwrap() > 0);
+}
+
+#[test]
+fn stripes_come_together_in_order() {
+    for sockets in [1, 2, 3, 7] {
+        let (mut one, mut two) = pair(sockets);
+        let sent = pattern(5 * STRIPE + 12_345);
+        let (mut written, mut got) = (0, Vec::new());
+        let mut piece = vec![0; 100_003];
+        while got.len() < sent.len() {
+            // Odd pieces, so that stripes end in the middle of parts.
+            let (head, tail) = sent[written..].split_at((sent.len() - written).min(77_777));
+            written += one.write(&[IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)]).unwrap();
+            if let Read::Bytes(read) = two.read(&mut piece).unwrap() {
+                got.extend_from_slice(&piece[..read]);
+            }
+            refresh(&mut one);
+            refresh(&mut two);
+        }
+        assert!(got == sent, "{sockets} sockets");
+    }
 }
 
 #[test]
 fn what_was_sent_before_the_end_is_read_first() {
-    let (mut one, mut two) = pair();
+    let (mut one, mut two) = pair(1);
     one.write(&[IoSlice::new(b"last words")]).unwrap();
     drop(one);
+    two.note(0, Ready { read: true, write: true, end: true });
     let mut into = [0; 100];
     let (mut read, mut got) = (two.read(&mut into).unwrap(), Vec::new());
     while read != Read::End {
@@ -47,4 +89,17 @@ fn what_was_sent_before_the_end_is_read_first() {
         read = two.read(&mut into).unwrap();
     }
     assert_eq!(got, b"last words");
+}
+
+#[test]
+fn a_part_is_cut_where_the_stripe_ends() {
+    let (one, two) = (pattern(10), pattern(20));
+    let parts = [IoSlice::new(&one), IoSlice::new(&[]), IoSlice::new(&two)];
+    for limit in 0..40 {
+        let mut space = [IoSlice::new(&[]); PARTS];
+        let (cut, len) = prefix(&parts, limit, &mut space);
+        let whole: Vec<u8> = one.iter().chain(&two).copied().take(limit).collect();
+        assert_eq!(cut.iter().flat_map(|part| part.iter().copied()).collect::<Vec<u8>>(), whole);
+        assert_eq!(len, whole.len());
+    }
 }

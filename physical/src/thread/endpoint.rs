@@ -132,7 +132,7 @@ impl Transport for ThreadEndpoint {
         let ticket = state.tickets.open();
         let bytes = view.bytes().len();
         // Headers are counted although nothing is framed here, so that counts agree between transports.
-        self.traffic.sent(HEADER_BYTES + bytes);
+        self.traffic.sent(TransportKind::Thread, HEADER_BYTES + bytes);
         let parcel = Parcel::new(self.rank, label, view);
         state.sending.push(Sending { ticket, to, bytes, parcel: Arc::clone(&parcel) });
         self.mailboxes[to].put(parcel);
