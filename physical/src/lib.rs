@@ -4,7 +4,7 @@
 //! crate by name: the logical layer's communicator stands on it.
 //!
 //! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
-//! (its future, deadlines, failures), [`memory`] (counted buffers), then a backend: `thread`, `shm` or `tcp`, whose
+//! (its future, deadlines, failures), [`memory`] (counted buffers), then a backend: `thread`, `shm`, `tcp` or `mixed`, whose
 //! folders hold the same files: `connect` (how two ranks get their link), `link` (what lies between them), `endpoint`
 //! (one rank's end).
 //!
@@ -31,6 +31,7 @@ mod landing;
 pub mod launch;
 mod matching;
 pub mod memory;
+mod mixed;
 pub mod native;
 pub mod operation;
 mod shm;

@@ -17,43 +17,59 @@ const JOIN: Duration = Duration::from_secs(30);
 /// # Panics
 /// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made.
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
-    let worlds: Vec<Box<dyn FnOnce() -> Result<World> + Send>> = match transport {
-        TransportKind::Thread => match World::threads(ranks) {
-            Ok(worlds) => worlds.into_iter().map(|world| Box::new(move || Ok(world)) as _).collect(),
-            Err(error) => fail(error),
-        },
-        TransportKind::Shm | TransportKind::Tcp => {
-            let meeting = meeting();
-            (0..ranks).map(|rank| join(transport, rank, ranks, meeting.clone())).collect()
-        }
-    };
-    let rank = |world: Box<dyn FnOnce() -> Result<World> + Send>| match world() {
-        Ok(world) => body(world),
+    if transport != TransportKind::Thread {
+        let options = JoinOptions { transport, ..options() };
+        return spawn_as(&vec![options; ranks], body);
+    }
+    match World::threads(ranks) {
+        Ok(worlds) => run(worlds.into_iter().map(|world| move || Ok(world)).collect(), body),
         Err(error) => fail(error),
+    }
+}
+
+/// Like [`spawn`] with the mixed transport, rank r pretending to run on host `hosts[r]`.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    let on = |host: &usize| JoinOptions { host: Some(format!("host {host} of a test")), ..options() };
+    spawn_as(&hosts.iter().map(on).collect::<Vec<_>>(), body)
+}
+
+/// Like [`spawn`], rank r joining with its own options.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    let (size, meeting) = (options.len(), meeting());
+    let join = |(rank, options): (usize, &JoinOptions)| {
+        let (meeting, options) = (meeting.clone(), options.clone());
+        let (local_rank, local_size, launcher) = (rank, size, Launcher::Hexagram);
+        let secret = b"test".to_vec();
+        let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
+        move || World::join_as(&placement, &options)
     };
-    let rank = &rank;
+    run(options.iter().enumerate().map(join).collect(), body)
+}
+
+fn options() -> JoinOptions {
+    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, ..JoinOptions::default() }
+}
+
+fn run<R: Send>(
+    worlds: Vec<impl FnOnce() -> Result<World> + Send>,
+    body: impl Fn(World) -> R + Sync,
+) -> Vec<R> {
+    let body = &body;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+        let rank = |world: Result<World>| world.map_or_else(|error| fail(error), body);
+        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world()))).collect();
         // All are joined before the first panic goes on, so that the panic is the test's and not a second one.
         let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         outcomes
             .into_iter()
             .map(|outcome| outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
-    })
-}
-
-fn join(
-    transport: TransportKind,
-    rank: usize,
-    size: usize,
-    meeting: Meeting,
-) -> Box<dyn FnOnce() -> Result<World> + Send> {
-    let (local_rank, local_size, launcher) = (rank, size, Launcher::Hexagram);
-    let secret = b"test".to_vec();
-    let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
-    Box::new(move || {
-        World::join_as(&placement, &JoinOptions { transport, deadline: JOIN, ..JoinOptions::default() })
     })
 }
 

@@ -30,11 +30,14 @@ pub enum TransportKind {
     Shm,
     /// Ranks are processes anywhere, connected by TCP.
     Tcp,
+    /// Ranks are processes anywhere, each pair connected by shared memory on one host, by TCP across hosts.
+    Mixed,
 }
 
 impl TransportKind {
     /// Every transport, for matrices of tests and tables.
-    pub const ALL: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
+    pub const ALL: [TransportKind; 4] =
+        [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
 }
 
 impl fmt::Display for TransportKind {
@@ -43,6 +46,7 @@ impl fmt::Display for TransportKind {
             TransportKind::Thread => "thread",
             TransportKind::Shm => "shm",
             TransportKind::Tcp => "tcp",
+            TransportKind::Mixed => "mixed",
         })
     }
 }
@@ -52,7 +56,7 @@ impl FromStr for TransportKind {
 
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
-            Error::usage(format!("there is no transport `{name}`"), "use one of thread, shm, tcp")
+            Error::usage(format!("there is no transport `{name}`"), "use one of mixed, shm, tcp, thread")
         })
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
-use crate::bootstrap::join::{Card, Roster, Seats, arrive, attend_as_member, lead};
+use crate::bootstrap::join::{Card, Membership, Roster, Seats, arrive, attend_as_member, lead};
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
+use crate::mixed::MixedFabric;
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
@@ -81,7 +82,7 @@ fn variable(name: &str) -> Option<String> {
 impl Default for JoinOptions {
     fn default() -> Self {
         JoinOptions {
-            transport: TransportKind::Shm,
+            transport: TransportKind::Mixed,
             deadline: Duration::from_secs(60),
             vigilance: Vigilance::default(),
             interface: None,
@@ -163,9 +164,11 @@ impl World {
         let peers = roster.cards.iter().map(peer).collect();
         let health = Arc::new(Health::watching(rank, peers, options.vigilance));
         let control = Control::start(rank, seats, &health)?;
+        let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
         let fabric: Arc<dyn Fabric> = match door {
-            Door::Shm(door) => Arc::new(ShmFabric::new(rank, door, roster, health, limit)),
-            Door::Tcp(door) => Arc::new(TcpFabric::new(rank, door, roster, health, limit)),
+            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)),
+            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)),
+            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)),
         };
         let local = (placement.local_rank, placement.local_size);
         Ok(Self::assemble(rank, local, options.transport, fabric, Some(control)))
@@ -324,6 +327,7 @@ impl Arrival {
 enum Door {
     Shm(ShmDoor),
     Tcp(TcpDoor),
+    Mixed(ShmDoor, TcpDoor),
 }
 
 impl Door {
@@ -331,9 +335,10 @@ impl Door {
         match transport {
             TransportKind::Shm => ShmDoor::open().map(Door::Shm),
             TransportKind::Tcp => TcpDoor::open(interface).map(Door::Tcp),
+            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interface)?)),
             TransportKind::Thread => Err(Error::setup(
                 "the thread transport connects threads of one process, not processes",
-                "use shm or tcp, or start the ranks with World::threads",
+                "use mixed, shm or tcp, or start the ranks with World::threads",
             )),
         }
     }
@@ -343,6 +348,7 @@ impl Door {
         match self {
             Door::Shm(door) => card.shm = door.address(),
             Door::Tcp(door) => card.tcp = door.address(),
+            Door::Mixed(shm, tcp) => (card.shm, card.tcp) = (shm.address(), tcp.address()),
         }
     }
 }

@@ -17,7 +17,8 @@ use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
-use crate::transport::{Bell, TransportKind};
+use crate::health::Health;
+use crate::transport::{Bell, Traffic, TransportKind};
 use crate::world::JoinOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
@@ -133,6 +134,31 @@ impl Roster {
     /// How many ranks share a host with `rank`, itself included.
     pub(crate) fn local(&self, rank: usize) -> usize {
         self.cards.iter().filter(|card| card.machine == self.cards[rank].machine).count()
+    }
+}
+
+/// What a rank knows of its world once everyone has joined: the same for every transport between processes.
+pub(crate) struct Membership {
+    pub(crate) rank: usize,
+    pub(crate) roster: Roster,
+    pub(crate) health: Arc<Health>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// How long to wait for another rank to open the same channel.
+    pub(crate) limit: Duration,
+}
+
+impl Membership {
+    pub(crate) fn size(&self) -> usize {
+        self.roster.cards.len()
+    }
+
+    pub(crate) fn card(&self, rank: usize) -> &Card {
+        &self.roster.cards[rank]
+    }
+
+    /// What the others know this rank by.
+    pub(crate) fn mine(&self) -> &Card {
+        self.card(self.rank)
     }
 }
 

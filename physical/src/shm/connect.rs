@@ -4,18 +4,18 @@
 //! ```text
 //! caller → callee   call, whose first byte carries the caller's files
 //! callee → caller   a byte that carries the callee's files
-//! files = segment eventfd
+//! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
 
+use super::bed::Sleep;
 use super::collectives::Surroundings;
 use super::endpoint::{ShmEndpoint, ShmWire};
 use super::link::Segment;
 use super::region::{Region, Regions, WORDS, check, words};
 use crate::bootstrap::doorway::{Accept, Call, Doorway, Wait};
-use crate::bootstrap::join::Roster;
+use crate::bootstrap::join::Membership;
 use crate::bootstrap::{abstract_address, random, same_user};
 use crate::doorbell::Doorbell;
-use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
@@ -72,6 +72,17 @@ struct Files {
     waker: OwnedFd,
 }
 
+impl Files {
+    /// What came with a message: all files, or none.
+    fn from(files: Vec<OwnedFd>) -> io::Result<Option<Self>> {
+        match <[OwnedFd; FILES]>::try_from(files) {
+            Ok([segment, waker]) => Ok(Some(Files { segment, waker })),
+            Err(files) if files.is_empty() => Ok(None),
+            Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
 /// A caller, and its files once they have arrived.
 pub(crate) struct Caller {
     stream: UnixStream,
@@ -103,7 +114,9 @@ fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Resu
     let sent = retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(files));
+        if !files.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
         sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
     })?;
     if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
@@ -124,22 +137,17 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<Owned
     Ok((received.bytes, files))
 }
 
-/// A message of exactly `N` bytes that came with `F` files; `None` while nothing has come. Senders write such a message
-/// at once, and it is smaller than any socket's buffer, so that it comes whole.
-fn receive_whole<const N: usize, const F: usize>(stream: &UnixStream) -> io::Result<Option<Message<N, F>>> {
+/// A message of exactly `N` bytes and the files that came with it; `None` while nothing has come. Senders write such a
+/// message at once, and it is smaller than any socket's buffer, so that it comes whole.
+fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8; N], Vec<OwnedFd>)>> {
     let mut bytes = [0; N];
     match receive(stream, &mut bytes) {
-        Ok((got, files)) if got == N => match <[OwnedFd; F]>::try_from(files) {
-            Ok(files) => Ok(Some((bytes, files))),
-            Err(_) => Err(io::ErrorKind::InvalidData.into()),
-        },
+        Ok((got, files)) if got == N => Ok(Some((bytes, files))),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
 }
-
-type Message<const N: usize, const F: usize> = ([u8; N], [OwnedFd; F]);
 
 /// The sockets of one endpoint to its peers, over which registered memory is handed round.
 pub(super) struct Sockets {
@@ -174,112 +182,136 @@ impl Sockets {
         let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
         for (peer, stream) in streams() {
             let wait = Wait { peer, channel: self.channel, limit, health: &self.health };
-            let (words, [file]) = wait.until(stream, || receive_whole::<WORDS, 1>(stream))?;
+            let (words, files) = wait.until(stream, || receive_whole::<WORDS>(stream))?;
             check(mine, words, &self.health.peers()[peer])?;
+            let file =
+                files.into_iter().next().ok_or_else(|| failed(peer, io::ErrorKind::InvalidData.into()))?;
             theirs[peer] = Some(Region::map(&file, bytes).map_err(|cause| failed(peer, cause))?);
         }
         Ok(theirs)
     }
 }
 
+/// What the ranks of one host have given each other, in their order.
+pub(crate) struct Gathered {
+    /// This rank's place among them.
+    pub(crate) place: usize,
+    /// None of a rank that can have no shared memory.
+    pub(crate) segments: Vec<Option<Arc<Segment>>>,
+    /// Why this rank can have none.
+    pub(crate) refusal: Option<Error>,
+    /// Ends this rank's sleep where it waits for descriptors.
+    pub(crate) waker: Arc<Doorbell>,
+    streams: Vec<Option<UnixStream>>,
+}
+
 pub(crate) struct ShmFabric {
-    rank: usize,
-    roster: Roster,
+    member: Arc<Membership>,
     doorway: Doorway<ShmDoor>,
-    health: Arc<Health>,
-    traffic: Arc<Traffic>,
-    limit: Duration,
 }
 
 impl ShmFabric {
-    pub(crate) fn new(
-        rank: usize,
-        door: ShmDoor,
-        roster: Roster,
-        health: Arc<Health>,
-        limit: Duration,
-    ) -> Self {
-        let doorway = Doorway::new(door, roster.job);
-        ShmFabric { rank, roster, doorway, health, traffic: Arc::default(), limit }
+    pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Self {
+        let doorway = Doorway::new(door, member.roster.job);
+        ShmFabric { member, doorway }
+    }
+
+    fn failed(&self, peer: usize, cause: io::Error) -> Error {
+        let doing = format!("exchange shared memory with {}", self.member.health.peers()[peer]);
+        Error::system(doing, cause, "see whether that process is alive")
     }
 
     /// The peer's files, in exchange for this rank's, and the socket over which they came.
-    fn exchange(&self, peer: usize, channel: u16, mine: &[BorrowedFd<'_>]) -> Result<(Files, UnixStream)> {
-        let failed = |cause: io::Error| {
-            let doing = format!("exchange shared memory with {}", self.health.peers()[peer]);
-            Error::system(doing, cause, "see whether that process is alive")
-        };
-        let call = Call { channel, socket: 0, rank: self.rank.max(peer) };
-        if peer > self.rank {
-            let caller = self.doorway.await_call(call, self.limit, &self.health)?;
+    fn exchange(
+        &self,
+        peer: usize,
+        channel: u16,
+        mine: &[BorrowedFd<'_>],
+    ) -> Result<(Option<Files>, UnixStream)> {
+        let Membership { rank, roster, health, limit, .. } = &*self.member;
+        let failed = |cause| self.failed(peer, cause);
+        let call = Call { channel, socket: 0, rank: peer.max(*rank) };
+        if peer > *rank {
+            let caller = self.doorway.await_call(call, *limit, health)?;
             send(&caller.stream, &[0], mine).map_err(failed)?;
-            let files = <[OwnedFd; FILES]>::try_from(caller.files);
-            let [segment, waker] = files.map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
-            return Ok((Files { segment, waker }, caller.stream));
+            return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
         }
         let introduce = || {
-            let stream = UnixStream::connect_addr(&abstract_address(&self.roster.cards[peer].shm)?)?;
+            let stream = UnixStream::connect_addr(&abstract_address(&roster.cards[peer].shm)?)?;
             same_user(&stream)?;
             let mut words = Vec::new();
-            call.say(&self.roster.job, &mut words)?;
+            call.say(&roster.job, &mut words)?;
             send(&stream, &words, mine)?;
             stream.set_nonblocking(true)?;
             Ok(stream)
         };
         let stream = introduce().map_err(failed)?;
-        let wait = Wait { peer, channel, limit: self.limit, health: &self.health };
-        let (_, [segment, waker]) = wait.until(&stream, || receive_whole::<1, FILES>(&stream))?;
-        Ok((Files { segment, waker }, stream))
+        let wait = Wait { peer, channel, limit: *limit, health };
+        let (_, files) = wait.until(&stream, || receive_whole::<1>(&stream))?;
+        Ok((Files::from(files).map_err(failed)?, stream))
     }
 
-    /// All ranks' segments, and sockets to them.
-    fn gather(&self, channel: u16) -> Result<(Vec<Arc<Segment>>, Sockets)> {
-        let size = self.roster.cards.len();
+    /// Gives `ranks`, this one among them, a segment of this rank, and takes theirs.
+    pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<Gathered> {
+        let rank = self.member.rank;
         let waker = Arc::new(Doorbell::new()?);
-        let (mine, file) = Segment::create(size, Arc::clone(&waker))?;
-        let (mut segments, mut streams) = (Vec::with_capacity(size), Vec::with_capacity(size));
-        for peer in 0..size {
-            if peer == self.rank {
-                segments.push(Arc::clone(&mine));
+        let (mine, file, refusal) = match Segment::create(ranks.len(), Arc::clone(&waker)) {
+            Ok((mine, file)) => (Some(mine), Some(file), None),
+            Err(refusal) => (None, None, Some(refusal)),
+        };
+        let files: Vec<BorrowedFd<'_>> = file.iter().flat_map(|file| [file.as_fd(), waker.as_fd()]).collect();
+        let (mut segments, mut streams) = (Vec::new(), Vec::new());
+        for peer in ranks.iter().copied() {
+            if peer == rank {
+                segments.push(mine.clone());
                 streams.push(None);
                 continue;
             }
-            let (files, stream) = self.exchange(peer, channel, &[file.as_fd(), waker.as_fd()])?;
-            let waker = Arc::new(Doorbell::from(files.waker));
-            segments.push(Segment::map(&files.segment, size, waker).map_err(|cause| {
-                let doing = format!("map the shared memory of {}", self.health.peers()[peer]);
-                Error::system(doing, cause, "use the same build on all ranks, or the tcp transport")
-            })?);
+            let (files, stream) = self.exchange(peer, channel, &files)?;
+            let map = |Files { segment, waker }| {
+                Segment::map(&segment, ranks.len(), Arc::new(Doorbell::from(waker))).map_err(|cause| {
+                    let doing = format!("map the shared memory of {}", self.member.health.peers()[peer]);
+                    Error::system(doing, cause, "use the same build on all ranks, or the tcp transport")
+                })
+            };
+            segments.push(files.map(map).transpose()?);
             streams.push(Some(stream));
         }
-        Ok((segments, Sockets { channel, streams, health: Arc::clone(&self.health) }))
+        let place = ranks.iter().position(|peer| *peer == rank).unwrap_or_default();
+        Ok(Gathered { place, segments, refusal, waker, streams })
+    }
+
+    /// The endpoint of a world whose ranks have all given a segment.
+    pub(crate) fn endpoint(&self, channel: u16, gathered: Gathered) -> Result<Rc<dyn Transport>> {
+        let Membership { rank, health, traffic, .. } = &*self.member;
+        let (rank, health, traffic) = (*rank, Arc::clone(health), Arc::clone(traffic));
+        let segment = |(peer, segment): (usize, Option<Arc<Segment>>)| {
+            segment.ok_or_else(|| self.failed(peer, io::ErrorKind::OutOfMemory.into()))
+        };
+        let segments: Result<Vec<_>> = gathered.segments.into_iter().enumerate().map(segment).collect();
+        let segments = gathered.refusal.map_or(segments, Err)?;
+        let bell = Arc::clone(&segments[rank]) as Arc<dyn Bell>;
+        let identity = Identity::new(&self.member, TransportKind::Shm, bell);
+        let peers = (0..segments.len()).collect();
+        let wire = ShmWire::new(rank, segments.clone(), peers, Arc::clone(&health), Sleep::Futex);
+        let sockets = Sockets { channel, streams: gathered.streams, health: Arc::clone(&health) };
+        let crowded = identity.crowded;
+        let around = Surroundings { rank, segments, regions: Regions::new(), health, traffic, crowded };
+        Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), around, sockets)))
     }
 }
 
 impl Fabric for ShmFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let (segments, sockets) = self.gather(channel)?;
-        let identity = Identity {
-            kind: TransportKind::Shm,
-            rank: self.rank,
-            size: segments.len(),
-            health: Arc::clone(&self.health),
-            traffic: Arc::clone(&self.traffic),
-            bell: Arc::clone(&segments[self.rank]) as Arc<dyn Bell>,
-            crowded: crowded(self.roster.local(self.rank)),
-        };
-        let wire = ShmWire::new(self.rank, segments.clone(), Arc::clone(&self.health));
-        let (rank, health, traffic) = (self.rank, Arc::clone(&self.health), Arc::clone(&self.traffic));
-        let crowded = identity.crowded;
-        let around = Surroundings { rank, segments, regions: Regions::new(), health, traffic, crowded };
-        Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), around, sockets)))
+        let ranks: Vec<usize> = (0..self.member.size()).collect();
+        self.endpoint(channel, self.gather(channel, &ranks)?)
     }
 
     fn health(&self) -> &Arc<Health> {
-        &self.health
+        &self.member.health
     }
 
     fn traffic(&self) -> &Arc<Traffic> {
-        &self.traffic
+        &self.member.traffic
     }
 }

@@ -24,18 +24,34 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// The rings of one rank.
-pub(super) struct ShmWire {
+pub(crate) struct ShmWire {
+    /// This rank's place among those of its host, by which the wire knows them all.
     rank: usize,
-    /// By rank; this rank's own is the one it reads from.
+    /// By place; this rank's own is the one it reads from.
     segments: Vec<Arc<Segment>>,
+    /// Ranks in the world, by place.
+    peers: Vec<usize>,
     health: Arc<Health>,
+    sleep: Sleep,
     /// Count of the bell when this rank last looked for work.
     heard: u32,
 }
 
 impl ShmWire {
-    pub(super) fn new(rank: usize, segments: Vec<Arc<Segment>>, health: Arc<Health>) -> Self {
-        ShmWire { rank, segments, health, heard: 0 }
+    /// The end of the rank that has place `rank` among `peers`.
+    pub(crate) fn new(
+        rank: usize,
+        segments: Vec<Arc<Segment>>,
+        peers: Vec<usize>,
+        health: Arc<Health>,
+        sleep: Sleep,
+    ) -> Self {
+        ShmWire { rank, segments, peers, health, sleep, heard: 0 }
+    }
+
+    /// Whether the bell has rung since this rank last looked for work.
+    pub(crate) fn was_rung(&self) -> bool {
+        self.segments[self.rank].heard() != self.heard
     }
 }
 
@@ -54,7 +70,7 @@ impl Wire for ShmWire {
 
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
         // Asked first: what a peer wrote before it left is in the ring by now.
-        let left = self.health.has_left(peer);
+        let left = self.health.has_left(self.peers[peer]);
         let ring = self.segments[self.rank].ring_of(peer);
         let read = ring.read(into)?;
         if read == 0 {
@@ -67,14 +83,13 @@ impl Wire for ShmWire {
     }
 
     fn lie_down(&mut self) {
-        self.segments[self.rank].lie_down(Sleep::Futex);
+        self.segments[self.rank].lie_down(self.sleep);
     }
 
     fn park(&mut self, at_most: Duration) {
         // A full ring has raised its flag, so room wakes as bytes do.
-        let own = &self.segments[self.rank];
-        if own.heard() == self.heard {
-            own.sleep(self.heard, at_most);
+        if !self.was_rung() {
+            self.segments[self.rank].sleep(self.heard, at_most);
         }
         self.get_up();
     }

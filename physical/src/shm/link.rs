@@ -41,7 +41,7 @@ const BYTES: usize = 3 * APART;
 const STRIDE: usize = BYTES + CAPACITY;
 
 /// One rank's segment, mapped.
-pub(super) struct Segment {
+pub(crate) struct Segment {
     map: MmapRaw,
     ranks: usize,
     /// The rank's eventfd.

@@ -26,4 +26,7 @@ mod staged;
 mod tests;
 mod work;
 
-pub(crate) use connect::{ShmDoor, ShmFabric};
+pub(crate) use bed::Sleep;
+pub(crate) use connect::{Gathered, ShmDoor, ShmFabric};
+pub(crate) use endpoint::ShmWire;
+pub(crate) use link::Segment;

@@ -4,6 +4,8 @@ use super::frame::{HEADER_BYTES, Header};
 use super::inbox::{Event, Inbox, Room, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
+use crate::bootstrap::join::Membership;
+use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
@@ -33,6 +35,21 @@ pub(crate) struct Identity {
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) bell: Arc<dyn Bell>,
     pub(crate) crowded: bool,
+}
+
+impl Identity {
+    /// A member's, whose sleep `bell` ends.
+    pub(crate) fn new(member: &Membership, kind: TransportKind, bell: Arc<dyn Bell>) -> Self {
+        Identity {
+            kind,
+            rank: member.rank,
+            size: member.size(),
+            health: Arc::clone(&member.health),
+            traffic: Arc::clone(&member.traffic),
+            bell,
+            crowded: crowded(member.roster.local(member.rank)),
+        }
+    }
 }
 
 pub(crate) struct StreamEndpoint<W> {

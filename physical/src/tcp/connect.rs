@@ -3,9 +3,8 @@
 use super::endpoint::TcpWire;
 use super::link::Link;
 use crate::bootstrap::doorway::{Accept, Call, Doorway};
-use crate::bootstrap::join::Roster;
+use crate::bootstrap::join::Membership;
 use crate::doorbell::Doorbell;
-use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
@@ -16,7 +15,6 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Most sockets between two ranks: more would only wait for each other.
 pub(crate) const MAX_SOCKETS: usize = 16;
@@ -63,86 +61,78 @@ impl Accept for TcpDoor {
 }
 
 pub(crate) struct TcpFabric {
-    rank: usize,
-    roster: Roster,
+    member: Arc<Membership>,
     doorway: Doorway<TcpDoor>,
-    health: Arc<Health>,
-    traffic: Arc<Traffic>,
-    limit: Duration,
 }
 
 impl TcpFabric {
-    pub(crate) fn new(
-        rank: usize,
-        door: TcpDoor,
-        roster: Roster,
-        health: Arc<Health>,
-        limit: Duration,
-    ) -> Self {
-        let doorway = Doorway::new(door, roster.job);
-        TcpFabric { rank, roster, doorway, health, traffic: Arc::default(), limit }
+    pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Self {
+        let doorway = Doorway::new(door, member.roster.job);
+        TcpFabric { member, doorway }
     }
 
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<TcpStream> {
-        let data = &self.roster.cards[peer].tcp;
+        let Membership { rank, roster, health, limit, .. } = &*self.member;
+        let address = &roster.cards[peer].tcp;
         let call = || -> io::Result<TcpStream> {
             let address: SocketAddr =
-                data.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            let mut stream = TcpStream::connect_timeout(&address, self.limit)?;
-            Call { channel, socket, rank: self.rank }.say(&self.roster.job, &mut stream)?;
+                address.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            let mut stream = TcpStream::connect_timeout(&address, *limit)?;
+            Call { channel, socket, rank: *rank }.say(&roster.job, &mut stream)?;
             Ok(stream)
         };
         call().map_err(|cause| {
-            let doing = format!("connect to {} at {data}", self.health.peers()[peer]);
+            let doing = format!("connect to {} at {address}", health.peers()[peer]);
             Error::system(doing, cause, "see whether that process is alive and its host reachable")
         })
     }
-}
 
-impl TcpFabric {
     /// A link to `peer`: the higher rank of the two calls.
     fn connect(&self, peer: usize, channel: u16) -> Result<Link> {
-        let (mine, theirs) = (&self.roster.cards[self.rank], &self.roster.cards[peer]);
+        let Membership { rank, health, limit, .. } = &*self.member;
+        let (mine, theirs) = (self.member.mine(), self.member.card(peer));
         let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
         let near = mine.kernel == theirs.kernel;
         let stream = |socket| {
-            if peer < self.rank {
+            if peer < *rank {
                 return self.call(peer, channel, socket);
             }
-            self.doorway.await_call(Call { channel, socket, rank: peer }, self.limit, &self.health)
+            self.doorway.await_call(Call { channel, socket, rank: peer }, *limit, health)
         };
         let streams: Result<Vec<TcpStream>> = (0..sockets).map(stream).collect();
         Link::new(streams?, near)
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }
+
+    /// This rank's end of its sockets to `peers`; `bell` ends its sleep.
+    pub(crate) fn wire(
+        &self,
+        channel: u16,
+        peers: impl Fn(usize) -> bool,
+        bell: Arc<Doorbell>,
+    ) -> Result<TcpWire> {
+        let connect = |peer| {
+            let wanted = peer != self.member.rank && peers(peer);
+            wanted.then(|| self.connect(peer, channel)).transpose()
+        };
+        let links: Result<Vec<Option<Link>>> = (0..self.member.size()).map(connect).collect();
+        TcpWire::new(links?, bell)
+    }
 }
 
 impl Fabric for TcpFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let size = self.roster.cards.len();
-        let mut links = Vec::with_capacity(size);
-        for peer in 0..size {
-            let link = if peer == self.rank { None } else { Some(self.connect(peer, channel)?) };
-            links.push(link);
-        }
         let bell = Arc::new(Doorbell::new()?);
-        let identity = Identity {
-            kind: TransportKind::Tcp,
-            rank: self.rank,
-            size,
-            health: Arc::clone(&self.health),
-            traffic: Arc::clone(&self.traffic),
-            bell: Arc::clone(&bell) as Arc<dyn Bell>,
-            crowded: crowded(self.roster.local(self.rank)),
-        };
-        Ok(Rc::new(StreamEndpoint::new(identity, TcpWire::new(links, bell)?)))
+        let wire = self.wire(channel, |_| true, Arc::clone(&bell))?;
+        let identity = Identity::new(&self.member, TransportKind::Tcp, bell as Arc<dyn Bell>);
+        Ok(Rc::new(StreamEndpoint::new(identity, wire)))
     }
 
     fn health(&self) -> &Arc<Health> {
-        &self.health
+        &self.member.health
     }
 
     fn traffic(&self) -> &Arc<Traffic> {
-        &self.traffic
+        &self.member.traffic
     }
 }

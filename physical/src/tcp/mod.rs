@@ -10,3 +10,4 @@ mod link;
 mod tests;
 
 pub(crate) use connect::{MAX_SOCKETS, TcpDoor, TcpFabric};
+pub(crate) use endpoint::TcpWire;

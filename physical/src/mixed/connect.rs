@@ -1,0 +1,92 @@
+//! Connects processes on any number of hosts, pair by pair.
+//!
+//! The ranks of one host exchange shared memory first, as in `shm`. One that can have none says so by sending none, to
+//! every rank of the host; both sides of such a pair thereby know that TCP is to carry what goes between them. All
+//! remaining pairs then connect as in `tcp`.
+
+use super::endpoint::MixedWire;
+use super::link::{Link, links};
+use crate::bootstrap::join::Membership;
+use crate::doorbell::Doorbell;
+use crate::error::Result;
+use crate::health::Health;
+use crate::shm::{Gathered, Segment, ShmDoor, ShmFabric, ShmWire, Sleep};
+use crate::stream::endpoint::{Identity, StreamEndpoint};
+use crate::tcp::{TcpDoor, TcpFabric};
+use crate::transport::{Bell, Traffic, Transport, TransportKind};
+use crate::world::Fabric;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(crate) struct MixedFabric {
+    member: Arc<Membership>,
+    shm: ShmFabric,
+    tcp: TcpFabric,
+    /// The ranks of this host, this one among them.
+    locals: Vec<usize>,
+}
+
+impl MixedFabric {
+    pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Self {
+        let local = |rank: &usize| member.card(*rank).machine == member.mine().machine;
+        let locals = (0..member.size()).filter(local).collect();
+        let (shm, tcp) = (ShmFabric::new(shm, Arc::clone(&member)), TcpFabric::new(tcp, Arc::clone(&member)));
+        MixedFabric { member, shm, tcp, locals }
+    }
+
+    /// Tells why memory is not shared that should be.
+    fn warn(&self, gathered: &Gathered) {
+        if let Some(refusal) = &gathered.refusal {
+            tracing::warn!("tcp instead of shared memory to all ranks of this host: {refusal}");
+            return;
+        }
+        let without = self.locals.iter().zip(&gathered.segments).filter(|(_, segment)| segment.is_none());
+        for (rank, _) in without {
+            let peer = &self.member.health.peers()[*rank];
+            tracing::warn!("tcp instead of shared memory to {peer}, which can have none: see what it says");
+        }
+    }
+
+    /// An endpoint without any shared memory.
+    fn remote(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        let bell = Arc::new(Doorbell::new()?);
+        let wire = self.tcp.wire(channel, |_| true, Arc::clone(&bell))?;
+        Ok(Rc::new(StreamEndpoint::new(self.identity(bell), wire)))
+    }
+
+    fn identity(&self, bell: Arc<Doorbell>) -> Identity {
+        Identity::new(&self.member, TransportKind::Mixed, bell as Arc<dyn Bell>)
+    }
+}
+
+impl Fabric for MixedFabric {
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        if self.locals.len() == 1 && self.member.size() > 1 {
+            return self.remote(channel);
+        }
+        let gathered = self.shm.gather(channel, &self.locals)?;
+        self.warn(&gathered);
+        let shared = gathered.segments.iter().filter(|segment| segment.is_some()).count();
+        if shared == self.member.size() {
+            return self.shm.endpoint(channel, gathered);
+        }
+        let Some(mine) = gathered.segments[gathered.place].clone() else { return self.remote(channel) };
+        let links = links(self.member.size(), &self.locals, |place| gathered.segments[place].is_some());
+        let waker = gathered.waker;
+        let wire = self.tcp.wire(channel, |peer| links[peer] == Link::Sockets, Arc::clone(&waker))?;
+        // A place without memory is never looked at; its sockets are.
+        let filled = |segment: Option<Arc<Segment>>| segment.unwrap_or_else(|| Arc::clone(&mine));
+        let segments = gathered.segments.into_iter().map(filled).collect();
+        let health = Arc::clone(&self.member.health);
+        let memory = ShmWire::new(gathered.place, segments, self.locals.clone(), health, Sleep::Descriptor);
+        Ok(Rc::new(StreamEndpoint::new(self.identity(waker), MixedWire::new(memory, wire, links))))
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.member.health
+    }
+
+    fn traffic(&self) -> &Arc<Traffic> {
+        &self.member.traffic
+    }
+}
