@@ -1,129 +1,18 @@
 //! `hexagram run` with real processes: shell one-liners as ranks, every wait on an event, with a deadline.
-//!
-//! A pipe reaches its end only when nobody holds it any more. Ranks that write to the launcher's own stdout
-//! (`--no-prefix`) and outlive it would keep it open, so that its end proves that no process is left behind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod harness;
+
+use harness::{DEADLINE, Launcher, by_rank, folder, hexagram, lines, rest, run, shell, wrapped};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io;
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
-
-/// No test comes near it unless something hangs.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// A launcher, killed (and its ranks with it) when the test is over.
-struct Launcher {
-    process: Child,
-    stdout: Receiver<Vec<u8>>,
-    stderr: Receiver<Vec<u8>>,
-}
-
-/// How a launcher ended, and the rest of what it wrote.
-struct Ended {
-    code: Option<i32>,
-    stdout: Vec<String>,
-    stderr: Vec<String>,
-}
-
-fn hexagram(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hexagram"));
-    command.arg("run").args(arguments).env_remove("RAYON_NUM_THREADS");
-    command
-}
-
-/// `hexagram run` with `options`, each rank running `script`.
-fn shell(options: &[&str], script: &str) -> Command {
-    let mut command = hexagram(options);
-    command.args(["--", "sh", "-c", script]);
-    command
-}
-
-/// A shell `script` that runs the program as `$0`.
-fn wrapped(script: &str) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_hexagram")]);
-    command
-}
-
-impl Launcher {
-    fn start(mut command: Command) -> Self {
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = lines(process.stdout.take().unwrap());
-        let stderr = lines(process.stderr.take().unwrap());
-        Launcher { process, stdout, stderr }
-    }
-
-    /// The next line on stdout.
-    fn line(&self) -> String {
-        text(self.stdout.recv_timeout(DEADLINE).expect("a line before the deadline"))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
-    }
-
-    /// Waits until both streams are closed by everyone who held them.
-    fn finish(mut self) -> Ended {
-        let stdout = rest(&self.stdout);
-        let stderr = rest(&self.stderr);
-        Ended { code: self.process.wait().unwrap().code(), stdout, stderr }
-    }
-}
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, lines) = channel();
-    thread::spawn(move || {
-        BufReader::new(from).split(b'\n').map_while(Result::ok).try_for_each(|line| sender.send(line))
-    });
-    lines
-}
-
-/// All lines until the end, for which this waits.
-fn rest(lines: &Receiver<Vec<u8>>) -> Vec<String> {
-    let deadline = Instant::now() + DEADLINE;
-    let mut rest = Vec::new();
-    loop {
-        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => rest.push(text(line)),
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return rest,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                panic!("still open at the deadline, after {rest:?}")
-            }
-        }
-    }
-}
-
-fn text(line: Vec<u8>) -> String {
-    String::from_utf8(line).unwrap()
-}
-
-fn run(command: Command) -> Ended {
-    Launcher::start(command).finish()
-}
-
-/// What each rank printed, by rank.
-fn by_rank(stdout: &[String]) -> BTreeMap<usize, Vec<&str>> {
-    let mut ranks = BTreeMap::<usize, Vec<&str>>::new();
-    for line in stdout {
-        let (rank, text) = line.strip_prefix('[').unwrap().split_once("] ").unwrap();
-        ranks.entry(rank.parse().unwrap()).or_default().push(text);
-    }
-    ranks
-}
+use std::time::Instant;
 
 // What ranks are told.
 
@@ -285,6 +174,74 @@ fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
     let daemon = ended.stdout[0].strip_prefix("[0] ").unwrap().parse().unwrap();
     kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL)
         .expect("it is no part of the job, and runs on");
+}
+
+// Where output goes.
+
+#[test]
+fn stdout_of_chosen_ranks_is_printed_and_stderr_of_all() {
+    let script = "echo out; echo err >&2; test $HEXAGRAM_RANK != 1 || exit 3";
+    let ended = run(shell(&["-n", "5", "--show", "0,2-3"], script));
+    assert_eq!(ended.code, Some(3));
+    assert!(by_rank(&ended.stdout).keys().eq(&[0, 2, 3]), "{:?}", ended.stdout);
+    for rank in 0..5 {
+        assert!(ended.stderr.contains(&format!("[{rank}] err")), "{:?}", ended.stderr);
+    }
+    assert!(ended.stderr.last().unwrap().contains("rank 1 (pid"), "{:?}", ended.stderr);
+}
+
+#[test]
+fn whole_outputs_are_kept_in_files_of_their_own() {
+    let folder = folder("logs").join("deeper");
+    let logs = folder.to_str().unwrap();
+    let script = "echo out $HEXAGRAM_RANK; seq 20000 >&2; printf 'no end'";
+    let ended = run(shell(&["-n", "2", "--show", "1", "--log-dir", logs], script));
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    assert_eq!(ended.stdout, ["[1] out 1", "[1] no end"]);
+    let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    for rank in 0..2 {
+        let read = |stream: &str| fs::read_to_string(folder.join(format!("rank-{rank}.{stream}"))).unwrap();
+        assert_eq!(read("out"), format!("out {rank}\nno end"));
+        assert_eq!(read("err"), numbers);
+    }
+}
+
+#[test]
+fn files_of_another_job_are_never_overwritten() {
+    let folder = folder("kept");
+    let logs = folder.to_str().unwrap();
+    fs::write(folder.join("rank-1.err"), "precious").unwrap();
+    let mut command = shell(&["-n", "3", "--log-dir", logs], "touch $PLACE/started");
+    command.env("PLACE", &folder);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr[0].contains("rank-1.err") && ended.stderr[0].contains("folder of its own"));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing was started, and nothing left");
+    assert_eq!(fs::read_to_string(folder.join("rank-1.err")).unwrap(), "precious");
+}
+
+#[test]
+fn a_job_that_cannot_start_leaves_no_files() {
+    let folder = folder("unstarted");
+    let ended = run(hexagram(&["-n", "2", "--log-dir", folder.to_str().unwrap(), "--", "no-such-program"]));
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_disk_is_said_once_and_ends_nothing() {
+    let folder = folder("full");
+    // A limit on the size of files stands for the disk.
+    let script = "trap '' XFSZ; ulimit -f 4; exec \"$0\" run -n 1 --log-dir $PLACE -- seq 5000";
+    let mut command = wrapped(script);
+    command.env("PLACE", &folder);
+    let ended = run(command);
+    assert_eq!((ended.code, ended.stdout.len()), (Some(0), 5000));
+    assert!(
+        ended.stderr.len() == 1 && ended.stderr[0].contains("rank-0.out: File too large"),
+        "{:?}",
+        ended.stderr
+    );
 }
 
 // How a job ends.

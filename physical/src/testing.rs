@@ -5,6 +5,7 @@
 
 use crate::bootstrap::{Launcher, Meeting, Placement, random};
 use crate::error::Result;
+use crate::launch::side_by_side;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use std::time::Duration;
@@ -60,16 +61,9 @@ fn run<R: Send>(
     worlds: Vec<impl FnOnce() -> Result<World> + Send>,
     body: impl Fn(World) -> R + Sync,
 ) -> Vec<R> {
-    let body = &body;
-    std::thread::scope(|scope| {
-        let rank = |world: Result<World>| world.map_or_else(|error| fail(error), body);
-        let threads: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world()))).collect();
-        // All are joined before the first panic goes on, so that the panic is the test's and not a second one.
-        let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        outcomes
-            .into_iter()
-            .map(|outcome| outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+    side_by_side(worlds, |world| match world() {
+        Ok(world) => body(world),
+        Err(error) => fail(error),
     })
 }
 

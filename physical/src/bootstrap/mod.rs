@@ -19,8 +19,8 @@ mod variables;
 pub(crate) use handshake::random;
 pub use meeting::{Inherited, Meeting};
 pub(crate) use meeting::{Listener, Stream, abstract_address, same_user};
-pub(crate) use variables::of_other_launchers;
 pub use variables::{Launcher, Placement};
+pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, read_secret};
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `HEXAGRAM_RANK`, `HEXAGRAM_SIZE` | this rank, and how many there are |
 //! | `HEXAGRAM_LOCAL_RANK`, `HEXAGRAM_LOCAL_SIZE` | the same among the ranks of this machine |
-//! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT` |
+//! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT`, or as given if there are several machines |
 //! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptor of the socket that listens there |
 //! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
@@ -35,10 +35,11 @@ pub(super) fn describe(
     }
     command.envs(job.environment.iter().map(|(name, value)| (name, value)));
 
-    let (number, size) = (rank.to_string(), job.ranks.to_string());
-    command.env("HEXAGRAM_RANK", &number).env("HEXAGRAM_LOCAL_RANK", &number);
-    command.env("HEXAGRAM_SIZE", &size).env("HEXAGRAM_LOCAL_SIZE", &size);
-    command.env("HEXAGRAM_ADDR", invitation.address.to_string());
+    let local_rank = rank - job.numbers().start;
+    command.env("HEXAGRAM_RANK", rank.to_string()).env("HEXAGRAM_SIZE", job.size().to_string());
+    command.env("HEXAGRAM_LOCAL_RANK", local_rank.to_string());
+    command.env("HEXAGRAM_LOCAL_SIZE", job.ranks.to_string());
+    command.env("HEXAGRAM_ADDR", &invitation.address);
     command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", invitation.secret.as_raw_fd()));
     command.env_remove("HEXAGRAM_LISTEN_FD");
 

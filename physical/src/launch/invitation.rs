@@ -4,6 +4,8 @@
 //! using it, two jobs never collide, and a launcher that is killed leaves no file behind. A wrapper script around the
 //! program must therefore leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
+use super::Job;
+use crate::bootstrap::read_secret;
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::rand::GetRandomFlags;
@@ -17,31 +19,38 @@ use std::sync::Arc;
 /// Where the ranks meet. Each is given what it needs of it by [`super::environment`].
 pub(super) struct Invitation {
     /// Where rank 0 listens.
-    pub(super) address: SocketAddr,
-    /// The socket, until rank 0 takes it: nobody else may keep it open, or a dead rank 0 would still seem to listen.
+    pub(super) address: String,
+    /// The socket, on the machine of rank 0 and until that takes it: nobody else may keep it open, or a dead rank 0 would still seem to listen.
     pub(super) listener: Option<OwnedFd>,
-    /// The secret, 64 hexadecimal digits in a file of memory.
+    /// The secret, in a file of memory.
     pub(super) secret: Arc<OwnedFd>,
 }
 
 impl Invitation {
-    /// Opens a socket on a free port of 127.0.0.1 for `ranks` callers and draws a fresh secret.
+    /// Opens what the ranks of `job` need: on one machine a free port of 127.0.0.1 and a fresh secret, else what the job
+    /// gives.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the system lets this process have neither socket nor memory.
-    pub(super) fn open(ranks: usize) -> Result<Self> {
-        let (listener, address) = listen(ranks).map_err(|cause| {
+    /// [`Error::System`] if the system lets this process have neither socket nor memory, or the secret cannot be read.
+    pub(super) fn open(job: &Job) -> Result<Self> {
+        let in_memory = |secret: &[u8]| {
+            let remedy = "see whether memory and memfd_create are allowed";
+            let kept = keep(secret)
+                .map_err(|cause| Error::system("put the job's secret into memory", cause, remedy))?;
+            Ok::<_, Error>(Arc::new(kept))
+        };
+        if let Some(node) = &job.node {
+            let secret = in_memory(&read_secret(&node.secret.to_string_lossy())?)?;
+            return Ok(Invitation { address: node.address.clone(), listener: node.listen()?, secret });
+        }
+        let (listener, address) = listen(job.ranks).map_err(|cause| {
             Error::system("listen on 127.0.0.1", cause, "see whether this machine's loopback interface is up")
         })?;
-        let secret = secret().map_err(|cause| {
-            Error::system(
-                "put the job's secret into memory",
-                cause,
-                "see whether memory and memfd_create are allowed",
-            )
-        })?;
-        Ok(Invitation { address, listener: Some(listener.into()), secret: Arc::new(secret) })
+        let fresh = draw()
+            .map_err(|cause| Error::system("draw a secret", cause, "see whether getrandom is allowed"))?;
+        let secret = in_memory(fresh.as_bytes())?;
+        Ok(Invitation { address: address.to_string(), listener: Some(listener.into()), secret })
     }
 }
 
@@ -53,8 +62,8 @@ fn listen(ranks: usize) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// A file of memory that nobody can alter. Through `/proc/self/fd` each rank reads it from its start.
-fn secret() -> io::Result<OwnedFd> {
+/// A fresh secret, 64 hexadecimal digits.
+fn draw() -> io::Result<String> {
     let mut bytes = [0; 32];
     // The system gives up to 256 random bytes whole, never a part.
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -63,10 +72,15 @@ fn secret() -> io::Result<OwnedFd> {
         // Writing to a string cannot fail.
         let _ = write!(digits, "{byte:02x}");
     }
+    Ok(digits)
+}
+
+/// A file of memory that nobody can alter. Through `/proc/self/fd` each rank reads it from its start.
+fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
     let memory =
         rustix::fs::memfd_create("hexagram-secret", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(memory);
-    file.write_all(digits.as_bytes())?;
+    file.write_all(secret)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::fcntl_add_seals(
         &file,

@@ -1,14 +1,17 @@
 //! Starts the ranks of one job as processes on this machine and ends them together: what `hexagram run` does.
 //!
-//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines use `mpirun`,
-//! `srun` or `torchrun`, whose variables hexagram reads as well.
+//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines run one on each,
+//! as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
 //! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
-//! `output` its lines, `supervise` the rule by which one failure ends all, `outcome` what is said about it; `own` is for
+//! `output` its lines, `logs` its files, `filter` whose lines are printed, `node` what differs with several machines, `supervise` the rule by which one failure ends all, `outcome` what is said about it; `own` is for
 //! programs that start their own ranks.
 
 mod environment;
+mod filter;
 mod invitation;
+mod logs;
+mod node;
 mod outcome;
 mod output;
 mod own;
@@ -16,7 +19,10 @@ mod rank;
 mod signals;
 mod supervise;
 
+pub use filter::Ranks;
+pub use node::Node;
 pub use outcome::{FirstFailure, Outcome};
+pub(crate) use own::side_by_side;
 pub use own::{as_rank, as_threads};
 
 use crate::error::{Error, Result};
@@ -45,8 +51,10 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// How many ranks, from 1 to [`MAX_RANKS`].
+    /// How many ranks on this machine, from 1 to [`MAX_RANKS`].
     pub ranks: usize,
+    /// This machine's part, if there are several.
+    pub node: Option<Node>,
     /// What each rank runs: a path, or a name that is looked up in `PATH`.
     pub program: PathBuf,
     /// Its arguments, the same for every rank.
@@ -55,6 +63,11 @@ pub struct Job {
     pub environment: Vec<(OsString, OsString)>,
     /// Where the ranks' output goes.
     pub output: Output,
+    /// Whose stdout is printed; everyone's if `None`. What ranks write to stderr is always printed.
+    pub show: Option<Ranks>,
+    /// A folder for files with the whole output, `rank-3.out` and `rank-3.err`. Files that are there already are an
+    /// error: nothing is overwritten.
+    pub logs: Option<PathBuf>,
     /// From SIGTERM to SIGKILL, when the job is interrupted or a rank has failed.
     pub grace: Duration,
 }
@@ -76,10 +89,13 @@ impl Job {
     pub fn new(ranks: usize, program: impl Into<PathBuf>) -> Self {
         Job {
             ranks,
+            node: None,
             program: program.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
             output: Output::default(),
+            show: None,
+            logs: None,
             grace: DEFAULT_GRACE,
         }
     }
@@ -95,15 +111,10 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for a number of ranks out of range, [`Error::System`] if a rank cannot be started (those
-    /// already started are killed) or does not die. A rank that fails is no error, but an [`Outcome`].
+    /// [`Error::Usage`] for numbers out of range, [`Error::System`] if a rank cannot be started (those already started
+    /// are killed) or does not die, or a log cannot be made. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
-        if !(1..=MAX_RANKS).contains(&self.ranks) {
-            return Err(Error::usage(
-                format!("a job of {} ranks cannot be started", self.ranks),
-                format!("ask for 1 to {MAX_RANKS} ranks"),
-            ));
-        }
+        self.check()?;
         // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {
             let launcher = thread::Builder::new().name("hexagram-launch".into());

@@ -1,5 +1,6 @@
 //! The ranks' output, line by line, each with its rank before it. Open this file if output is lost, late or mixed.
 
+use super::logs::Log;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ impl Console {
     /// dropped nobody waits for that any more: what the rank wrote is in the pipe by then, and whoever else holds the
     /// pipe is no part of the job.
     ///
+    /// The `logs` keep all of it; what goes to stdout is printed only if that `is_shown`.
+    ///
     /// # Errors
     ///
     /// What the system says if it cannot watch a pipe.
@@ -34,10 +37,17 @@ impl Console {
         rank: usize,
         output: (OwnedFd, OwnedFd),
         gone: watch::Receiver<()>,
+        logs: Option<(Log, Log)>,
+        is_shown: bool,
     ) -> io::Result<()> {
-        let stdout = Forward::new(rank, output.0, &self.turn, gone.clone())?;
-        let stderr = Forward::new(rank, output.1, &self.turn, gone)?;
-        self.forwarding.spawn(stdout.run(tokio::io::stdout()));
+        let (out, err) = logs.unzip();
+        let stdout = Forward::new(rank, output.0, &self.turn, gone.clone(), out)?;
+        let stderr = Forward::new(rank, output.1, &self.turn, gone, err)?;
+        if is_shown {
+            self.forwarding.spawn(stdout.run(tokio::io::stdout()));
+        } else {
+            self.forwarding.spawn(stdout.run(tokio::io::sink()));
+        }
         self.forwarding.spawn(stderr.run(tokio::io::stderr()));
         Ok(())
     }
@@ -54,12 +64,19 @@ struct Forward {
     lines: Lines,
     turn: Arc<Mutex<()>>,
     gone: watch::Receiver<()>,
+    log: Option<Log>,
 }
 
 impl Forward {
-    fn new(rank: usize, from: OwnedFd, turn: &Arc<Mutex<()>>, gone: watch::Receiver<()>) -> io::Result<Self> {
+    fn new(
+        rank: usize,
+        from: OwnedFd,
+        turn: &Arc<Mutex<()>>,
+        gone: watch::Receiver<()>,
+        log: Option<Log>,
+    ) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from)?;
-        Ok(Forward { from, lines: Lines::of(rank), turn: Arc::clone(turn), gone })
+        Ok(Forward { from, lines: Lines::of(rank), turn: Arc::clone(turn), gone, log })
     }
 
     async fn run(mut self, mut to: impl AsyncWrite + Unpin) {
@@ -72,18 +89,24 @@ impl Forward {
             if read == 0 {
                 break;
             }
-            let lines = self.lines.push(&buffer[..read]);
-            self.write(&mut to, &lines).await;
+            self.pass_on(&buffer[..read], &mut to).await;
         }
         let mut left = rustix::io::ioctl_fionread(&self.from).unwrap_or(0);
         while left > 0 {
             let read = self.from.read(&mut buffer).await.unwrap_or(0);
             left = if read == 0 { 0 } else { left.saturating_sub(read as u64) };
-            let lines = self.lines.push(&buffer[..read]);
-            self.write(&mut to, &lines).await;
+            self.pass_on(&buffer[..read], &mut to).await;
         }
         let last = self.lines.finish();
         self.write(&mut to, &last).await;
+    }
+
+    async fn pass_on(&mut self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) {
+        if let Some(log) = &mut self.log {
+            log.keep(bytes);
+        }
+        let lines = self.lines.push(bytes);
+        self.write(to, &lines).await;
     }
 
     /// Writes whole lines. A reader that has gone away does not end a training: its lines are dropped.

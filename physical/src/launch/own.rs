@@ -40,12 +40,16 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
 /// # Panics
 /// If a rank does; the others are told before.
 pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Result<Vec<R>> {
-    let worlds = World::threads(ranks)?;
-    let rank = &rank;
-    Ok(std::thread::scope(|scope| {
-        let running: Vec<_> = worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
-        // All are joined before the first panic goes on.
+    Ok(side_by_side(World::threads(ranks)?, rank))
+}
+
+/// Runs `body` on each of `things`, all at once, each on a thread of its own; returns what came of them, in order.
+pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let body = &body;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = things.into_iter().map(|thing| scope.spawn(move || body(thing))).collect();
+        // All are joined before the first panic goes on, so that no second one hides it.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         ended.into_iter().map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked))).collect()
-    }))
+    })
 }

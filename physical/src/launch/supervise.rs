@@ -7,6 +7,7 @@
 
 use super::Job;
 use super::invitation::Invitation;
+use super::logs::Log;
 use super::outcome::{Failure, Outcome, first_failure};
 use super::output::Console;
 use super::rank::Rank;
@@ -66,7 +67,13 @@ struct Running {
 
 impl Supervisor {
     fn start(job: &Job) -> Result<Self> {
-        let mut invitation = Invitation::open(job.ranks)?;
+        let mut invitation = Invitation::open(job)?;
+        let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut invitation, Vec::new()) };
+        let logs = Log::create_all(folder, job.numbers())?;
+        Self::start_ranks(job, &mut invitation, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
+    }
+
+    fn start_ranks(job: &Job, invitation: &mut Invitation, logs: Vec<(Log, Log)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
             running: BTreeMap::new(),
@@ -77,16 +84,24 @@ impl Supervisor {
             failures: Vec::new(),
             interrupted: None,
         };
-        for number in 0..job.ranks {
-            let rank = Rank::start(number, job, &mut invitation)?;
-            supervisor.adopt(number, rank).map_err(|cause| {
+        let mut logs = logs.into_iter();
+        for number in job.numbers() {
+            let rank = Rank::start(number, job, invitation)?;
+            let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
+            supervisor.adopt(number, rank, logs.next(), is_shown).map_err(|cause| {
                 Error::system(format!("watch rank {number}"), cause, "allow more open files (ulimit -n)")
             })?;
         }
         Ok(supervisor)
     }
 
-    fn adopt(&mut self, number: usize, mut rank: Rank) -> io::Result<()> {
+    fn adopt(
+        &mut self,
+        number: usize,
+        mut rank: Rank,
+        logs: Option<(Log, Log)>,
+        is_shown: bool,
+    ) -> io::Result<()> {
         let ended = rank.ended()?;
         self.ends.spawn(async move {
             ended.await;
@@ -94,7 +109,7 @@ impl Supervisor {
         });
         let (gone, is_gone) = watch::channel(());
         if let Some(output) = rank.take_output() {
-            self.console.follow(number, output, is_gone)?;
+            self.console.follow(number, output, is_gone, logs, is_shown)?;
         }
         self.running.insert(number, Running { rank, _gone: gone });
         Ok(())

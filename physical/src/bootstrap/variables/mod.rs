@@ -14,8 +14,9 @@ mod tests;
 
 use super::meeting::Meeting;
 use crate::error::{Error, Result};
+pub(crate) use place::host_and_port;
 use set::Set;
-pub(crate) use set::of_other_launchers;
+pub(crate) use set::{MAX_SIZE, of_other_launchers};
 use slurm::Step;
 use std::fmt;
 use std::fs;
@@ -122,7 +123,8 @@ fn local_name(job: &str) -> Meeting {
     Meeting::Local(format!("hexagram-{user}-{job}"))
 }
 
-fn read_secret(path: &str) -> Result<Vec<u8>> {
+/// Reads the file that `HEXAGRAM_SECRET_FILE` names.
+pub(crate) fn read_secret(path: &str) -> Result<Vec<u8>> {
     let secret = fs::read(path).map_err(|cause| {
         let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
         Error::system(doing, cause, "give the path of a file that this user can read")

@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Meeting> {
     let Set { launcher, rank, size, .. } = *set;
     if let Some(address) = get("HEXAGRAM_ADDR") {
-        let (host, port) = host_and_port(&address)?;
+        let (host, port) = host_and_port("HEXAGRAM_ADDR", &address)?;
         let descriptor = number("HEXAGRAM_LISTEN_FD", get)?.map(i32::try_from);
         return match descriptor {
             Some(Ok(descriptor)) if launcher == Launcher::Hexagram && rank == 0 => {
@@ -98,13 +98,14 @@ fn missing(present: &str, absent: &str) -> Error {
     )
 }
 
-fn host_and_port(address: &str) -> Result<(String, u16)> {
+/// Takes the address in `name` apart.
+pub(crate) fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {
-            Ok((host.to_owned(), parse_port("HEXAGRAM_ADDR", port)?))
+            Ok((host.to_owned(), parse_port(name, port)?))
         }
         _ => Err(Error::setup(
-            format!("HEXAGRAM_ADDR={address} is not an address"),
+            format!("{name}={address} is not an address"),
             "write it as host:port, for example 10.0.0.1:29400 or [::1]:29400",
         )),
     }

@@ -4,7 +4,7 @@ use super::{Launcher, Lookup};
 use crate::error::{Error, Result};
 
 /// Most ranks of one job.
-const MAX_SIZE: usize = 1 << 16;
+pub(crate) const MAX_SIZE: usize = 1 << 16;
 
 /// Names of the variables in which a launcher says rank, size, local rank and local size, in the order in which they are
 /// tried. Slurm, which has several names for each, comes last and is read by [`slurm`](super::slurm).

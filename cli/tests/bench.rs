@@ -1,0 +1,161 @@
+//! `hexagram bench` with real processes, under every launcher that is here.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use harness::{Ended, by_rank, folder, hexagram, program, run};
+use serde_json::Value;
+use std::fs;
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+
+const OPERATIONS: [&str; 6] =
+    ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"];
+
+/// The words of each row.
+fn rows(stdout: &[String]) -> Vec<Vec<&str>> {
+    let rows = stdout.iter().filter(|line| !line.contains('#'));
+    rows.map(|line| line.split_whitespace().collect()).collect()
+}
+
+fn well(ended: &Ended) {
+    assert_eq!((ended.code, ended.stderr.as_slice()), (Some(0), [].as_slice()), "{:?}", ended.stdout);
+}
+
+#[test]
+fn every_operation_over_every_transport_is_right() {
+    for operation in OPERATIONS {
+        for transport in ["thread", "shm", "tcp"] {
+            let mut command = program(&["bench", operation, "--transport", transport, "--ranks", "3"]);
+            command.args(["-b", "16", "-e", "300K", "-f", "50", "--iters", "2", "--warmup", "1"]);
+            let ended = run(command);
+            well(&ended);
+            let rows = rows(&ended.stdout);
+            let sizes: Vec<_> = rows.iter().map(|row| (row[0], *row.last().unwrap())).collect();
+            // Down to what three ranks divide, where they do.
+            let whole = ["all_reduce", "broadcast", "send_recv"].contains(&operation);
+            let expected = if whole { ["16", "800", "40000"] } else { ["12", "792", "39996"] };
+            assert_eq!(sizes, expected.map(|size| (size, "0")), "{operation} over {transport}");
+        }
+    }
+}
+
+#[test]
+fn every_type_and_reduction_is_right() {
+    let folder = folder("types");
+    for dtype in ["u8", "i32", "i64", "f16", "bf16", "f32", "f64"] {
+        for reduce in ["sum", "mean", "min", "max", "product"] {
+            let file = folder.join(format!("{dtype}-{reduce}.json"));
+            let mut command = program(&["bench", "all_reduce", "--transport", "thread", "--ranks", "4"]);
+            command.args([
+                "-d",
+                dtype,
+                "-o",
+                reduce,
+                "-b",
+                "1000",
+                "-e",
+                "1000",
+                "--iters",
+                "1",
+                "--registered",
+            ]);
+            let ended = run({
+                command.arg("--json").arg(&file);
+                command
+            });
+            if reduce == "mean" && !dtype.contains('f') {
+                assert_eq!(ended.code, Some(2), "{dtype} {reduce}");
+                assert!(ended.stderr[0].contains("have no mean"), "{:?}", ended.stderr);
+                continue;
+            }
+            well(&ended);
+            let list: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+            let row = &list[0];
+            assert_eq!(list.as_array().unwrap().len(), 1);
+            for (name, value) in
+                [("op", "all_reduce"), ("transport", "thread"), ("dtype", dtype), ("redop", reduce)]
+            {
+                assert_eq!(row[name], value);
+            }
+            assert_eq!((&row["ranks"], &row["bytes"], &row["wrong"]), (&4.into(), &1000.into(), &0.into()));
+            assert_eq!(row["registered"], true);
+            let number = |name: &str| row[name].as_f64().unwrap();
+            assert!(number("p10_us") <= number("time_us") && number("time_us") <= number("p90_us"));
+            let algorithm = 1000.0 / number("time_us") / 1e3;
+            assert!((number("algbw_gbs") / algorithm - 1.0).abs() < 1e-9);
+            assert!((number("busbw_gbs") / algorithm - 1.5).abs() < 1e-9);
+        }
+    }
+    // The files themselves, and nothing that was only on the way to them.
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 7 * 4 + 4);
+}
+
+#[test]
+fn our_launcher_gives_the_ranks() {
+    let bench = ["--", env!("CARGO_BIN_EXE_hexagram"), "bench", "all_reduce", "-b", "8", "-e", "8"];
+    let mut command = hexagram(&["-n", "2"]);
+    command.args(bench);
+    let ended = run(command);
+    well(&ended);
+    let said = by_rank(&ended.stdout);
+    assert!(said.keys().eq(&[0]) && said[&0].len() == 4, "{said:?}");
+
+    let mut command = hexagram(&["-n", "2"]);
+    command.args(bench).args(["--ranks", "3"]);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr[0].contains("--ranks 3, but a launcher has started 2"), "{:?}", ended.stderr);
+}
+
+#[test]
+fn mpirun_gives_the_ranks() {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "-n", "3", env!("CARGO_BIN_EXE_hexagram")]);
+    command.args(["bench", "all_gather", "-b", "600", "-e", "600", "--ranks", "3"]);
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    match Command::new("mpirun").arg("--version").stdout(Stdio::null()).status() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return eprintln!("mpirun is not here: nothing tested");
+        }
+        found => assert!(found.unwrap().success()),
+    }
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let rows = rows(&ended.stdout);
+    assert_eq!((rows.len(), rows[0][0], rows[0][1], rows[0][7]), (1, "600", "50", "0"), "{rows:?}");
+}
+
+#[test]
+fn calls_that_cannot_work_are_one_line_from_one_process() {
+    let folder = folder("refused");
+    let missing = folder.join("missing").join("rows.json");
+    for (arguments, code, what) in [
+        (vec!["-b", "2K", "-e", "1K"], 2, "let -b be at most -e"),
+        (vec!["-b", "0", "-e", "1K"], 2, "0 bytes times 4"),
+        (vec!["--ranks", "0"], 2, "0 ranks"),
+        (vec!["--ranks", "0", "--transport", "thread"], 2, "0 ranks"),
+        (vec!["--json", missing.to_str().unwrap()], 1, "rows.json"),
+        (vec!["--json", folder.to_str().unwrap()], 1, "folder that exists"),
+    ] {
+        let mut command = program(&["bench", "all_reduce"]);
+        command.args(&arguments);
+        let ended = run(command);
+        assert_eq!((ended.code, ended.stdout.len(), ended.stderr.len()), (Some(code), 0, 1), "{arguments:?}");
+        assert!(
+            ended.stderr[0].starts_with("hexagram bench: ") && ended.stderr[0].contains(what),
+            "{:?}",
+            ended.stderr
+        );
+    }
+    for arguments in
+        [["-b", "1X"], ["-f", "1"], ["-d", "f8"], ["-o", "xor"], ["--transport", "pigeon"], ["--iters", "0"]]
+    {
+        let mut command = program(&["bench", "all_reduce"]);
+        command.args(arguments);
+        let ended = run(command);
+        assert_eq!(ended.code, Some(2));
+        assert!(ended.stderr[0].contains(arguments[1]), "{:?}", ended.stderr);
+    }
+}

@@ -1,0 +1,143 @@
+//! Starts the `hexagram` program and reads what it writes; every wait is on an event, with a deadline.
+//!
+//! A pipe reaches its end only when nobody holds it any more. Ranks that write to the launcher's own stdout
+//! (`--no-prefix`) and outlive it would keep it open, so that its end proves that no process is left behind.
+
+#![allow(dead_code, unreachable_pub, reason = "not every test needs everything")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No test comes near it unless something hangs.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A launcher, killed (and its ranks with it) when the test is over.
+pub struct Launcher {
+    pub process: Child,
+    pub stdout: Receiver<Vec<u8>>,
+    pub stderr: Receiver<Vec<u8>>,
+}
+
+/// How a launcher ended, and the rest of what it wrote.
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: Vec<String>,
+    pub stderr: Vec<String>,
+}
+
+/// `hexagram` with `arguments`.
+pub fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hexagram"));
+    command.args(arguments).env_remove("RAYON_NUM_THREADS");
+    command
+}
+
+/// `hexagram run` with `arguments`.
+pub fn hexagram(arguments: &[&str]) -> Command {
+    let mut command = program(&["run"]);
+    command.args(arguments);
+    command
+}
+
+/// A folder of this test's own, empty.
+pub fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// `hexagram run` with `options`, each rank running `script`.
+pub fn shell(options: &[&str], script: &str) -> Command {
+    let mut command = hexagram(options);
+    command.args(["--", "sh", "-c", script]);
+    command
+}
+
+/// A shell `script` that runs the program as `$0`.
+pub fn wrapped(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_hexagram")]);
+    command
+}
+
+impl Launcher {
+    pub fn start(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines(process.stdout.take().unwrap());
+        let stderr = lines(process.stderr.take().unwrap());
+        Launcher { process, stdout, stderr }
+    }
+
+    /// The next line on stdout.
+    pub fn line(&self) -> String {
+        text(self.stdout.recv_timeout(DEADLINE).expect("a line before the deadline"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Waits until both streams are closed by everyone who held them.
+    pub fn finish(mut self) -> Ended {
+        let stdout = rest(&self.stdout);
+        let stderr = rest(&self.stderr);
+        Ended { code: self.process.wait().unwrap().code(), stdout, stderr }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        BufReader::new(from).split(b'\n').map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    lines
+}
+
+/// All lines until the end, for which this waits.
+pub fn rest(lines: &Receiver<Vec<u8>>) -> Vec<String> {
+    let deadline = Instant::now() + DEADLINE;
+    let mut rest = Vec::new();
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => rest.push(text(line)),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return rest,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                panic!("still open at the deadline, after {rest:?}")
+            }
+        }
+    }
+}
+
+pub fn text(line: Vec<u8>) -> String {
+    String::from_utf8(line).unwrap()
+}
+
+pub fn run(command: Command) -> Ended {
+    Launcher::start(command).finish()
+}
+
+/// What each rank printed, by rank.
+pub fn by_rank(stdout: &[String]) -> BTreeMap<usize, Vec<&str>> {
+    let mut ranks = BTreeMap::<usize, Vec<&str>>::new();
+    for line in stdout {
+        let (rank, text) = line.strip_prefix('[').unwrap().split_once("] ").unwrap();
+        ranks.entry(rank.parse().unwrap()).or_default().push(text);
+    }
+    ranks
+}

@@ -1,0 +1,67 @@
+//! A file for each stream of each rank: `rank-3.out` and `rank-3.err`, with all that the rank wrote, as it is.
+//!
+//! Nothing is ever overwritten: what is there already belongs to another job, and this one is refused before any rank
+//! starts.
+
+use crate::error::{Error, Result};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// What one stream of one rank is kept in.
+pub(super) struct Log {
+    path: PathBuf,
+    /// `None` once a write has failed.
+    file: Option<File>,
+}
+
+impl Log {
+    /// Makes an empty file for stdout and one for stderr of each of `ranks` in `folder`, which is made too; all or none.
+    ///
+    /// # Errors
+    /// [`Error::System`] if a file is there already, or cannot be made.
+    pub(super) fn create_all(folder: &Path, ranks: Range<usize>) -> Result<Vec<(Log, Log)>> {
+        let failed = |what: &Path, cause: io::Error| {
+            let remedy = match cause.kind() {
+                io::ErrorKind::AlreadyExists => "it is another job's; give each job a folder of its own",
+                _ => "name a folder in which you may make files",
+            };
+            Error::system(format!("make {}", what.display()), cause, remedy)
+        };
+        fs::create_dir_all(folder).map_err(|cause| failed(folder, cause))?;
+        let mut logs = Vec::new();
+        for path in ranks.flat_map(|rank| names(folder, rank)) {
+            match File::create_new(&path) {
+                Ok(file) => logs.push(Log { path, file: Some(file) }),
+                Err(cause) => {
+                    logs.iter().for_each(|log| drop(fs::remove_file(&log.path)));
+                    return Err(failed(&path, cause));
+                }
+            }
+        }
+        let mut logs = logs.into_iter();
+        Ok(std::iter::from_fn(|| logs.next().zip(logs.next())).collect())
+    }
+
+    /// Removes the files of a job that could not be started, so that they are not in the way of its next try.
+    pub(super) fn remove_all(folder: &Path, ranks: Range<usize>) {
+        for path in ranks.flat_map(|rank| names(folder, rank)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Keeps what was written. A full disk does not end a training: that is said once, and the rest is lost.
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(cause) = file.write_all(bytes) {
+            let path = self.path.display();
+            let _ = writeln!(io::stderr(), "hexagram: cannot write {path}: {cause}; the rest of it is lost");
+            self.file = None;
+        }
+    }
+}
+
+fn names(folder: &Path, rank: usize) -> [PathBuf; 2] {
+    [folder.join(format!("rank-{rank}.out")), folder.join(format!("rank-{rank}.err"))]
+}
