@@ -1,11 +1,14 @@
 //! The `hexagram` program: starts, measures and checks distributed jobs. Each subcommand has a file of its own.
 
 mod bench;
+mod check;
 mod run;
 mod say;
 
 use clap::{Parser, Subcommand};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Distributed SGD: starts, measures and checks jobs.
 #[derive(Parser)]
@@ -19,11 +22,25 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Bench(bench::Bench),
+    Check(check::Check),
 }
 
 fn main() -> ExitCode {
+    log();
     match Cli::parse().command {
         Command::Run(run) => run.execute(),
         Command::Bench(bench) => bench.execute(),
+        Command::Check(check) => check.execute(),
     }
+}
+
+/// Prints warnings on standard error, such as who keeps everyone waiting; HEXAGRAM_LOG=info and so on print more.
+fn log() {
+    let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::WARN))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .without_time()
+        .init();
 }

@@ -1,0 +1,110 @@
+//! What others may have installed: MPI, CUDA, NCCL. Libraries are looked for and never loaded.
+
+use super::report::Report;
+use hexagram::TransportKind;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long another program may take to say its version.
+const ANSWER: Duration = Duration::from_secs(10);
+
+pub(super) fn check(report: &mut Report) {
+    report.title("transports and libraries");
+    let kinds: Vec<String> = TransportKind::ALL.iter().map(TransportKind::to_string).collect();
+    report.good(&format!("transports built in: {}", kinds.join(", ")));
+    match (program("mpirun"), mpi()) {
+        (Some(path), Some(_)) => report.good(&format!("mpi: built in; {}", version(&path))),
+        (Some(path), None) => report.note(&format!(
+            "mpi: {}; it can start ranks, but the mpi transport is not built in: `cargo install hexagram-cli --features mpi` \
+             adds it",
+            version(&path)
+        )),
+        (None, Some(_)) => report.bad("mpi: built in, but there is no mpirun in PATH to start its ranks; install MPI"),
+        (None, None) => report.note("mpi: not built in, and no mpirun in PATH; only the mpi transport needs them"),
+    }
+    for (name, library, missing) in [
+        ("CUDA", "libcuda.so.1", "no NVIDIA driver is installed, or LD_LIBRARY_PATH lacks its folder"),
+        ("NCCL", "libnccl.so.2", "it is not installed, or LD_LIBRARY_PATH lacks its folder"),
+    ] {
+        let found = match find(library) {
+            Some(path) => format!("{library} is at {}", path.display()),
+            None => format!("{library} not found: {missing}"),
+        };
+        report.note(&format!("{name}: not built in, this version moves host memory only; {found}"));
+    }
+}
+
+/// The transport carried by MPI, in a build that has it.
+pub(super) fn mpi() -> Option<TransportKind> {
+    "mpi".parse().ok()
+}
+
+/// Where PATH has a program.
+pub(super) fn program(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// The first line of what a program says about its version.
+fn version(program: &Path) -> String {
+    let said = answer(Command::new(program).arg("--version"));
+    let said = said.as_deref().and_then(|said| said.lines().find(|line| !line.trim().is_empty()));
+    format!("{} ({})", program.display(), said.map_or("does not tell its version", str::trim))
+}
+
+/// What a program writes to stdout, if it ends soon.
+fn answer(command: &mut Command) -> Option<String> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let mut output = child.stdout.take()?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = output.read_to_end(&mut bytes).map(|_| sender.send(bytes));
+    });
+    let said = receiver.recv_timeout(ANSWER);
+    // Ended already, unless it did not answer.
+    let _ = child.kill();
+    let _ = child.wait();
+    said.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Where the dynamic loader would find a library: LD_LIBRARY_PATH, its cache, its own folders.
+fn find(library: &str) -> Option<PathBuf> {
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
+    let cache = fs::read("/etc/ld.so.cache").unwrap_or_default();
+    let own = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(|folder| Path::new(folder).join(library));
+    let candidates = listed.map(|folder| folder.join(library)).chain(cached(&cache, library)).chain(own);
+    candidates.into_iter().find(|path| path.is_file())
+}
+
+/// The paths of a library in the loader's cache, which holds them as strings that end with a zero.
+fn cached(cache: &[u8], library: &str) -> Vec<PathBuf> {
+    let strings = cache.split(|byte| *byte == 0).filter_map(|bytes| std::str::from_utf8(bytes).ok());
+    let is_it = |path: &&str| path.starts_with('/') && path.rsplit('/').next() == Some(library);
+    strings.filter(is_it).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_found_by_its_whole_name() {
+        let cache = b"glibc-ld.so.cache1.1\x01\xff\x00libcuda.so.1\0/opt/x/libcuda.so.1\0/opt/libcuda.so.12\0/a/xlibcuda.so.1\0";
+        assert_eq!(cached(cache, "libcuda.so.1"), [PathBuf::from("/opt/x/libcuda.so.1")]);
+        assert!(cached(b"", "libcuda.so.1").is_empty());
+        assert!(find("libc.so.6").is_some() || find("libc.musl-x86_64.so.1").is_some());
+        assert_eq!(find("libno-such-thing.so.1"), None);
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_has_no_path() {
+        assert!(program("sh").is_some());
+        assert_eq!(program("no-such-program"), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! Two ranks, as processes of their own, add numbers over each transport: the proof that all of it works here.
+
+use super::libraries::{mpi, program};
+use super::report::Report;
+use crate::say;
+use hexagram::launch::{Job, Outcome, Output, as_rank};
+use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+const RANKS: usize = 2;
+/// Elements: enough for several frames of any transport.
+const LENGTH: usize = 1 << 20;
+/// Of joining, and of every operation.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Starts the ranks over each transport between processes.
+pub(super) fn check(report: &mut Report) {
+    report.title("self-test: two processes add numbers");
+    for transport in TransportKind::ALL.into_iter().filter(|kind| *kind != TransportKind::Thread) {
+        let start = Instant::now();
+        let outcome = ranks(transport).and_then(|job| job.run());
+        conclude(
+            report,
+            transport,
+            start,
+            outcome.map_err(|error| error.to_string()).and_then(|outcome| {
+                if outcome == Outcome::Success { Ok(()) } else { Err(outcome.to_string()) }
+            }),
+        );
+    }
+    if let (Some(transport), Some(mpirun)) = (mpi(), program("mpirun")) {
+        let start = Instant::now();
+        conclude(report, transport, start, under(&mpirun, transport));
+    }
+}
+
+fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outcome: Result<(), String>) {
+    match outcome {
+        Ok(()) => report.good(&format!("{transport}: right, in {:.0?}", start.elapsed())),
+        Err(why) => {
+            report.bad(&format!("{transport}: {why}; see its lines above for the cause and what to do"))
+        }
+    }
+}
+
+/// This program as two ranks of the self-test.
+fn ranks(transport: TransportKind) -> Result<Job> {
+    let this = Job::of_this_program(RANKS)?;
+    Ok(Job { arguments: arguments(transport).map(Into::into).into(), output: Output::Prefixed, ..this })
+}
+
+fn arguments(transport: TransportKind) -> [String; 3] {
+    ["check".into(), "--self-test".into(), transport.to_string()]
+}
+
+/// The same two ranks, started by mpirun.
+fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
+    let this = std::env::current_exe()
+        .map_err(|cause| format!("this program's own file is not to be found: {cause}"))?;
+    let mut command = Command::new(mpirun);
+    command.args(["-n", "2", "--oversubscribe"]).arg(this).args(arguments(transport));
+    let status = command.status().map_err(|cause| format!("mpirun cannot be started: {cause}"))?;
+    if status.success() { Ok(()) } else { Err(format!("mpirun ended with {status}")) }
+}
+
+/// One rank of it.
+pub(super) fn rank(transport: TransportKind) -> ExitCode {
+    let options = JoinOptions { transport, deadline: DEADLINE, ..JoinOptions::default() };
+    match World::join(&options).and_then(|world| as_rank(world, |world| add(&world))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => say::failure("check", &error),
+    }
+}
+
+fn add(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    comm.set_deadline(DEADLINE);
+    let own = |rank: usize, index: usize| (rank * 1000 + index % 251) as f32;
+    let mut numbers: Vec<f32> = (0..LENGTH).map(|index| own(comm.rank(), index)).collect();
+    comm.blocking().all_reduce(&mut numbers, ReduceOp::Sum)?;
+    let expected = |index| (0..comm.size()).map(|rank| own(rank, index)).sum::<f32>();
+    match numbers.iter().enumerate().find(|(index, number)| **number != expected(*index)) {
+        None => Ok(()),
+        Some((index, number)) => {
+            let what = format!("element {index} of a sum is {number} and not {}", expected(index));
+            Err(Error::setup(what, "do not trust this transport here, and report this with the whole output"))
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `hexagram check` on a machine that is well, and on one that is made to lack something.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use harness::{Ended, program, run, wrapped};
+
+fn says(ended: &Ended, what: &[&str]) {
+    for what in what {
+        assert!(ended.stdout.iter().any(|line| line.contains(what)), "{what} is not in {:#?}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_machine_that_is_well_is_said_to_be() {
+    let ended = run(program(&["check"]));
+    assert_eq!(ended.code, Some(0), "{:#?} {:#?}", ended.stdout, ended.stderr);
+    says(
+        &ended,
+        &["no launcher", "✓ lo: 127.0.0.1", "✓ memfd", "ulimit -n", "✓ transports built in: thread, "],
+    );
+    says(&ended, &["mpi: ", "CUDA: not built in", "NCCL: not built in", "✓ shm: right", "✓ tcp: right"]);
+    assert!(!ended.stdout.iter().any(|line| line.contains('✗')));
+}
+
+#[test]
+fn what_a_launcher_has_said_is_told() {
+    let mut command = program(&["check"]);
+    command.envs([("RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]);
+    command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
+    says(
+        &ended,
+        &["torchrun's variables: rank 1 of 4, 1 of 2 on this host; the ranks meet at 127.0.0.1:29500"],
+    );
+    says(&ended, &["✓ lo, 127.0.0.1: routes to the meeting address", "✓ shm: right"]);
+}
+
+#[test]
+fn what_is_wrong_is_marked_and_fails() {
+    let mut command = program(&["check"]);
+    command.envs([("RANK", "5"), ("WORLD_SIZE", "4")]);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(1));
+    says(&ended, &["✗ RANK=5 contradicts WORLD_SIZE=4; ranks count from 0", "✓ tcp: right"]);
+
+    let mut command = program(&["check"]);
+    command.envs([
+        ("HEXAGRAM_RANK", "1"),
+        ("HEXAGRAM_SIZE", "2"),
+        ("HEXAGRAM_ADDR", "no-such-host.invalid:1"),
+    ]);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(1));
+    says(
+        &ended,
+        &["✗ nothing routes to the meeting address no-such-host.invalid:1", "correct HEXAGRAM_ADDR"],
+    );
+
+    let ended = run(wrapped("ulimit -n 100; exec \"$0\" check"));
+    assert_eq!(ended.code, Some(1));
+    says(&ended, &["✗ open files (ulimit -n): 100", "`ulimit -n 4096`"]);
+}
+
+#[test]
+fn a_transport_that_does_not_work_fails_its_self_test() {
+    // No file may grow beyond 2 KiB, those of memory included.
+    let ended = run(wrapped("trap '' XFSZ; ulimit -f 4; exec \"$0\" check"));
+    assert_eq!(ended.code, Some(1), "{:#?}", ended.stdout);
+    says(&ended, &["✗ memfd: File too large", "use --transport tcp", "✗ shm: rank ", "✓ tcp: right"]);
+    assert!(ended.stderr.iter().any(|line| line.starts_with('[') && line.contains("hexagram check: ")));
+}
