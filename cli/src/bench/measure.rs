@@ -4,7 +4,7 @@ use super::Bench;
 use super::operation::Work;
 use super::pattern::{Pattern, spoil};
 use super::report::{Row, Times};
-use hexagram::{Communicator, ReduceOp, Result};
+use hexagram::{Communicator, Error, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
 /// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
@@ -64,7 +64,13 @@ fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -
         work.once()?;
     }
     let iterations = bench.iters.unwrap_or_else(|| iterations(bytes));
-    let mut times = Vec::with_capacity(iterations as usize);
+    let mut times = Vec::new();
+    times.try_reserve_exact(iterations as usize).map_err(|_| {
+        Error::usage(
+            format!("the times of {iterations} iterations exceed the memory"),
+            "use a smaller --iters",
+        )
+    })?;
     for _ in 0..iterations {
         if bytes > BARRIER_ABOVE {
             comm.block_on(comm.barrier())?;

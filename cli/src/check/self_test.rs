@@ -39,9 +39,7 @@ pub(super) fn check(report: &mut Report) {
 fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outcome: Result<(), String>) {
     match outcome {
         Ok(()) => report.good(&format!("{transport}: right, in {:.0?}", start.elapsed())),
-        Err(why) => {
-            report.bad(&format!("{transport}: {why}; see its lines above for the cause and what to do"))
-        }
+        Err(why) => report.bad(&format!("{transport}: {why}; its lines on stderr say why, and what to do")),
     }
 }
 
