@@ -172,16 +172,12 @@ impl Communicator {
     }
 
     fn call(&self, kind: u32, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
-        self.shared.poison.check()?;
-        let terms = Terms {
-            transport: &*self.shared.endpoint,
-            poison: &self.shared.poison,
-            deadline: self.shared.world.deadline(),
-        };
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
         let lane = if kind == MESSAGES { 0 } else { self.lane };
         let label = Label { tag: Tag::new(kind, lane, sequence, 0)?, fingerprint };
-        Ok(Call::new(terms, label))
+        let Shared { endpoint, poison, world, .. } = &*self.shared;
+        poison.check(endpoint.health(), &label)?;
+        Ok(Call::new(Terms { transport: &**endpoint, poison, deadline: world.deadline() }, label))
     }
 
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {

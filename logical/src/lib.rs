@@ -35,5 +35,6 @@ pub use hexagram_physical as physical;
 pub use hexagram_physical::native::NOTICE_BYTES;
 pub use hexagram_physical::transport::{HEADER_BYTES, Land};
 pub use hexagram_physical::{
-    Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind, World,
+    Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind,
+    Vigilance, World,
 };

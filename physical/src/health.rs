@@ -63,6 +63,13 @@ pub struct Verdict {
     pub cause: String,
 }
 
+impl Verdict {
+    /// The error with which it ends what a rank is doing.
+    pub(crate) fn error(&self, during: During) -> Error {
+        Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
+    }
+}
+
 /// Tells the other processes of a world about a failure.
 pub(crate) trait Reporter: Send + Sync {
     fn report(&self, culprit: usize, cause: &str);
@@ -155,9 +162,7 @@ impl Health {
             std::thread::sleep(TICK);
         }
         match self.verdict() {
-            Some(Verdict { culprit, cause }) => {
-                Error::PeerFailed { culprit: culprit.clone(), cause: cause.clone(), during }
-            }
+            Some(verdict) => verdict.error(during),
             None => {
                 self.give_up(&format!("gave up{during}: {error}"));
                 error

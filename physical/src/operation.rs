@@ -22,15 +22,19 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Poison(RefCell<Option<String>>);
 
 impl Poison {
-    /// Fails once an operation has failed.
+    /// Fails once an operation or a rank has failed, before the one that `label` names begins: it may find all that it
+    /// needs, sent by ranks that have given it up since.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], with the first failure.
-    pub fn check(&self) -> Result<()> {
-        match &*self.0.borrow() {
-            Some(because) => Err(Error::Poisoned { because: because.clone() }),
-            None => Ok(()),
+    /// [`Error::Poisoned`], with the first failure here; [`Error::PeerFailed`] if it was another rank's.
+    pub fn check(&self, health: &Health, label: &Label) -> Result<()> {
+        if let Some(because) = &*self.0.borrow() {
+            return Err(Error::Poisoned { because: because.clone() });
         }
+        let Some(verdict) = health.verdict() else { return Ok(()) };
+        let error = verdict.error(During::Operation(label.fingerprint, label.tag));
+        self.spread(health, &error);
+        Err(error)
     }
 
     /// Records a failure, and lets the other ranks know unless there already is a verdict.
@@ -130,7 +134,7 @@ impl<'a> Operation<'a> {
             Some(Error::PeerFailed { culprit, cause, during: self.during() })
         };
         if let Some(verdict) = health.verdict() {
-            return culprit(verdict.culprit.rank, &verdict.cause);
+            return Some(verdict.error(self.during()));
         }
         match gone {
             Some((peer, true, _)) => culprit(peer, "finished without taking part"),

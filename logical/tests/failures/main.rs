@@ -171,6 +171,35 @@ fn a_chain_of_waits_is_followed_to_the_rank_that_is_late() {
 }
 
 #[test]
+fn a_rank_that_does_not_come_to_a_collective_is_named_by_all_that_did() {
+    for transport in transports() {
+        let mut job = Job::start("absent", transport, 4);
+        for rank in 0..3 {
+            let (_, warning) = job.hears(rank, "has waited");
+            assert!(warning.contains("missing: rank 3 (host"), "{warning}");
+            assert!(warning.contains("all_reduce(1 × f32, sum)"), "{warning}");
+        }
+        for rank in 0..4 {
+            let Failed { culprit, text, .. } = job.failure(rank);
+            assert!(culprit == Some(3) && text.contains("alive"), "rank {rank}: {text}");
+            assert!(text.contains("all_reduce(1 × f32, sum)") && text.contains("operation #0"), "{text}");
+        }
+        job.ends();
+    }
+}
+
+#[test]
+fn a_rank_that_has_finished_is_named_by_all_that_need_it() {
+    for transport in transports() {
+        let mut job = Job::start("leaver", transport, 3);
+        let started = Instant::now();
+        all_blame(&mut job, 0..2, 2, "finished without taking part", started);
+        job.hears(2, "finished");
+        job.ends();
+    }
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_are_told_in_what() {
     let mut job = Job::start("circle", TransportKind::Shm, 2);
     for rank in 0..2 {

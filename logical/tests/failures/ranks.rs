@@ -45,7 +45,9 @@ fn play(role: &str) -> Result<()> {
     match role {
         "collectives" => collectives(&world),
         "chain" => chain(&world),
+        "absent" => absent(&world),
         "circle" => circle(&world),
+        "leaver" => leaver(&world),
         "early end" => early_end(world),
         _ => unreachable!("nobody plays {role}"),
     }
@@ -83,6 +85,24 @@ fn chain(world: &World) -> Result<()> {
     }
     let from = (comm.rank() + 1) % comm.size();
     comm.blocking().recv(&mut [0f32], from)
+}
+
+/// All meet in a collective but the last, which computes.
+fn absent(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    comm.set_deadline(PATIENCE);
+    eprintln!("ready");
+    if comm.rank() + 1 == comm.size() {
+        compute_until_told(world);
+    }
+    comm.blocking().all_reduce(&mut [1f32], ReduceOp::Sum)
+}
+
+/// All meet in a collective but the last, which has finished.
+fn leaver(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    eprintln!("ready");
+    if comm.rank() + 1 < comm.size() { comm.blocking().barrier() } else { Ok(()) }
 }
 
 /// Two ranks, each in an operation that the other is not in.
