@@ -255,3 +255,26 @@ impl Drop for Notice {
         self.board.waits().withdraw(self.rank, self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vigilance_that_would_blame_the_living_is_refused() {
+        let second = Duration::from_secs(1);
+        let silence = |silence| Vigilance { silence, ..Vigilance::default() };
+        assert!(Vigilance::default().check().is_ok() && silence(3 * second).check().is_ok());
+        let error = silence(2 * second).check().unwrap_err().to_string();
+        assert!(error.contains("2s") && error.contains("every 1s"), "{error}");
+        assert!(Vigilance { beat: Duration::ZERO, ..Vigilance::default() }.check().is_err());
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
+        let health = Health::new(0, (0..3).map(peer).collect());
+        assert!(health.condemn(2, "died") && !health.condemn(1, "died too"));
+        assert_eq!(health.verdict().map(|verdict| verdict.culprit.rank), Some(2));
+    }
+}

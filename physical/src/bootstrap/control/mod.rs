@@ -154,8 +154,10 @@ impl Watch {
             let room = if line.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(line, PollFlags::IN | room)
         }));
+        // Without lines there is nothing to do before the bell rings.
+        let at_most = (sources.len() > 1).then(|| timespec(at_most));
         // A signal ends the sleep early, and then nothing is known about the lines.
-        let _ = poll(&mut sources, Some(&timespec(at_most)));
+        let _ = poll(&mut sources, at_most.as_ref());
         self.desk.bell.hush();
         let mut ready = sources[1..].iter().map(|source| !source.revents().is_empty());
         self.lines.iter().map(|line| line.is_some() && ready.next().unwrap_or_default()).collect()
