@@ -115,15 +115,24 @@ struct Watch {
 
 impl Watch {
     fn run(mut self) {
-        loop {
-            while let Ok(command) = self.commands.try_recv() {
-                match command {
-                    Command::Report { culprit, cause } => self.pass_on(culprit, &cause),
-                    Command::Leave { patience } => return self.leave(patience),
-                }
+        let patience = loop {
+            if let Some(patience) = self.obey() {
+                break patience;
             }
             self.attend();
+        };
+        self.leave(patience);
+    }
+
+    /// Does what it was told; for how long it is to stay, once it was told to leave.
+    fn obey(&mut self) -> Option<Duration> {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Report { culprit, cause } => self.pass_on(culprit, &cause),
+                Command::Leave { patience } => return Some(patience),
+            }
         }
+        None
     }
 
     fn is_hub(&self) -> bool {
@@ -222,12 +231,12 @@ impl Watch {
             // A member hears of failures from the hub only, which tells everyone by itself.
             Word::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
             Word::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
-            Word::Left(rank) => {
-                self.health.leave(rank);
-                if self.is_hub() {
-                    self.broadcast(&Word::Left(rank));
-                }
+            // Everyone speaks for itself.
+            Word::Left(_) if self.is_hub() => {
+                self.health.leave(peer);
+                self.broadcast(&Word::Left(peer));
             }
+            Word::Left(rank) => self.health.leave(rank),
         }
     }
 
@@ -248,12 +257,14 @@ impl Watch {
         self.lines.iter_mut().flatten().for_each(|line| line.say(word));
     }
 
-    fn leave(mut self, patience: Duration) {
+    fn leave(&mut self, patience: Duration) {
         self.broadcast(&Word::Left(self.rank));
         let since = Instant::now();
         let mut warned = false;
         while self.is_needed(since.elapsed(), patience) {
             self.attend();
+            // Whoever still has an endpoint may have something to report.
+            self.obey();
             if since.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
             }
@@ -263,15 +274,22 @@ impl Watch {
     /// Whether somebody still has something to learn from this process, which has finished.
     fn is_needed(&self, elapsed: Duration, patience: Duration) -> bool {
         let unsaid = self.lines.iter().flatten().any(|line| !line.is_flushed());
-        let unwatched = self.is_hub() && self.lines.iter().any(Option::is_some);
+        let unwatched = self.is_hub() && self.watched().next().is_some();
         (unsaid && elapsed < LAST_WORDS)
             || (unwatched && self.health.verdict().is_none() && elapsed < patience)
     }
 
-    fn warn(&self) {
+    /// On rank 0, the ranks that have not finished.
+    fn watched(&self) -> impl Iterator<Item = usize> {
         let there = self.lines.iter().enumerate().filter(|(_, line)| line.is_some());
-        let there: Vec<String> = there.map(|(rank, _)| self.health.peers()[rank].to_string()).collect();
-        tracing::warn!("rank 0 has finished and waits for {}, to watch over them", there.join(", "));
+        there.map(|(rank, _)| rank).filter(|rank| !self.health.has_left(*rank))
+    }
+
+    fn warn(&self) {
+        let there: Vec<String> = self.watched().map(|rank| self.health.peers()[rank].to_string()).collect();
+        if self.is_hub() && !there.is_empty() {
+            tracing::warn!("rank 0 has finished and waits for {}, to watch over them", there.join(", "));
+        }
     }
 }
 
