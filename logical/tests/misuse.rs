@@ -106,13 +106,14 @@ fn a_dropped_collective_ends_everyones() {
                 let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
                 let mut context = std::task::Context::from_waker(hexagram_logical::physical::drive::waker());
                 assert!(operation.as_mut().poll(&mut context).is_pending());
-                // Nobody else has begun, so this rank has sent its first chunk only.
                 polled.wait();
                 drop(operation);
                 return comm.blocking().barrier();
             }
             polled.wait();
-            comm.blocking().all_reduce(&mut [0f32; 1000], ReduceOp::Sum)
+            // What rank 1 has sent may be all that others need of it, for this operation.
+            comm.blocking().all_reduce(&mut [0f32; 1000], ReduceOp::Sum)?;
+            comm.blocking().barrier()
         },
         |rank, error| {
             let text = error.to_string();

@@ -21,6 +21,34 @@ use std::ops::Range;
 /// say where that is.
 pub const NOTICE_BYTES: usize = 40;
 
+/// By which algorithm an all-reduce of some size is best carried out; and so, for backends that do it by themselves, in
+/// which order contributions are combined. docs/benchmarks.md has the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// Everyone reduces everyone's contribution, in the order of the ring.
+    Small,
+    /// By halving, in the order of a balanced tree: ranks that differ in the highest bit first.
+    Middle,
+    /// Around a ring: chunk c in the order of ranks c + 1, c + 2, …, c.
+    Large,
+}
+
+impl Size {
+    /// Bytes of all contributions together, up to which sizes are small.
+    pub const SMALL: usize = 64 * 1024;
+    /// Bytes of one contribution, up to which sizes are not large.
+    pub const MIDDLE: usize = 256 * 1024;
+
+    /// The size of a contribution of so many bytes, among so many ranks.
+    pub fn of(bytes: usize, ranks: usize) -> Self {
+        match bytes {
+            _ if bytes.saturating_mul(ranks) <= Self::SMALL => Size::Small,
+            _ if bytes <= Self::MIDDLE => Size::Middle,
+            _ => Size::Large,
+        }
+    }
+}
+
 /// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
 pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.

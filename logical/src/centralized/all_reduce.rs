@@ -1,20 +1,29 @@
 //! All-reduce: everyone gets the reduction of everyone's buffer.
 
+use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
 use super::share::check_op;
 use crate::{Buffer, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::native::Size;
 
 impl Communicator {
     /// `buffer ← op over ranks of buffer`, in place, on every rank.
     ///
-    /// Ring: n − 1 steps of reduce-scatter, n − 1 steps of all-gather. Bytes sent per rank: 2(n−1)/n · S (exactly, when n
-    /// divides the length). Memory: none; messages are reduced where they land.
+    /// | size S | how | steps | bytes sent per rank |
+    /// |---|---|---|---|
+    /// | small: n · S ≤ 64 KiB | everyone gets all contributions and reduces them | ⌈log₂ n⌉ | (n−1) · S |
+    /// | middle: S ≤ 256 KiB | halving and doubling, n a power of two | 2 log₂ n | 2(n−1)/n · S |
+    /// | large | ring of n chunks | 2(n−1) | 2(n−1)/n · S |
     ///
-    /// Determinism: element e in chunk c is combined in the order of ranks c+1, c+2, …, c, and computed on one rank, so
-    /// that results are bit-identical on all ranks and in all runs with equal `n`.
+    /// ([`Size`] has the limits.) Other n fold the ranks beyond the largest power of
+    /// two in, at S more bytes each way. Memory: n · S for small sizes, none otherwise; messages are reduced where they land.
     ///
-    /// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+    /// Determinism: results are bit-identical on all ranks and in all runs with equal `n`. By ring and by exchange,
+    /// element e in chunk c is combined in the order of ranks c+1, c+2, …, c; by halving, in that of a balanced tree.
+    ///
+    /// Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009 (ring);
+    /// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005 (halving).
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) for the mean of integers; [`Error::Mismatch`](crate::Error::Mismatch) if
@@ -35,7 +44,14 @@ impl Communicator {
             if self.size() == 1 {
                 return complete(0..buffer.len());
             }
-            Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await
+            match Size::of(buffer.len() * buffer.dtype().size(), self.size()) {
+                Size::Small => {
+                    self.exchange(call, buffer, op).await?;
+                    complete(0..buffer.len())
+                }
+                Size::Middle => HalvingDoubling::of(self).all_reduce(call, buffer, op, complete).await,
+                Size::Large => Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await,
+            }
         })
         .await
     }

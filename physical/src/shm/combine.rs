@@ -1,5 +1,7 @@
-//! Contributions of all ranks become one, in the ring's order: for what rank `owner` completes, those of the ranks
-//! owner + 1, owner + 2, …, owner. Whoever computes it, the result is the same to the last bit.
+//! Contributions of all ranks become one, in the order in which messages would combine them, so that results are the same
+//! to the last bit, whoever computes them. *Ring*: for what rank `owner` completes, those of the ranks owner + 1,
+//! owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of that
+//! distance, a quarter, …, 1.
 
 use crate::device;
 use crate::dtype::{DType, ReduceOp};
@@ -10,6 +12,12 @@ const BLOCK: usize = 8 * 1024;
 #[repr(align(64))]
 struct Scratch([u8; BLOCK]);
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Ring,
+    Tree,
+}
+
 /// What is combined, and how.
 pub(super) struct Combination {
     pub(super) op: ReduceOp,
@@ -17,6 +25,7 @@ pub(super) struct Combination {
     pub(super) ranks: usize,
     /// Whose part of the result it is.
     pub(super) owner: usize,
+    pub(super) order: Order,
     /// Whether the contributions have yet to be divided, for the mean of 16-bit floats.
     pub(super) divide_first: bool,
 }
@@ -33,18 +42,10 @@ impl Combination {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
-            for (nth, rank) in self.others().chain([self.owner]).enumerate() {
-                let from = &from(rank)[start..end];
-                if nth == 0 {
-                    self.prepare(from, to);
-                } else if self.divide_first {
-                    let mut scratch = Scratch([0; BLOCK]);
-                    let scratch = &mut scratch.0[..to.len()];
-                    self.prepare(from, scratch);
-                    device::land(self.op, self.dtype, scratch, to);
-                } else {
-                    device::land(self.op, self.dtype, from, to);
-                }
+            let from = |rank| &from(rank)[start..end];
+            match self.order {
+                Order::Ring => self.ring(from, to),
+                Order::Tree => to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1)),
             }
             self.finish(to);
         }
@@ -52,22 +53,66 @@ impl Combination {
 
     /// `to ← to and all other contributions`, where `to` holds the owner's.
     pub(super) fn add<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
-        let mut scratch = Scratch([0; BLOCK]);
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
-            let mut others = self.others().map(|rank| &from(rank)[start..end]);
-            let Some(first) = others.next() else { return self.finish(to) };
-            if self.ranks == 2 {
-                device::land(self.op, self.dtype, first, to);
-            } else {
-                let scratch = &mut scratch.0[..to.len()];
-                scratch.copy_from_slice(first);
-                others.for_each(|from| device::land(self.op, self.dtype, from, scratch));
-                device::land(self.op, self.dtype, scratch, to);
+            let from = |rank| &from(rank)[start..end];
+            match self.order {
+                // Two contributions are combined in one order only.
+                _ if self.ranks == 2 => device::land(self.op, self.dtype, from(1 - self.owner), to),
+                Order::Ring => self.ring_onto(from, to),
+                Order::Tree => {
+                    let own = to.to_vec();
+                    let from = |rank| if rank == self.owner { &own[..] } else { from(rank) };
+                    to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1));
+                }
             }
             self.finish(to);
         }
+    }
+
+    fn ring<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+        for (nth, rank) in self.others().chain([self.owner]).enumerate() {
+            let from = from(rank);
+            if nth == 0 {
+                self.prepare(from, to);
+            } else if self.divide_first {
+                let mut scratch = Scratch([0; BLOCK]);
+                let scratch = &mut scratch.0[..to.len()];
+                self.prepare(from, scratch);
+                device::land(self.op, self.dtype, scratch, to);
+            } else {
+                device::land(self.op, self.dtype, from, to);
+            }
+        }
+    }
+
+    fn ring_onto<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+        let mut others = self.others().map(from);
+        let Some(first) = others.next() else { return };
+        let mut partial = first.to_vec();
+        others.for_each(|from| device::land(self.op, self.dtype, from, &mut partial));
+        device::land(self.op, self.dtype, &partial, to);
+    }
+
+    /// The largest power of two that is not above the number of ranks.
+    fn core(&self) -> usize {
+        1 << self.ranks.ilog2()
+    }
+
+    /// What rank `rank` of the core has after the steps at distances from the largest down to `distance`.
+    fn tree<'a>(&self, from: &impl Fn(usize) -> &'a [u8], rank: usize, distance: usize) -> Vec<u8> {
+        if distance >= self.core() {
+            let mut own = from(rank).to_vec();
+            if rank + self.core() < self.ranks {
+                device::land(self.op, self.dtype, from(rank + self.core()), &mut own);
+            }
+            return own;
+        }
+        let mut own = self.tree(from, rank, 2 * distance);
+        let partner = self.tree(from, rank ^ distance, 2 * distance);
+        device::land(self.op, self.dtype, &partner, &mut own);
+        own
     }
 
     fn prepare(&self, from: &[u8], to: &mut [u8]) {

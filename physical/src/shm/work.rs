@@ -2,11 +2,11 @@
 
 use super::board::{Counter, Notice, PAYLOAD};
 use super::collectives::Surroundings;
-use super::combine::Combination;
+use super::combine::{Combination, Order};
 use super::job::{Job, Step};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::native::chunk;
+use crate::native::{Size, chunk};
 use std::ops::Range;
 
 /// Bytes that are reduced or copied before anything else is looked at. A piece that a rank has just completed is still
@@ -159,12 +159,15 @@ impl Work {
 
 /// How the contributions to `owner`'s part become one.
 pub(super) fn combination(fingerprint: &Fingerprint, around: &Surroundings, owner: usize) -> Combination {
-    let Fingerprint { operation, dtype, reduce, .. } = *fingerprint;
+    let Fingerprint { operation, dtype, reduce, count, .. } = *fingerprint;
     let op = reduce.unwrap_or(crate::ReduceOp::Sum);
     // Of an all-reduce, everyone has divided its buffer before it began.
     let divide_first =
         op == crate::ReduceOp::Mean && dtype.is_half() && operation == OperationKind::ReduceScatter;
-    Combination { op, dtype, ranks: around.size(), owner, divide_first }
+    let bytes = count as usize * dtype.size();
+    let tree = operation == OperationKind::AllReduce && Size::of(bytes, around.size()) == Size::Middle;
+    let order = if tree { Order::Tree } else { Order::Ring };
+    Combination { op, dtype, ranks: around.size(), owner, order, divide_first }
 }
 
 pub(super) fn scaled(elements: Range<usize>, size: usize) -> Range<usize> {
