@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod run;
 mod say;
+mod transports;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, IsTerminal};

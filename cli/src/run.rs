@@ -17,8 +17,8 @@ const AFTER_HELP: &str = "\
 Several machines: run the same command on each, with its own --node-rank and the same --addr, an address of node 0 with \
 a port that is free there. Ranks are numbered node by node. All need the same secret; make one with
   (umask 077; head -c 32 /dev/urandom | base64 > secret)
-and copy it to every machine. A rank that fails ends the job on all machines: each launcher reports the first of its own \
-ranks that failed, whose message names the one to blame.
+and copy it to every machine. The ranks tell each other of a failure, so that it ends the job on all machines: each \
+launcher reports the first of its own ranks that failed, whose message names the one to blame.
 
 Exit code: 0 if every rank succeeded, the code of the rank that failed first, 128 plus the number of the signal that \
 ended the job, 2 for a wrong call, 1 if the ranks cannot be started.
@@ -55,7 +55,7 @@ pub(crate) struct Run {
     addr: Option<String>,
 
     /// A file with the secret that all ranks share, needed on several machines [default: HEXAGRAM_SECRET_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "addr")]
     secret_file: Option<PathBuf>,
 
     /// Keep the whole output of each rank in files of this folder, rank-3.out and rank-3.err; none is overwritten

@@ -8,7 +8,7 @@ mod operation;
 mod pattern;
 mod report;
 
-use crate::say;
+use crate::{say, transports};
 use clap::Args;
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::{Communicator, DType, Error, JoinOptions, Placement, ReduceOp, Result, TransportKind, World};
@@ -22,14 +22,14 @@ use std::process::ExitCode;
 const RANKS: usize = 2;
 
 const AFTER_HELP: &str = "\
-Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather and reduce_scatter divide among the \
-ranks and all_to_all among their peers. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to \
-carry: algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast \
-(from rank 0) and send_recv (to the next rank, from the previous one). GB are 10^9 bytes.
+Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather, reduce_scatter and all_to_all \
+divide into a block for each rank. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to carry: \
+algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast (from rank \
+0) and send_recv (to the next rank, from the previous one). GB are 10^9 bytes.
 
-time is rank 0's median; all_reduce and broadcast work in place. Above 256 KiB a barrier comes before each iteration. \
-#wrong counts all elements on all ranks that differ from the result computed without communication, before and after \
-the measurement.
+time is rank 0's median; all_reduce and broadcast work in place. Above 256 KiB a barrier, which is not timed, comes \
+before each iteration; smaller ones follow each other at once. #wrong counts all elements on all ranks that differ from \
+the result computed without communication, before and after the measurement.
 
 Exit code: 0, or 1 if something failed or any element was wrong, 2 for a wrong call.
 
@@ -49,7 +49,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
-    /// How bytes travel: thread (all ranks in one process), shm or tcp
+    #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
     #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
     transport: TransportKind,
 

@@ -1,7 +1,7 @@
 //! What others may have installed: MPI, CUDA, NCCL. Libraries are looked for and never loaded.
 
 use super::report::Report;
-use hexagram::TransportKind;
+use crate::transports::{self, mpi};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 pub(super) fn check(report: &mut Report) {
     report.title("transports and libraries");
-    let kinds: Vec<String> = TransportKind::ALL.iter().map(TransportKind::to_string).collect();
-    report.good(&format!("transports built in: {}", kinds.join(", ")));
+    report.good(&format!("transports built in: {}", transports::names()));
     match (program("mpirun"), mpi()) {
         (Some(path), Some(_)) => report.good(&format!("mpi: built in; {}", version(&path))),
         (Some(path), None) => report.note(&format!(
@@ -36,11 +35,6 @@ pub(super) fn check(report: &mut Report) {
         };
         report.note(&format!("{name}: not built in, this version moves host memory only; {found}"));
     }
-}
-
-/// The transport carried by MPI, in a build that has it.
-pub(super) fn mpi() -> Option<TransportKind> {
-    "mpi".parse().ok()
 }
 
 /// Where PATH has a program.

@@ -1,0 +1,21 @@
+//! The transports of this build, for help texts and reports.
+
+use hexagram::TransportKind;
+
+/// All of them; MPI's only where it is built in.
+pub(crate) fn built_in() -> Vec<TransportKind> {
+    let mut kinds = TransportKind::ALL.to_vec();
+    kinds.extend(mpi().filter(|kind| !TransportKind::ALL.contains(kind)));
+    kinds
+}
+
+/// The transport that MPI carries, where it is built in.
+pub(crate) fn mpi() -> Option<TransportKind> {
+    "mpi".parse().ok()
+}
+
+/// Their names, as in `thread, shm, tcp`.
+pub(crate) fn names() -> String {
+    let names: Vec<String> = built_in().iter().map(TransportKind::to_string).collect();
+    names.join(", ")
+}
