@@ -26,7 +26,7 @@ fn well(ended: &Ended) {
 #[test]
 fn every_operation_over_every_transport_is_right() {
     for operation in OPERATIONS {
-        for transport in ["thread", "shm", "tcp"] {
+        for transport in ["thread", "shm", "tcp", "mixed"] {
             let mut command = program(&["bench", operation, "--transport", transport, "--ranks", "3"]);
             command.args(["-b", "16", "-e", "300K", "-f", "50", "--iters", "2", "--warmup", "1"]);
             let ended = run(command);

@@ -4,7 +4,8 @@
 
 mod harness;
 
-use harness::{Ended, program, run, wrapped};
+use harness::{Ended, folder, program, run, wrapped};
+use std::fs;
 
 fn says(ended: &Ended, what: &[&str]) {
     for what in what {
@@ -18,9 +19,25 @@ fn a_machine_that_is_well_is_said_to_be() {
     assert_eq!(ended.code, Some(0), "{:#?} {:#?}", ended.stdout, ended.stderr);
     says(
         &ended,
-        &["no launcher", "✓ lo: 127.0.0.1", "✓ memfd", "ulimit -n", "✓ transports built in: thread, "],
+        &[
+            "no launcher",
+            "✓ lo: 127.0.0.1",
+            "✓ memfd",
+            "ulimit -n",
+            "✓ transports built in: thread, shm, tcp, mixed",
+        ],
     );
-    says(&ended, &["mpi: ", "CUDA: not built in", "NCCL: not built in", "✓ shm: right", "✓ tcp: right"]);
+    says(
+        &ended,
+        &[
+            "mpi: ",
+            "CUDA: not built in",
+            "NCCL: not built in",
+            "✓ shm: right",
+            "✓ tcp: right",
+            "✓ mixed: right",
+        ],
+    );
     assert!(!ended.stdout.iter().any(|line| line.contains('✗')));
 }
 
@@ -36,6 +53,21 @@ fn what_a_launcher_has_said_is_told() {
         &["torchrun's variables: rank 1 of 4, 1 of 2 on this host; the ranks meet at 127.0.0.1:29500"],
     );
     says(&ended, &["✓ lo, 127.0.0.1: routes to the meeting address", "✓ shm: right"]);
+}
+
+#[test]
+fn libraries_are_found_where_the_loader_would() {
+    let folder = folder("libraries");
+    for library in ["libcuda.so.1", "libnccl.so.2"] {
+        fs::write(folder.join(library), "never loaded").unwrap();
+    }
+    let mut command = program(&["check"]);
+    command.env("LD_LIBRARY_PATH", &folder);
+    let ended = run(command);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
+    for library in ["libcuda.so.1", "libnccl.so.2"] {
+        says(&ended, &[&format!("{library} is at {}", folder.join(library).display())]);
+    }
 }
 
 #[test]
