@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a failure waits for the verdict that explains it.
-const VERDICT: Duration = Duration::from_secs(1);
+/// How long a failed connection is only a suspicion, so that the verdict can name the rank that really failed: far longer
+/// than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(10);
 
 /// How closely the processes of a job watch each other. The same on all ranks.
@@ -157,7 +158,7 @@ impl Health {
     /// told that they need not wait for this rank.
     pub(crate) fn explain(&self, error: Error, during: During) -> Error {
         // The verdict may be on its way here.
-        let until = Instant::now() + VERDICT;
+        let until = Instant::now() + GRACE;
         while self.verdict().is_none() && Instant::now() < until {
             std::thread::sleep(TICK);
         }

@@ -6,16 +6,13 @@
 
 use crate::drive;
 use crate::error::{During, Error, Result, Straggler};
-use crate::health::{Health, Notice};
+use crate::health::{GRACE, Health, Notice};
 use crate::transport::{Got, Label, Source, Ticket, Transport};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-
-/// How long a closed link is only a suspicion, so that the verdict can name the rank that really failed.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// Whether the operations of one communicator can still be trusted. The first failure stays.
 #[derive(Debug, Default)]
