@@ -47,14 +47,16 @@ impl Hosts {
         made.then_some(hosts)
     }
 
-    /// The commands of `size` ranks, spread over the hosts in blocks.
-    pub(crate) fn ranks(&self, size: usize) -> impl Iterator<Item = Command> {
+    /// The commands of `size` ranks that meet at `port`, spread over the hosts in blocks.
+    pub(crate) fn ranks(&self, size: usize, port: u16) -> impl Iterator<Item = Command> {
         let per_host = size / self.count;
         (0..size).map(move |rank| {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &format!("{}h{}", self.prefix, rank / per_host)]);
             command.arg(env::current_exe().unwrap());
-            command.env("HEXAGRAM_ADDR", "10.99.0.1:29500").env("HEXAGRAM_SECRET_FILE", &self.secret);
+            command
+                .env("HEXAGRAM_ADDR", format!("10.99.0.1:{port}"))
+                .env("HEXAGRAM_SECRET_FILE", &self.secret);
             command.env("HEXAGRAM_RANK", rank.to_string()).env("HEXAGRAM_SIZE", size.to_string());
             command.env("HEXAGRAM_LOCAL_RANK", (rank % per_host).to_string());
             command.env("HEXAGRAM_LOCAL_SIZE", per_host.to_string());

@@ -132,18 +132,23 @@ fn both_sides_of_a_cut_link_name_the_other() {
         return;
     };
     // Ranks 0 and 1 on the first host, 2 and 3 on the second.
-    let mut job = Job::of(hosts.ranks(4), "collectives", TransportKind::Tcp);
-    job.all_hear("ready");
+    let across = transports().filter(|transport| *transport != TransportKind::Shm);
+    let start = |(port, transport)| (transport, Job::of(hosts.ranks(4, port), "collectives", transport));
+    let mut jobs: Vec<_> = (29500..).zip(across).map(start).collect();
+    jobs.iter_mut().for_each(|(_, job)| job.all_hear("ready"));
     let cut = hosts.cut();
-    for rank in 0..4 {
-        let Failed { culprit, at, text } = job.failure(rank);
-        let across = culprit.is_some_and(|culprit| culprit / 2 != rank / 2);
-        assert!(across && text.contains("has been silent"), "rank {rank}: {text}");
-        let took = at.saturating_duration_since(cut);
-        report(format_args!("a cut link: named by rank {rank} after {took:.1?}"));
-        assert!(took < SILENT, "{took:?}");
+    for (transport, mut job) in jobs {
+        let mut worst = Duration::ZERO;
+        for rank in 0..4 {
+            let Failed { culprit, at, text } = job.failure(rank);
+            let across = culprit.is_some_and(|culprit| culprit / 2 != rank / 2);
+            assert!(across && text.contains("has been silent"), "rank {rank} over {transport}: {text}");
+            worst = worst.max(at.saturating_duration_since(cut));
+        }
+        report(format_args!("link cut over {transport}: named on both sides after {worst:.1?}"));
+        assert!(worst < SILENT, "{worst:?}");
+        job.ends();
     }
-    job.ends();
 }
 
 #[test]
