@@ -407,6 +407,7 @@ fn bytes_sent_are_those_of_the_formulas() {
                 );
             };
             let rounds = n.next_power_of_two().ilog2() as usize;
+            // All ranks of this test are on one host, where a mixed world is one of shared memory.
             let shm = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
             // On shared memory an all-reduce is one post, and reads instead of messages.
             let all_reduce = 2 * (n - 1) * (size / n + if shm { 0 } else { header });

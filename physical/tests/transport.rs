@@ -6,9 +6,9 @@ use hexagram_physical::dtype::{DType, ReduceOp};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::operation::{Operation, Poison, Terms};
 use hexagram_physical::tag::Tag;
-use hexagram_physical::testing::spawn;
+use hexagram_physical::testing::{spawn, spawn_as, spawn_hosts};
 use hexagram_physical::transport::{Label, Land, Source};
-use hexagram_physical::{Buffer, Element, Error, Transport, TransportKind, World, drive};
+use hexagram_physical::{Buffer, Element, Error, JoinOptions, Transport, TransportKind, World, drive};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -68,12 +68,189 @@ fn numbers(rank: usize, message: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| (rank * 31 + message * 7) as f32 + i as f32 * 0.5).collect()
 }
 
+/// On every transport, and on the mixed one also with the ranks spread over two hosts, alternately.
 fn on_all(ranks: &[usize], test: impl Fn(End) + Sync) {
-    for transport in TransportKind::ALL {
-        for ranks in ranks {
+    for ranks in ranks {
+        for transport in TransportKind::ALL {
             spawn(transport, *ranks, |world| test(End::new(world)));
         }
+        let hosts: Vec<usize> = (0..*ranks).map(|rank| rank % 2).collect();
+        spawn_hosts(&hosts, |world| test(End::new(world)));
     }
+}
+
+#[test]
+fn every_transport_carries_every_length_on_concurrent_lanes() {
+    const LANES: usize = 3;
+    on_all(&[1, 2, 3, 4, 5, 8], |end| {
+        let (rank, size) = (end.rank(), end.transport.size());
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let len = |length: usize, lane: usize| [0, 1, 4095, (1 << 20) + 3][length] + lane % 2;
+        for length in 0..4 {
+            let label = |lane| {
+                let count = len(length, lane);
+                let tag = Tag::new(0, lane, length as u64, 0).unwrap();
+                Label { tag, fingerprint: Fingerprint::new(OperationKind::SendRecv, DType::F32, count) }
+            };
+            let buffer = |rank, lane| Buffer::from_slice(&numbers(rank, lane, len(length, lane))).unwrap();
+            let out: Vec<_> = (0..LANES).map(|lane| buffer(rank, lane)).collect();
+            let into: Vec<_> = (0..LANES).map(|lane| buffer(rank, lane)).collect();
+            // The last lane adds; half of the receives are posted when messages are on their way already.
+            let land = |lane| if lane + 1 == LANES { Land::Reduce(ReduceOp::Sum) } else { Land::Copy };
+            let recv = |lane| end.recv(Source::Rank(previous), label(lane), &into[lane], land(lane));
+            let first = recv(0);
+            let sends: Vec<_> =
+                (0..LANES).rev().map(|lane| end.send(next, label(lane), &out[lane])).collect();
+            end.wait(async {
+                for lane in (1..LANES).rev() {
+                    recv(lane).await.unwrap();
+                }
+                first.await.unwrap();
+                for send in sends {
+                    send.await.unwrap();
+                }
+            });
+            for (lane, into) in into.iter().enumerate() {
+                let mut want = numbers(previous, lane, len(length, lane));
+                if lane + 1 == LANES {
+                    want.iter_mut().zip(numbers(rank, lane, len(length, lane))).for_each(|(a, b)| *a += b);
+                }
+                assert!(*into.host::<f32>().unwrap() == want, "lane {lane}, length {}", want.len());
+            }
+        }
+    });
+}
+
+#[test]
+fn several_sockets_carry_one_stream() {
+    const LEN: usize = (1 << 20) + 3;
+    let with = |sockets| {
+        let (transport, sockets) = (TransportKind::Tcp, Some(sockets));
+        JoinOptions { transport, sockets, ..JoinOptions::default() }
+    };
+    // Of two ranks that differ, the lower number holds.
+    spawn_as(&[with(3), with(2), with(4)], |world| {
+        let end = End::new(world);
+        let size = end.transport.size();
+        let label = label(0, 0, LEN);
+        let out = Buffer::from_slice(&numbers(end.rank(), 0, LEN)).unwrap();
+        let into: Vec<_> = (0..size).map(|_| Buffer::zeroed(DType::F32, LEN).unwrap()).collect();
+        let sends: Vec<_> = (0..size).map(|peer| end.send(peer, label, &out)).collect();
+        for (peer, into) in into.iter().enumerate() {
+            end.wait(end.recv(Source::Rank(peer), label, into, Land::Copy)).unwrap();
+            assert!(*into.host::<f32>().unwrap() == numbers(peer, 0, LEN), "from {peer}");
+        }
+        end.wait(async {
+            for send in sends {
+                send.await.unwrap();
+            }
+        });
+        // A send given up half-way is completed behind the back of its caller, on all sockets.
+        let ticket = end.transport.post_send(
+            (end.rank() + 1) % size,
+            self::label(1, 0, LEN),
+            out.read(0..LEN).unwrap(),
+        );
+        end.transport.cancel(ticket);
+        let last = on_lane(1, 1);
+        let (one, got) = (Buffer::from_slice(&[7f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+        let send = end.send((end.rank() + 1) % size, last, &one);
+        end.wait(end.recv(Source::Rank((end.rank() + size - 1) % size), last, &got, Land::Copy)).unwrap();
+        end.wait(send).unwrap();
+        assert_eq!(got.host::<f32>().unwrap()[0], 7.0);
+    });
+}
+
+#[test]
+fn a_mixed_world_counts_bytes_by_path() {
+    const HEADER: u64 = 48;
+    const LEN: usize = 1000;
+    // By rank: how many peers are on its host.
+    for (hosts, near) in [
+        (&[0, 0, 1, 1][..], &[1, 1, 1, 1][..]),
+        (&[0, 1, 0, 0, 2], &[2, 0, 2, 2, 0]),
+        (&[0, 1, 2], &[0, 0, 0]),
+        (&[4, 4, 4], &[2, 2, 2]),
+    ] {
+        spawn_hosts(hosts, |world| {
+            let end = End::new(world);
+            let (rank, size) = (end.rank(), end.transport.size());
+            let label = label(0, 0, LEN);
+            let out = Buffer::from_slice(&numbers(rank, 0, LEN)).unwrap();
+            let peers = || (0..size).filter(|peer| *peer != rank);
+            let sends: Vec<_> = peers().map(|peer| end.send(peer, label, &out)).collect();
+            for peer in peers() {
+                let into = Buffer::zeroed(DType::F32, LEN).unwrap();
+                end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap();
+                assert_eq!(*into.host::<f32>().unwrap(), numbers(peer, 0, LEN));
+            }
+            end.wait(async {
+                for send in sends {
+                    send.await.unwrap();
+                }
+            });
+            let message = HEADER + 4 * LEN as u64;
+            let far = (size - 1 - near[rank]) as u64;
+            assert_eq!(end.world.traffic().bytes_sent_by(TransportKind::Shm), near[rank] as u64 * message);
+            assert_eq!(end.world.traffic().bytes_sent_by(TransportKind::Tcp), far * message);
+        });
+    }
+}
+
+#[test]
+fn one_sleep_is_ended_by_memory_by_sockets_and_by_the_bell() {
+    // Far longer than anything takes, so that a wake-up that is missed fails the test.
+    const LONGER: Duration = Duration::from_secs(30);
+    spawn_hosts(&[0, 0, 1], |world| {
+        let end = End::new(world);
+        let asleep = |what: &str, done: &dyn Fn() -> bool| {
+            let started = Instant::now();
+            while !done() {
+                if !end.transport.progress() {
+                    end.transport.park(LONGER);
+                }
+                assert!(started.elapsed() < LONGER, "{what} did not end the sleep");
+            }
+        };
+        for round in 0..20 {
+            let (mine, all) = (label(round, end.rank(), 1), [1, 2].map(|from| label(round, from, 1)));
+            if end.rank() != 0 {
+                let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
+                end.wait(end.recv(Source::Rank(0), label(round, 0, 1), &buffer, Land::Copy)).unwrap();
+                // The sleeper has most likely fallen asleep by then, and has to be woken whether or not.
+                std::thread::sleep(Duration::from_millis(2 * end.rank() as u64));
+                end.wait(end.send(0, mine, &buffer)).unwrap();
+                continue;
+            }
+            let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
+            let into: Vec<_> = (0..2).map(|_| Buffer::zeroed(DType::F32, 1).unwrap()).collect();
+            let mut tickets: Vec<_> = [1, 2]
+                .into_iter()
+                .zip(all.iter().zip(&into))
+                .map(|(from, (label, into))| {
+                    let view = into.write(0..1).unwrap();
+                    end.transport.post_recv(Source::Rank(from), *label, view, Land::Copy)
+                })
+                .collect();
+            for peer in [1, 2] {
+                end.wait(end.send(peer, label(round, 0, 1), &buffer)).unwrap();
+            }
+            for (what, ticket) in ["memory", "a socket"].into_iter().zip(tickets.drain(..)) {
+                let mut context = std::task::Context::from_waker(drive::waker());
+                let poll = std::cell::RefCell::new(&mut context);
+                asleep(what, &|| end.transport.poll(ticket, &mut poll.borrow_mut()).is_ready());
+            }
+            let (bell, rung) = (end.transport.bell(), std::sync::atomic::AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(2));
+                    rung.store(true, std::sync::atomic::Ordering::SeqCst);
+                    bell.ring();
+                });
+                asleep("the bell", &|| rung.load(std::sync::atomic::Ordering::SeqCst));
+            });
+        }
+    });
 }
 
 #[test]
