@@ -46,7 +46,7 @@ pub(crate) fn random(below: usize) -> usize {
 }
 
 /// The command of rank `rank` of `size` that meets on one host at a name nobody else has.
-fn on_this_host(rank: usize, size: usize, job: u32) -> Command {
+pub(crate) fn on_this_host(rank: usize, size: usize, job: u32) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     let job = u64::from(std::process::id()) << 32 | u64::from(job);
     command.env("OMPI_MCA_ess_base_jobid", job.to_string());

@@ -1,0 +1,78 @@
+//! Which bytes go through memory and which over the network, by ranks that are real processes: on several hosts, and on one
+//! host where a process can have no shared memory.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "shared with the tests of failures")]
+#[path = "../failures/hosts.rs"]
+mod hosts;
+#[allow(dead_code, reason = "shared with the tests of failures")]
+#[path = "../failures/job.rs"]
+mod job;
+mod ranks;
+
+use hexagram_logical::{HEADER_BYTES, TransportKind};
+use hosts::Hosts;
+use job::{Job, on_this_host};
+use ranks::{BLOCK, CHUNK};
+use std::process::Command;
+
+/// What a rank has sent through memory and by TCP, as it says itself.
+fn sent(job: &mut Job, rank: usize, what: &str) -> (usize, usize) {
+    let (_, line) = job.hears(rank, what);
+    let mut words = line.split_whitespace().rev().map(|word| word.parse().unwrap());
+    let (tcp, shm) = (words.next().unwrap(), words.next().unwrap());
+    (shm, tcp)
+}
+
+/// Bytes of a ring's all-reduce: 2(n − 1) chunks, each in segments of 512 KiB at most.
+fn ring(ranks: usize) -> usize {
+    2 * (ranks - 1) * (4 * CHUNK + (4 * CHUNK).div_ceil(512 * 1024) * HEADER_BYTES)
+}
+
+#[test]
+fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
+    let Some(hosts) = Hosts::start(2) else {
+        eprintln!("skipped: network namespaces need root and the `ip` program");
+        return;
+    };
+    let mut job = Job::of(hosts.ranks(4), "count", TransportKind::Mixed);
+    for rank in 0..4 {
+        // Ranks 0 and 1 on one host, 2 and 3 on the other: every second one sends to the other host.
+        let (near, far) = if rank % 2 == 0 { (ring(4), 0) } else { (0, ring(4)) };
+        assert_eq!(sent(&mut job, rank, "all_reduce"), (near, far), "rank {rank}");
+        let message = 4 * BLOCK + HEADER_BYTES;
+        assert_eq!(sent(&mut job, rank, "all_to_all"), (message, 2 * message), "rank {rank}");
+        job.hears(rank, "finished");
+    }
+    job.ends();
+}
+
+/// Has the system refuse the process any file of more than some bytes, and so shared memory.
+fn without_memory(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"ulimit -f 64 && trap "" XFSZ && exec "$@""#, "sh"]).arg(command.get_program());
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+#[test]
+fn a_process_that_can_have_no_shared_memory_is_reached_by_tcp() {
+    let commands = (0..3).map(|rank| {
+        let command = on_this_host(rank, 3, u32::MAX);
+        if rank == 1 { without_memory(&command) } else { command }
+    });
+    let mut job = Job::of(commands, "count", TransportKind::Mixed);
+    job.hears(1, "tcp instead of shared memory to all ranks of this host: cannot reserve");
+    for rank in [0, 2] {
+        let (_, warning) = job.hears(rank, "tcp instead of shared memory to rank 1");
+        assert!(warning.contains("can have none"), "{warning}");
+    }
+    // The ring goes 0 → 1 → 2 → 0, and only its last link is between ranks that have memory.
+    for (rank, near) in [(0, false), (1, false), (2, true)] {
+        let want = if near { (ring(3), 0) } else { (0, ring(3)) };
+        assert_eq!(sent(&mut job, rank, "all_reduce"), want, "rank {rank}");
+        job.hears(rank, "finished");
+    }
+    job.ends();
+}

@@ -1,0 +1,47 @@
+//! What the ranks of a job do, each in a process of its own.
+
+use super::job::{ROLE, TRANSPORT};
+use hexagram_logical::{Communicator, JoinOptions, ReduceOp, Result, TransportKind, World};
+use std::env;
+
+/// Elements of one chunk of the ring's buffer.
+pub(crate) const CHUNK: usize = 400_000;
+/// Elements for each rank in an all-to-all.
+pub(crate) const BLOCK: usize = 1000;
+
+#[test]
+#[ignore = "what the other tests start as a process"]
+fn one_rank() {
+    if env::var(ROLE).is_err() {
+        return;
+    }
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    match count() {
+        Ok(()) => eprintln!("finished"),
+        Err(error) => eprintln!("failed: nobody {error}"),
+    }
+}
+
+/// Says after each operation what it has sent, through memory and by TCP.
+fn count() -> Result<()> {
+    let transport = env::var(TRANSPORT).unwrap().parse()?;
+    let world = World::join(&JoinOptions { transport, ..JoinOptions::default() })?;
+    let comm = Communicator::open(&world, 0)?;
+    let size = comm.size();
+    let mut before = [0; 2];
+    let mut say = |what: &str| {
+        let now = [TransportKind::Shm, TransportKind::Tcp].map(|path| world.traffic().bytes_sent_by(path));
+        eprintln!("{what} {} {}", now[0] - before[0], now[1] - before[1]);
+        before = now;
+    };
+    let mut buffer: Vec<f32> = (0..CHUNK * size).map(|at| (at % 1000 + comm.rank()) as f32).collect();
+    comm.blocking().all_reduce(&mut buffer, ReduceOp::Sum)?;
+    say("all_reduce");
+    let ranks = (size * (size - 1) / 2) as f32;
+    for (at, sum) in buffer.iter().enumerate() {
+        assert_eq!(*sum, (at % 1000 * size) as f32 + ranks, "element {at}");
+    }
+    comm.blocking().all_to_all(&vec![1f32; BLOCK * size], &mut vec![0f32; BLOCK * size])?;
+    say("all_to_all");
+    comm.blocking().barrier()
+}
