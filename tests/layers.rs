@@ -99,7 +99,7 @@ fn primitives_know_no_backend() {
 /// made of two others.
 #[test]
 fn backends_know_neither_each_other_nor_the_layers_above() {
-    const BACKENDS: [&str; 4] = ["thread", "shm", "tcp", "mixed"];
+    const BACKENDS: [&str; 5] = ["thread", "shm", "tcp", "mixed", "mpi"];
     let folder = root().join("physical/src");
     for file in sources(&folder) {
         let text = fs::read_to_string(&file).unwrap();
@@ -121,7 +121,7 @@ fn backends_have_the_same_files() {
         let folder = fs::read_dir(root().join("physical/src").join(backend)).unwrap();
         folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     };
-    for backend in ["shm", "tcp", "mixed"] {
+    for backend in ["shm", "tcp", "mixed", "mpi"] {
         assert!(names(backend).is_superset(&names("thread")), "{backend}");
     }
 }

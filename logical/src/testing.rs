@@ -2,6 +2,7 @@
 
 use crate::{Communicator, Result, TransportKind};
 use hexagram_physical::testing;
+pub use hexagram_physical::testing::cases;
 
 /// Runs `body` once per rank, each on a thread of its own with a communicator of all ranks, and returns what the ranks
 /// returned, by rank, or the first error.

@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 use hexagram_logical::physical::native::Size;
-use hexagram_logical::testing::spawn;
+use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{
     Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
@@ -15,11 +15,8 @@ const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];
 
 /// Runs `test` on every transport and number of ranks.
 fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
-    for transport in TransportKind::ALL {
-        for ranks in RANKS {
-            spawn(transport, ranks, |comm| test(&comm))
-                .unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
-        }
+    for (transport, ranks) in cases(&RANKS) {
+        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
     }
 }
 

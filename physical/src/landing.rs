@@ -32,6 +32,12 @@ impl Landing {
         self.odd_len
     }
 
+    /// Where the message goes.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn view(&self) -> &WriteView {
+        &self.view
+    }
+
     /// Where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {

@@ -32,6 +32,8 @@ pub mod launch;
 mod matching;
 pub mod memory;
 mod mixed;
+#[cfg(feature = "mpi")]
+mod mpi;
 pub mod native;
 pub mod operation;
 mod shm;

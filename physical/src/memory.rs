@@ -136,6 +136,11 @@ impl Lent {
         self.lease.end - self.lease.start
     }
 
+    #[cfg(feature = "mpi")]
+    fn is_lent(&self) -> bool {
+        matches!(self.memory.owner, Owner::Lent { .. })
+    }
+
     fn registration(&self) -> Option<(Registration, usize)> {
         match self.memory.owner {
             Owner::Shared { registration, .. } => Some((registration, self.lease.start)),
@@ -159,6 +164,12 @@ impl Drop for Lent {
 pub struct ReadView(Lent, DType);
 
 impl ReadView {
+    /// Whether its owner takes the memory back even from an operation that failed.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.is_lent()
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.1
@@ -180,6 +191,12 @@ impl ReadView {
 pub struct WriteView(Lent, DType);
 
 impl WriteView {
+    /// Whether its owner takes the memory back even from an operation that failed.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.is_lent()
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
         self.1

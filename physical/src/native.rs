@@ -13,6 +13,7 @@
 //! [`ReduceOp::Mean`](crate::ReduceOp::Mean) is done here completely: the sum divided by the number of ranks, of 16-bit
 //! floats the sum of contributions that were divided before.
 
+use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, Ticket};
 use std::ops::Range;
@@ -54,6 +55,35 @@ pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.
     let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
     edge(index)..edge(index + 1)
+}
+
+/// How often ranks compare what they call before a collective of the backend that does not compare by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Check {
+    /// At the first use of each operation, element type, count, reduction and root. A rank that goes wrong later, with
+    /// calls that all were right before, is noticed by the deadline, or not at all.
+    #[default]
+    FirstUse,
+    /// Every time; one round trip more for every doubling of the number of ranks.
+    Full,
+}
+
+impl Check {
+    /// What `HEXAGRAM_CHECK` asks for; the default if it is not set.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if it is neither `full` nor `first-use`.
+    pub fn from_env() -> Result<Self> {
+        match std::env::var("HEXAGRAM_CHECK").as_deref() {
+            Err(_) => Ok(Check::default()),
+            Ok("full") => Ok(Check::Full),
+            Ok("first-use") => Ok(Check::FirstUse),
+            Ok(other) => {
+                let what = format!("HEXAGRAM_CHECK={other} is unknown");
+                Err(Error::setup(what, "use full or first-use, or unset it"))
+            }
+        }
+    }
 }
 
 /// A backend's own collectives over all ranks of its endpoint.

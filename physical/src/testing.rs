@@ -13,11 +13,33 @@ use std::time::Duration;
 /// Longest that a world may take to come together in a test.
 const JOIN: Duration = Duration::from_secs(30);
 
+/// What a matrix of tests runs on: every transport whose ranks can be threads, with each number of `ranks`.
+///
+/// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
+/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`).
+pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
+    #[cfg(feature = "mpi")]
+    if std::env::var_os("HEXAGRAM_TEST").is_some_and(|what| what == "mpi") {
+        let size = std::env::var("OMPI_COMM_WORLD_SIZE").ok().and_then(|size| size.parse().ok());
+        let Some(size) = size else { fail("HEXAGRAM_TEST=mpi is for processes that mpirun started") };
+        return if ranks.contains(&size) { vec![(TransportKind::Mpi, size)] } else { Vec::new() };
+    }
+    let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
+    TransportKind::ALL.into_iter().flat_map(with).collect()
+}
+
 /// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.
+///
+/// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result only.
 ///
 /// # Panics
 /// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made.
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    #[cfg(feature = "mpi")]
+    if transport == TransportKind::Mpi {
+        let options = JoinOptions { transport, ..options() };
+        return run(vec![move || World::join(&options)], body);
+    }
     if transport != TransportKind::Thread {
         let options = JoinOptions { transport, ..options() };
         return spawn_as(&vec![options; ranks], body);

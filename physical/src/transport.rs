@@ -32,10 +32,13 @@ pub enum TransportKind {
     Tcp,
     /// Ranks are processes anywhere, each pair connected by shared memory on one host, by TCP across hosts.
     Mixed,
+    /// Ranks are processes anywhere, started and connected by MPI.
+    #[cfg(feature = "mpi")]
+    Mpi,
 }
 
 impl TransportKind {
-    /// Every transport, for matrices of tests and tables.
+    /// Every transport whose ranks can be threads of one test, for matrices of tests and tables.
     pub const ALL: [TransportKind; 4] =
         [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
 }
@@ -47,6 +50,8 @@ impl fmt::Display for TransportKind {
             TransportKind::Shm => "shm",
             TransportKind::Tcp => "tcp",
             TransportKind::Mixed => "mixed",
+            #[cfg(feature = "mpi")]
+            TransportKind::Mpi => "mpi",
         })
     }
 }
@@ -55,6 +60,15 @@ impl FromStr for TransportKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
+        #[cfg(feature = "mpi")]
+        if name == "mpi" {
+            return Ok(TransportKind::Mpi);
+        }
+        #[cfg(not(feature = "mpi"))]
+        if name == "mpi" {
+            let what = "this build has no transport `mpi`";
+            return Err(Error::usage(what, "build it with --features mpi, which needs mpicc and libclang"));
+        }
         Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
             Error::usage(format!("there is no transport `{name}`"), "use one of mixed, shm, tcp, thread")
         })
@@ -138,7 +152,7 @@ pub struct Got {
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// By the transport that carried them.
-    bytes: [AtomicU64; TransportKind::ALL.len()],
+    bytes: [AtomicU64; TransportKind::ALL.len() + cfg!(feature = "mpi") as usize],
     messages: AtomicU64,
 }
 

@@ -6,6 +6,9 @@ use crate::bootstrap::join::{Card, Membership, Roster, Seats, arrive, attend_as_
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::mixed::MixedFabric;
+#[cfg(feature = "mpi")]
+use crate::mpi::{MpiDoor, MpiFabric, introduce};
+use crate::native::Check;
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
@@ -50,6 +53,9 @@ pub struct JoinOptions {
     /// Any name of this host; ranks share memory if their names are equal. Otherwise HEXAGRAM_HOST says so; otherwise ranks
     /// share memory where the system lets them: on one kernel and in one network namespace.
     pub host: Option<String>,
+    /// How often ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
+    /// the first use of each.
+    pub check: Option<Check>,
 }
 
 impl JoinOptions {
@@ -88,6 +94,7 @@ impl Default for JoinOptions {
             interface: None,
             sockets: None,
             host: None,
+            check: None,
         }
     }
 }
@@ -133,6 +140,10 @@ impl World {
     /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if an
     /// address cannot be used.
     pub fn join(options: &JoinOptions) -> Result<Self> {
+        #[cfg(feature = "mpi")]
+        if options.transport == TransportKind::Mpi {
+            return Self::join_by_mpi(options);
+        }
         let placement = Placement::from_env()?.ok_or_else(|| {
             Error::setup(
                 "no launcher has told this process its rank",
@@ -159,6 +170,31 @@ impl World {
         let interface = asked.map_or_else(|| arrival.interface(placement), Ok)?;
         let door = Door::open(options.transport, interface)?;
         door.announce(&mut card);
+        Self::meet(placement, options, card, arrival, door)
+    }
+
+    /// Joins at the place that MPI tells.
+    #[cfg(feature = "mpi")]
+    fn join_by_mpi(options: &JoinOptions) -> Result<Self> {
+        options.vigilance.check()?;
+        let check = options.check.map_or_else(Check::from_env, Ok)?;
+        let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
+        let card = Card::new(&placement, options)?;
+        let arrival = match listener {
+            Some(listener) => Arrival::Leader(listener),
+            None => Arrival::new(&placement, options.deadline)?,
+        };
+        Self::meet(&placement, options, card, arrival, Door::Mpi(door))
+    }
+
+    fn meet(
+        placement: &Placement,
+        options: &JoinOptions,
+        card: Card,
+        arrival: Arrival,
+        door: Door,
+    ) -> Result<Self> {
+        let (rank, limit) = (placement.rank, options.deadline);
         let (roster, seats) = arrival.meet(placement, card, limit)?;
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
@@ -169,6 +205,8 @@ impl World {
             Door::Shm(door) => Arc::new(ShmFabric::new(door, member)),
             Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)),
             Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)),
+            #[cfg(feature = "mpi")]
+            Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
         };
         let local = (placement.local_rank, placement.local_size);
         Ok(Self::assemble(rank, local, options.transport, fabric, Some(control)))
@@ -328,6 +366,8 @@ enum Door {
     Shm(ShmDoor),
     Tcp(TcpDoor),
     Mixed(ShmDoor, TcpDoor),
+    #[cfg(feature = "mpi")]
+    Mpi(MpiDoor),
 }
 
 impl Door {
@@ -340,6 +380,11 @@ impl Door {
                 "the thread transport connects threads of one process, not processes",
                 "use mixed, shm or tcp, or start the ranks with World::threads",
             )),
+            #[cfg(feature = "mpi")]
+            TransportKind::Mpi => Err(Error::setup(
+                "ranks of the mpi transport learn their place from MPI",
+                "start them with mpirun, and use World::join",
+            )),
         }
     }
 
@@ -349,6 +394,8 @@ impl Door {
             Door::Shm(door) => card.shm = door.address(),
             Door::Tcp(door) => card.tcp = door.address(),
             Door::Mixed(shm, tcp) => (card.shm, card.tcp) = (shm.address(), tcp.address()),
+            #[cfg(feature = "mpi")]
+            Door::Mpi(_) => {}
         }
     }
 }

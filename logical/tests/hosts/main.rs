@@ -36,7 +36,7 @@ fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
         eprintln!("skipped: network namespaces need root and the `ip` program");
         return;
     };
-    let mut job = Job::of(hosts.ranks(4), "count", TransportKind::Mixed);
+    let mut job = Job::of(hosts.ranks(4, 29500), "count", TransportKind::Mixed);
     for rank in 0..4 {
         // Ranks 0 and 1 on one host, 2 and 3 on the other: every second one sends to the other host.
         let (near, far) = if rank % 2 == 0 { (ring(4), 0) } else { (0, ring(4)) };

@@ -84,6 +84,13 @@ impl Placement {
         Self::from_lookup(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
+    /// Rank and size in the set that wins, and whose it is, wherever the ranks may meet.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
+        let first = Set::all(&|name| std::env::var(name).ok())?.into_iter().next();
+        Ok(first.map(|set| (set.rank, set.size, set.launcher)))
+    }
+
     pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
         let step = Step::read(get)?;
         let mut sets = Set::all(get)?.into_iter().chain(step.as_ref().map(Step::set));

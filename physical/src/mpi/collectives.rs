@@ -1,0 +1,312 @@
+//! MPI's own collectives: the agreement before them, and what becomes of them.
+//!
+//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, …
+//! rank r writes to rank r + 2^k and reads from r − 2^k, as in the barrier, so that whoever has come through knows that all
+//! ranks agree. This happens at the first use of each fingerprint on a lane, or always.
+//!
+//! MPI does not say for whom a collective waits. So a rank that has been in one for a while writes to all others that it is
+//! there; those of whom nobody hears are missing. A letter that shows its sender to be in another operation of that number
+//! ends the collective on both sides.
+
+use super::endpoint::{MpiEndpoint, State};
+use super::link::Comm;
+use super::run::Run;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::landing::Landing;
+use crate::matching::Posted;
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native::{self, Check};
+use crate::transport::{Got, Label, Land, Source, Ticket};
+use std::collections::{HashMap, HashSet};
+use std::task::Poll;
+use std::time::Instant;
+
+/// First step of the agreement: beyond those of any operation.
+const AGREEMENT: usize = 0xff00;
+/// Step of a letter that says that its sender is there.
+const PRESENCE: usize = AGREEMENT - 1;
+/// A step of no message.
+const NO_STEP: usize = AGREEMENT - 2;
+/// What a farewell begins with: a length that no message has.
+const FAREWELL: [u8; 8] = [0xff; 8];
+/// Fingerprints remembered per lane; all ranks forget at the same one.
+const MEMORY: usize = 1024;
+
+/// What an operation works on.
+pub(super) type Work = (Option<ReadView>, WriteView);
+
+/// Whether a letter says nothing but that its sender is there.
+pub(super) fn is_presence(label: &Label) -> bool {
+    label.tag.at_step(PRESENCE).is_ok_and(|tag| tag == label.tag)
+}
+
+/// Whether two ranks are in different operations of one number.
+pub(super) fn contradict(mine: &Label, theirs: &Label) -> bool {
+    let same = mine.tag.same_lane(&theirs.tag) && mine.tag.sequence() == theirs.tag.sequence();
+    same && mine.fingerprint != theirs.fingerprint
+}
+
+pub(super) struct Collectives {
+    /// By lane; further lanes have none, and their operations are done by messages.
+    lanes: Vec<Comm>,
+    check: Check,
+    agreed: HashMap<usize, HashSet<Fingerprint>>,
+    running: Vec<Native>,
+    /// By rank and lane, the number after that of the last collective that the rank is known to have entered.
+    entered: Vec<Vec<u64>>,
+    /// Whether MPI's mark for in-place operations is known.
+    in_place: bool,
+}
+
+struct Native {
+    /// `None` once nobody waits for it.
+    ticket: Option<Ticket>,
+    label: Label,
+    stage: Stage,
+    since: Instant,
+    /// Whether the others have been told that this rank is there.
+    announced: bool,
+}
+
+enum Stage {
+    /// Behind others of its lane. MPI tells collectives of a communicator apart only by their order.
+    Queued {
+        rounds: u32,
+        work: Option<Work>,
+    },
+    Agreeing {
+        round: u32,
+        from: usize,
+        letter: Ticket,
+        work: Option<Work>,
+    },
+    Running(Run),
+}
+
+impl Collectives {
+    pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
+        let entered = vec![vec![0; lanes.len()]; ranks];
+        Collectives { lanes, check, agreed: HashMap::new(), running: Vec::new(), entered, in_place }
+    }
+
+    /// Notes that a rank has entered a collective.
+    pub(super) fn enters(&mut self, rank: usize, label: &Label) {
+        if let Some(next) = self.entered[rank].get_mut(label.tag.lane()) {
+            *next = (*next).max(label.tag.sequence() + 1);
+        }
+    }
+
+    /// What `rank` tells all others in the end.
+    pub(super) fn farewell(&self, rank: usize) -> Box<[u8]> {
+        let numbers = self.entered[rank].iter().flat_map(|next| next.to_le_bytes());
+        FAREWELL.into_iter().chain(numbers).collect()
+    }
+
+    /// Takes note of a farewell. Whether it is one.
+    pub(super) fn hear_farewell(&mut self, from: usize, letter: &[u8]) -> bool {
+        let Some(numbers) = letter.strip_prefix(&FAREWELL) else { return false };
+        let numbers =
+            numbers.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
+        for (next, number) in self.entered[from].iter_mut().zip(numbers) {
+            *next = (*next).max(number);
+        }
+        true
+    }
+
+    /// Whether ranks have to compare fingerprints before this operation.
+    fn is_news(&mut self, label: &Label) -> bool {
+        if self.check == Check::Full {
+            return true;
+        }
+        let agreed = self.agreed.entry(label.tag.lane()).or_default();
+        if agreed.len() == MEMORY {
+            agreed.clear();
+        }
+        agreed.insert(label.fingerprint)
+    }
+
+    /// The operations that somebody here waits for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (Ticket, Label)> {
+        self.running.iter().filter_map(|native| Some((native.ticket?, native.label)))
+    }
+
+    /// Gives an operation up; the letter that it waits for is to be forgotten.
+    pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Ticket> {
+        let at = self.running.iter().position(|native| native.ticket == Some(ticket))?;
+        match &mut self.running[at].stage {
+            Stage::Agreeing { letter, .. } => {
+                let letter = *letter;
+                self.running.remove(at);
+                Some(letter)
+            }
+            Stage::Queued { .. } => {
+                self.running.remove(at);
+                None
+            }
+            Stage::Running(run) => {
+                run.abandon();
+                self.running[at].ticket = None;
+                None
+            }
+        }
+    }
+
+    /// The ranks for which a pending operation waits: those whose letter it lacks, or of whom nobody hears that they have
+    /// entered the collective. The others of a broadcast may have left it already, unless they are `gone` and never did.
+    pub(super) fn missing(&self, ticket: Ticket, gone: &[bool]) -> Vec<usize> {
+        let native = self.running.iter().find(|native| native.ticket == Some(ticket));
+        let Some(Native { label, stage, announced, .. }) = native else { return Vec::new() };
+        match stage {
+            Stage::Agreeing { from, .. } => vec![*from],
+            Stage::Queued { .. } => Vec::new(),
+            Stage::Running(_) => {
+                let (lane, number) = (label.tag.lane(), label.tag.sequence());
+                let told = *announced && label.fingerprint.operation != OperationKind::Broadcast;
+                let absent = |rank: &usize| self.entered[*rank][lane] <= number && (told || gone[*rank]);
+                (0..gone.len()).filter(absent).collect()
+            }
+        }
+    }
+}
+
+impl MpiEndpoint {
+    /// Begins a round of the agreement.
+    fn agree(&self, state: &mut State, label: &Label, round: u32, work: Work) -> Result<Stage> {
+        let distance = (1 << round) % self.size;
+        let (to, from) = ((self.rank + distance) % self.size, (self.rank + self.size - distance) % self.size);
+        let label = Label { tag: label.tag.at_step(AGREEMENT + round as usize)?, ..*label };
+        let nothing = Buffer::zeroed(DType::U8, 0)?.write(0..0)?;
+        let letter = state.tickets.open();
+        self.write_header(state, to, label);
+        let landing = Landing::new(nothing, Land::Copy);
+        self.await_message(state, Posted { ticket: letter, source: Source::Rank(from), label, landing });
+        Ok(Stage::Agreeing { round, from, letter, work: Some(work) })
+    }
+
+    /// What follows after `rounds` of the agreement.
+    fn next_stage(&self, state: &mut State, label: &Label, rounds: u32, work: Work) -> Result<Stage> {
+        if 1usize << rounds < self.size {
+            return self.agree(state, label, rounds, work);
+        }
+        state.collectives.enters(self.rank, label);
+        let comm = state.collectives.lanes[label.tag.lane()];
+        Run::new(comm, self.size, label.fingerprint, work).map(Stage::Running)
+    }
+
+    /// Looks after MPI's collectives. Whether anything moved.
+    pub(super) fn advance_collectives(&self, state: &mut State) -> bool {
+        if state.collectives.running.is_empty() {
+            return false;
+        }
+        let mut moved = false;
+        let mut running = std::mem::take(&mut state.collectives.running);
+        let mut busy = HashSet::new();
+        running.retain_mut(|native| match self.advance(state, native, &busy, &mut moved) {
+            Ok(more) => {
+                if more {
+                    busy.insert(native.label.tag.lane());
+                }
+                more
+            }
+            Err(error) => {
+                moved = true;
+                if let Some(ticket) = native.ticket.take() {
+                    state.tickets.finish(ticket, Err(error));
+                }
+                let Stage::Running(run) = &mut native.stage else { return false };
+                run.abandon();
+                !run.is_over()
+            }
+        });
+        state.collectives.running.append(&mut running);
+        moved
+    }
+
+    /// Whether there is more to do.
+    fn advance(
+        &self,
+        state: &mut State,
+        native: &mut Native,
+        busy: &HashSet<usize>,
+        moved: &mut bool,
+    ) -> Result<bool> {
+        // Until it waits for something that has not come: a letter that came before this rank looked is no reason to wait.
+        while !matches!(native.stage, Stage::Running(_)) {
+            let next = match &mut native.stage {
+                Stage::Queued { .. } if busy.contains(&native.label.tag.lane()) => return Ok(true),
+                Stage::Queued { rounds, work } => work.take().map(|work| (*rounds, work)),
+                Stage::Agreeing { round, letter, work, .. } => {
+                    let Poll::Ready(outcome) = state.tickets.poll(*letter) else { return Ok(true) };
+                    outcome?;
+                    work.take().map(|work| (*round + 1, work))
+                }
+                Stage::Running(_) => None,
+            };
+            let Some((rounds, work)) = next else { return Ok(false) };
+            *moved = true;
+            native.stage = self.next_stage(state, &native.label, rounds, work)?;
+        }
+        let Stage::Running(run) = &mut native.stage else { return Ok(true) };
+        let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };
+        if !native.announced && native.since.elapsed() > self.health.vigilance().beat {
+            native.announced = true;
+            let label = Label { tag: native.label.tag.at_step(PRESENCE)?, ..native.label };
+            for peer in (0..self.size).filter(|peer| *peer != self.rank) {
+                self.write_header(state, peer, label);
+            }
+        }
+        let bytes = run.pump()?;
+        *moved |= bytes > 0;
+        state.tickets.advance(ticket, bytes);
+        if !run.is_done() {
+            return Ok(true);
+        }
+        let bytes = run.bytes();
+        // Its views are released before anyone can learn that it is done.
+        run.abandon();
+        *moved = true;
+        state.tickets.finish(ticket, Ok(Got { peer: self.rank, bytes }));
+        Ok(false)
+    }
+
+    fn begin(&self, state: &mut State, label: Label, ticket: Ticket, work: Work) -> Result<()> {
+        let elsewhere = Label { tag: label.tag.at_step(NO_STEP)?, ..label };
+        if let Some((from, theirs)) = self.find_contradiction(state, &elsewhere) {
+            self.write_header(state, from, Label { fingerprint: label.fingerprint, ..theirs });
+            return Err(label.mismatch(theirs.fingerprint, self.health.peers()[from].clone()));
+        }
+        let rounds =
+            if state.collectives.is_news(&label) { 0 } else { self.size.next_power_of_two().ilog2() };
+        let stage = Stage::Queued { rounds, work: Some(work) };
+        let (ticket, since) = (Some(ticket), Instant::now());
+        state.collectives.running.push(Native { ticket, label, stage, since, announced: false });
+        Ok(())
+    }
+}
+
+impl native::Collectives for MpiEndpoint {
+    fn offers(&self, label: &Label, _: Option<&ReadView>, _: &WriteView) -> bool {
+        let collectives = &self.state.borrow().collectives;
+        let offered = match label.fingerprint.operation {
+            OperationKind::AllReduce => collectives.in_place,
+            OperationKind::Barrier
+            | OperationKind::Broadcast
+            | OperationKind::AllGather
+            | OperationKind::ReduceScatter => true,
+            _ => false,
+        };
+        offered && label.tag.is_of_world() && label.tag.lane() < collectives.lanes.len()
+    }
+
+    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+        let state = &mut *self.state.borrow_mut();
+        let ticket = state.tickets.open();
+        match self.begin(state, label, ticket, (input, output)) {
+            Ok(()) => drop(self.advance_collectives(state)),
+            Err(error) => state.tickets.finish(ticket, Err(error)),
+        }
+        ticket
+    }
+}

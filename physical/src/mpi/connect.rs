@@ -1,0 +1,288 @@
+//! Connects processes that MPI started: they learn from MPI who they are and where to meet, and get communicators.
+//!
+//! ```text
+//! rank 0 → all   MEET host:text port:u32 secret:32     where rank 0 listens; port 0 means a name of this host
+//!              | FAILED reason:text
+//! both     on the channel's tag: nothing               I am opening this channel
+//! ```
+
+use super::collectives::Collectives;
+use super::endpoint::{MpiEndpoint, Parts};
+use super::interface;
+use super::library::{self, Library, check};
+use super::link::{Comm, Flight};
+use crate::bootstrap::join::Membership;
+use crate::bootstrap::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::{Launcher, Listener, Meeting, Placement, deadline, random};
+use crate::drive::crowded;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::native::Check;
+use crate::transport::{Traffic, Transport};
+use crate::world::Fabric;
+use mpi::ffi;
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::ptr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lanes of a channel on which MPI's own collectives run.
+const LANES: usize = 16;
+
+/// Bytes of rank 0's announcement, longer than any.
+const ANNOUNCEMENT: usize = 4096;
+const MEET: usize = 0;
+const FAILED: usize = 1;
+
+/// Between two questions to MPI while ranks come together.
+const TICK: Duration = Duration::from_micros(200);
+
+/// One world's own communicator.
+pub(crate) struct MpiDoor {
+    comm: Comm,
+    check: Check,
+}
+
+/// Asks MPI who this rank is, and where the ranks meet: on rank 0, the place itself.
+pub(crate) fn introduce(
+    check: Check,
+    asked: Option<IpAddr>,
+    limit: Duration,
+) -> Result<(Placement, Option<Listener>, MpiDoor)> {
+    /// Worlds that come together at the same time in one process would mix.
+    static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+    let library = Library::get()?;
+    agrees_with_variables(library)?;
+    let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    library::world_begins();
+    let comm = world_of_its_own(limit)?;
+    let one_host = library.local.1 == library.size;
+    let peers = if one_host { Vec::new() } else { gather_addresses(comm, library.size, limit)? };
+    let (listener, announced) =
+        if library.rank == 0 { announce(library, asked, &peers) } else { (Ok(None), Vec::new()) };
+    let announcement = broadcast(comm, announced, limit)?;
+    let (meeting, secret) = read(&announcement)?;
+    let (local_rank, local_size) = library.local;
+    let (rank, size, launcher) = (library.rank, library.size, Launcher::OpenMpi);
+    let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
+    Ok((placement, listener?, MpiDoor { comm, check }))
+}
+
+/// Refuses to be another rank for MPI than for the launcher's variables.
+fn agrees_with_variables(library: &Library) -> Result<()> {
+    let (rank, size) = (library.rank, library.size);
+    match Placement::claimed()? {
+        Some((theirs, of, launcher)) if (theirs, of) != (rank, size) => Err(Error::setup(
+            format!(
+                "MPI says that this is rank {rank} of {size}, {launcher} variables say rank {theirs} of {of}"
+            ),
+            "start the ranks with the mpirun of the MPI that this program was built with",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until all requests of a flight are done.
+fn wait<H>(flight: &mut Flight<H>, doing: &str, limit: Duration, health: Option<&Health>) -> Result<()> {
+    let until = deadline(limit);
+    let failed = || health.is_some_and(|health| health.verdict().is_some());
+    while flight.requests() > 0 {
+        if flight.test()?.is_some() {
+            continue;
+        }
+        if Instant::now() > until || failed() {
+            let what = if failed() { "a rank failed" } else { "not all ranks took part" };
+            let remedy = "all ranks must join the same worlds and open the same channels, in time";
+            return Err(Error::setup(format!("cannot {doing} within {limit:?}: {what}"), remedy));
+        }
+        // MPI has no event to wait for.
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+fn world_of_its_own(limit: Duration) -> Result<Comm> {
+    // SAFETY: a constant of the library.
+    let world = unsafe { ffi::RSMPI_COMM_WORLD };
+    // On the heap, as MPI may write it after this rank has given up.
+    let mut flight = Flight::new(Box::new(world));
+    // SAFETY: the flight owns the handle that MPI writes.
+    unsafe {
+        flight.start("duplicate MPI's world", |copy, request| {
+            ffi::MPI_Comm_idup(world, &raw mut **copy, request)
+        })?;
+    }
+    wait(&mut flight, "come together by MPI", limit, None)?;
+    let comm = Comm(**flight.held());
+    // SAFETY: a communicator that nobody else has. What is made of it inherits that errors are returned.
+    let code = unsafe { ffi::MPI_Comm_set_errhandler(comm.0, ffi::RSMPI_ERRORS_RETURN) };
+    check("have MPI return its errors", code).map(|()| comm)
+}
+
+/// Opens the place where ranks meet, and says how to reach it.
+fn open_place(library: &Library, asked: Option<IpAddr>, peers: &[IpAddr]) -> Result<(Listener, String, u16)> {
+    let (_, on_this_host) = library.local;
+    if on_this_host == library.size {
+        let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
+        let name = name.map_err(no_random_bytes)?;
+        return Ok((Meeting::Local(name.clone()).listen()?, name, 0));
+    }
+    let interface = asked.map_or_else(|| interface::towards(peers), Ok)?;
+    let listen = || -> io::Result<(TcpListener, u16)> {
+        let listener = TcpListener::bind((interface, 0))?;
+        listener.set_nonblocking(true)?;
+        let port = listener.local_addr()?.port();
+        Ok((listener, port))
+    };
+    let (listener, port) = listen().map_err(|cause| {
+        let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
+        Error::system(format!("listen on {interface}, where all ranks meet"), cause, remedy)
+    })?;
+    Ok((Listener::Tcp(listener), interface.to_string(), port))
+}
+
+fn no_random_bytes(cause: io::Error) -> Error {
+    Error::system("draw random bytes", cause, "see getrandom(2)")
+}
+
+/// Rank 0's listener, and what is said of it to the others, even if it could not be opened.
+fn announce(
+    library: &Library,
+    asked: Option<IpAddr>,
+    peers: &[IpAddr],
+) -> (Result<Option<Listener>>, Vec<u8>) {
+    let open = || -> Result<(Listener, Outgoing)> {
+        let secret = random::<32>().map_err(no_random_bytes)?;
+        let (listener, host, port) = open_place(library, asked, peers)?;
+        Ok((listener, Outgoing::default().number(MEET).text(&host).number(port.into()).bytes(&secret)))
+    };
+    let (listener, message) = match open() {
+        Ok((listener, message)) => (Ok(Some(listener)), message),
+        Err(error) => (Err(error.clone()), Outgoing::default().number(FAILED).text(&error.to_string())),
+    };
+    let mut announced = Vec::new();
+    // Writing to memory does not fail.
+    let _ = message.send(&mut announced);
+    (listener, announced)
+}
+
+/// What rank 0 announced.
+fn read(announcement: &[u8]) -> Result<(Meeting, Vec<u8>)> {
+    let parse = || -> io::Result<Result<(Meeting, Vec<u8>)>> {
+        let mut message = Incoming::receive(&mut &*announcement)?;
+        if message.number()? == FAILED {
+            let what = format!("rank 0 cannot open a place to meet: {}", message.text()?);
+            return Ok(Err(Error::setup(what, "see rank 0's own error")));
+        }
+        let (host, port, secret) = (message.text()?, message.number()?, message.bytes::<32>()?);
+        let port = u16::try_from(port).map_err(|_| malformed())?;
+        let meeting =
+            if port == 0 { Meeting::Local(host) } else { Meeting::Tcp { host, port, agent: false } };
+        Ok(Ok((meeting, secret.to_vec())))
+    };
+    parse().unwrap_or_else(|cause| {
+        Err(Error::system("read rank 0's announcement", cause, "use the same build on all ranks"))
+    })
+}
+
+/// `announced` of rank 0, on all ranks.
+fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
+    announced.resize(ANNOUNCEMENT, 0);
+    let mut flight = Flight::new(announced.into_boxed_slice());
+    // SAFETY: the flight owns the bytes.
+    unsafe {
+        flight.start("broadcast by MPI", |bytes, request| {
+            let (bytes, length) = (bytes.as_mut_ptr().cast(), ANNOUNCEMENT as c_int);
+            ffi::MPI_Ibcast(bytes, length, ffi::RSMPI_UINT8_T, 0, comm.0, request)
+        })?;
+    }
+    wait(&mut flight, "tell all ranks where to meet", limit, None)?;
+    Ok(std::mem::take(flight.held()))
+}
+
+/// The addresses of all ranks' hosts, on all ranks.
+fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
+    let mine = interface::to_bytes(&interface::own());
+    let all = vec![0; mine.len() * ranks];
+    let mut flight = Flight::new((mine, all));
+    // SAFETY: the flight owns both sides, and the second holds as many bytes of each rank as the first.
+    unsafe {
+        flight.start("gather by MPI", |(mine, all), request| {
+            let (count, kind) = (mine.len() as c_int, ffi::RSMPI_UINT8_T);
+            let (mine, all) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            ffi::MPI_Iallgather(mine, count, kind, all, count, kind, comm.0, request)
+        })?;
+    }
+    wait(&mut flight, "exchange addresses", limit, None)?;
+    Ok(interface::from_bytes(&flight.held().1))
+}
+
+pub(crate) struct MpiFabric {
+    door: MpiDoor,
+    member: Arc<Membership>,
+}
+
+impl MpiFabric {
+    pub(crate) fn new(door: MpiDoor, member: Arc<Membership>) -> Self {
+        library::world_stands();
+        MpiFabric { door, member }
+    }
+
+    /// Waits until all ranks are here to open this channel, so that what follows does not block.
+    fn assemble(&self, channel: u16) -> Result<()> {
+        let mut flight = Flight::new(());
+        let comm = self.door.comm;
+        for peer in (0..self.member.size()).filter(|peer| *peer != self.member.rank) {
+            // SAFETY: no byte is sent, and none received.
+            unsafe {
+                comm.receive(Some(peer), channel.into(), &mut flight, |()| (ptr::null_mut(), 0))?;
+                comm.send(peer, channel.into(), &mut flight, |()| (ptr::null(), 0))?;
+            }
+        }
+        wait(&mut flight, &format!("open channel {channel}"), self.member.limit, Some(&self.member.health))
+    }
+}
+
+impl Fabric for MpiFabric {
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        let library = Library::get()?;
+        if c_int::from(channel) > library.largest_tag {
+            let what = format!("channel {channel} is above this MPI's largest tag, {}", library.largest_tag);
+            return Err(Error::usage(what, "choose a smaller number"));
+        }
+        self.assemble(channel)?;
+        let comm = self.door.comm.duplicate_tagged(channel.into())?;
+        let lanes = (0..LANES).map(|_| comm.duplicate()).collect::<Result<_>>()?;
+        let parts = Parts {
+            comm,
+            rank: self.member.rank,
+            size: self.member.size(),
+            largest_tag: library.largest_tag,
+            crowded: crowded(library.local.1),
+            collectives: Collectives::new(
+                self.member.size(),
+                lanes,
+                self.door.check,
+                library.in_place.is_some(),
+            ),
+            health: Arc::clone(&self.member.health),
+            traffic: Arc::clone(&self.member.traffic),
+        };
+        Ok(Rc::new(MpiEndpoint::new(parts)?))
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        &self.member.health
+    }
+
+    fn traffic(&self) -> &Arc<Traffic> {
+        &self.member.traffic
+    }
+
+    fn leave(&self) {
+        library::world_ends(self.member.health.verdict().is_none());
+    }
+}

@@ -1,0 +1,190 @@
+//! MPI itself, as this process has it: started once, and ended when the process does.
+//!
+//! MPI cannot be started a second time, so that it outlives every world. When the process exits, MPI is finalized if all
+//! worlds have ended well, which waits for the other ranks to do the same. Otherwise it is left as it is: `mpirun` takes a
+//! process that ends so for a failure and ends the whole job, which is right, and whoever failed has said why before.
+
+use crate::error::{Error, Result};
+use mpi::ffi;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ThreadId;
+
+/// Worlds that have not ended.
+static WORLDS: AtomicUsize = AtomicUsize::new(0);
+/// Whether the ranks may have lost each other: a failed world, or one that did not come together.
+static ASTRAY: AtomicBool = AtomicBool::new(false);
+
+/// What MPI said when it started.
+pub(super) struct Library {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    /// Rank and number of ranks among those that can share memory.
+    pub(super) local: (usize, usize),
+    /// Largest tag.
+    pub(super) largest_tag: c_int,
+    /// Marks a collective whose input is its output; `None` for an MPI whose mark is not known.
+    pub(super) in_place: Option<*const c_void>,
+    /// The only thread that may call MPI; `None` if all may.
+    thread: Option<ThreadId>,
+}
+
+// SAFETY: the pointer is a mark that nobody follows.
+unsafe impl Send for Library {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// MPI, started if need be, for the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if MPI does not start, was finalized, or allows only another thread to call it.
+    pub(super) fn get() -> Result<&'static Self> {
+        static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
+        let library = LIBRARY.get_or_init(Self::start).as_ref().map_err(Error::clone)?;
+        let own = library.thread.is_none_or(|thread| thread == std::thread::current().id());
+        let what = "this MPI lets only the thread that started it communicate";
+        let remedy = "open all channels on that thread, or use an MPI built with MPI_THREAD_MULTIPLE";
+        if own { Ok(library) } else { Err(Error::setup(what, remedy)) }
+    }
+
+    fn start() -> Result<Self> {
+        let provided = initialize()?;
+        // SAFETY: constants of the library.
+        let (multiple, world) = unsafe { (ffi::RSMPI_THREAD_MULTIPLE, ffi::RSMPI_COMM_WORLD) };
+        let (rank, size) = place(world)?;
+        Ok(Library {
+            rank,
+            size,
+            local: place(on_this_host(world)?)?,
+            largest_tag: largest_tag(world),
+            in_place: in_place(),
+            thread: (provided < multiple).then(|| std::thread::current().id()),
+        })
+    }
+}
+
+/// Starts MPI unless the program has; the thread level that it grants.
+fn initialize() -> Result<c_int> {
+    let (mut started, mut ended, mut provided) = (0, 0, 0);
+    // SAFETY: may be called at any time.
+    unsafe {
+        ffi::MPI_Initialized(&raw mut started);
+        ffi::MPI_Finalized(&raw mut ended);
+    }
+    if ended != 0 {
+        return Err(Error::setup("MPI was finalized in this process", "join before MPI_Finalize"));
+    }
+    if started != 0 {
+        // SAFETY: MPI runs.
+        check("ask MPI for its thread level", unsafe { ffi::MPI_Query_thread(&raw mut provided) })?;
+        return Ok(provided);
+    }
+    // SAFETY: MPI has not been started; it may be given no arguments.
+    let code = unsafe {
+        let wanted = ffi::RSMPI_THREAD_MULTIPLE;
+        ffi::MPI_Init_thread(ptr::null_mut(), ptr::null_mut(), wanted, &raw mut provided)
+    };
+    check("start MPI", code)?;
+    // SAFETY: a function that may be called when the process exits.
+    unsafe { libc::atexit(finalize) };
+    Ok(provided)
+}
+
+extern "C" fn finalize() {
+    let mut ended = 0;
+    if WORLDS.load(Ordering::Acquire) == 0 && !ASTRAY.load(Ordering::Acquire) {
+        // SAFETY: MPI was started by this module; the program may have finalized it by itself.
+        unsafe {
+            ffi::MPI_Finalized(&raw mut ended);
+            if ended == 0 {
+                ffi::MPI_Finalize();
+            }
+        }
+    }
+}
+
+/// A world begins to come together: until it has, or if it never does, this process must not wait in MPI's end.
+pub(super) fn world_begins() {
+    ASTRAY.store(true, Ordering::Release);
+}
+
+/// A world has come together, which proves that all ranks are there.
+pub(super) fn world_stands() {
+    WORLDS.fetch_add(1, Ordering::AcqRel);
+    ASTRAY.store(false, Ordering::Release);
+}
+
+/// A world has ended.
+pub(super) fn world_ends(well: bool) {
+    if !well {
+        ASTRAY.store(true, Ordering::Release);
+    }
+    WORLDS.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// MPI's return code as a result; `doing` is an infinitive.
+pub(super) fn check(doing: &str, code: c_int) -> Result<()> {
+    if code == ffi::MPI_SUCCESS as c_int {
+        return Ok(());
+    }
+    let mut text = [0; ffi::MPI_MAX_ERROR_STRING as usize];
+    let mut length = 0;
+    // SAFETY: the buffer is as long as MPI asks for.
+    unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr(), &raw mut length) };
+    let text = text.iter().take(usize::try_from(length).unwrap_or(0)).map(|byte| *byte as u8).collect();
+    let text = String::from_utf8(text).unwrap_or_else(|_| format!("MPI error {code}"));
+    Err(Error::system(doing, io::Error::other(text), "see what mpirun says about that rank or the network"))
+}
+
+/// Rank and size in a communicator.
+pub(super) fn place(comm: ffi::MPI_Comm) -> Result<(usize, usize)> {
+    let (mut rank, mut size) = (0, 0);
+    // SAFETY: a valid communicator.
+    let codes = unsafe { (ffi::MPI_Comm_rank(comm, &raw mut rank), ffi::MPI_Comm_size(comm, &raw mut size)) };
+    check("ask MPI for this rank", codes.0)?;
+    check("ask MPI for the number of ranks", codes.1)?;
+    Ok((usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1)))
+}
+
+fn on_this_host(world: ffi::MPI_Comm) -> Result<ffi::MPI_Comm> {
+    let mut host = world;
+    // SAFETY: all ranks call this, right after they have started MPI.
+    let code = unsafe {
+        let kind = ffi::RSMPI_COMM_TYPE_SHARED;
+        ffi::MPI_Comm_split_type(world, kind, 0, ffi::RSMPI_INFO_NULL, &raw mut host)
+    };
+    check("ask MPI for the ranks of this host", code).map(|()| host)
+}
+
+fn largest_tag(world: ffi::MPI_Comm) -> c_int {
+    /// What every MPI allows.
+    const LEAST: c_int = 32_767;
+    let mut value: *const c_int = ptr::null();
+    let mut found = 0;
+    // SAFETY: for this key MPI stores the address of an int that lives as long as MPI.
+    unsafe {
+        ffi::MPI_Comm_get_attr(world, ffi::MPI_TAG_UB as c_int, (&raw mut value).cast(), &raw mut found);
+        if found != 0 && !value.is_null() { (*value).max(LEAST) } else { LEAST }
+    }
+}
+
+/// `MPI_IN_PLACE`, which is a cast in C and therefore not among the bindings.
+fn in_place() -> Option<*const c_void> {
+    let mut text = [0; 8192];
+    let mut length = 0;
+    // SAFETY: no MPI's text is longer than that.
+    unsafe { ffi::MPI_Get_library_version(text.as_mut_ptr(), &raw mut length) };
+    let text: Vec<u8> = text.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
+    let text = String::from_utf8_lossy(&text);
+    match () {
+        () if text.contains("Open MPI") => Some(ptr::without_provenance(1)),
+        () if ["MPICH", "MVAPICH", "Intel"].iter().any(|name| text.contains(name)) => {
+            Some(ptr::without_provenance(usize::MAX))
+        }
+        () => None,
+    }
+}

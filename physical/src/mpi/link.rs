@@ -1,0 +1,195 @@
+//! What lies between two processes here: MPI requests, each with the memory that it touches.
+
+use super::library::check;
+use crate::error::Result;
+use mpi::ffi;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit};
+
+/// A communicator. It lives until the process ends: freeing one is collective, and a rank that closes its end alone must
+/// not wait.
+#[derive(Clone, Copy)]
+pub(super) struct Comm(pub(super) ffi::MPI_Comm);
+
+// SAFETY: a handle; MPI is called from several threads only if it allows that.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Done {
+    pub(super) source: usize,
+    pub(super) bytes: usize,
+}
+
+/// MPI requests, and what holds the memory they read and write. Dropped while one is under way, it leaks what it holds:
+/// MPI may still write there.
+pub(super) struct Flight<H> {
+    held: ManuallyDrop<H>,
+    requests: VecDeque<ffi::MPI_Request>,
+}
+
+impl<H> Flight<H> {
+    pub(super) fn new(held: H) -> Self {
+        Flight { held: ManuallyDrop::new(held), requests: VecDeque::new() }
+    }
+
+    pub(super) fn held(&mut self) -> &mut H {
+        &mut self.held
+    }
+
+    /// Requests under way.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Adds a request that `start` makes; `doing` is an infinitive.
+    ///
+    /// # Safety
+    /// The memory that the request touches stays valid, and nobody else uses it against the rules, while `H` lives and the
+    /// request is under way.
+    pub(super) unsafe fn start(
+        &mut self,
+        doing: &str,
+        start: impl FnOnce(&mut H, *mut ffi::MPI_Request) -> c_int,
+    ) -> Result<()> {
+        // SAFETY: a constant of the library.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        check(doing, start(&mut self.held, &raw mut request))?;
+        self.requests.push_back(request);
+        Ok(())
+    }
+
+    /// The oldest request's outcome, if it is done.
+    pub(super) fn test(&mut self) -> Result<Option<Done>> {
+        let Some(request) = self.requests.front_mut() else { return Ok(None) };
+        let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        // SAFETY: the request is active, and MPI fills the status when it is done.
+        check("exchange bytes by MPI", unsafe {
+            ffi::MPI_Test(request, &raw mut flag, status.as_mut_ptr())
+        })?;
+        if flag == 0 {
+            return Ok(None);
+        }
+        self.requests.pop_front();
+        let mut bytes = 0;
+        // SAFETY: zeroed at least, and bytes were what the request was for.
+        let status = unsafe {
+            ffi::MPI_Get_count(status.as_ptr(), ffi::RSMPI_UINT8_T, &raw mut bytes);
+            status.assume_init()
+        };
+        let unsigned = |value: c_int| usize::try_from(value).unwrap_or(0);
+        Ok(Some(Done { source: unsigned(status.MPI_SOURCE), bytes: unsigned(bytes) }))
+    }
+
+    /// Forgets the requests that are done. Whether none is left.
+    pub(super) fn settle(&mut self) -> bool {
+        // A request that failed is not known to have ended, so that its memory stays.
+        while let Ok(Some(_)) = self.test() {}
+        self.requests.is_empty()
+    }
+
+    /// Asks for receives to end early. They end with [`Flight::settle`].
+    pub(super) fn cancel(&mut self) {
+        for request in &mut self.requests {
+            // SAFETY: an active request of a receive.
+            unsafe { ffi::MPI_Cancel(request) };
+        }
+    }
+}
+
+impl<H> Drop for Flight<H> {
+    fn drop(&mut self) {
+        if self.requests.is_empty() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.held) }
+        }
+    }
+}
+
+/// Length of a piece or a letter, as MPI counts.
+fn count(bytes: usize) -> c_int {
+    debug_assert!(c_int::try_from(bytes).is_ok(), "nothing is sent in pieces as large as that");
+    bytes as c_int
+}
+
+impl Comm {
+    /// Starts sending the bytes that `of` finds in what the flight holds.
+    ///
+    /// # Safety
+    /// As [`Flight::start`], for those bytes.
+    pub(super) unsafe fn send<H>(
+        self,
+        to: usize,
+        tag: c_int,
+        flight: &mut Flight<H>,
+        of: impl FnOnce(&mut H) -> (*const u8, usize),
+    ) -> Result<()> {
+        let post = |held: &mut H, request| {
+            let (pointer, bytes) = of(held);
+            // SAFETY: promised by the caller.
+            unsafe {
+                let kind = ffi::RSMPI_UINT8_T;
+                ffi::MPI_Isend(
+                    pointer.cast::<c_void>(),
+                    count(bytes),
+                    kind,
+                    to as c_int,
+                    tag,
+                    self.0,
+                    request,
+                )
+            }
+        };
+        // SAFETY: promised by the caller.
+        unsafe { flight.start("send by MPI", post) }
+    }
+
+    /// Starts receiving into the bytes that `into` finds in what the flight holds; from anyone if `from` is `None`.
+    ///
+    /// # Safety
+    /// As [`Flight::start`], for those bytes.
+    pub(super) unsafe fn receive<H>(
+        self,
+        from: Option<usize>,
+        tag: c_int,
+        flight: &mut Flight<H>,
+        into: impl FnOnce(&mut H) -> (*mut u8, usize),
+    ) -> Result<()> {
+        let post = |held: &mut H, request| {
+            let (pointer, bytes) = into(held);
+            // SAFETY: promised by the caller.
+            unsafe {
+                let from = from.map_or(ffi::RSMPI_ANY_SOURCE, |from| from as c_int);
+                let kind = ffi::RSMPI_UINT8_T;
+                ffi::MPI_Irecv(pointer.cast::<c_void>(), count(bytes), kind, from, tag, self.0, request)
+            }
+        };
+        // SAFETY: promised by the caller.
+        unsafe { flight.start("receive by MPI", post) }
+    }
+
+    /// Another communicator of the same ranks, all of which call this now.
+    pub(super) fn duplicate(self) -> Result<Comm> {
+        let mut copy = self.0;
+        // SAFETY: a valid communicator.
+        check("duplicate an MPI communicator", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy) })?;
+        Ok(Comm(copy))
+    }
+
+    /// As [`Comm::duplicate`], for calls by several threads at once; `tag` tells them apart.
+    pub(super) fn duplicate_tagged(self, tag: c_int) -> Result<Comm> {
+        let mut copy = self.0;
+        // SAFETY: a valid communicator, and its own group.
+        let code = unsafe {
+            let mut group = ffi::RSMPI_GROUP_EMPTY;
+            ffi::MPI_Comm_group(self.0, &raw mut group);
+            let code = ffi::MPI_Comm_create_group(self.0, group, tag, &raw mut copy);
+            ffi::MPI_Group_free(&raw mut group);
+            code
+        };
+        check("make an MPI communicator", code).map(|()| Comm(copy))
+    }
+}

@@ -1,0 +1,129 @@
+//! MPI's names for our element types and reductions, and operators of our own where MPI's promise less.
+//!
+//! MPI has no 16-bit floats, its minimum and maximum do not say what becomes of a NaN, and its integer sums need not wrap
+//! (Open MPI 4.1 saturates those of bytes). There, MPI calls the kernels that every transport reduces with.
+
+use super::library::check;
+use crate::device;
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Result};
+use mpi::ffi;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+/// MPI's side of one reduction of one element type.
+#[derive(Clone, Copy)]
+pub(super) struct Operator {
+    pub(super) dtype: ffi::MPI_Datatype,
+    pub(super) op: ffi::MPI_Op,
+}
+
+type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype);
+
+/// What MPI calls to combine `length` elements: `to ← from ∘ to`.
+unsafe extern "C" fn combine<const OP: usize, const DTYPE: usize>(
+    from: *mut c_void,
+    to: *mut c_void,
+    length: *mut c_int,
+    _: *mut ffi::MPI_Datatype,
+) {
+    let (op, dtype) = (ReduceOp::ALL[OP], DType::ALL[DTYPE]);
+    // SAFETY: MPI passes two arrays of that many elements, aligned for their type, that do not overlap.
+    unsafe {
+        let bytes = usize::try_from(*length).unwrap_or(0) * dtype.size();
+        let from = std::slice::from_raw_parts(from.cast::<u8>(), bytes);
+        device::land(op, dtype, from, std::slice::from_raw_parts_mut(to.cast::<u8>(), bytes));
+    }
+}
+
+/// For one reduction, the functions of all element types.
+const fn row<const OP: usize>() -> [Function; 7] {
+    [
+        combine::<OP, 0>,
+        combine::<OP, 1>,
+        combine::<OP, 2>,
+        combine::<OP, 3>,
+        combine::<OP, 4>,
+        combine::<OP, 5>,
+        combine::<OP, 6>,
+    ]
+}
+
+const FUNCTIONS: [[Function; 7]; 5] = [row::<0>(), row::<1>(), row::<2>(), row::<3>(), row::<4>()];
+
+/// All operators, by reduction and element type.
+struct Table(Vec<Vec<Operator>>);
+
+// SAFETY: handles that nobody changes.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+/// The operator of a reduction; a mean adds.
+pub(super) fn operator(op: ReduceOp, dtype: DType) -> Result<Operator> {
+    static TABLE: OnceLock<Result<Table>> = OnceLock::new();
+    let table = TABLE.get_or_init(build).as_ref().map_err(Error::clone)?;
+    let row = ReduceOp::ALL.iter().position(|each| *each == op).unwrap_or(0);
+    let column = DType::ALL.iter().position(|each| *each == dtype).unwrap_or(0);
+    Ok(table.0[row][column])
+}
+
+fn build() -> Result<Table> {
+    let half = half()?;
+    let rows = ReduceOp::ALL.into_iter().zip(FUNCTIONS).map(|(op, functions)| {
+        let row = DType::ALL.into_iter().zip(functions).map(|(dtype, function)| {
+            let known = known(op).filter(|_| matches!(dtype, DType::F32 | DType::F64));
+            let op = known.map_or_else(|| own(function), Ok)?;
+            Ok(Operator { dtype: name(dtype, half), op })
+        });
+        row.collect::<Result<Vec<_>>>()
+    });
+    rows.collect::<Result<_>>().map(Table)
+}
+
+/// MPI's own operator, where it promises what ours does; some networks carry these out themselves.
+fn known(op: ReduceOp) -> Option<ffi::MPI_Op> {
+    // SAFETY: constants of the library.
+    unsafe {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => Some(ffi::RSMPI_SUM),
+            ReduceOp::Product => Some(ffi::RSMPI_PROD),
+            ReduceOp::Min | ReduceOp::Max => None,
+        }
+    }
+}
+
+/// Our kernel as an operator.
+fn own(function: Function) -> Result<ffi::MPI_Op> {
+    // SAFETY: a constant of the library, and a function of the kind that MPI wants.
+    unsafe {
+        let mut op = ffi::RSMPI_SUM;
+        check("make an MPI operator", ffi::MPI_Op_create(Some(function), 1, &raw mut op)).map(|()| op)
+    }
+}
+
+/// MPI's name of an element type.
+fn name(dtype: DType, half: ffi::MPI_Datatype) -> ffi::MPI_Datatype {
+    // SAFETY: constants of the library.
+    unsafe {
+        match dtype {
+            DType::U8 => ffi::RSMPI_UINT8_T,
+            DType::I32 => ffi::RSMPI_INT32_T,
+            DType::I64 => ffi::RSMPI_INT64_T,
+            DType::F16 | DType::BF16 => half,
+            DType::F32 => ffi::RSMPI_FLOAT,
+            DType::F64 => ffi::RSMPI_DOUBLE,
+        }
+    }
+}
+
+/// Two bytes that MPI does not look into.
+fn half() -> Result<ffi::MPI_Datatype> {
+    // SAFETY: constants of the library, and a type made of them.
+    unsafe {
+        let mut half = ffi::RSMPI_UINT8_T;
+        check("make an MPI type", ffi::MPI_Type_contiguous(2, ffi::RSMPI_UINT8_T, &raw mut half))?;
+        check("make an MPI type", ffi::MPI_Type_commit(&raw mut half))?;
+        Ok(half)
+    }
+}

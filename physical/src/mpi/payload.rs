@@ -1,0 +1,189 @@
+//! Payloads of large messages: a few pieces at a time between a view and MPI, from the first to the last.
+//!
+//! MPI reads and writes the view itself, except where the bytes are to be reduced, or the memory is borrowed: then a piece
+//! passes through staging, which is bounded whatever the length.
+
+use super::link::{Comm, Flight};
+use crate::error::Result;
+use crate::landing::Landing;
+use crate::memory::ReadView;
+use crate::transport::{Got, Ticket};
+use std::ffi::c_int;
+use std::ptr;
+
+/// Bytes of a piece: large enough to cost nothing, far below the largest count of MPI.
+const PIECE: usize = 1 << 20;
+/// Pieces under way at a time.
+const WINDOW: usize = 4;
+
+/// Where the pieces of one payload are.
+struct Pieces {
+    comm: Comm,
+    peer: usize,
+    tag: c_int,
+    length: usize,
+    /// Bytes given to MPI, and bytes that MPI is done with.
+    posted: usize,
+    done: usize,
+}
+
+impl Pieces {
+    /// Where the next piece begins, and its length; `None` after the last, or while enough are under way.
+    fn next(&mut self, under_way: usize) -> Option<(usize, usize)> {
+        let start = self.posted;
+        let length = PIECE.min(self.length - start);
+        if length == 0 || under_way == WINDOW {
+            return None;
+        }
+        self.posted += length;
+        Some((start, length))
+    }
+
+    /// The piece that has been under way longest is done: where it began, and its length.
+    fn arrived(&mut self) -> (usize, usize) {
+        let start = self.done;
+        let length = PIECE.min(self.length - start);
+        self.done += length;
+        (start, length)
+    }
+}
+
+/// Memory that pieces pass through, if they do.
+struct Staging(Vec<Box<[u8]>>);
+
+impl Staging {
+    fn new(needed: bool, length: usize) -> Self {
+        let pieces = if needed { length.div_ceil(PIECE).min(WINDOW) } else { 0 };
+        Staging((0..pieces).map(|_| vec![0; PIECE.min(length)].into()).collect())
+    }
+
+    fn is_used(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// The place of the piece that begins at `start`, unless pieces go straight to the view.
+    fn at(&mut self, start: usize) -> Option<&mut [u8]> {
+        self.0.get_mut(start / PIECE % WINDOW).map(|piece| &mut piece[..])
+    }
+}
+
+/// What a payload comes from or goes to.
+enum End {
+    Out(ReadView),
+    In(Landing),
+}
+
+struct Held {
+    /// `None` once nobody waits for the payload, and MPI does not use the view.
+    end: Option<End>,
+    /// First byte of the view, where MPI works on it.
+    direct: *mut u8,
+    staging: Staging,
+}
+
+/// A payload on its way.
+pub(super) struct Payload {
+    /// `None` once nobody waits for it.
+    pub(super) ticket: Option<Ticket>,
+    pieces: Pieces,
+    flight: Flight<Held>,
+}
+
+impl Payload {
+    /// To rank `to`.
+    pub(super) fn out(comm: Comm, to: usize, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
+        let bytes = view.bytes();
+        let (length, direct) = (bytes.len(), bytes.as_ptr().cast_mut());
+        let staged = view.is_lent();
+        Self::new(
+            Pieces { comm, peer: to, tag, length, posted: 0, done: 0 },
+            ticket,
+            End::Out(view),
+            direct,
+            staged,
+        )
+    }
+
+    /// From rank `from`, whose payload is as long as the landing.
+    pub(super) fn into(comm: Comm, from: usize, tag: c_int, ticket: Ticket, mut landing: Landing) -> Self {
+        let length = landing.capacity();
+        let lent = landing.view().is_lent();
+        let direct = landing.direct().map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
+        let staged = lent || direct.is_null();
+        let pieces = Pieces { comm, peer: from, tag, length, posted: 0, done: 0 };
+        Self::new(pieces, ticket, End::In(landing), direct, staged)
+    }
+
+    fn new(pieces: Pieces, ticket: Ticket, end: End, direct: *mut u8, staged: bool) -> Self {
+        let staging = Staging::new(staged, pieces.length);
+        let flight = Flight::new(Held { end: Some(end), direct, staging });
+        Payload { ticket: Some(ticket), pieces, flight }
+    }
+
+    pub(super) fn got(&self) -> Got {
+        Got { peer: self.pieces.peer, bytes: self.pieces.length }
+    }
+
+    /// Whether all of it has moved.
+    pub(super) fn is_done(&self) -> bool {
+        self.pieces.done == self.pieces.length
+    }
+
+    /// Moves what can be moved: how many bytes MPI is done with since the last time.
+    pub(super) fn pump(&mut self) -> Result<usize> {
+        let before = self.pieces.done;
+        loop {
+            while let Some((start, length)) = self.pieces.next(self.flight.requests()) {
+                self.post(start, length)?;
+            }
+            if self.flight.test()?.is_none() {
+                return Ok(self.pieces.done - before);
+            }
+            let (start, length) = self.pieces.arrived();
+            let Held { end, staging, .. } = self.flight.held();
+            if let (Some(End::In(landing)), Some(staged)) = (end, staging.at(start)) {
+                landing.push(&staged[..length]);
+            }
+        }
+    }
+
+    fn post(&mut self, start: usize, length: usize) -> Result<()> {
+        let Pieces { comm, peer, tag, .. } = self.pieces;
+        let outwards = matches!(self.flight.held().end, Some(End::Out(_)));
+        let place = |held: &mut Held| match (&held.end, held.staging.at(start)) {
+            (Some(End::Out(view)), Some(staged)) => {
+                staged[..length].copy_from_slice(&view.bytes()[start..][..length]);
+                staged.as_mut_ptr()
+            }
+            (_, Some(staged)) => staged.as_mut_ptr(),
+            // In bounds, as the view has `pieces.length` bytes.
+            (_, None) => held.direct.wrapping_add(start),
+        };
+        // SAFETY: the view keeps everyone else from its memory, of which these bytes are; a piece of staging is not used
+        // again before its request is done, as there are as many as requests.
+        unsafe {
+            if outwards {
+                comm.send(peer, tag, &mut self.flight, |held| (place(held).cast_const(), length))
+            } else {
+                comm.receive(Some(peer), tag, &mut self.flight, |held| (place(held), length))
+            }
+        }
+    }
+
+    /// Posts nothing more, takes back what MPI has not begun, and gives the view back unless MPI is using it: then
+    /// that waits for [`Payload::is_over`].
+    pub(super) fn abandon(&mut self) {
+        self.ticket = None;
+        if matches!(self.flight.held().end, Some(End::In(_))) {
+            self.flight.cancel();
+        }
+        if self.flight.requests() == 0 || self.flight.held().staging.is_used() {
+            self.flight.held().end = None;
+        }
+    }
+
+    /// Whether MPI uses nothing of it any more.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.flight.settle()
+    }
+}
