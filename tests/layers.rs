@@ -32,7 +32,7 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
         }
         // As a key, in a section's name, or as the package behind another name.
         if inside || line.contains("dependencies.") {
-            let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-'));
+            let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
             let ours = words.filter(|word| *word == "hexagram" || word.starts_with("hexagram-"));
             found.extend(ours);
         }

@@ -102,7 +102,12 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
             // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the test's.
             let messages = 2 * hexagram_logical::HEADER_BYTES as u64;
             let notice = NOTICE_BYTES as u64 + 12;
-            let bucket = 4000 + if transport == TransportKind::Shm { notice } else { messages };
+            let bucket = 4000
+                + if matches!(transport, TransportKind::Shm | TransportKind::Mixed) {
+                    notice
+                } else {
+                    messages
+                };
             let started = Instant::now();
             while sent() - before < bucket {
                 assert!(
