@@ -14,6 +14,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+/// Polls in vain after which an operation is not brief: some tens of microseconds of spinning.
+const BRIEF: u32 = 1000;
+
 /// Whether the operations of one communicator can still be trusted. The first failure stays.
 #[derive(Debug, Default)]
 pub struct Poison(RefCell<Option<String>>);
@@ -73,6 +76,8 @@ pub struct Operation<'a> {
     terms: Terms<'a>,
     /// `None` once the outcome was taken.
     ticket: Option<Ticket>,
+    /// In vain, so far.
+    polls: u32,
     peer: Source,
     label: Label,
     /// Bytes that had moved at the last look, and since when no more have.
@@ -89,6 +94,7 @@ impl<'a> Operation<'a> {
         Operation {
             terms,
             ticket: Some(ticket),
+            polls: 0,
             peer,
             label,
             moved: 0,
@@ -100,6 +106,14 @@ impl<'a> Operation<'a> {
 
     fn during(&self) -> During {
         During::Operation(self.label.fingerprint, self.label.tag)
+    }
+
+    /// Whether to leave the clock and the peers' state alone, as most operations end within the first polls. A verdict is
+    /// seen at once.
+    fn is_brief(&mut self) -> bool {
+        self.polls = self.polls.saturating_add(1);
+        let brief = self.polls < BRIEF && !self.polls.is_multiple_of(64);
+        brief && self.terms.transport.health().verdict().is_none()
     }
 
     /// Why a pending operation cannot go on, if so.
@@ -211,6 +225,7 @@ impl Future for Operation<'_> {
                     Err(error) => self.fail(error),
                 }
             }
+            Poll::Pending if self.is_brief() => Poll::Pending,
             Poll::Pending => match self.obstacle() {
                 Some(error) => self.fail(error),
                 None => Poll::Pending,
