@@ -20,7 +20,9 @@ fn rows(stdout: &[String]) -> Vec<Vec<&str>> {
 }
 
 fn well(ended: &Ended) {
-    assert_eq!((ended.code, ended.stderr.as_slice()), (Some(0), [].as_slice()), "{:?}", ended.stdout);
+    // A busy machine may warn, of a connection that was tried twice, say.
+    let said: Vec<_> = ended.stderr.iter().filter(|line| !line.contains(" WARN ")).collect();
+    assert!(ended.code == Some(0) && said.is_empty(), "{:#?} {:#?}", ended.stdout, ended.stderr);
 }
 
 #[test]
