@@ -147,7 +147,7 @@ impl World {
         let placement = Placement::from_env()?.ok_or_else(|| {
             Error::setup(
                 "no launcher has told this process its rank",
-                "start it with `hexagram run -n 4 -- PROGRAM`, mpirun or torchrun",
+                "start it with `hexagram run -n 4 -- PROGRAM`, mpirun, srun or torchrun",
             )
         })?;
         Self::join_as(&placement, options)
