@@ -102,19 +102,23 @@ impl Bench {
 
     fn start(&self) -> Result<u8> {
         self.check()?;
-        match Placement::from_env()? {
-            Some(placement) => {
-                if let Some(ranks) = self.ranks.filter(|ranks| *ranks != placement.size) {
-                    let what = format!("--ranks {ranks}, but a launcher has started {}", placement.size);
-                    return Err(Error::usage(what, "leave --ranks out under a launcher"));
-                }
-                let join = JoinOptions { transport: self.transport, ..JoinOptions::default() };
-                let wrong = as_rank(World::join_as(&placement, &join)?, |world| self.rank(&world))?;
-                Ok(u8::from(wrong > 0))
-            }
-            None if self.transport == TransportKind::Thread => self.threads(),
-            None => self.processes(),
+        // MPI itself says which rank this is, and needs no address besides.
+        let by_mpi = Some(self.transport) == transports::mpi();
+        if by_mpi || Placement::from_env()?.is_some() {
+            return self.one();
         }
+        if self.transport == TransportKind::Thread { self.threads() } else { self.processes() }
+    }
+
+    /// This process's rank, of those that a launcher has started.
+    fn one(&self) -> Result<u8> {
+        let world = World::join(&JoinOptions { transport: self.transport, ..JoinOptions::default() })?;
+        if let Some(ranks) = self.ranks.filter(|ranks| *ranks != world.size()) {
+            let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
+            return Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"));
+        }
+        let wrong = as_rank(world, |world| self.rank(&world))?;
+        Ok(u8::from(wrong > 0))
     }
 
     /// Finds what is wrong with the call before any rank starts.
