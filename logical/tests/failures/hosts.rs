@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 /// Removed, with everything in them, when the test is over.
@@ -23,7 +24,8 @@ fn ip(arguments: &str) -> bool {
 impl Hosts {
     /// Hosts at 10.99.0.1 and up, each on a switch of its own namespace; `None` where this process may not make them.
     pub(crate) fn start(count: usize) -> Option<Self> {
-        let prefix = format!("hxg{}", std::process::id());
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("hxg{}n{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let secret = env::temp_dir().join(format!("{prefix}-secret"));
         let hosts = Hosts { prefix, count, secret };
         let prefix = &hosts.prefix;

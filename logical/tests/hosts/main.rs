@@ -13,9 +13,12 @@ mod ranks;
 
 use hexagram_logical::{HEADER_BYTES, TransportKind};
 use hosts::Hosts;
-use job::{Job, on_this_host};
+use job::{Failed, Job, on_this_host, random};
 use ranks::{BLOCK, CHUNK};
+use rustix::process::Signal;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 /// What a rank has sent through memory and by TCP, as it says itself.
 fn sent(job: &mut Job, rank: usize, what: &str) -> (usize, usize) {
@@ -46,6 +49,25 @@ fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
         job.hears(rank, "finished");
     }
     job.ends();
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named_on_its_own_host_and_on_the_other() {
+    for victim in 0..4 {
+        let Some(hosts) = Hosts::start(2) else { return };
+        let mut job = Job::of(hosts.ranks(4), "reduce", TransportKind::Mixed);
+        job.all_hear("ready");
+        // Some moment of some operation.
+        thread::sleep(Duration::from_millis(random(30) as u64));
+        let killed = job.signal(victim, Signal::KILL);
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            let Failed { culprit, at, text } = job.failure(rank);
+            assert_eq!(culprit, Some(victim), "rank {rank}: {text}");
+            let took = at.saturating_duration_since(killed);
+            assert!(took < Duration::from_secs(10), "rank {rank} took {took:?}");
+        }
+        job.ends();
+    }
 }
 
 /// Has the system refuse the process any file of more than some bytes, and so shared memory.

@@ -1,7 +1,7 @@
 //! What the ranks of a job do, each in a process of its own.
 
 use super::job::{ROLE, TRANSPORT};
-use hexagram_logical::{Communicator, JoinOptions, ReduceOp, Result, TransportKind, World};
+use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use std::env;
 
 /// Elements of one chunk of the ring's buffer.
@@ -12,21 +12,36 @@ pub(crate) const BLOCK: usize = 1000;
 #[test]
 #[ignore = "what the other tests start as a process"]
 fn one_rank() {
-    if env::var(ROLE).is_err() {
-        return;
-    }
+    let Ok(role) = env::var(ROLE) else { return };
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
-    match count() {
+    match play(&role) {
         Ok(()) => eprintln!("finished"),
+        Err(Error::PeerFailed { culprit, cause, .. }) => eprintln!("failed: {} {cause}", culprit.rank),
         Err(error) => eprintln!("failed: nobody {error}"),
     }
 }
 
-/// Says after each operation what it has sent, through memory and by TCP.
-fn count() -> Result<()> {
+fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let world = World::join(&JoinOptions { transport, ..JoinOptions::default() })?;
-    let comm = Communicator::open(&world, 0)?;
+    if role == "count" { count(&world) } else { reduce(&world) }
+}
+
+/// One all-reduce after the other, small and large, until something fails.
+fn reduce(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    for round in 0.. {
+        comm.blocking().all_reduce(&mut vec![1f32; [1, CHUNK, 3000][round % 3]], ReduceOp::Sum)?;
+        if round == 3 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// Says after each operation what it has sent, through memory and by TCP.
+fn count(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
     let size = comm.size();
     let mut before = [0; 2];
     let mut say = |what: &str| {
