@@ -23,8 +23,8 @@ pub struct Options {
     /// What the ranks communicate; `list` prints the choices
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// How bytes travel: shm, tcp, or thread (all ranks in one process)
-    #[arg(long, default_value = "shm")]
+    /// How bytes travel: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
+    #[arg(long, default_value = "mixed")]
     pub transport: String,
     /// Passes over the training data
     #[arg(long, default_value_t = 40)]
@@ -180,7 +180,7 @@ mod tests {
         refused(&["--ranks", "0"], "--ranks 0");
         refused(&["--ranks", "1000000"], "1 to 64 ranks");
         refused(&["--algorithm", "magic"], "gradient-allreduce");
-        refused(&["--transport", "pigeon"], "use one of thread, shm, tcp");
+        refused(&["--transport", "pigeon"], "use one of mixed, shm, tcp, thread");
         refused(&["--batch", "0"], "--batch");
         refused(&["--lr", "NaN"], "--lr NaN");
         refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");

@@ -172,8 +172,7 @@ impl Traffic {
         self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Those of them that travelled by one transport: a mixed world uses two. What a rank sends to itself counts as going
-    /// through memory.
+    /// Those of them that travelled by one transport: a mixed world uses shared memory and TCP.
     pub fn bytes_sent_by(&self, path: TransportKind) -> u64 {
         self.bytes[path as usize].load(Ordering::Relaxed)
     }
