@@ -131,9 +131,9 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    /// How many ranks share a host with `rank`, itself included.
-    pub(crate) fn local(&self, rank: usize) -> usize {
-        self.cards.iter().filter(|card| card.machine == self.cards[rank].machine).count()
+    /// How many ranks share the cores of one kernel with `rank`, itself included, in whatever containers they are.
+    pub(crate) fn neighbours(&self, rank: usize) -> usize {
+        self.cards.iter().filter(|card| card.kernel == self.cards[rank].kernel).count()
     }
 }
 
