@@ -55,7 +55,7 @@ fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
 fn a_rank_that_is_killed_is_named_on_its_own_host_and_on_the_other() {
     for victim in 0..4 {
         let Some(hosts) = Hosts::start(2) else { return };
-        let mut job = Job::of(hosts.ranks(4), "reduce", TransportKind::Mixed);
+        let mut job = Job::of(hosts.ranks(4, 29_500), "reduce", TransportKind::Mixed);
         job.all_hear("ready");
         // Some moment of some operation.
         thread::sleep(Duration::from_millis(random(30) as u64));
