@@ -2,7 +2,8 @@
 
 use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
-use crate::bootstrap::join::{Card, Membership, Roster, Seats, arrive, attend_as_member, lead};
+use crate::bootstrap::join::{self, Card, Membership, Roster, Seats, arrive, lead};
+use crate::bootstrap::secret::Secret;
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::mixed::MixedFabric;
@@ -43,6 +44,9 @@ pub struct JoinOptions {
     pub deadline: Duration,
     /// How closely the ranks watch each other afterwards.
     pub vigilance: Vigilance,
+    /// What else all ranks must agree on, as text that an error can show: element types, bucket sizes, the algorithm.
+    /// Ranks whose texts differ refuse to join.
+    pub configuration: String,
     /// Where to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
     /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the meeting address.
     pub interface: Option<String>,
@@ -91,6 +95,7 @@ impl Default for JoinOptions {
             transport: TransportKind::Mixed,
             deadline: Duration::from_secs(60),
             vigilance: Vigilance::default(),
+            configuration: String::new(),
             interface: None,
             sockets: None,
             host: None,
@@ -181,7 +186,7 @@ impl World {
         let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
         let card = Card::new(&placement, options)?;
         let arrival = match listener {
-            Some(listener) => Arrival::Leader(listener),
+            Some(listener) => Arrival::Leader(listener, Secret::of(&placement)?),
             None => Arrival::new(&placement, options.deadline)?,
         };
         Self::meet(&placement, options, card, arrival, Door::Mpi(door))
@@ -195,16 +200,16 @@ impl World {
         door: Door,
     ) -> Result<Self> {
         let (rank, limit) = (placement.rank, options.deadline);
-        let (roster, seats) = arrival.meet(placement, card, limit)?;
+        let (roster, seats) = arrival.meet(card, limit)?;
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
         let health = Arc::new(Health::watching(rank, peers, options.vigilance));
         let control = Control::start(rank, seats, &health)?;
         let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
         let fabric: Arc<dyn Fabric> = match door {
-            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)),
-            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)),
-            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)),
+            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)?),
+            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)?),
+            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)?),
             #[cfg(feature = "mpi")]
             Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
         };
@@ -329,23 +334,24 @@ impl World {
 
 /// The first half of a meeting: enough to know this rank's interface.
 enum Arrival {
-    Leader(crate::bootstrap::Listener),
-    Member(crate::bootstrap::Stream),
+    Leader(crate::bootstrap::Listener, Secret),
+    Member(join::Arrival),
 }
 
 impl Arrival {
     fn new(placement: &Placement, limit: Duration) -> Result<Self> {
+        let secret = Secret::of(placement)?;
         if placement.rank == 0 {
-            return placement.meeting.listen().map(Arrival::Leader);
+            return Ok(Arrival::Leader(placement.meeting.listen()?, secret));
         }
-        arrive(placement, limit).map(Arrival::Member)
+        arrive(placement, &secret, limit).map(Arrival::Member)
     }
 
     /// Where the ranks of this meeting can reach this one.
     fn interface(&self, placement: &Placement) -> Result<IpAddr> {
         let interface = match self {
-            Arrival::Leader(listener) => listener.interface(&placement.meeting),
-            Arrival::Member(stream) => stream.interface(),
+            Arrival::Leader(listener, _) => listener.interface(&placement.meeting),
+            Arrival::Member(arrival) => arrival.stream().interface(),
         };
         interface.map_err(|cause| {
             let doing = format!("tell which interface leads to {}", placement.meeting);
@@ -353,10 +359,10 @@ impl Arrival {
         })
     }
 
-    fn meet(self, placement: &Placement, card: Card, limit: Duration) -> Result<(Roster, Seats)> {
+    fn meet(self, card: Card, limit: Duration) -> Result<(Roster, Seats)> {
         match self {
-            Arrival::Leader(listener) => lead(listener, card, &placement.secret, limit),
-            Arrival::Member(stream) => attend_as_member(stream, &card, limit),
+            Arrival::Leader(listener, secret) => lead(listener, card, &secret, limit),
+            Arrival::Member(arrival) => join::attend(arrival, &card, limit),
         }
     }
 }

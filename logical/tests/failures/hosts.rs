@@ -44,7 +44,7 @@ impl Hosts {
                 && ip(&format!("-n {prefix}sw link set p{host} master br0"))
                 && ip(&format!("-n {prefix}sw link set p{host} up"));
         }
-        fs::write(&hosts.secret, prefix).unwrap();
+        fs::write(&hosts.secret, format!("the secret of {prefix}")).unwrap();
         fs::set_permissions(&hosts.secret, fs::Permissions::from_mode(0o600)).unwrap();
         made.then_some(hosts)
     }

@@ -1,33 +1,38 @@
 //! Data connections: every pair of ranks makes one per channel, whenever both have come to open it.
 //!
-//! The higher rank connects to the lower one's listener and says who it is; the lower one accepts. A connection for a
-//! channel that is not being opened here yet is put aside for the thread that will open it.
+//! The higher rank connects to the lower one's listener, proves that it belongs to the job, and says who it is. A thread
+//! at each listener lets callers in at any time, so that nobody waits for a rank that computes, and puts their connections
+//! aside for the thread that will open the channel. It sleeps while nobody calls.
 //!
 //! ```text
-//! caller → callee   MAGIC job:16 channel:u16 socket:u16 rank:u32
+//! both              handshake, as in `handshake`
+//! caller → callee   call = length:u32 channel:u32 socket:u32 rank:u32
+//! callee → caller   WELCOME
 //! ```
 
-use super::message::malformed;
-use super::{deadline, exhausted};
-use crate::doorbell::timespec;
+use super::deadline;
+use super::hall::{Accept, Caller, Hall};
+use super::handshake::{Build, Key, approach};
+use super::message::{Incoming, Outgoing, malformed};
+use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::transport::Bell;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const MAGIC: &[u8; 8] = b"hexadata";
-const WORDS: usize = 8 + 16 + 2 + 2 + 4;
-
-/// How long a caller may take to say who it is.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Callers that have not yet said who they are; more wait in the listener's queue.
-const CROWD: usize = 64;
-/// How often a thread looks whether another one has put its connection aside, or the world has failed.
+/// The callee has put the connection aside.
+const WELCOME: [u8; 1] = [1];
+/// How often those who wait look whether the world has failed.
 const TICK: Duration = Duration::from_millis(10);
+/// Longest that one step of a call may take before a look whether the world has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who is calling, and for which channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,109 +44,102 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn say(self, job: &[u8; 16], to: &mut impl Write) -> io::Result<()> {
-        let (channel, socket) = (self.channel.to_le_bytes(), self.socket.to_le_bytes());
-        let rank = (self.rank as u32).to_le_bytes();
-        to.write_all(&[MAGIC.as_slice(), job, &channel, &socket, &rank].concat())
+    fn to_bytes(self) -> Vec<u8> {
+        let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
+        message.number(self.rank).whole()
     }
 
-    fn parse(job: &[u8; 16], words: &[u8; WORDS]) -> io::Result<Self> {
-        let (head, tail) = words.split_at(24);
-        let [c0, c1, s0, s1, rank @ ..] = tail else { return Err(malformed()) };
-        if head != [MAGIC.as_slice(), job].concat() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not a caller of this job"));
-        }
-        let rank = rank.try_into().map(u32::from_le_bytes).map_err(|_| malformed())?;
-        let (channel, socket) = (u16::from_le_bytes([*c0, *c1]), u16::from_le_bytes([*s0, *s1]));
-        Ok(Call { channel, socket, rank: rank as usize })
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
+        let (channel, socket) = (narrow()?, narrow()?);
+        Ok(Call { channel, socket, rank: message.number()? })
     }
 }
 
-/// A listener for data connections. Nothing here blocks.
-pub(crate) trait Accept: AsFd {
-    type Connection;
-
-    /// The next caller, or `WouldBlock`.
-    fn accept(&self) -> io::Result<Self::Connection>;
-
-    /// Reads what the caller says; 0 at its end.
-    fn hear(&self, connection: &mut Self::Connection, into: &mut [u8]) -> io::Result<usize>;
+/// Connections of callers, until somebody wants them.
+struct Aside<C> {
+    connections: Mutex<HashMap<Call, C>>,
+    more: Condvar,
 }
 
-/// A caller that has not yet said who it is.
-struct Stranger<C> {
-    connection: C,
-    words: [u8; WORDS],
-    filled: usize,
-    since: Instant,
+impl<C: Read + Write> Aside<C> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Call, C>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, caller: Caller<C>) -> io::Result<()> {
+        let Caller { mut connection, mut message, .. } = caller;
+        let call = Call::read(&mut message)?;
+        // A caller that is welcome may leave at once; whoever knows that it has left finds its connection here.
+        let mut connections = self.lock();
+        connection.write_all(&WELCOME)?;
+        connections.insert(call, connection);
+        self.more.notify_all();
+        Ok(())
+    }
+
+    /// The connection of this caller, if it comes before `at_most` is over.
+    fn take(&self, call: Call, at_most: Duration) -> Option<C> {
+        let absent = |connections: &mut HashMap<Call, C>| !connections.contains_key(&call);
+        let waited = self.more.wait_timeout_while(self.lock(), at_most, absent);
+        waited.unwrap_or_else(PoisonError::into_inner).0.remove(&call)
+    }
 }
 
-struct Hall<C> {
-    strangers: Vec<Stranger<C>>,
-    /// Connections for channels that are not open here yet.
-    aside: HashMap<Call, C>,
+/// A listener for data connections, and the thread that answers there.
+pub(crate) struct Doorway<C> {
+    aside: Arc<Aside<C>>,
+    bell: Arc<Doorbell>,
+    closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
-pub(crate) struct Doorway<A: Accept> {
-    listener: A,
-    job: [u8; 16],
-    hall: Mutex<Hall<A::Connection>>,
-}
-
-impl<A: Accept> Doorway<A> {
-    pub(crate) fn new(listener: A, job: [u8; 16]) -> Self {
-        let hall = Mutex::new(Hall { strangers: Vec::new(), aside: HashMap::new() });
-        Doorway { listener, job, hall }
+impl<C: Read + Write + Send + 'static> Doorway<C> {
+    /// Lets in who knows the job's key.
+    pub(crate) fn open(listener: impl Accept<Connection = C> + Send + 'static, key: &Key) -> Result<Self> {
+        let aside = Arc::new(Aside { connections: Mutex::default(), more: Condvar::new() });
+        let (bell, closed) = (Arc::new(Doorbell::new()?), Arc::new(AtomicBool::new(false)));
+        let mut hall = Hall::new(listener, key.bytes());
+        let (their_aside, their_bell, their_closed) =
+            (Arc::clone(&aside), Arc::clone(&bell), Arc::clone(&closed));
+        let attend = move || {
+            while !their_closed.load(Ordering::Acquire) {
+                for caller in hall.wait(None, Some(&their_bell)) {
+                    if let Err(error) = their_aside.put(caller) {
+                        tracing::warn!("turned a data connection away: {error}");
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("hexagram-door".to_owned()).spawn(attend);
+        let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        Ok(Doorway { aside, bell, closed, thread: Some(thread) })
     }
 
     /// Waits for the connection of one caller.
-    pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<A::Connection> {
+    pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
         let wait = Wait { peer: call.rank, channel: call.channel, limit, health };
-        wait.until(&self.listener, || self.look(call))
-    }
-
-    /// Lets in who has come, and finds the wanted connection.
-    fn look(&self, wanted: Call) -> io::Result<Option<A::Connection>> {
-        let hall = &mut *self.hall.lock().unwrap_or_else(PoisonError::into_inner);
-        while hall.strangers.len() < CROWD {
-            match self.listener.accept() {
-                Ok(connection) => {
-                    let (words, filled, since) = ([0; WORDS], 0, Instant::now());
-                    hall.strangers.push(Stranger { connection, words, filled, since });
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if exhausted(&error) => return Err(error),
-                Err(error) => tracing::warn!("turned a data connection away: {error}"),
-            }
-        }
-        for stranger in std::mem::take(&mut hall.strangers) {
-            match self.introduce(stranger) {
-                Ok(Introduced::Caller(call, connection)) => drop(hall.aside.insert(call, connection)),
-                Ok(Introduced::NotYet(stranger)) => hall.strangers.push(stranger),
-                Err(error) => tracing::warn!("turned a data connection away: {error}"),
-            }
-        }
-        Ok(hall.aside.remove(&wanted))
-    }
-
-    fn introduce(&self, mut stranger: Stranger<A::Connection>) -> io::Result<Introduced<A::Connection>> {
-        while stranger.filled < WORDS {
-            match self.listener.hear(&mut stranger.connection, &mut stranger.words[stranger.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => stranger.filled += bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) if stranger.since.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => return Ok(Introduced::NotYet(stranger)),
-            }
-        }
-        Ok(Introduced::Caller(Call::parse(&self.job, &stranger.words)?, stranger.connection))
+        wait.look(|at_most| Ok(self.aside.take(call, at_most)))
     }
 }
 
-enum Introduced<C> {
-    Caller(Call, C),
-    NotYet(Stranger<C>),
+impl<C> Drop for Doorway<C> {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn cut_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// What a thread that opens a channel waits for.
@@ -153,13 +151,70 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Looks again and again, whenever `source` may be ready, until something is found, the peer is known not to come, or
-    /// the limit is over.
+    /// Calls until the peer's door has answered: `connect` makes a connection whose reads and writes end after
+    /// [`PATIENCE`], `say` writes the call there, with whatever rides on it.
+    pub(crate) fn call<C: Read + Write>(
+        &self,
+        key: &Key,
+        call: Call,
+        mut connect: impl FnMut() -> io::Result<C>,
+        mut say: impl FnMut(&mut C, &[u8]) -> io::Result<()>,
+    ) -> Result<C> {
+        let words = call.to_bytes();
+        let mut dial = || {
+            let mut connection = connect()?;
+            let build = approach(&mut connection, key.bytes())?;
+            if build != Build::MINE {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there")));
+            }
+            say(&mut connection, &words)?;
+            Ok(connection)
+        };
+        let mut called = None;
+        let mut attempt = || {
+            let mut connection = called.take().map_or_else(&mut dial, Ok)?;
+            let mut answer = [0; WELCOME.len()];
+            match connection.read_exact(&mut answer) {
+                Ok(()) if answer == WELCOME => Ok(connection),
+                Ok(()) => Err(malformed()),
+                Err(error) if !late(&error) => Err(error),
+                Err(error) => {
+                    // It may have been heard: only its answer is still awaited.
+                    called = Some(connection);
+                    Err(error)
+                }
+            }
+        };
+        self.look(|_| match attempt() {
+            Ok(connection) => Ok(Some(connection)),
+            Err(error) if late(&error) => Ok(None),
+            // A door that strangers besiege sends the oldest away.
+            Err(error) if cut_off(&error) => {
+                std::thread::sleep(TICK);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Looks again and again, whenever `source` may be ready.
     pub(crate) fn until<T>(
         &self,
         source: &impl AsFd,
         mut look: impl FnMut() -> io::Result<Option<T>>,
     ) -> Result<T> {
+        self.look(|at_most| {
+            let found = look()?;
+            if found.is_none() {
+                let _ = poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&timespec(at_most)));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Looks again and again, each time for as long as it is told, until something is found, the peer is known not to
+    /// come, or the limit is over.
+    fn look<T>(&self, mut look: impl FnMut(Duration) -> io::Result<Option<T>>) -> Result<T> {
         let Wait { peer, channel, limit, health } = self;
         let deadline = deadline(*limit);
         let who = &health.peers()[*peer];
@@ -167,7 +222,7 @@ impl Wait<'_> {
         loop {
             // Asked first: whoever left has called before.
             let left = health.has_left(*peer);
-            let found = look().map_err(|cause| {
+            let found = look(TICK).map_err(|cause| {
                 let remedy = "raise the limit of open files (ulimit -n), or see why that process ended";
                 Error::system(format!("open channel {channel} with {who}"), cause, remedy)
             })?;
@@ -182,7 +237,6 @@ impl Wait<'_> {
                 }
                 None => {}
             }
-            let _ = poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&timespec(TICK)));
         }
     }
 }

@@ -1,24 +1,29 @@
-//! The first words between two processes: both prove that they know the job's secret, and neither sends it.
+//! The first words between two processes: both prove that they know a key, and neither sends it.
 //!
 //! ```text
-//! newcomer → rank 0   MAGIC version:u32 challenge:32
-//! rank 0 → newcomer   MAGIC version:u32 challenge:32 proof:32     proof = HMAC(secret, "rank 0" both challenges)
-//! newcomer → rank 0   proof:32                                    proof = HMAC(secret, "newcomer" both challenges)
+//! caller → callee   greeting         greeting = MAGIC protocol:u32 version:16 challenge:32
+//! callee → caller   greeting proof   proof:32 = HMAC-SHA-256(key, "callee" caller's greeting callee's greeting)
+//! caller → callee   proof            proof:32 = HMAC-SHA-256(key, "caller" caller's greeting callee's greeting)
 //! ```
 //!
-//! A job without a secret uses an empty one: anyone who reaches the address may join, as with other launchers.
+//! These words never change with the protocol, so that ranks of different versions can tell each other so: each compares
+//! the builds once the other has proved itself. Where ranks meet the key is the job's secret; data connections have a key
+//! that is derived from it anew for each job.
 
 use super::message::malformed;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use std::fmt;
 use std::io::{self, Read, Write};
 
-const MAGIC: &[u8; 8] = b"hexagram";
-/// Of the wire protocol; ranks of different versions refuse each other.
-const VERSION: u32 = 1;
-
-type Challenge = [u8; 32];
-type Proof = [u8; 32];
+pub(super) const MAGIC: &[u8; 8] = b"hexagram";
+/// Bytes of a greeting.
+pub(super) const GREETING: usize = 8 + 4 + VERSION + 32;
+/// Bytes of a proof.
+pub(super) const PROOF: usize = 32;
+const VERSION: usize = 16;
+/// Of everything that follows the handshake.
+const PROTOCOL: u32 = 2;
 
 /// Random bytes from the system.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -30,58 +35,202 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn mac(secret: &[u8], side: &str, challenges: [&Challenge; 2]) -> io::Result<Hmac<Sha256>> {
-    let mac = Hmac::<Sha256>::new_from_slice(secret);
+/// What proves that a data connection belongs to a job. Never printed.
+#[derive(Clone, Copy)]
+pub(crate) struct Key([u8; 32]);
+
+impl Key {
+    /// The key of the job that drew `job` when its ranks met.
+    pub(super) fn derive(secret: &[u8], job: &[u8; 16]) -> io::Result<Self> {
+        Ok(Key(mac(secret, &[b"data connections", job])?.finalize().into_bytes().into()))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Which hexagram the other side is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Build {
+    protocol: u32,
+    /// Of the crate; padded with zeros.
+    version: [u8; VERSION],
+}
+
+impl Build {
+    pub(super) const MINE: Build = {
+        let (text, mut version) = (env!("CARGO_PKG_VERSION").as_bytes(), [0; VERSION]);
+        let mut at = 0;
+        while at < VERSION && at < text.len() {
+            version[at] = text[at];
+            at += 1;
+        }
+        Build { protocol: PROTOCOL, version }
+    };
+}
+
+impl fmt::Display for Build {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = String::from_utf8_lossy(&self.version);
+        write!(f, "hexagram {} (protocol {})", version.trim_end_matches('\0').escape_debug(), self.protocol)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Greeting([u8; GREETING]);
+
+impl Greeting {
+    fn of(build: Build) -> io::Result<Self> {
+        let parts = [MAGIC.as_slice(), &build.protocol.to_le_bytes(), &build.version, &random::<32>()?];
+        parts.concat().try_into().map(Greeting).map_err(|_| malformed())
+    }
+
+    fn parse(bytes: [u8; GREETING]) -> io::Result<Self> {
+        if bytes.starts_with(MAGIC) { Ok(Greeting(bytes)) } else { Err(malformed()) }
+    }
+
+    fn build(&self) -> Build {
+        let mut build = Build { protocol: 0, version: [0; VERSION] };
+        if let Some((protocol, rest)) = self.0[MAGIC.len()..].split_first_chunk() {
+            build.protocol = u32::from_le_bytes(*protocol);
+            build.version.copy_from_slice(&rest[..VERSION]);
+        }
+        build
+    }
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> io::Result<Hmac<Sha256>> {
+    let mac = Hmac::<Sha256>::new_from_slice(key);
     let mut mac = mac.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "unusable secret"))?;
-    mac.update(side.as_bytes());
-    challenges.iter().for_each(|challenge| mac.update(*challenge));
+    parts.iter().for_each(|part| mac.update(part));
     Ok(mac)
 }
 
-fn greet(stream: &mut impl Write, challenge: &Challenge) -> io::Result<()> {
-    stream.write_all(&[MAGIC.as_slice(), &VERSION.to_le_bytes(), challenge].concat())
+/// The greetings of both sides.
+struct Greetings {
+    caller: Greeting,
+    callee: Greeting,
 }
 
-fn read<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn greeted(stream: &mut impl Read) -> io::Result<Challenge> {
-    if &read::<8>(stream)? != MAGIC {
-        return Err(malformed());
+impl Greetings {
+    fn mac(&self, key: &[u8], side: &str) -> io::Result<Hmac<Sha256>> {
+        mac(key, &[side.as_bytes(), &self.caller.0, &self.callee.0])
     }
-    let version = u32::from_le_bytes(read(stream)?);
-    if version != VERSION {
-        let what =
-            format!("protocol version {version} there, {VERSION} here: use the same build on all ranks");
-        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+
+    fn prove(&self, key: &[u8], side: &str) -> io::Result<[u8; PROOF]> {
+        Ok(self.mac(key, side)?.finalize().into_bytes().into())
     }
-    read(stream)
+
+    /// Takes the same time whichever byte is wrong.
+    fn verify(&self, key: &[u8], side: &str, proof: &[u8]) -> io::Result<()> {
+        self.mac(key, side)?.verify_slice(proof).map_err(|_| {
+            let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
+            io::Error::new(io::ErrorKind::PermissionDenied, what)
+        })
+    }
 }
 
-fn verify(mac: Hmac<Sha256>, proof: &Proof) -> io::Result<()> {
-    mac.verify_slice(proof).map_err(|_| {
-        let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
-        io::Error::new(io::ErrorKind::PermissionDenied, what)
-    })
+/// The caller's side, on a blocking stream. Who answered, proved.
+pub(super) fn approach(stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
+    approach_as(Build::MINE, stream, key)
 }
 
-/// The newcomer's side.
-pub(super) fn approach(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Result<()> {
-    let mine = random()?;
-    greet(stream, &mine)?;
-    let theirs = greeted(stream)?;
-    verify(mac(secret, "rank 0", [&mine, &theirs])?, &read(stream)?)?;
-    stream.write_all(&mac(secret, "newcomer", [&mine, &theirs])?.finalize().into_bytes())
+pub(super) fn approach_as(mine: Build, stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
+    let caller = Greeting::of(mine)?;
+    stream.write_all(&caller.0)?;
+    let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
+    stream.read_exact(&mut greeting)?;
+    let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
+    stream.read_exact(&mut proof)?;
+    greetings.verify(key, "callee", &proof)?;
+    stream.write_all(&greetings.prove(key, "caller")?)?;
+    Ok(greetings.callee.build())
 }
 
-/// Rank 0's side.
-pub(super) fn receive(stream: &mut (impl Read + Write), secret: &[u8]) -> io::Result<()> {
-    let theirs = greeted(stream)?;
-    let mine = random()?;
-    greet(stream, &mine)?;
-    stream.write_all(&mac(secret, "rank 0", [&theirs, &mine])?.finalize().into_bytes())?;
-    verify(mac(secret, "newcomer", [&theirs, &mine])?, &read(stream)?)
+/// The callee's side after the first greeting. Reads and writes are its owner's, who must not wait for strangers.
+pub(super) struct Answer(Greetings);
+
+impl Answer {
+    /// What to answer to a greeting.
+    pub(super) fn to(greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
+        Self::as_build(Build::MINE, greeting, key)
+    }
+
+    fn as_build(mine: Build, greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
+        let (caller, callee) = (Greeting::parse(greeting)?, Greeting::of(mine)?);
+        let greetings = Greetings { caller, callee };
+        let words = [callee.0.as_slice(), &greetings.prove(key, "callee")?].concat();
+        Ok((Answer(greetings), words))
+    }
+
+    /// Who called, once proved.
+    pub(super) fn conclude(&self, key: &[u8], proof: &[u8]) -> io::Result<Build> {
+        self.0.verify(key, "caller", proof)?;
+        Ok(self.0.caller.build())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    /// Of a rank that was built from other sources.
+    pub(in crate::bootstrap) fn another_build() -> Build {
+        let mut build = Build { protocol: 77, ..Build::MINE };
+        build.version[..5].copy_from_slice(b"9.8.7");
+        build
+    }
+
+    /// The callee's side, on a blocking stream.
+    pub(in crate::bootstrap) fn answer_as(
+        mine: Build,
+        stream: &mut UnixStream,
+        key: &[u8],
+    ) -> io::Result<Build> {
+        let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
+        stream.read_exact(&mut greeting)?;
+        let (answer, words) = Answer::as_build(mine, greeting, key)?;
+        stream.write_all(&words)?;
+        stream.read_exact(&mut proof)?;
+        answer.conclude(key, &proof)
+    }
+
+    fn meet(mine: Build, key: &[u8], theirs: &'static [u8]) -> (io::Result<Build>, io::Result<Build>) {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let callee = std::thread::spawn(move || answer_as(Build::MINE, &mut there, theirs));
+        let caller = approach_as(mine, &mut here, key);
+        drop(here);
+        (caller, callee.join().unwrap())
+    }
+
+    #[test]
+    fn both_sides_learn_each_others_build() {
+        let (caller, callee) = meet(another_build(), b"key", b"key");
+        assert_eq!(caller.unwrap(), Build::MINE);
+        assert_eq!(callee.unwrap().to_string(), "hexagram 9.8.7 (protocol 77)");
+    }
+
+    #[test]
+    fn another_key_proves_nothing() {
+        let (caller, callee) = meet(Build::MINE, b"key", b"kez");
+        assert_eq!(caller.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(callee.is_err());
+    }
+
+    #[test]
+    fn a_callees_own_proof_sent_back_is_no_proof() {
+        let greeting = Greeting::of(Build::MINE).unwrap().0;
+        let (answer, words) = Answer::to(greeting, b"key").unwrap();
+        assert!(answer.conclude(b"key", &words[GREETING..]).is_err());
+    }
+
+    #[test]
+    fn every_job_has_a_key_of_its_own() {
+        let key = |secret: &[u8], job| Key::derive(secret, &[job; 16]).unwrap().0;
+        assert_eq!(key(b"a", 1), key(b"a", 1));
+        assert_ne!(key(b"a", 1), key(b"a", 2));
+        assert_ne!(key(b"a", 1), key(b"b", 1));
+    }
 }

@@ -1,41 +1,42 @@
 //! The meeting: rank 0 collects every rank's card and gives all of them the roster.
 //!
 //! ```text
-//! both              handshake
-//! newcomer → rank 0 card = rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
-//!                           shm:text tcp:text sockets:u32
-//! rank 0 → newcomer REFUSED:u32 reason:text     at once: wrong size, taken rank, another transport
-//!                 | ROSTER:u32 job:16 card*     once everyone is there
-//!                 | REFUSED:u32 reason:text     at the deadline, naming who is missing
+//! both              handshake, as in `handshake`
+//! newcomer → rank 0 card = length:u32 rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
+//!                          shm:text tcp:text sockets:u32 configuration:text digest:32
+//! rank 0 → newcomer ROSTER:u32 job:16 card*     once everyone is there
+//!                 | REFUSED:u32 reason:text     at once, if somebody does not fit; or at the deadline, if one is missing
 //! ```
+//!
+//! Only strangers are turned away. Who has proved to belong to the job and was built or told otherwise than rank 0 ends
+//! the meeting for all, at once: the job could never be whole.
 
 use super::deadline;
-use super::exhausted;
-use super::handshake::{approach, random, receive};
+use super::hall::{Caller, Hall};
+use super::handshake::{Build, Key, approach, random};
 use super::meeting::{Listener, Stream};
 use super::message::{Incoming, Outgoing, malformed};
+use super::secret::Secret;
 use super::variables::Placement;
-use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::Health;
-use crate::transport::{Bell, Traffic, TransportKind};
+use crate::transport::{Traffic, TransportKind};
 use crate::world::JoinOptions;
-use rustix::event::{PollFd, PollFlags, poll};
+use sha2::{Digest, Sha256};
+use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const REFUSED: usize = 0;
 const ROSTER: usize = 1;
 
-/// How long a newcomer may take over one step of its handshake; longer is a port scan.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long rank 0 may take to answer at its deadline, or a newcomer to take what is written to it.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a newcomer waits for rank 0's greeting before it tries again: something else may listen there.
 const GREETING: Duration = Duration::from_secs(2);
-/// Newcomers in their handshake at once; more wait in the listener's queue.
-const CROWD: usize = 256;
+/// How long rank 0, when it has given up, tells those who come why.
+const LINGER: Duration = Duration::from_millis(500);
 /// Between two tries to reach a rank 0 that is not there yet.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -57,6 +58,30 @@ pub(crate) struct Card {
     pub(crate) tcp: String,
     /// TCP connections that it wants for one pair of ranks and channel.
     pub(crate) sockets: usize,
+    /// What the program says that all ranks must agree on; long ones are cut.
+    pub(crate) configuration: String,
+    /// Of the whole configuration.
+    pub(crate) digest: [u8; 32],
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (host {}, pid {})", self.rank, self.host, self.pid)
+    }
+}
+
+/// A configuration as people compare it.
+struct Shown<'a>(&'a Card);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.configuration.is_empty() {
+            return f.write_str("configuration is empty");
+        }
+        let [a, b, c, d, ..] = self.0.digest;
+        let hash = u32::from_be_bytes([a, b, c, d]);
+        write!(f, "configuration is `{}` (hash {hash:08x})", self.0.configuration)
+    }
 }
 
 impl Card {
@@ -77,16 +102,19 @@ impl Card {
             shm: String::new(),
             tcp: String::new(),
             sockets: options.sockets()?,
+            configuration: options.configuration.clone(),
+            digest: Sha256::digest(&options.configuration).into(),
         })
     }
 
     fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.size).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine).text(&self.transport);
-        message.text(&self.shm).text(&self.tcp).number(self.sockets)
+        let message = message.text(&self.shm).text(&self.tcp).number(self.sockets);
+        message.text(&self.configuration).bytes(&self.digest)
     }
 
-    fn read(message: &mut Incoming) -> io::Result<Self> {
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(Card {
             rank: message.number()?,
             size: message.number()?,
@@ -98,6 +126,8 @@ impl Card {
             shm: message.text()?,
             tcp: message.text()?,
             sockets: message.number()?,
+            configuration: message.text()?,
+            digest: message.bytes()?,
         })
     }
 
@@ -112,6 +142,9 @@ impl Card {
         if other.transport != self.transport {
             return Some(format!("it uses transport {}, rank 0 uses {}", other.transport, self.transport));
         }
+        if other.digest != self.digest {
+            return Some(format!("its {}, rank 0's {}", Shown(other), Shown(self)));
+        }
         if self.transport == TransportKind::Shm.to_string() && other.machine != self.machine {
             return Some(format!(
                 "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
@@ -124,8 +157,8 @@ impl Card {
 
 /// What everyone knows once everyone has joined.
 pub(crate) struct Roster {
-    /// Random; marks the data connections of this job.
-    pub(crate) job: [u8; 16],
+    /// What the data connections of this job prove.
+    pub(crate) key: Key,
     /// By rank.
     pub(crate) cards: Vec<Card>,
 }
@@ -174,170 +207,181 @@ pub(crate) enum Seats {
 pub(crate) fn lead(
     listener: Listener,
     mine: Card,
-    secret: &[u8],
+    secret: &Secret,
     limit: Duration,
 ) -> Result<(Roster, Seats)> {
     let deadline = deadline(limit);
-    let size = mine.size;
-    let mut cards: Vec<Option<Card>> = vec![None; size];
-    let mut seats: Vec<Option<Stream>> = (0..size).map(|_| None).collect();
-    cards[0] = Some(mine.clone());
-    let door = Door::open(listener, secret)?;
-    let mut present = 1;
-    let mut refused = String::new();
-    while present < size {
-        let (card, mut stream) =
-            match door.newcomers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(newcomer) => newcomer,
-                Err(RecvTimeoutError::Timeout) => return Err(absent(&cards, &mut seats, limit, &refused)),
-                Err(RecvTimeoutError::Disconnected) => {
-                    let remedy =
-                        "see the warnings above; raise the limits of open files and threads (ulimit -n, -u)";
-                    return Err(Error::setup("rank 0 cannot accept connections any more", remedy));
-                }
-            };
-        let taken = cards.get(card.rank).and_then(Option::as_ref);
-        let objection = mine.objection(&card).or_else(|| {
-            taken.map(|first| {
-                format!("rank {} has joined already, from {} (pid {})", first.rank, first.host, first.pid)
-            })
-        });
-        if let Some(reason) = objection {
-            tracing::warn!("refused rank {} from {} (pid {}): {reason}", card.rank, card.host, card.pid);
-            refuse(&mut stream, &reason);
-            refused = format!("; rank {} from {} was refused: {reason}", card.rank, card.host);
-            continue;
+    let (bytes, file) = secret.for_rank_0()?;
+    let mut hall = Hall::new(listener, &bytes);
+    // Removed before the listener closes: the address is what makes the file ours.
+    let _file = file;
+    let mut table = Table::new(mine);
+    while !table.is_full() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let outcome = if left.is_zero() {
+            Err(table.absent(limit, hall.denied(), secret))
+        } else {
+            let mut callers = hall.wait(Some(left), None).into_iter();
+            let outcome = callers.try_for_each(|caller| table.seat(caller));
+            table.refused.extend(callers.map(|caller| caller.connection));
+            outcome
+        };
+        if let Err((what, remedy)) = outcome {
+            table.give_up(&mut hall, &what);
+            return Err(Error::setup(what, remedy));
         }
-        present += 1;
-        let rank = card.rank;
-        (cards[rank], seats[rank]) = (Some(card), Some(stream));
     }
-    drop(door);
-    let job = random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
-    let roster = Roster { job, cards: cards.into_iter().flatten().collect() };
-    announce(&roster, &mut seats);
-    Ok((roster, Seats::Hub(seats)))
+    let system = |cause| Error::system("draw random bytes", cause, "see getrandom(2)");
+    let job = random().map_err(system)?;
+    let key = Key::derive(&bytes, &job).map_err(system)?;
+    Ok(table.announce(&job, key))
+}
+
+/// Who has come.
+struct Table {
+    /// By rank.
+    cards: Vec<Option<Card>>,
+    seats: Vec<Option<Stream>>,
+    mine: Card,
+    /// Those who have been sent away.
+    refused: Vec<Stream>,
+}
+
+/// Why there will be no world, and what to do.
+type End = (String, String);
+
+impl Table {
+    fn new(mine: Card) -> Self {
+        let (mut cards, seats) = (vec![None; mine.size], (0..mine.size).map(|_| None).collect());
+        cards[0] = Some(mine.clone());
+        Table { cards, seats, mine, refused: Vec::new() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.cards.iter().all(Option::is_some)
+    }
+
+    /// Takes in somebody who belongs to the job; one who cannot join ends the meeting for all.
+    fn seat(&mut self, caller: Caller<Stream>) -> Result<(), End> {
+        let Caller { connection: stream, mut message, build } = caller;
+        if let Err(error) = stream.set_blocking().and_then(|()| stream.set_patience(PATIENCE)) {
+            tracing::warn!("turned a connection away: {error}");
+            return Ok(());
+        }
+        let card = Card::read(&mut message);
+        // What another build says may not be readable.
+        let who = card.as_ref().map_or_else(|_| "a rank".to_owned(), Card::to_string);
+        let objection = match &card {
+            _ if build != Build::MINE => Some(format!("it runs {build}, rank 0 runs {}", Build::MINE)),
+            Ok(card) => self.objection(card),
+            Err(error) => Some(error.to_string()),
+        };
+        match (card, objection) {
+            (Ok(mut card), None) => {
+                let rank = card.rank;
+                // All are equal: the roster need not repeat it.
+                card.configuration.clear();
+                (self.cards[rank], self.seats[rank]) = (Some(card), Some(stream));
+                Ok(())
+            }
+            (_, reason) => {
+                let what = format!("{who} cannot join: {}", reason.unwrap_or_default());
+                self.refused.push(stream);
+                Err((what, "start all ranks alike, from the same build".to_owned()))
+            }
+        }
+    }
+
+    fn objection(&self, card: &Card) -> Option<String> {
+        self.mine.objection(card).or_else(|| {
+            let Card { rank, host, pid, .. } = self.cards[card.rank].as_ref()?;
+            Some(format!("rank {rank} has joined already, from {host} (pid {pid})"))
+        })
+    }
+
+    fn absent(&self, limit: Duration, denied: Option<&str>, secret: &Secret) -> End {
+        let absent = |rank: &usize| self.cards[*rank].is_none();
+        let missing: Vec<String> =
+            (0..self.cards.len()).filter(absent).map(|rank| rank.to_string()).collect();
+        let plural = if missing.len() == 1 { "rank" } else { "ranks" };
+        let (missing, size) = (missing.join(", "), self.cards.len());
+        let denied =
+            denied.map_or_else(String::new, |reason| format!("; a connection was turned away: {reason}"));
+        let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
+        let remedy = "see whether these processes started and can reach rank 0's address";
+        (what, format!("{remedy}{}", secret.hint()))
+    }
+
+    /// Tells everyone who has come, or comes in a moment, that there will be no world.
+    fn give_up(&mut self, hall: &mut Hall<Listener>, why: &str) {
+        let until = Instant::now() + LINGER;
+        let mut told = 1;
+        let mut tell = |stream: &mut Stream| {
+            told += 1;
+            refuse(stream, why);
+            told < self.mine.size
+        };
+        let mut late = true;
+        for stream in self.seats.iter_mut().flatten().chain(&mut self.refused) {
+            late = tell(stream);
+        }
+        while late && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            for mut caller in hall.wait(Some(left), None) {
+                late = tell(&mut caller.connection);
+            }
+        }
+    }
+
+    fn announce(mut self, job: &[u8; 16], key: Key) -> (Roster, Seats) {
+        let cards: Vec<Card> = self.cards.into_iter().flatten().collect();
+        let head = Outgoing::default().number(ROSTER).bytes(job);
+        let message = cards.iter().fold(head, |message, card| card.write(message));
+        // A rank that has died meanwhile is found by whoever watches the control connections, and named to all.
+        self.seats.iter_mut().flatten().for_each(|stream| drop(message.send(stream)));
+        (Roster { key, cards }, Seats::Hub(self.seats))
+    }
 }
 
 fn refuse(stream: &mut Stream, reason: &str) {
     // A newcomer that is gone needs no answer.
-    let _ = Outgoing::default().number(REFUSED).text(reason).send(stream);
+    let answer = Outgoing::default().number(REFUSED).text(reason);
+    let _ = stream.set_blocking().and_then(|()| answer.send(stream));
 }
 
-fn absent(cards: &[Option<Card>], seats: &mut [Option<Stream>], limit: Duration, refused: &str) -> Error {
-    let missing: Vec<String> =
-        (0..cards.len()).filter(|rank| cards[*rank].is_none()).map(|rank| rank.to_string()).collect();
-    let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-    let what =
-        format!("{plural} {} of {} did not join within {limit:?}{refused}", missing.join(", "), cards.len());
-    seats.iter_mut().flatten().for_each(|stream| refuse(stream, &what));
-    Error::setup(what, "see whether these processes started and can reach rank 0's address")
+/// A connection to rank 0, which has proved to belong to the job.
+pub(crate) struct Arrival {
+    stream: Stream,
+    secret: Vec<u8>,
+    /// Which hexagram rank 0 is.
+    build: Build,
 }
 
-fn announce(roster: &Roster, seats: &mut [Option<Stream>]) {
-    let head = Outgoing::default().number(ROSTER).bytes(&roster.job);
-    let message = roster.cards.iter().fold(head, |message, card| card.write(message));
-    // A rank that has died meanwhile is found by whoever watches the control connections, and named to all.
-    seats.iter_mut().flatten().for_each(|stream| drop(message.send(stream)));
-}
-
-/// Accepts and checks newcomers on threads of its own, so that a silent stranger delays nobody.
-struct Door {
-    newcomers: mpsc::Receiver<(Card, Stream)>,
-    closed: Arc<AtomicBool>,
-    bell: Arc<Doorbell>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Door {
-    fn open(listener: Listener, secret: &[u8]) -> Result<Self> {
-        let (sender, newcomers) = mpsc::channel();
-        let (closed, bell) = (Arc::new(AtomicBool::new(false)), Arc::new(Doorbell::new()?));
-        let (secret, their_closed, their_bell) = (secret.to_vec(), Arc::clone(&closed), Arc::clone(&bell));
-        let thread = std::thread::Builder::new().name("hexagram-door".to_owned()).spawn(move || {
-            attend(&listener, &secret, &sender, &their_closed, &their_bell);
-        });
-        let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
-        Ok(Door { newcomers, closed, bell, thread: Some(thread) })
+impl Arrival {
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
     }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::Release);
-        self.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn attend(
-    listener: &Listener,
-    secret: &[u8],
-    newcomers: &mpsc::Sender<(Card, Stream)>,
-    closed: &AtomicBool,
-    bell: &Doorbell,
-) {
-    let inside = Arc::new(AtomicUsize::new(0));
-    while !closed.load(Ordering::Acquire) {
-        let mut sources = vec![PollFd::new(bell, PollFlags::IN)];
-        let full = inside.load(Ordering::Acquire) >= CROWD;
-        if !full {
-            sources.push(PollFd::new(listener, PollFlags::IN));
-        }
-        let _ = poll(&mut sources, full.then(|| timespec(RETRY)).as_ref());
-        if full {
-            continue;
-        }
-        let stream = match listener.accept() {
-            Ok(stream) => stream,
-            Err(error) if exhausted(&error) => {
-                tracing::warn!("rank 0 cannot accept connections: {error}");
-                return;
-            }
-            Err(_) => continue,
-        };
-        inside.fetch_add(1, Ordering::AcqRel);
-        let (secret, newcomers, inside) = (secret.to_vec(), newcomers.clone(), Arc::clone(&inside));
-        let handshake = move || {
-            match check(stream, &secret) {
-                // The meeting may be over.
-                Ok(newcomer) => drop(newcomers.send(newcomer)),
-                Err(reason) => tracing::warn!("turned a connection away: {reason}"),
-            }
-            inside.fetch_sub(1, Ordering::AcqRel);
-        };
-        if let Err(error) = std::thread::Builder::new().spawn(handshake) {
-            tracing::warn!("rank 0 cannot start a thread: {error}");
-            return;
-        }
-    }
-}
-
-fn check(mut stream: Stream, secret: &[u8]) -> io::Result<(Card, Stream)> {
-    stream.set_patience(HANDSHAKE)?;
-    receive(&mut stream, secret)?;
-    let card = Card::read(&mut Incoming::receive(&mut stream)?)?;
-    Ok((card, stream))
 }
 
 /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later.
-pub(crate) fn arrive(placement: &Placement, limit: Duration) -> Result<Stream> {
+pub(crate) fn arrive(placement: &Placement, secret: &Secret, limit: Duration) -> Result<Arrival> {
     let deadline = deadline(limit);
     let mut attempt = 0;
     loop {
         let patience = GREETING.min(deadline.saturating_duration_since(Instant::now()));
-        let outcome = placement.meeting.connect(attempt, patience).and_then(|mut stream| {
+        let known = secret.read()?;
+        let outcome = known.as_ref().ok_or_else(|| secret.missing()).and_then(|known| {
+            let mut stream = placement.meeting.connect(attempt, patience)?;
             stream.set_patience(patience)?;
-            approach(&mut stream, &placement.secret)?;
-            Ok(stream)
+            let build = approach(&mut stream, known)?;
+            Ok(Arrival { stream, secret: known.clone(), build })
         });
         let cause = match outcome {
-            Ok(stream) => return Ok(stream),
+            Ok(arrival) => return Ok(arrival),
             Err(cause) => cause,
         };
-        let hopeless = matches!(cause.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported);
+        // The file of an earlier job may have been read before rank 0 replaced it.
+        let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && secret.read()? == known;
         if hopeless || Instant::now() + RETRY > deadline {
             let doing = format!("reach rank 0 at {} within {limit:?}", placement.meeting);
             return Err(Error::system(doing, cause, "see whether rank 0 started, and on that host"));
@@ -348,26 +392,33 @@ pub(crate) fn arrive(placement: &Placement, limit: Duration) -> Result<Stream> {
     }
 }
 
-/// Takes part in the meeting, as any rank but 0, over a stream from [`arrive`].
-pub(crate) fn attend_as_member(mut stream: Stream, mine: &Card, limit: Duration) -> Result<(Roster, Seats)> {
+/// Takes part in the meeting, as any rank but 0.
+pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(Roster, Seats)> {
+    let Arrival { mut stream, secret, build } = arrival;
     let failed = |cause: io::Error| {
         let doing = format!("join as rank {}", mine.rank);
         Error::system(doing, cause, "see what rank 0 says: it may have ended")
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
-    stream.set_patience(limit.saturating_add(HANDSHAKE)).map_err(failed)?;
+    stream.set_patience(limit.saturating_add(PATIENCE)).map_err(failed)?;
     mine.write(Outgoing::default()).send(&mut stream).map_err(failed)?;
+    if build != Build::MINE {
+        // Said after the card, from which rank 0 learns the same. What it answers may not be readable.
+        let what = format!("rank 0 runs {build}, rank {} runs {}", mine.rank, Build::MINE);
+        return Err(Error::setup(what, "use the same build on all ranks"));
+    }
     let mut answer = Incoming::receive(&mut stream).map_err(failed)?;
     match answer.number().map_err(failed)? {
         ROSTER => {
             let job = answer.bytes().map_err(failed)?;
+            let key = Key::derive(&secret, &job).map_err(failed)?;
             let cards: io::Result<Vec<Card>> = (0..mine.size).map(|_| Card::read(&mut answer)).collect();
-            Ok((Roster { job, cards: cards.map_err(failed)? }, Seats::Member(stream)))
+            Ok((Roster { key, cards: cards.map_err(failed)? }, Seats::Member(stream)))
         }
         REFUSED => {
             let reason = answer.text().map_err(failed)?;
-            let what = format!("rank 0 refused rank {}: {reason}", mine.rank);
-            Err(Error::setup(what, "start all ranks alike"))
+            let remedy = "start all ranks alike, from the same build";
+            Err(Error::setup(format!("rank 0 ended the meeting: {reason}"), remedy))
         }
         _ => Err(failed(malformed())),
     }

@@ -1,5 +1,7 @@
 //! Where the ranks of a job meet: a TCP address, or on one host a name that only this machine knows.
 
+use super::QUEUE;
+use super::hall::Accept;
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
 use std::fmt;
@@ -78,6 +80,11 @@ impl Stream {
         either!(self, stream => stream.set_read_timeout(patience).and(stream.set_write_timeout(patience)))
     }
 
+    /// Lets reads and writes wait, as the meeting's own do not.
+    pub(crate) fn set_blocking(&self) -> io::Result<()> {
+        either!(self, stream => stream.set_nonblocking(false))
+    }
+
     /// The interface by which this process reaches the other: where its own listeners belong.
     pub(crate) fn interface(&self) -> io::Result<IpAddr> {
         match self {
@@ -115,25 +122,29 @@ pub(crate) enum Listener {
     Local(UnixListener),
 }
 
-impl Listener {
-    /// The next newcomer, or `WouldBlock`. A local one of another user is turned away.
-    pub(crate) fn accept(&self) -> io::Result<Stream> {
+impl Accept for Listener {
+    type Connection = Stream;
+
+    /// The next newcomer. A local one of another user is turned away.
+    fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
+                stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
             Listener::Local(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
+                stream.set_nonblocking(true)?;
                 same_user(&stream)?;
                 Ok(Stream::Local(stream))
             }
         }
     }
+}
 
+impl Listener {
     /// The interface on which rank 0 waits, and on which its data listeners belong; if it waits on all, the one that
     /// `meeting` names.
     pub(crate) fn interface(&self, meeting: &Meeting) -> io::Result<IpAddr> {
@@ -195,6 +206,7 @@ impl Meeting {
         };
         let listener = bound.and_then(|listener| {
             rustix::io::ioctl_fionbio(&listener, true)?;
+            rustix::net::listen(&listener, QUEUE)?;
             Ok(listener)
         });
         listener.map_err(|cause| {
@@ -205,6 +217,16 @@ impl Meeting {
             };
             Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
         })
+    }
+
+    /// The addresses behind a TCP meeting; `None` for one that never leaves this host.
+    pub(super) fn addresses(&self) -> Option<io::Result<Vec<SocketAddr>>> {
+        match self {
+            Meeting::Tcp { host, port, .. } | Meeting::Inherited(Inherited { host, port, .. }) => {
+                Some(addresses(host, *port))
+            }
+            Meeting::Local(_) => None,
+        }
     }
 
     /// One try to reach rank 0. `attempt` alternates between the addresses at which it may be.

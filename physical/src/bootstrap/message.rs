@@ -10,6 +10,8 @@ use std::io::{self, Read, Write};
 
 /// Longest message: the roster of as many ranks as a job may have.
 const CAP: usize = 16 << 20;
+/// Bytes that say how long a message is.
+pub(super) const LENGTH: usize = 4;
 /// Longest text that is kept; the rest of it is cut.
 const TEXT_CAP: usize = 1000;
 
@@ -43,9 +45,7 @@ impl Outgoing {
 
     /// With its length in front.
     pub(crate) fn whole(&self) -> Vec<u8> {
-        let mut whole = (self.0.len() as u32).to_le_bytes().to_vec();
-        whole.extend_from_slice(&self.0);
-        whole
+        [&(self.0.len() as u32).to_le_bytes(), self.0.as_slice()].concat()
     }
 }
 
@@ -56,31 +56,36 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     pub(crate) fn receive(from: &mut impl Read) -> io::Result<Self> {
-        let mut length = [0; 4];
+        let mut length = [0; LENGTH];
         from.read_exact(&mut length)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > CAP {
-            return Err(malformed());
-        }
+        let length = Self::length(&length, CAP)?;
         let mut bytes = Vec::new();
         from.take(length as u64).read_to_end(&mut bytes)?;
         if bytes.len() < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Incoming { bytes, at: 0 })
+        Ok(Self::from(bytes))
+    }
+
+    /// Decodes a length.
+    pub(super) fn length(bytes: &[u8], cap: usize) -> io::Result<usize> {
+        let length = u32::from_le_bytes(bytes.try_into().map_err(|_| malformed())?) as usize;
+        if length > cap { Err(malformed()) } else { Ok(length) }
+    }
+
+    /// The fields of a message that has arrived already.
+    pub(super) fn from(bytes: Vec<u8>) -> Self {
+        Incoming { bytes, at: 0 }
     }
 
     /// Takes the first message out of what has been read so far; none if it is not there as a whole. A message longer
     /// than `cap` is refused.
     pub(crate) fn split(from: &mut Vec<u8>, cap: usize) -> io::Result<Option<Self>> {
-        let Some((length, rest)) = from.split_first_chunk() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > cap {
-            return Err(malformed());
-        }
+        let Some((length, rest)) = from.split_at_checked(LENGTH) else { return Ok(None) };
+        let length = Self::length(length, cap)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
-        let message = Incoming { bytes: bytes.to_vec(), at: 0 };
-        from.drain(..size_of::<u32>() + length);
+        let message = Self::from(bytes.to_vec());
+        from.drain(..LENGTH + length);
         Ok(Some(message))
     }
 

@@ -3,27 +3,34 @@
 //! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
 //! newcomer belongs to the job; `join` is the meeting itself, led by rank 0; `control` keeps its connections open
 //! afterwards, to tell everyone who left and who failed; `doorway` accepts the data connections of a transport, at the
-//! interface that the user chose with `interface`, or by which the ranks met.
+//! interface that the user chose with `interface`, or by which the ranks met. In the `hall` callers of either wait until
+//! they have proved themselves, with the `secret` that all ranks share.
 
 pub(crate) mod control;
 pub(crate) mod doorway;
+mod hall;
 mod handshake;
 pub mod interface;
 pub(crate) mod join;
 mod meeting;
 pub(crate) mod message;
+pub(crate) mod secret;
 #[cfg(test)]
 mod tests;
 mod variables;
 
+pub(crate) use hall::Accept;
 pub(crate) use handshake::random;
 pub use meeting::{Inherited, Meeting};
-pub(crate) use meeting::{Listener, Stream, abstract_address, same_user};
+pub(crate) use meeting::{Listener, abstract_address, same_user};
 pub use variables::{Launcher, Placement};
-pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, read_secret};
+pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 
 use std::io;
 use std::time::{Duration, Instant};
+
+/// Connections that may wait to be accepted; the system may keep fewer.
+pub(crate) const QUEUE: i32 = 4096;
 
 /// When `limit` will be over; a limit beyond any job's life is as good as none.
 pub(crate) fn deadline(limit: Duration) -> Instant {

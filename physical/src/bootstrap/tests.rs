@@ -1,5 +1,8 @@
 //! Start-up: which variables win, which are refused, and what happens to those who do not belong.
 
+use super::handshake::tests::{another_build, answer_as};
+use super::handshake::{Build, approach_as};
+use super::message::{Incoming, Outgoing};
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Error;
@@ -7,7 +10,9 @@ use crate::testing::meeting;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
 
 fn read(variables: &[(&str, &str)]) -> crate::Result<Option<Placement>> {
     let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
@@ -111,8 +116,6 @@ fn a_set_without_an_address_says_which_variable_is_missing() {
 fn an_unreadable_secret_is_an_error() {
     let with_secret = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/does/not/exist")]].concat();
     assert!(refusal(&with_secret).contains("/does/not/exist"));
-    let empty = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/dev/null")]].concat();
-    assert!(refusal(&empty).contains("is empty"));
 }
 
 /// Joins as one rank, with a deadline that tests can afford.
@@ -130,10 +133,8 @@ fn join_over(
 ) -> crate::Result<World> {
     let (meeting, secret, launcher) = (meeting.clone(), secret.to_vec(), Launcher::Hexagram);
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
-    World::join_as(
-        &placement,
-        &JoinOptions { transport, deadline: Duration::from_secs(seconds), ..JoinOptions::default() },
-    )
+    let deadline = Duration::from_secs(seconds);
+    World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
 
 /// Runs a world of the given joins at once and returns their errors.
@@ -160,63 +161,202 @@ fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
     }
 }
 
-#[test]
-fn a_second_claim_of_a_rank_is_refused_at_once() {
-    let place = meeting();
-    let (a, b, c) = (place.clone(), place.clone(), place);
-    let errors = errors(vec![
-        Box::new(move || join(0, 3, &a, b"", 2)),
-        Box::new(move || join(1, 3, &b, b"", 2)),
-        Box::new(move || join(1, 3, &c, b"", 2)),
+/// Runs joins that cannot come together, all with a long deadline, and returns their errors: none may wait for it.
+fn quick_errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<String> {
+    let start = Instant::now();
+    let errors = errors(joins).into_iter().map(|error| error.expect("a job that is not whole has started"));
+    let errors = errors.collect();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    errors
+}
+
+/// The error of rank 0 and of a rank 1 that differs from it in `other`, after a third rank has joined properly.
+fn disagreement(
+    place: &Meeting,
+    other: impl FnOnce() -> crate::Result<World> + Send + 'static,
+) -> Vec<String> {
+    let (a, b) = (place.clone(), place.clone());
+    let errors = quick_errors(vec![
+        Box::new(move || join(0, 3, &a, b"key", 40)),
+        Box::new(move || join(2, 3, &b, b"key", 40)),
+        Box::new(other),
     ]);
-    let refused = |error: &&String| error.starts_with("rank 0 refused rank 1: rank 1 has joined already");
-    let refused = errors.iter().flatten().filter(refused).count();
-    assert_eq!(refused, 1, "{errors:?}");
+    // Whoever comes after the end finds nobody.
+    errors.into_iter().filter(|error| !error.contains("reach rank 0")).collect()
 }
 
 #[test]
-fn ranks_that_were_told_different_things_are_refused() {
+fn a_second_claim_of_a_rank_ends_the_meeting_at_once() {
     let place = meeting();
-    let (a, b, c, d) = (place.clone(), place.clone(), place.clone(), place);
+    let (a, b, c) = (place.clone(), place.clone(), place);
+    let errors = quick_errors(vec![
+        Box::new(move || join(0, 3, &a, b"", 40)),
+        Box::new(move || join(1, 3, &b, b"", 40)),
+        Box::new(move || join(1, 3, &c, b"", 40)),
+    ]);
+    let pid = format!("pid {}", std::process::id());
+    for error in errors {
+        assert!(error.contains("cannot join: rank 1 has joined already") && error.contains(&pid), "{error}");
+    }
+}
+
+#[test]
+fn ranks_that_were_told_different_things_are_refused_with_both_values() {
+    let place = meeting();
+    let there = place.clone();
+    for error in disagreement(&place, move || join(1, 4, &there, b"key", 40)) {
+        assert!(error.contains("told of 4 ranks, rank 0 of 3"), "{error}");
+    }
+    let place = meeting();
+    let there = place.clone();
+    for error in disagreement(&place, move || join_over(TransportKind::Shm, 1, 3, &there, b"key", 40)) {
+        assert!(error.contains("transport shm, rank 0 uses tcp"), "{error}");
+    }
+}
+
+#[test]
+fn another_configuration_is_refused_with_both_values() {
+    for (theirs, shown) in
+        [("f16, ring", "configuration is `f16, ring` (hash "), ("", "configuration is empty")]
+    {
+        let place = meeting();
+        let join = |rank, configuration: &str| {
+            let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+            let placement =
+                Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+            let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(40));
+            let configuration = configuration.to_owned();
+            let options = JoinOptions { transport, deadline, configuration, ..JoinOptions::default() };
+            Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>
+        };
+        for error in quick_errors(vec![join(0, "f32, ring"), join(1, theirs)]) {
+            assert!(error.contains("its ") && error.contains(shown), "{error}");
+            assert!(error.contains("rank 0's configuration is `f32, ring` (hash "), "{error}");
+        }
+    }
+}
+
+#[test]
+fn equal_configurations_join() {
+    let place = meeting();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+            let placement =
+                Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+            // Longer than what is shown of it.
+            let options = JoinOptions { configuration: "f32 ".repeat(3000), ..JoinOptions::default() };
+            scope.spawn(move || World::join_as(&placement, &options).unwrap());
+        }
+    });
+}
+
+#[test]
+fn another_build_is_refused_with_both_versions() {
+    let place = meeting();
+    let there = place.clone();
+    let newcomer = std::thread::spawn(move || {
+        let patience = Duration::from_secs(10);
+        let mut stream = until_there(|| there.connect(0, patience));
+        stream.set_patience(patience).unwrap();
+        let build = approach_as(another_build(), &mut stream, b"key").unwrap();
+        // A card that this build cannot read.
+        Outgoing::default().text("from the future").send(&mut stream).unwrap();
+        let mut answer = Incoming::receive(&mut stream).unwrap();
+        answer.number().unwrap();
+        (build, answer.text().unwrap())
+    });
+    let error = quick_errors(vec![Box::new(move || join(0, 2, &place, b"key", 40))]).remove(0);
+    let (build, answer) = newcomer.join().unwrap();
+    assert_eq!(build, Build::MINE);
+    let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 2)");
+    for said in [error, answer] {
+        assert!(said.contains("a rank cannot join: it runs hexagram 9.8.7 (protocol 77)"), "{said}");
+        assert!(said.contains(mine), "{said}");
+    }
+}
+
+#[test]
+fn a_member_that_meets_another_build_says_so() {
+    let Meeting::Local(name) = meeting() else { panic!() };
+    let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
+    let rank_0 = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        answer_as(another_build(), &mut stream, b"key").unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    });
+    let error = quick_errors(vec![Box::new(move || join(1, 2, &Meeting::Local(name), b"key", 40))]).remove(0);
+    rank_0.join().unwrap();
+    assert!(error.contains("rank 0 runs hexagram 9.8.7 (protocol 77), rank 1 runs hexagram"), "{error}");
+}
+
+#[test]
+fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
+    let place = meeting();
+    let (a, b) = (place.clone(), place);
     let errors = errors(vec![
         Box::new(move || join(0, 2, &a, b"key", 2)),
-        Box::new(move || join(1, 3, &b, b"key", 2)),
-        Box::new(move || join_over(TransportKind::Shm, 1, 2, &c, b"key", 2)),
-        Box::new(move || join(1, 2, &d, b"other", 2)),
+        Box::new(move || join(1, 2, &b, b"other", 40)),
     ]);
     let contains = |at: usize, what: &str| {
         let error = errors[at].as_deref().unwrap_or("joined");
         assert!(error.contains(what), "{at}: {error}");
     };
     contains(0, "rank 1 of 2 did not join");
-    contains(1, "told of 3 ranks, rank 0 of 2");
-    contains(2, "transport shm, rank 0 uses tcp");
-    contains(3, "secret differs");
+    contains(1, "secret differs");
+}
+
+#[test]
+fn ranks_of_one_host_share_a_secret_that_nobody_gave() {
+    for place in [meeting(), free_port()] {
+        let joins = (0..3).rev().map(|rank| {
+            let place = place.clone();
+            Box::new(move || join(rank, 3, &place, b"", 20)) as Box<dyn FnOnce() -> _ + Send>
+        });
+        assert_eq!(errors(joins.collect()), [None, None, None]);
+    }
+}
+
+#[test]
+fn a_job_on_several_hosts_without_a_secret_is_refused_with_the_fix() {
+    let elsewhere = Meeting::Tcp { host: "192.0.2.1".into(), port: 9, agent: false };
+    let error = quick_errors(vec![Box::new(move || join(1, 2, &elsewhere, b"", 40))]).remove(0);
+    assert!(error.contains("192.0.2.1:9") && error.contains("HEXAGRAM_SECRET_FILE"), "{error}");
+}
+
+fn free_port() -> Meeting {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false }
+}
+
+/// What `attempt` gives once somebody listens.
+fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match attempt() {
+            Ok(found) => return found,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::yield_now();
+    }
 }
 
 #[test]
 fn strangers_at_the_door_disturb_nobody() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let place = free_port();
+    let Meeting::Tcp { port, .. } = place else { panic!() };
     let (a, b) = (place.clone(), place);
     let strangers = std::thread::spawn(move || {
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        let connect = || loop {
-            match std::net::TcpStream::connect(("127.0.0.1", port)) {
-                Ok(stream) => return stream,
-                Err(_) => assert!(std::time::Instant::now() < deadline),
-            }
-        };
+        let connect = || until_there(|| TcpStream::connect(("127.0.0.1", port)));
         let silent = connect();
         let mut scanner = connect();
         scanner.write_all(b"GET / HTTP/1.1\r\n\r\n0123456789012345678901234567890123456789").unwrap();
         let mut answer = Vec::new();
         let _ = scanner.read_to_end(&mut answer);
-        drop(silent);
         assert!(answer.is_empty(), "nothing is told to those who do not greet");
         join(1, 2, &b, b"", 10).unwrap();
+        drop(silent);
     });
     join(0, 2, &a, b"", 10).unwrap();
     strangers.join().unwrap();

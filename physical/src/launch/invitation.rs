@@ -5,13 +5,11 @@
 //! program must therefore leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
 use super::Job;
-use crate::bootstrap::read_secret;
+use crate::bootstrap::secret::{draw, read_given};
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
-use rustix::rand::GetRandomFlags;
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -41,7 +39,7 @@ impl Invitation {
             Ok::<_, Error>(Arc::new(kept))
         };
         if let Some(node) = &job.node {
-            let secret = in_memory(&read_secret(&node.secret.to_string_lossy())?)?;
+            let secret = in_memory(&read_given(&node.secret.to_string_lossy())?)?;
             return Ok(Invitation { address: node.address.clone(), listener: node.listen()?, secret });
         }
         let (listener, address) = listen(job.ranks).map_err(|cause| {
@@ -60,19 +58,6 @@ fn listen(ranks: usize) -> io::Result<(TcpListener, SocketAddr)> {
     rustix::net::listen(&listener, i32::try_from(ranks).unwrap_or(i32::MAX))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
-}
-
-/// A fresh secret, 64 hexadecimal digits.
-fn draw() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    // The system gives up to 256 random bytes whole, never a part.
-    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    let mut digits = String::new();
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-    }
-    Ok(digits)
 }
 
 /// A file of memory that nobody can alter. Through `/proc/self/fd` each rank reads it from its start.

@@ -27,11 +27,12 @@ pub(crate) struct MixedFabric {
 }
 
 impl MixedFabric {
-    pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Self {
+    pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Result<Self> {
         let local = |rank: &usize| member.card(*rank).machine == member.mine().machine;
         let locals = (0..member.size()).filter(local).collect();
-        let (shm, tcp) = (ShmFabric::new(shm, Arc::clone(&member)), TcpFabric::new(tcp, Arc::clone(&member)));
-        MixedFabric { member, shm, tcp, locals }
+        let (shm, tcp) =
+            (ShmFabric::new(shm, Arc::clone(&member))?, TcpFabric::new(tcp, Arc::clone(&member))?);
+        Ok(MixedFabric { member, shm, tcp, locals })
     }
 
     /// Tells why memory is not shared that should be.

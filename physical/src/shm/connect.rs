@@ -2,8 +2,8 @@
 //! socket stays, for memory that is registered later.
 //!
 //! ```text
-//! caller → callee   call, whose first byte carries the caller's files
-//! callee → caller   a byte that carries the callee's files
+//! caller → callee   the call of `doorway`, whose first byte carries the caller's files
+//! callee → caller   a byte that carries the callee's files, after the welcome
 //! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
 
@@ -12,7 +12,8 @@ use super::collectives::Surroundings;
 use super::endpoint::{ShmEndpoint, ShmWire};
 use super::link::Segment;
 use super::region::{Region, Regions, WORDS, check, words};
-use crate::bootstrap::doorway::{Accept, Call, Doorway, Wait};
+use crate::bootstrap::Accept;
+use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
 use crate::bootstrap::join::Membership;
 use crate::bootstrap::{abstract_address, random, same_user};
 use crate::doorbell::Doorbell;
@@ -26,7 +27,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -98,11 +99,33 @@ impl Accept for ShmDoor {
         stream.set_nonblocking(true)?;
         Ok(Caller { stream, files: Vec::new() })
     }
+}
 
-    fn hear(&self, caller: &mut Caller, into: &mut [u8]) -> io::Result<usize> {
-        let (bytes, files) = receive(&caller.stream, into)?;
-        caller.files.extend(files);
+impl Read for Caller {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let (bytes, files) = receive(&self.stream, into)?;
+        self.files.extend(files);
+        // Whoever sends more is no rank, and must not use our descriptors up.
+        if self.files.len() > FILES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         Ok(bytes)
+    }
+}
+
+impl Write for Caller {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -207,13 +230,13 @@ pub(crate) struct Gathered {
 
 pub(crate) struct ShmFabric {
     member: Arc<Membership>,
-    doorway: Doorway<ShmDoor>,
+    doorway: Doorway<Caller>,
 }
 
 impl ShmFabric {
-    pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Self {
-        let doorway = Doorway::new(door, member.roster.job);
-        ShmFabric { member, doorway }
+    pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Result<Self> {
+        let doorway = Doorway::open(door, &member.roster.key)?;
+        Ok(ShmFabric { member, doorway })
     }
 
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
@@ -236,17 +259,16 @@ impl ShmFabric {
             send(&caller.stream, &[0], mine).map_err(failed)?;
             return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
         }
-        let introduce = || {
+        let connect = || {
             let stream = UnixStream::connect_addr(&abstract_address(&roster.cards[peer].shm)?)?;
             same_user(&stream)?;
-            let mut words = Vec::new();
-            call.say(&roster.job, &mut words)?;
-            send(&stream, &words, mine)?;
-            stream.set_nonblocking(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
             Ok(stream)
         };
-        let stream = introduce().map_err(failed)?;
         let wait = Wait { peer, channel, limit: *limit, health };
+        let stream = wait.call(&roster.key, call, connect, |stream, words| send(stream, words, mine))?;
+        stream.set_nonblocking(true).map_err(failed)?;
         let (_, files) = wait.until(&stream, || receive_whole::<1>(&stream))?;
         Ok((Files::from(files).map_err(failed)?, stream))
     }

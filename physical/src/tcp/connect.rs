@@ -2,15 +2,16 @@
 
 use super::endpoint::TcpWire;
 use super::link::Link;
-use crate::bootstrap::doorway::{Accept, Call, Doorway};
+use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
 use crate::bootstrap::join::Membership;
+use crate::bootstrap::{Accept, QUEUE};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
@@ -26,6 +27,7 @@ impl TcpDoor {
     /// Listens on `interface`, at a port that the system chooses.
     pub(crate) fn open(interface: IpAddr) -> Result<Self> {
         let listener = TcpListener::bind((interface, 0)).and_then(|listener| {
+            rustix::net::listen(&listener, QUEUE)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
@@ -54,37 +56,33 @@ impl Accept for TcpDoor {
         stream.set_nonblocking(true)?;
         Ok(stream)
     }
-
-    fn hear(&self, connection: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
-        connection.read(into)
-    }
 }
 
 pub(crate) struct TcpFabric {
     member: Arc<Membership>,
-    doorway: Doorway<TcpDoor>,
+    doorway: Doorway<TcpStream>,
 }
 
 impl TcpFabric {
-    pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Self {
-        let doorway = Doorway::new(door, member.roster.job);
-        TcpFabric { member, doorway }
+    pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Result<Self> {
+        let doorway = Doorway::open(door, &member.roster.key)?;
+        Ok(TcpFabric { member, doorway })
     }
 
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<TcpStream> {
         let Membership { rank, roster, health, limit, .. } = &*self.member;
-        let address = &roster.cards[peer].tcp;
-        let call = || -> io::Result<TcpStream> {
-            let address: SocketAddr =
-                address.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            let mut stream = TcpStream::connect_timeout(&address, *limit)?;
-            Call { channel, socket, rank: *rank }.say(&roster.job, &mut stream)?;
+        let connect = || -> io::Result<TcpStream> {
+            let address = roster.cards[peer].tcp.parse();
+            let address: SocketAddr = address.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
             Ok(stream)
         };
-        call().map_err(|cause| {
-            let doing = format!("connect to {} at {address}", health.peers()[peer]);
-            Error::system(doing, cause, "see whether that process is alive and its host reachable")
-        })
+        let (wait, call) =
+            (Wait { peer, channel, limit: *limit, health }, Call { channel, socket, rank: *rank });
+        wait.call(&roster.key, call, connect, |stream, words| stream.write_all(words))
     }
 
     /// A link to `peer`: the higher rank of the two calls.

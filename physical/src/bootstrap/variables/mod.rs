@@ -13,13 +13,13 @@ mod slurm;
 mod tests;
 
 use super::meeting::Meeting;
-use crate::error::{Error, Result};
+use super::secret;
+use crate::error::Result;
 pub(crate) use place::host_and_port;
 use set::Set;
 pub(crate) use set::{MAX_SIZE, of_other_launchers};
 use slurm::Step;
 use std::fmt;
-use std::fs;
 
 /// Who started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Placement {
     pub local_size: usize,
     /// Where the ranks meet.
     pub meeting: Meeting,
-    /// What proves that a process belongs to the job; empty if the job has none.
+    /// What proves that a process belongs to the job; empty if none was given.
     pub secret: Vec<u8>,
     /// Whose variables said so.
     pub launcher: Launcher,
@@ -116,7 +116,8 @@ impl Placement {
 
     fn of(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Self> {
         let meeting = place::meeting(set, step, get)?;
-        let secret = get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| read_secret(&path))?;
+        let secret =
+            get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| secret::read_given(&path))?;
         let Set { launcher, rank, size, local } = *set;
         let local = local.or_else(|| step.and_then(|step| step.local));
         let (local_rank, local_size) = local.unwrap_or((rank, size));
@@ -128,17 +129,4 @@ impl Placement {
 fn local_name(job: &str) -> Meeting {
     let user = rustix::process::geteuid().as_raw();
     Meeting::Local(format!("hexagram-{user}-{job}"))
-}
-
-/// Reads the file that `HEXAGRAM_SECRET_FILE` names.
-pub(crate) fn read_secret(path: &str) -> Result<Vec<u8>> {
-    let secret = fs::read(path).map_err(|cause| {
-        let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
-        Error::system(doing, cause, "give the path of a file that this user can read")
-    })?;
-    if secret.is_empty() {
-        let what = format!("the job's secret in {path} (HEXAGRAM_SECRET_FILE) is empty");
-        return Err(Error::setup(what, "write some random bytes into it, the same for all ranks"));
-    }
-    Ok(secret)
 }

@@ -1,0 +1,391 @@
+//! What all ranks of a job know and nobody else: given in a file, or made by rank 0 for the ranks of its own host.
+//!
+//! A job whose launcher gives no secret (mpirun, torchrun's variables) and whose ranks meet on their own host shares a
+//! file that only this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name
+//! follows from the meeting address. Only the process that holds that address writes the file, so two jobs never share
+//! one, and what a killed job left behind is replaced by the next job of that address. It is gone once everyone has joined.
+
+use super::handshake::random;
+use super::variables::Placement;
+use crate::error::{Error, Result};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Shorter ones could be guessed.
+const SHORTEST: usize = 16;
+/// Longer files are something else.
+const LONGEST: usize = 4096;
+
+/// The remedy wherever a secret is missing.
+const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
+                    host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
+
+/// A fresh secret, as text.
+pub(crate) fn draw() -> io::Result<String> {
+    let [high, low] = [random::<16>()?, random::<16>()?].map(u128::from_be_bytes);
+    Ok(format!("{high:032x}{low:032x}"))
+}
+
+/// Reads the file that HEXAGRAM_SECRET_FILE names.
+///
+/// # Errors
+/// [`Error::Setup`] if others could read it or it holds no secret; [`Error::System`] if it cannot be read.
+pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
+    let failed = |cause: io::Error| {
+        let doing = format!("read the job's secret from {path} (HEXAGRAM_SECRET_FILE)");
+        Error::system(doing, cause, "give the path of a file that this user can read")
+    };
+    let file = open(Path::new(path), OFlags::empty()).map_err(failed)?;
+    let refused = |(what, remedy)| {
+        Error::setup(format!("the job's secret in {path} (HEXAGRAM_SECRET_FILE) {what}"), remedy)
+    };
+    private(&rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?, path).map_err(refused)?;
+    let mut secret = Vec::new();
+    file.take(LONGEST as u64 + 1).read_to_end(&mut secret).map_err(failed)?;
+    match secret.len() {
+        0 => Err(refused(("is empty".to_owned(), MAKE.to_owned()))),
+        length if length < SHORTEST => {
+            Err(refused((format!("has {length} bytes, so it can be guessed"), MAKE.to_owned())))
+        }
+        length if length > LONGEST => {
+            Err(refused((format!("has more than {LONGEST} bytes"), MAKE.to_owned())))
+        }
+        _ => Ok(secret),
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    // A pipe in the file's place would otherwise wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// Whether only this user can read a regular file; else what is wrong with it, and what to do.
+fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
+    let me = rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(("is no regular file".to_owned(), MAKE.to_owned()));
+    }
+    if stat.st_uid != me {
+        let what = format!("belongs to user {}, this process to user {me}", stat.st_uid);
+        return Err((what, "give a copy of one's own to each user".to_owned()));
+    }
+    let mode = stat.st_mode & 0o777;
+    if mode & 0o077 != 0 {
+        return Err((format!("is open to others (mode {mode:04o})"), format!("run: chmod 600 {path}")));
+    }
+    Ok(())
+}
+
+/// Where this process has the job's secret from.
+pub(crate) enum Secret {
+    Given(Vec<u8>),
+    /// The file that rank 0 makes.
+    Shared(PathBuf),
+}
+
+impl Secret {
+    /// # Errors
+    /// [`Error::Setup`] if ranks may be on other hosts and there is no secret, or this user has no private place.
+    pub(crate) fn of(placement: &Placement) -> Result<Self> {
+        if !placement.secret.is_empty() {
+            return Ok(Secret::Given(placement.secret.clone()));
+        }
+        if placement.size == 1 {
+            let nobodys = draw().map_err(no_random)?;
+            return Ok(Secret::Given(nobodys.into_bytes()));
+        }
+        let job = match placement.meeting.addresses() {
+            None => placement.meeting.to_string(),
+            Some(addresses) => own(placement, addresses)?.to_string(),
+        };
+        // Temporary files are shared by all networks of a host, addresses are not.
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let hash = Sha256::digest(format!("{} {job}", network.display()));
+        let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
+    }
+
+    /// The secret that rank 0 goes by, whose process must hold the meeting address; and the file with it, if it is made
+    /// for this job.
+    pub(crate) fn for_rank_0(&self) -> Result<(Vec<u8>, Option<SecretFile>)> {
+        match self {
+            Secret::Given(secret) => Ok((secret.clone(), None)),
+            Secret::Shared(path) => {
+                let secret = draw().map_err(no_random)?.into_bytes();
+                let file = SecretFile::create(path, &secret).map_err(|cause| {
+                    let doing = format!("write the job's secret to {}", path.display());
+                    Error::system(doing, cause, format!("make room there, or {MAKE}"))
+                })?;
+                Ok((secret, Some(file)))
+            }
+        }
+    }
+
+    /// The secret as it is now; `None` if rank 0 has not written it yet.
+    pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
+        let path = match self {
+            Secret::Given(secret) => return Ok(Some(secret.clone())),
+            Secret::Shared(path) => path,
+        };
+        let name = path.display().to_string();
+        let failed = |cause: io::Error| {
+            Error::system(format!("read the job's secret from {name}"), cause, "see who made that file")
+        };
+        let mut file = match open(path, OFlags::NOFOLLOW) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            outcome => outcome.map_err(failed)?,
+        };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?;
+        private(&stat, &name).map_err(|(what, _)| {
+            Error::setup(format!("the job's secret in {name} {what}"), format!("remove {name}"))
+        })?;
+        let mut secret = Vec::new();
+        (&mut file).take(LONGEST as u64).read_to_end(&mut secret).map_err(failed)?;
+        Ok(Some(secret))
+    }
+
+    /// Why [`Secret::read`] found none.
+    pub(crate) fn missing(&self) -> io::Error {
+        let path = if let Secret::Shared(path) = self { path.as_path() } else { Path::new("") };
+        let what = format!(
+            "rank 0 has not written the job's secret to {} (ranks that do not share it need HEXAGRAM_SECRET_FILE)",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::NotFound, what)
+    }
+
+    /// What a rank 0 that misses others should consider besides.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Secret::Given(_) => "",
+            Secret::Shared(_) => {
+                "; without HEXAGRAM_SECRET_FILE only this user's processes on this host can join"
+            }
+        }
+    }
+}
+
+fn no_random(cause: io::Error) -> Error {
+    Error::system("draw random bytes", cause, "see getrandom(2)")
+}
+
+/// The meeting address, if all ranks may well be on its host; else a refusal.
+fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<SocketAddr> {
+    let meeting = &placement.meeting;
+    let addresses = addresses.map_err(|cause| {
+        Error::system(
+            format!("look up {meeting}, where all ranks meet"),
+            cause,
+            "correct the name of rank 0's host",
+        )
+    })?;
+    // Only a host's own addresses can be bound.
+    let own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    let several = placement.local_size < placement.size;
+    match addresses.iter().find(own) {
+        Some(address) if address.ip().is_loopback() || !several => Ok(*address),
+        found => {
+            let where_from =
+                if found.is_some() { "ranks are on several hosts" } else { "is on another host" };
+            let what = format!("{meeting}, where all ranks meet, {where_from}, and this job has no secret");
+            Err(Error::setup(what, MAKE))
+        }
+    }
+}
+
+/// A folder that belongs to this user and that nobody else can enter.
+fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
+    let mine = |path: &Path| {
+        let stat = rustix::fs::lstat(path)?;
+        let private = FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_mode & 0o077 == 0;
+        if private { Ok(()) } else { Err(io::Error::other("it is not this user's alone")) }
+    };
+    // It may be another user's, left over in the environment.
+    if let Some(runtime) = runtime.filter(|path| path.is_absolute() && mine(path).is_ok()) {
+        return Ok(runtime);
+    }
+    let path = temporary.join(format!("hexagram-{}", rustix::process::geteuid().as_raw()));
+    let made = match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        outcome => outcome,
+    };
+    made.and_then(|()| mine(&path)).map_err(|cause| {
+        let doing = format!("keep the job's secret in {}", path.display());
+        Error::system(doing, cause, format!("see who made that folder, or {MAKE}"))
+    })?;
+    Ok(path)
+}
+
+/// A secret on disk, removed when dropped.
+pub(crate) struct SecretFile(PathBuf);
+
+impl SecretFile {
+    /// Appears whole, in place of what an earlier job may have left.
+    fn create(path: &Path, secret: &[u8]) -> io::Result<Self> {
+        let draft = path.with_extension(format!("{:016x}", u64::from_be_bytes(random()?)));
+        let draft = SecretFile(draft);
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        options.open(&draft.0)?.write_all(secret)?;
+        std::fs::rename(&draft.0, path)?;
+        Ok(SecretFile(path.to_owned()))
+    }
+}
+
+impl Drop for SecretFile {
+    fn drop(&mut self) {
+        // Renamed, or the whole folder is gone.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{Launcher, Meeting};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("hexagram-test-{}", draw().unwrap()));
+            std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn file(&self, name: &str, bytes: &[u8], mode: u32) -> String {
+            let path = self.0.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path.display().to_string()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn refusal(path: &str) -> String {
+        read_given(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_with_the_command_that_mends_it() {
+        let scratch = Scratch::new();
+        for mode in [0o640, 0o604, 0o660, 0o644, 0o610] {
+            let path = scratch.file("secret", &[7; 32], mode);
+            let message = refusal(&path);
+            assert!(message.contains(&format!("(mode 0{mode:o})")), "{message}");
+            assert!(message.contains(&format!("chmod 600 {path}")), "{message}");
+        }
+        for mode in [0o600, 0o400] {
+            assert_eq!(read_given(&scratch.file(&mode.to_string(), &[7; 32], mode)).unwrap(), [7; 32]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_is_refused() {
+        let scratch = Scratch::new();
+        assert!(refusal(&scratch.file("empty", b"", 0o600)).contains("is empty"));
+        assert!(refusal(&scratch.file("short", b"sesame", 0o600)).contains("6 bytes, so it can be guessed"));
+        assert!(refusal(&scratch.file("long", &[1; 5000], 0o600)).contains("more than 4096 bytes"));
+        assert!(refusal("/dev/zero").contains("is no regular file"));
+        assert!(refusal(&scratch.0.display().to_string()).contains("is no regular file"));
+        let pipe = scratch.0.join("pipe").display().to_string();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(refusal(&pipe).contains("is no regular file"));
+        assert!(refusal("/does/not/exist").contains("/does/not/exist"));
+    }
+
+    #[test]
+    fn another_users_file_is_refused() {
+        let mut stat = rustix::fs::stat("/proc/self/exe").unwrap();
+        stat.st_uid = rustix::process::geteuid().as_raw() + 1;
+        assert!(private(&stat, "x").unwrap_err().0.contains("belongs to user"));
+    }
+
+    #[test]
+    fn the_private_folder_is_made_once_and_never_trusted_blindly() {
+        let scratch = Scratch::new();
+        let place = |runtime: Option<&Path>| directory(runtime.map(Path::to_owned), scratch.0.clone());
+        let own = scratch.0.join(format!("hexagram-{}", rustix::process::geteuid().as_raw()));
+        assert_eq!(place(None).unwrap(), own);
+        assert_eq!(place(None).unwrap(), own);
+        assert_eq!(place(Some(&scratch.0)).unwrap(), scratch.0);
+        let open_to_all = scratch.0.join("open");
+        std::fs::create_dir(&open_to_all).unwrap();
+        std::fs::set_permissions(&open_to_all, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for useless in [open_to_all.as_path(), Path::new("relative"), Path::new("/does/not/exist")] {
+            assert_eq!(place(Some(useless)).unwrap(), own, "{useless:?}");
+        }
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(place(None).unwrap_err().to_string().contains("not this user's alone"));
+        std::fs::remove_dir(&own).unwrap();
+        symlink(&open_to_all, &own).unwrap();
+        assert!(place(None).unwrap_err().to_string().contains("not this user's alone"));
+    }
+
+    #[test]
+    fn a_file_left_by_a_killed_job_is_replaced_and_nothing_remains() {
+        let scratch = Scratch::new();
+        let path = scratch.0.join("job.secret");
+        std::fs::write(&path, "left over").unwrap();
+        let secret = Secret::Shared(path.clone());
+        let (bytes, file) = secret.for_rank_0().unwrap();
+        assert_eq!(secret.read().unwrap().unwrap(), bytes);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(file);
+        assert_eq!(secret.read().unwrap(), None);
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_planted_link_is_neither_read_nor_written_through() {
+        let scratch = Scratch::new();
+        let victim = scratch.file("victim", b"precious and long enough", 0o600);
+        let secret = Secret::Shared(scratch.0.join("job.secret"));
+        symlink(&victim, scratch.0.join("job.secret")).unwrap();
+        assert!(secret.read().is_err());
+        let made = secret.for_rank_0().unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious and long enough");
+        assert_eq!(secret.read().unwrap().unwrap(), made.0);
+    }
+
+    fn placement(host: &str, local_size: usize, secret: &[u8]) -> Placement {
+        let meeting = Meeting::Tcp { host: host.to_owned(), port: 29500, agent: false };
+        let (secret, launcher) = (secret.to_vec(), Launcher::Torchrun);
+        Placement { rank: 0, size: 2, local_rank: 0, local_size, meeting, secret, launcher }
+    }
+
+    #[test]
+    fn several_hosts_need_a_secret() {
+        // Of a block that is kept for documentation.
+        let error = Secret::of(&placement("192.0.2.7", 2, b"")).err().unwrap().to_string();
+        assert!(error.contains("192.0.2.7:29500") && error.contains("no secret"), "{error}");
+        assert!(error.contains("/dev/urandom") && error.contains("HEXAGRAM_SECRET_FILE"), "{error}");
+        assert!(matches!(Secret::of(&placement("192.0.2.7", 2, b"x")), Ok(Secret::Given(_))));
+        assert!(matches!(Secret::of(&placement("127.0.0.1", 1, b"")), Ok(Secret::Shared(_))));
+    }
+
+    #[test]
+    fn jobs_at_different_addresses_have_different_files() {
+        let path = |host| match Secret::of(&placement(host, 2, b"")).unwrap() {
+            Secret::Shared(path) => path,
+            Secret::Given(_) => panic!("{host}"),
+        };
+        assert_eq!(path("127.0.0.1"), path("127.0.0.1"));
+        assert_ne!(path("127.0.0.1"), path("127.0.0.2"));
+    }
+}
