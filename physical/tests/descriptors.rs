@@ -1,0 +1,57 @@
+//! A rank 0 that runs out of descriptors while strangers call waits until it has some again. Alone in its file, and so in
+//! its process: it uses all of them up.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+use hexagram_physical::{JoinOptions, TransportKind, World};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+fn join(rank: usize, port: u16) -> hexagram_physical::Result<World> {
+    let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let (size, secret, launcher) = (2, b"secret".to_vec(), Launcher::Hexagram);
+    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(60));
+    World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
+}
+
+/// Every descriptor that this process may still have.
+fn use_up() -> Vec<OwnedFd> {
+    let limit = Rlimit { current: Some(200), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let mut all = vec![file];
+    loop {
+        match rustix::io::dup(&all[0]) {
+            Ok(another) => all.push(another),
+            Err(Errno::MFILE) => return all,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_meeting_survives_the_want_of_descriptors() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let rank_0 = std::thread::spawn(move || join(0, port));
+    let patience = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < patience);
+    }
+    let socket = |_| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let callers: Vec<OwnedFd> = (0..20).map(socket).collect();
+    let all = use_up();
+    callers.iter().for_each(|caller| rustix::net::connect(caller, &address).unwrap());
+    // Longer than rank 0 waits before it tries again.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!rank_0.is_finished(), "rank 0 gave up: {:?}", rank_0.join().unwrap().err());
+    drop(all);
+    join(1, port).unwrap();
+    rank_0.join().unwrap().unwrap();
+}
