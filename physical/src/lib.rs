@@ -26,6 +26,9 @@ pub mod drive;
 pub mod dtype;
 pub mod error;
 pub mod fingerprint;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod health;
 mod landing;
 pub mod launch;

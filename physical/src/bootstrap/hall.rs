@@ -56,23 +56,23 @@ enum Stage {
     Message(Build),
 }
 
-struct Stranger<C> {
-    connection: C,
+pub(super) struct Stranger<C> {
+    pub(super) connection: C,
     stage: Stage,
-    words: Vec<u8>,
+    pub(super) words: Vec<u8>,
     /// Length of `words` at which the stage ends.
     needed: usize,
     since: Instant,
 }
 
 impl<C: Read + Write> Stranger<C> {
-    fn new(connection: C) -> Self {
+    pub(super) fn new(connection: C) -> Self {
         let (stage, words, needed, since) = (Stage::Magic, Vec::new(), MAGIC.len(), Instant::now());
         Stranger { connection, stage, words, needed, since }
     }
 
     /// Reads what has come; the build of one who has said everything.
-    fn listen(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
+    pub(super) fn listen(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let mut piece = [0; 1024];
         loop {
             // Never beyond the stage: what follows the first message is for somebody else to read.

@@ -107,7 +107,7 @@ impl Card {
         })
     }
 
-    fn write(&self, message: Outgoing) -> Outgoing {
+    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.size).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine).text(&self.transport);
         let message = message.text(&self.shm).text(&self.tcp).number(self.sockets);
@@ -410,10 +410,8 @@ pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(
     let mut answer = Incoming::receive(&mut stream).map_err(failed)?;
     match answer.number().map_err(failed)? {
         ROSTER => {
-            let job = answer.bytes().map_err(failed)?;
-            let key = Key::derive(&secret, &job).map_err(failed)?;
-            let cards: io::Result<Vec<Card>> = (0..mine.size).map(|_| Card::read(&mut answer)).collect();
-            Ok((Roster { key, cards: cards.map_err(failed)? }, Seats::Member(stream)))
+            let roster = read_roster(&mut answer, mine.size, &secret).map_err(failed)?;
+            Ok((roster, Seats::Member(stream)))
         }
         REFUSED => {
             let reason = answer.text().map_err(failed)?;
@@ -422,4 +420,11 @@ pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(
         }
         _ => Err(failed(malformed())),
     }
+}
+
+/// The rest of an answer that is a roster.
+pub(super) fn read_roster(answer: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Roster> {
+    let key = Key::derive(secret, &answer.bytes()?)?;
+    let cards: io::Result<Vec<Card>> = (0..size).map(|_| Card::read(answer)).collect();
+    Ok(Roster { key, cards: cards? })
 }

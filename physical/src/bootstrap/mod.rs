@@ -8,6 +8,8 @@
 
 pub(crate) mod control;
 pub(crate) mod doorway;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod hall;
 mod handshake;
 pub mod interface;

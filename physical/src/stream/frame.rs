@@ -9,6 +9,8 @@ pub const HEADER_BYTES: usize = 8 + TAG_BYTES + FINGERPRINT_BYTES + 8;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HXGM");
 const CHECKED: usize = HEADER_BYTES - 8;
+/// No memory holds more.
+const LONGEST: u64 = isize::MAX as u64;
 
 /// What precedes a payload of `length` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +42,16 @@ impl Header {
         let (tag, rest) = rest.split_first_chunk::<TAG_BYTES>()?;
         let fingerprint = Fingerprint::from_bytes(rest.first_chunk::<FINGERPRINT_BYTES>()?)?;
         let label = Label { tag: Tag::from_bytes(tag), fingerprint };
-        Some(Header { length: u64::from_le_bytes(*length), label })
+        let length = u64::from_le_bytes(*length);
+        (length <= LONGEST).then_some(Header { length, label })
+    }
+
+    /// Corrects what is the same in every header, and the check.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn mend(bytes: &mut [u8; HEADER_BYTES]) {
+        let check = checksum(&bytes[..CHECKED]);
+        bytes[CHECKED..][..4].copy_from_slice(&check.to_le_bytes());
+        bytes[CHECKED + 4..].copy_from_slice(&MAGIC.to_le_bytes());
     }
 }
 
@@ -69,6 +80,12 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         assert_eq!(Header::from_bytes(&header().to_bytes()), Some(header()));
+    }
+
+    #[test]
+    fn a_length_that_no_memory_holds_is_refused() {
+        let beyond = Header { length: LONGEST + 1, ..header() };
+        assert_eq!(Header::from_bytes(&beyond.to_bytes()), None);
     }
 
     #[test]

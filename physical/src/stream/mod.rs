@@ -12,6 +12,8 @@
 
 pub(crate) mod endpoint;
 pub(crate) mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod inbox;
 mod outbox;
 

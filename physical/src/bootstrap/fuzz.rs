@@ -1,0 +1,98 @@
+//! Arbitrary bytes for the decoders of start-up. For the fuzzers in `fuzz/` and the tests that replay what they found.
+
+use super::doorway::Call;
+use super::hall::Stranger;
+use super::handshake::approach;
+use super::join::{Card, read_roster};
+use super::message::{Incoming, Outgoing};
+use super::variables::Placement;
+use std::io::{self, Read, Write};
+
+/// The other side of a connection, which says `data` and then falls silent.
+struct Other<'a> {
+    data: &'a [u8],
+    /// How a silence reads: blocking streams time out, others would block.
+    then: io::ErrorKind,
+    written: usize,
+}
+
+impl Read for Other<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.data.is_empty() { Err(self.then.into()) } else { self.data.read(into) }
+    }
+}
+
+impl Write for Other<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Nobody proves a key by guessing, nor makes the callee say much.
+pub(crate) fn callee(data: &[u8]) {
+    let mut stranger = Stranger::new(Other { data, then: io::ErrorKind::WouldBlock, written: 0 });
+    assert!(!matches!(stranger.listen(b"a key that nobody guesses"), Ok(Some(_))));
+    assert!(stranger.connection.written < 100);
+    assert!(stranger.words.capacity() < 1 << 12);
+}
+
+/// As [`callee`], for the side that called.
+pub(crate) fn caller(data: &[u8]) {
+    let mut other = Other { data, then: io::ErrorKind::TimedOut, written: 0 };
+    assert!(approach(&mut other, b"a key that nobody guesses").is_err());
+    assert!(other.written < 100);
+}
+
+/// Any message, whatever its fields are taken for.
+pub(crate) fn message(data: &[u8]) {
+    let Ok(mut message) = Incoming::receive(&mut &data[..]) else { return };
+    for kind in data {
+        let outcome = match kind % 4 {
+            0 => message.number().map(drop),
+            1 => message.text().map(drop),
+            2 => message.bytes::<16>().map(drop),
+            _ => message.bytes::<32>().map(drop),
+        };
+        if outcome.is_err() {
+            return;
+        }
+    }
+}
+
+/// A card that is accepted says the same when it is written again.
+pub(crate) fn card(data: &[u8]) {
+    if let Ok(card) = Card::read(&mut Incoming::from(data.to_vec())) {
+        let wire = card.write(Outgoing::default()).whole();
+        let again = Incoming::receive(&mut &wire[..]).and_then(|mut message| Card::read(&mut message));
+        // Long texts are cut when they are written.
+        assert!(data.len() > 1000 || again.is_ok_and(|again| again == card));
+    }
+}
+
+/// What rank 0 answers to a card.
+pub(crate) fn roster(data: &[u8]) {
+    let [size, data @ ..] = data else { return };
+    let _ = read_roster(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
+}
+
+/// Who calls at a data port.
+pub(crate) fn call(data: &[u8]) {
+    let _ = Call::read(&mut Incoming::from(data.to_vec()));
+}
+
+/// Lines `NAME=value`, as a launcher might have set them. None names a file: those of this machine are not input.
+pub(crate) fn variables(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let get = |name: &str| {
+        let value = text.lines().find_map(|line| line.split_once('=').filter(|(key, _)| *key == name));
+        value.filter(|_| !name.ends_with("_FILE")).map(|(_, value)| value.to_owned())
+    };
+    if let Ok(Some(placement)) = Placement::from_lookup(&get) {
+        assert!(placement.rank < placement.size && placement.local_rank < placement.local_size);
+    }
+}

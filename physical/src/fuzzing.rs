@@ -1,0 +1,127 @@
+//! Every decoder of bytes from outside, for the fuzzers in `fuzz/`: none may panic, or allocate more than it is sent.
+//!
+//! Not part of the interface. The tests below replay the fuzzers' corpus, and what has ever broken a decoder with it.
+
+use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::tag::{TAG_BYTES, Tag};
+use crate::{bootstrap, stream};
+
+/// A decoder, and the name of its fuzzer and corpus.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 10] = [
+    ("frame_header", stream::fuzz::frame_header),
+    ("inbox", stream::fuzz::inbox),
+    ("label", label),
+    ("handshake_callee", bootstrap::fuzz::callee),
+    ("handshake_caller", bootstrap::fuzz::caller),
+    ("message", bootstrap::fuzz::message),
+    ("card", bootstrap::fuzz::card),
+    ("roster", bootstrap::fuzz::roster),
+    ("call", bootstrap::fuzz::call),
+    ("variables", bootstrap::fuzz::variables),
+];
+
+/// Runs the decoder of that name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(target, _)| *target == name);
+    assert!(target.is_some(), "no decoder is called {name}");
+    target.into_iter().for_each(|(_, decode)| decode(data));
+}
+
+fn label(data: &[u8]) {
+    if let Some((tag, rest)) = data.split_first_chunk::<TAG_BYTES>() {
+        assert_eq!(&Tag::from_bytes(tag).to_bytes(), tag);
+        if let Some(bytes) = rest.first_chunk::<FINGERPRINT_BYTES>()
+            && let Some(fingerprint) = Fingerprint::from_bytes(bytes)
+        {
+            assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    /// Inputs made from each one of the corpus.
+    const CHILDREN: usize = 2000;
+
+    fn folder(name: &str) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(name)
+    }
+
+    fn corpus(name: &str) -> Vec<Vec<u8>> {
+        let files = std::fs::read_dir(folder("corpus").join(name)).unwrap();
+        let inputs: Vec<_> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+        assert!(!inputs.is_empty(), "{name} has no corpus");
+        inputs
+    }
+
+    #[test]
+    fn every_decoder_has_a_fuzzer() {
+        let files = std::fs::read_dir(folder("fuzz_targets")).unwrap();
+        let stem = |file: std::fs::DirEntry| file.path().file_stem().unwrap().to_string_lossy().into_owned();
+        let fuzzers: BTreeSet<String> = files.map(|file| stem(file.unwrap())).collect();
+        assert_eq!(fuzzers, TARGETS.map(|(name, _)| name.to_owned()).into());
+        let manifest = std::fs::read_to_string(folder("Cargo.toml")).unwrap();
+        for (name, _) in TARGETS {
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in fuzz/Cargo.toml");
+        }
+    }
+
+    #[test]
+    fn the_corpus_breaks_no_decoder() {
+        for (name, decode) in TARGETS {
+            corpus(name).iter().for_each(|input| decode(input));
+        }
+    }
+
+    /// xorshift64: the same numbers in every run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % bound.max(1) as u64) as usize
+        }
+
+        /// A few bytes replaced, cut, repeated or put in front.
+        fn change(&mut self, input: &[u8]) -> Vec<u8> {
+            const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
+            let mut output = input.to_vec();
+            for _ in 0..=self.below(4) {
+                let (at, edge) = (self.below(output.len()), EDGES[self.below(EDGES.len())]);
+                match self.below(5) {
+                    0 => output.truncate(at),
+                    1 => output.extend_from_within(at..),
+                    2 => output.insert(at, self.below(256) as u8),
+                    3 => output.iter_mut().skip(at).take(1).for_each(|byte| *byte = edge),
+                    _ => output.iter_mut().skip(at).take(8).for_each(|byte| *byte = edge),
+                }
+            }
+            output
+        }
+    }
+
+    #[test]
+    fn no_change_to_the_corpus_breaks_a_decoder() {
+        let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+        for (name, decode) in TARGETS {
+            for input in corpus(name) {
+                let mut child = input.clone();
+                for generation in 0..CHILDREN {
+                    // Now and then from the parent again, or children would forget what it was.
+                    child = numbers.change(if generation % 8 == 0 { &input } else { &child });
+                    child.truncate(1 << 14);
+                    decode(&child);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Arbitrary bytes for the decoders of frames. For the fuzzers in `fuzz/` and the tests that replay what they found.
+
+use super::frame::{HEADER_BYTES, Header};
+use super::inbox::{Event, Inbox, Room, Sink};
+use crate::dtype::{DType, ReduceOp};
+use crate::landing::Landing;
+use crate::matching::Posted;
+use crate::memory::Buffer;
+use crate::transport::{Land, Source, Ticket};
+
+/// A header that is accepted says the same when it is written again, but for the bytes that are not used.
+pub(crate) fn frame_header(data: &[u8]) {
+    let Some(bytes) = data.first_chunk::<HEADER_BYTES>() else { return };
+    if let Some(header) = Header::from_bytes(bytes) {
+        assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
+    }
+}
+
+/// The first byte is the size of the pieces in which the rest arrives, the second decides where payloads land. Damaged
+/// headers are mended, so that more than noise gets through.
+pub(crate) fn inbox(data: &[u8]) {
+    let [piece, kind, bytes @ ..] = data else { return };
+    let mut bytes = bytes.to_vec();
+    mend(&mut bytes);
+    let (mut inbox, mut kind, mut read) = (Inbox::new(), *kind, 0);
+    for mut piece in bytes.chunks(usize::from(*piece).max(1)) {
+        while !piece.is_empty() {
+            let before = piece.len();
+            let stored = match inbox.room() {
+                Room::Direct(room) => {
+                    let bytes = room.len().min(piece.len());
+                    room[..bytes].copy_from_slice(&piece[..bytes]);
+                    Some(bytes)
+                }
+                Room::Staging { .. } => None,
+            };
+            let mut event = match stored {
+                Some(bytes) => {
+                    piece = &piece[bytes..];
+                    inbox.stored(bytes)
+                }
+                None => inbox.push(&mut piece),
+            };
+            assert!(piece.len() < before, "no byte was taken");
+            read += before - piece.len();
+            while let Some(now) = event.take() {
+                match now {
+                    Event::Opened(header) => event = inbox.open(header, sink(header, &mut kind)),
+                    Event::Closed(_, Sink::Early(message)) => {
+                        assert!(message.capacity() <= 2 * read + 64, "more memory than bytes");
+                    }
+                    Event::Closed(..) => {}
+                    Event::Damaged => return,
+                }
+            }
+        }
+    }
+}
+
+fn sink(header: Header, kind: &mut u8) -> Sink {
+    *kind = kind.wrapping_mul(5).wrapping_add(1);
+    let land = [Land::Copy, Land::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];
+    match *kind % 4 {
+        0 => Sink::Discard,
+        1 => Sink::Early(Vec::new()),
+        _ => {
+            let len = usize::try_from(header.length / 4).unwrap_or(usize::MAX);
+            let fits = header.length.is_multiple_of(4) && len <= 1 << 12;
+            let view = fits.then(|| Buffer::zeroed(DType::F32, len).and_then(|buffer| buffer.write(0..len)));
+            let Some(Ok(view)) = view else { return Sink::Early(Vec::new()) };
+            let (ticket, landing) = (Ticket { index: 0, generation: 0 }, Landing::new(view, land));
+            let source = Source::Any;
+            Sink::Landing(Box::new(Posted { ticket, source, label: header.label, landing }))
+        }
+    }
+}
+
+/// Makes a header valid wherever one is expected, if its fields can be.
+fn mend(bytes: &mut [u8]) {
+    let mut at = 0;
+    while let Some(header) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        Header::mend(header);
+        let Some(length) = Header::from_bytes(header).and_then(|header| usize::try_from(header.length).ok())
+        else {
+            return;
+        };
+        at = at.saturating_add(HEADER_BYTES).saturating_add(length);
+    }
+}
