@@ -11,6 +11,7 @@ use crate::mixed::MixedFabric;
 use crate::mpi::{MpiDoor, MpiFabric, introduce};
 use crate::native::Check;
 use crate::shm::{ShmDoor, ShmFabric};
+use crate::socket::{Tls, TlsFiles};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
@@ -47,6 +48,9 @@ pub struct JoinOptions {
     /// What else all ranks must agree on, as text that an error can show: element types, bucket sizes, the algorithm.
     /// Ranks whose texts differ refuse to join.
     pub configuration: String,
+    /// With what this rank speaks TLS to ranks elsewhere. `None`: with what HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and
+    /// HEXAGRAM_TLS_CA name, or not at all.
+    pub tls: Option<TlsFiles>,
     /// Where to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
     /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the meeting address.
     pub interface: Option<String>,
@@ -77,6 +81,12 @@ impl JoinOptions {
         })
     }
 
+    /// What the files that are named hold, if any are.
+    fn tls(&self) -> Result<Option<Tls>> {
+        let files = if self.tls.is_some() { self.tls.clone() } else { TlsFiles::from_env()? };
+        files.as_ref().map(Tls::load).transpose()
+    }
+
     /// Where to accept TCP connections, if the user says so.
     fn interface(&self) -> Result<Option<IpAddr>> {
         let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
@@ -100,6 +110,7 @@ impl Default for JoinOptions {
             sockets: None,
             host: None,
             check: None,
+            tls: None,
         }
     }
 }
@@ -170,10 +181,11 @@ impl World {
         }
         options.vigilance.check()?;
         let asked = options.interface()?;
+        let tls = options.tls()?;
         let mut card = Card::new(placement, options)?;
-        let arrival = Arrival::new(placement, limit)?;
+        let arrival = Arrival::new(placement, tls.clone(), limit)?;
         let interface = asked.map_or_else(|| arrival.interface(placement), Ok)?;
-        let door = Door::open(options.transport, interface)?;
+        let door = Door::open(options.transport, interface, tls)?;
         door.announce(&mut card);
         Self::meet(placement, options, card, arrival, door)
     }
@@ -183,11 +195,12 @@ impl World {
     fn join_by_mpi(options: &JoinOptions) -> Result<Self> {
         options.vigilance.check()?;
         let check = options.check.map_or_else(Check::from_env, Ok)?;
+        let tls = options.tls()?;
         let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
         let card = Card::new(&placement, options)?;
         let arrival = match listener {
-            Some(listener) => Arrival::Leader(listener, Secret::of(&placement)?),
-            None => Arrival::new(&placement, options.deadline)?,
+            Some(listener) => Arrival::Leader(listener.inside(tls), Secret::of(&placement)?),
+            None => Arrival::new(&placement, tls, options.deadline)?,
         };
         Self::meet(&placement, options, card, arrival, Door::Mpi(door))
     }
@@ -339,12 +352,12 @@ enum Arrival {
 }
 
 impl Arrival {
-    fn new(placement: &Placement, limit: Duration) -> Result<Self> {
+    fn new(placement: &Placement, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
-            return Ok(Arrival::Leader(placement.meeting.listen()?, secret));
+            return Ok(Arrival::Leader(placement.meeting.listen(tls)?, secret));
         }
-        arrive(placement, &secret, limit).map(Arrival::Member)
+        arrive(placement, &secret, tls.as_ref(), limit).map(Arrival::Member)
     }
 
     /// Where the ranks of this meeting can reach this one.
@@ -377,11 +390,11 @@ enum Door {
 }
 
 impl Door {
-    fn open(transport: TransportKind, interface: IpAddr) -> Result<Self> {
+    fn open(transport: TransportKind, interface: IpAddr, tls: Option<Tls>) -> Result<Self> {
         match transport {
             TransportKind::Shm => ShmDoor::open().map(Door::Shm),
-            TransportKind::Tcp => TcpDoor::open(interface).map(Door::Tcp),
-            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interface)?)),
+            TransportKind::Tcp => TcpDoor::open(interface, tls).map(Door::Tcp),
+            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interface, tls)?)),
             TransportKind::Thread => Err(Error::setup(
                 "the thread transport connects threads of one process, not processes",
                 "use mixed, shm or tcp, or start the ranks with World::threads",

@@ -11,7 +11,7 @@
 //! ```
 
 use super::exhausted;
-use super::handshake::{Answer, Build, GREETING, MAGIC, PROOF};
+use super::handshake::{Answer, Build, GREETING, MAGIC, PROOF, TLS_ALERT, TLS_HELLO};
 use super::message::{Incoming, LENGTH, malformed};
 use crate::doorbell::{Doorbell, timespec};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -96,6 +96,7 @@ impl<C: Read + Write> Stranger<C> {
     /// Ends a stage; the build of one who has ended the last.
     fn advance(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let (stage, more) = match &self.stage {
+            Stage::Magic if self.words[0] == TLS_HELLO => return Err(self.refuse_tls()),
             Stage::Magic if self.words != MAGIC => return Err(malformed()),
             Stage::Magic => (Stage::Greeting, GREETING - MAGIC.len()),
             Stage::Greeting => {
@@ -117,6 +118,15 @@ impl<C: Read + Write> Stranger<C> {
         self.stage = stage;
         self.needed += more;
         Ok(None)
+    }
+
+    /// Tells whoever speaks TLS here that nobody else does. One that is a rank prints it.
+    fn refuse_tls(&mut self) -> io::Error {
+        // Bytes left unread would cut the connection before the answer.
+        let _ = self.connection.read(&mut [0; 4096]);
+        let _ = self.connection.write_all(&TLS_ALERT);
+        let what = "a caller speaks TLS and this rank does not: set HEXAGRAM_TLS_* on all ranks, or on none";
+        io::Error::new(io::ErrorKind::PermissionDenied, what)
     }
 
     fn into_caller(mut self, build: Build) -> Caller<C> {

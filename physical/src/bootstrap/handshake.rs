@@ -22,6 +22,10 @@ pub(super) const GREETING: usize = 8 + 4 + VERSION + 32;
 /// Bytes of a proof.
 pub(super) const PROOF: usize = 32;
 const VERSION: usize = 16;
+/// How a TLS connection begins.
+pub(super) const TLS_HELLO: u8 = 22;
+/// What ends one that should not be one, in its own language: unexpected message.
+pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// Of everything that follows the handshake.
 const PROTOCOL: u32 = 2;
 
@@ -140,7 +144,13 @@ pub(super) fn approach_as(mine: Build, stream: &mut (impl Read + Write), key: &[
     let caller = Greeting::of(mine)?;
     stream.write_all(&caller.0)?;
     let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
-    stream.read_exact(&mut greeting)?;
+    stream.read_exact(&mut greeting[..1])?;
+    if greeting[0] == TLS_ALERT[0] {
+        let what =
+            "the other side speaks TLS: set HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and HEXAGRAM_TLS_CA here too";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    stream.read_exact(&mut greeting[1..])?;
     let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
     stream.read_exact(&mut proof)?;
     greetings.verify(key, "callee", &proof)?;

@@ -20,6 +20,7 @@ use super::secret::Secret;
 use super::variables::Placement;
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::socket::Tls;
 use crate::transport::{Traffic, TransportKind};
 use crate::world::JoinOptions;
 use sha2::{Digest, Sha256};
@@ -364,14 +365,19 @@ impl Arrival {
 }
 
 /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later.
-pub(crate) fn arrive(placement: &Placement, secret: &Secret, limit: Duration) -> Result<Arrival> {
+pub(crate) fn arrive(
+    placement: &Placement,
+    secret: &Secret,
+    tls: Option<&Tls>,
+    limit: Duration,
+) -> Result<Arrival> {
     let deadline = deadline(limit);
     let mut attempt = 0;
     loop {
         let patience = GREETING.min(deadline.saturating_duration_since(Instant::now()));
         let known = secret.read()?;
         let outcome = known.as_ref().ok_or_else(|| secret.missing()).and_then(|known| {
-            let mut stream = placement.meeting.connect(attempt, patience)?;
+            let mut stream = placement.meeting.connect(attempt, patience, tls)?;
             stream.set_patience(patience)?;
             let build = approach(&mut stream, known)?;
             Ok(Arrival { stream, secret: known.clone(), build })

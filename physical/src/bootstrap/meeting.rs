@@ -3,7 +3,8 @@
 use super::QUEUE;
 use super::hall::Accept;
 use crate::error::{Error, Result};
-use rustix::net::sockopt;
+use crate::socket::{Socket, Tls};
+use rustix::net::sockopt::{self, Timeout};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -57,9 +58,9 @@ impl fmt::Display for Meeting {
     }
 }
 
-/// A connection between two ranks, of either kind.
+/// A connection between two ranks, of either kind. One that never leaves its host needs no TLS.
 pub(crate) enum Stream {
-    Tcp(TcpStream),
+    Tcp(Socket),
     Local(UnixStream),
 }
 
@@ -77,18 +78,19 @@ impl Stream {
     pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         // Zero would mean for ever.
         let patience = Some(patience.max(Duration::from_millis(1)));
-        either!(self, stream => stream.set_read_timeout(patience).and(stream.set_write_timeout(patience)))
+        sockopt::set_socket_timeout(self, Timeout::Recv, patience)?;
+        Ok(sockopt::set_socket_timeout(self, Timeout::Send, patience)?)
     }
 
     /// Lets reads and writes wait, as the meeting's own do not.
     pub(crate) fn set_blocking(&self) -> io::Result<()> {
-        either!(self, stream => stream.set_nonblocking(false))
+        Ok(rustix::io::ioctl_fionbio(self, false)?)
     }
 
     /// The interface by which this process reaches the other: where its own listeners belong.
     pub(crate) fn interface(&self) -> io::Result<IpAddr> {
         match self {
-            Stream::Tcp(stream) => stream.local_addr().map(|address| address.ip()),
+            Stream::Tcp(socket) => socket.tcp().local_addr().map(|address| address.ip()),
             Stream::Local(_) => Ok(Ipv4Addr::LOCALHOST.into()),
         }
     }
@@ -118,7 +120,7 @@ impl AsFd for Stream {
 
 /// Rank 0's end of the meeting.
 pub(crate) enum Listener {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<Tls>),
     Local(UnixListener),
 }
 
@@ -128,11 +130,11 @@ impl Accept for Listener {
     /// The next newcomer. A local one of another user is turned away.
     fn accept(&self) -> io::Result<Stream> {
         match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp(listener, tls) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(Stream::Tcp(Socket::accepted(stream, tls.as_ref())?))
             }
             Listener::Local(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -145,17 +147,26 @@ impl Accept for Listener {
 }
 
 impl Listener {
+    /// The same, for newcomers who speak `tls`, if it is given.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn inside(self, tls: Option<Tls>) -> Self {
+        match self {
+            Listener::Tcp(listener, _) => Listener::Tcp(listener, tls),
+            local @ Listener::Local(_) => local,
+        }
+    }
+
     /// The interface on which rank 0 waits, and on which its data listeners belong; if it waits on all, the one that
     /// `meeting` names.
     pub(crate) fn interface(&self, meeting: &Meeting) -> io::Result<IpAddr> {
         match (self, meeting) {
             (Listener::Local(_), _) => Ok(Ipv4Addr::LOCALHOST.into()),
-            (Listener::Tcp(listener), Meeting::Inherited(Inherited { host, port, .. })) => {
+            (Listener::Tcp(listener, _), Meeting::Inherited(Inherited { host, port, .. })) => {
                 let bound = listener.local_addr()?.ip();
                 let named = || Ok(addresses(host, *port)?[0].ip());
                 if bound.is_unspecified() { named() } else { Ok(bound) }
             }
-            (Listener::Tcp(listener), _) => listener.local_addr().map(|address| address.ip()),
+            (Listener::Tcp(listener, _), _) => listener.local_addr().map(|address| address.ip()),
         }
     }
 }
@@ -163,7 +174,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Tcp(listener, _) => listener.as_fd(),
             Listener::Local(listener) => listener.as_fd(),
         }
     }
@@ -185,23 +196,23 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<UnixAddr> {
 }
 
 impl Meeting {
-    /// Opens rank 0's end.
+    /// Opens rank 0's end; newcomers from elsewhere have to speak `tls`, if it is given.
     ///
     /// # Errors
     /// [`Error::System`] if the address is taken or not of this host.
-    pub(crate) fn listen(&self) -> Result<Listener> {
+    pub(crate) fn listen(&self, tls: Option<Tls>) -> Result<Listener> {
         let bound = match self {
             Meeting::Tcp { host, port, agent } => {
                 let first = bind(host, *port);
                 let taken = |outcome: &io::Result<TcpListener>| matches!(outcome, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
                 let outcome = if *agent && taken(&first) { bind(host, port.wrapping_add(1)) } else { first };
-                outcome.map(Listener::Tcp)
+                outcome.map(|listener| Listener::Tcp(listener, tls))
             }
             Meeting::Local(name) => {
                 abstract_address(name).and_then(|addr| UnixListener::bind_addr(&addr)).map(Listener::Local)
             }
             Meeting::Inherited(Inherited { descriptor, port, .. }) => {
-                inherit(*descriptor, *port).map(Listener::Tcp)
+                inherit(*descriptor, *port).map(|listener| Listener::Tcp(listener, tls))
             }
         };
         let listener = bound.and_then(|listener| {
@@ -230,13 +241,18 @@ impl Meeting {
     }
 
     /// One try to reach rank 0. `attempt` alternates between the addresses at which it may be.
-    pub(crate) fn connect(&self, attempt: usize, patience: Duration) -> io::Result<Stream> {
+    pub(crate) fn connect(
+        &self,
+        attempt: usize,
+        patience: Duration,
+        tls: Option<&Tls>,
+    ) -> io::Result<Stream> {
         match self {
             Meeting::Tcp { host, port, agent } => {
                 let port = if *agent && attempt % 2 == 1 { port.wrapping_add(1) } else { *port };
-                connect(host, port, patience)
+                connect(host, port, patience, tls)
             }
-            Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience),
+            Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience, tls),
             Meeting::Local(name) => {
                 let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
                 same_user(&stream)?;
@@ -270,7 +286,7 @@ fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
     TcpListener::bind(&*addresses)
 }
 
-fn connect(host: &str, port: u16, patience: Duration) -> io::Result<Stream> {
+fn connect(host: &str, port: u16, patience: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
     let mut last = None;
     for address in addresses(host, port)? {
         match TcpStream::connect_timeout(&address, patience) {
@@ -280,7 +296,7 @@ fn connect(host: &str, port: u16, patience: Duration) -> io::Result<Stream> {
             }
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                return Ok(Stream::Tcp(stream));
+                return Ok(Stream::Tcp(Socket::called(stream, tls)?));
             }
             Err(error) => last = Some(error),
         }

@@ -59,6 +59,15 @@ pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
     }
 }
 
+/// Refuses a private file that others could read.
+#[cfg(feature = "tls")]
+pub(crate) fn private_file(path: &Path) -> Result<()> {
+    let (name, file) = (path.display().to_string(), open(path, OFlags::empty()));
+    let stat = file.and_then(|file| Ok(rustix::fs::fstat(&file)?));
+    let stat = stat.map_err(|cause| Error::system(format!("read {name}"), cause, "correct its path"))?;
+    private(&stat, &name).map_err(|(what, remedy)| Error::setup(format!("{name} {what}"), remedy))
+}
+
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     // A pipe in the file's place would otherwise wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;

@@ -257,7 +257,7 @@ fn another_build_is_refused_with_both_versions() {
     let there = place.clone();
     let newcomer = std::thread::spawn(move || {
         let patience = Duration::from_secs(10);
-        let mut stream = until_there(|| there.connect(0, patience));
+        let mut stream = until_there(|| there.connect(0, patience, None));
         stream.set_patience(patience).unwrap();
         let build = approach_as(another_build(), &mut stream, b"key").unwrap();
         // A card that this build cannot read.

@@ -34,8 +34,8 @@ impl Node {
         if self.number > 0 {
             return Ok(None);
         }
-        match (Meeting::Tcp { host, port, agent: false }).listen()? {
-            Listener::Tcp(listener) => Ok(Some(listener.into())),
+        match (Meeting::Tcp { host, port, agent: false }).listen(None)? {
+            Listener::Tcp(listener, _) => Ok(Some(listener.into())),
             Listener::Local(listener) => Ok(Some(listener.into())),
         }
     }

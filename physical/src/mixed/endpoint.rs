@@ -43,6 +43,13 @@ impl Wire for MixedWire {
         }
     }
 
+    fn taken(&self, peer: usize) -> usize {
+        match self.links[peer] {
+            Link::Memory(place) => self.memory.taken(place),
+            Link::Sockets => self.sockets.taken(peer),
+        }
+    }
+
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self.links[peer] {
             Link::Memory(place) => self.memory.write(place, parts),

@@ -128,7 +128,7 @@ fn open_place(library: &Library, asked: Option<IpAddr>, peers: &[IpAddr]) -> Res
     if on_this_host == library.size {
         let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
         let name = name.map_err(no_random_bytes)?;
-        return Ok((Meeting::Local(name.clone()).listen()?, name, 0));
+        return Ok((Meeting::Local(name.clone()).listen(None)?, name, 0));
     }
     let interface = asked.map_or_else(|| interface::towards(peers), Ok)?;
     let listen = || -> io::Result<(TcpListener, u16)> {
@@ -141,7 +141,7 @@ fn open_place(library: &Library, asked: Option<IpAddr>, peers: &[IpAddr]) -> Res
         let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
         Error::system(format!("listen on {interface}, where all ranks meet"), cause, remedy)
     })?;
-    Ok((Listener::Tcp(listener), interface.to_string(), port))
+    Ok((Listener::Tcp(listener, None), interface.to_string(), port))
 }
 
 fn no_random_bytes(cause: io::Error) -> Error {

@@ -338,8 +338,8 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn cancel(&self, ticket: Ticket) {
         let state = &mut *self.state.borrow_mut();
         state.matcher.cancel(ticket);
-        for link in &mut state.links {
-            link.outbox.cancel(ticket);
+        for (peer, link) in state.links.iter_mut().enumerate() {
+            link.outbox.cancel(ticket, state.wire.taken(peer));
             link.inbox.cancel(ticket);
         }
         state.tickets.close(ticket);

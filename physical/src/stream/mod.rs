@@ -42,6 +42,11 @@ pub(crate) trait Wire {
     /// Writes a prefix of `parts`; 0 if the stream is full.
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Bytes that have to be written next, although no write has counted them.
+    fn taken(&self, _peer: usize) -> usize {
+        0
+    }
+
     /// Reads into a prefix of `into`, which is not empty.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
 

@@ -113,14 +113,79 @@ impl Outbox {
         &space[..used]
     }
 
-    /// Withdraws a frame, or keeps a copy of its rest if it has begun. Releases the view either way.
-    pub(super) fn cancel(&mut self, ticket: Ticket) {
+    /// Withdraws a frame, or keeps a copy of its rest if it has begun or is among the next `taken` bytes. Releases the view
+    /// either way.
+    pub(super) fn cancel(&mut self, ticket: Ticket, taken: usize) {
+        let mut before = 0;
         self.frames.retain_mut(|frame| {
-            if frame.ticket == ticket && frame.written > 0 {
+            let begun = frame.written > 0 || before < taken;
+            before += HEADER_BYTES + frame.payload.len() - frame.written;
+            if frame.ticket == ticket && begun {
                 let gone = frame.written.saturating_sub(HEADER_BYTES);
                 frame.payload = Payload::Orphan { gone, rest: frame.payload.after(gone).to_vec() };
             }
-            frame.ticket != ticket || frame.written > 0
+            frame.ticket != ticket || begun
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::fingerprint::{Fingerprint, OperationKind};
+    use crate::memory::Buffer;
+    use crate::stream::Read;
+    use crate::tag::Tag;
+    use crate::transport::TransportKind;
+    use std::time::Duration;
+
+    /// Keeps all that is written, but takes nothing before it is open.
+    #[derive(Default)]
+    struct Kept {
+        open: bool,
+        bytes: Vec<u8>,
+    }
+
+    impl Wire for Kept {
+        fn path(&self, _: usize) -> TransportKind {
+            TransportKind::Tcp
+        }
+
+        fn write(&mut self, _: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+            if self.open {
+                parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+            }
+            Ok(if self.open { parts.iter().map(|part| part.len()).sum() } else { 0 })
+        }
+
+        fn read(&mut self, _: usize, _: &mut [u8]) -> io::Result<Read> {
+            Ok(Read::Nothing)
+        }
+
+        fn park(&mut self, _: Duration) {}
+    }
+
+    #[test]
+    fn what_the_wire_has_taken_is_not_withdrawn() {
+        let frame = HEADER_BYTES + 8;
+        // Nothing is taken, the first frame in part, and all of it with one byte of the second.
+        for (taken, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
+            let (mut outbox, mut wire) = (Outbox::default(), Kept::default());
+            let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
+            for ticket in tickets {
+                let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F64, 1);
+                let label = Label { tag: Tag::new(0, 0, 0, ticket.index as usize).unwrap(), fingerprint };
+                let buffer = Buffer::from_slice(&[f64::from(ticket.index)]).unwrap();
+                outbox.push(ticket, label, buffer.read(0..1).unwrap());
+            }
+            assert!(!outbox.flush(&mut wire, 0, |_| panic!("nothing was written")).unwrap());
+            outbox.cancel(tickets[0], taken);
+            // Behind the first frame only if that is still there.
+            outbox.cancel(tickets[1], taken);
+            wire.open = true;
+            outbox.flush(&mut wire, 0, |_| {}).unwrap();
+            assert_eq!(wire.bytes.len(), kept * frame, "{taken} bytes were taken");
+        }
     }
 }

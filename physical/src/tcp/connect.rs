@@ -8,6 +8,7 @@ use crate::bootstrap::{Accept, QUEUE};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::socket::{Socket, Tls};
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
@@ -21,64 +22,70 @@ use std::sync::Arc;
 pub(crate) const MAX_SOCKETS: usize = 16;
 
 /// Where this rank accepts data connections, before it knows its peers.
-pub(crate) struct TcpDoor(TcpListener);
+pub(crate) struct TcpDoor {
+    listener: TcpListener,
+    tls: Option<Tls>,
+}
 
 impl TcpDoor {
-    /// Listens on `interface`, at a port that the system chooses.
-    pub(crate) fn open(interface: IpAddr) -> Result<Self> {
+    /// Listens on `interface`, at a port that the system chooses; callers have to speak `tls`, if it is given.
+    pub(crate) fn open(interface: IpAddr, tls: Option<Tls>) -> Result<Self> {
         let listener = TcpListener::bind((interface, 0)).and_then(|listener| {
             rustix::net::listen(&listener, QUEUE)?;
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
-        listener.map(TcpDoor).map_err(|cause| {
+        listener.map(|listener| TcpDoor { listener, tls }).map_err(|cause| {
             Error::system(format!("listen on {interface}"), cause, "check the meeting address's interface")
         })
     }
 
     /// What peers need in order to call.
     pub(crate) fn address(&self) -> String {
-        self.0.local_addr().map_or_else(|_| String::new(), |address| address.to_string())
+        self.listener.local_addr().map_or_else(|_| String::new(), |address| address.to_string())
     }
 }
 
 impl AsFd for TcpDoor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.listener.as_fd()
     }
 }
 
 impl Accept for TcpDoor {
-    type Connection = TcpStream;
+    type Connection = Socket;
 
-    fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.0.accept()?;
+    fn accept(&self) -> io::Result<Socket> {
+        let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(true)?;
-        Ok(stream)
+        stream.set_nodelay(true)?;
+        Socket::accepted(stream, self.tls.as_ref())
     }
 }
 
 pub(crate) struct TcpFabric {
     member: Arc<Membership>,
-    doorway: Doorway<TcpStream>,
+    doorway: Doorway<Socket>,
+    tls: Option<Tls>,
 }
 
 impl TcpFabric {
     pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Result<Self> {
+        let tls = door.tls.clone();
         let doorway = Doorway::open(door, &member.roster.key)?;
-        Ok(TcpFabric { member, doorway })
+        Ok(TcpFabric { member, doorway, tls })
     }
 
-    fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<TcpStream> {
+    fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
         let Membership { rank, roster, health, limit, .. } = &*self.member;
-        let connect = || -> io::Result<TcpStream> {
+        let connect = || -> io::Result<Socket> {
             let address = roster.cards[peer].tcp.parse();
             let address: SocketAddr = address.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
             let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(stream)
+            Socket::called(stream, self.tls.as_ref())
         };
         let (wait, call) =
             (Wait { peer, channel, limit: *limit, health }, Call { channel, socket, rank: *rank });
@@ -97,7 +104,7 @@ impl TcpFabric {
             }
             self.doorway.await_call(Call { channel, socket, rank: peer }, *limit, health)
         };
-        let streams: Result<Vec<TcpStream>> = (0..sockets).map(stream).collect();
+        let streams: Result<Vec<Socket>> = (0..sockets).map(stream).collect();
         Link::new(streams?, near)
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }

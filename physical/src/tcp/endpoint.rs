@@ -89,6 +89,10 @@ impl Wire for TcpWire {
         self.links[peer].as_mut().ok_or_else(closed)?.write(parts)
     }
 
+    fn taken(&self, peer: usize) -> usize {
+        self.links[peer].as_ref().map_or(0, Link::taken)
+    }
+
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
         let link = self.links[peer].as_mut().ok_or_else(closed)?;
         let read = link.read(into);

@@ -7,10 +7,10 @@
 //!
 //! Both sides count bytes, so nothing but the stream's own bytes is sent. With one socket there are no stripes.
 
+use crate::socket::Socket;
 use crate::stream::Read;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Long enough that a large message is read and written in large pieces, short enough that every socket's buffer holds
@@ -31,8 +31,8 @@ pub(super) struct Ready {
     pub(super) end: bool,
 }
 
-struct Socket {
-    stream: TcpStream,
+struct Watched {
+    socket: Socket,
     ready: Ready,
 }
 
@@ -53,35 +53,34 @@ impl Turn {
 }
 
 pub(crate) struct Link {
-    sockets: Vec<Socket>,
+    sockets: Vec<Watched>,
     writing: Turn,
     reading: Turn,
 }
 
 impl Link {
     /// A link over sockets that both sides give in the same order; `near` if both are on one kernel.
-    pub(crate) fn new(streams: Vec<TcpStream>, near: bool) -> io::Result<Self> {
-        let socket = |stream: TcpStream| -> io::Result<Socket> {
-            stream.set_nodelay(true)?;
+    pub(crate) fn new(sockets: Vec<Socket>, near: bool) -> io::Result<Self> {
+        let watched = |socket: Socket| -> io::Result<Watched> {
             if near {
-                set_socket_send_buffer_size(&stream, NEAR)?;
+                set_socket_send_buffer_size(socket.tcp(), NEAR)?;
             }
-            stream.set_nonblocking(true)?;
-            Ok(Socket { stream, ready: Ready { read: true, write: true, end: false } })
+            socket.tcp().set_nonblocking(true)?;
+            Ok(Watched { socket, ready: Ready { read: true, write: true, end: false } })
         };
-        let sockets: io::Result<Vec<Socket>> = streams.into_iter().map(socket).collect();
+        let sockets: io::Result<Vec<Watched>> = sockets.into_iter().map(watched).collect();
         let turn = || Turn { socket: 0, missing: STRIPE };
         Ok(Link { sockets: sockets?, writing: turn(), reading: turn() })
     }
 
     /// The descriptors, to be watched.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().map(|socket| socket.stream.as_fd())
+        self.sockets.iter().map(|watched| watched.socket.as_fd())
     }
 
     /// Takes note of what epoll says about one of the sockets.
     pub(super) fn note(&mut self, socket: usize, news: Ready) {
-        let Some(Socket { ready, .. }) = self.sockets.get_mut(socket) else { return };
+        let Some(Watched { ready, .. }) = self.sockets.get_mut(socket) else { return };
         ready.read |= news.read;
         ready.write |= news.write;
         ready.end |= news.end;
@@ -92,11 +91,16 @@ impl Link {
         self.sockets[self.reading.socket].ready.read
     }
 
+    /// Bytes that have to be written next.
+    pub(super) fn taken(&self) -> usize {
+        self.sockets[self.writing.socket].socket.taken()
+    }
+
     /// Writes a prefix of `parts`; 0 if the socket's buffer is full.
     pub(super) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Link { sockets, writing, .. } = self;
         let count = sockets.len();
-        let Socket { stream, ready } = &mut sockets[writing.socket];
+        let Watched { socket, ready } = &mut sockets[writing.socket];
         if !ready.write {
             return Ok(0);
         }
@@ -104,14 +108,14 @@ impl Link {
         let limit = if count == 1 { usize::MAX } else { writing.missing };
         let (parts, offered) = prefix(parts, limit, &mut cut);
         let written = loop {
-            match stream.write_vectored(parts) {
+            match socket.write_vectored(parts) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
                 outcome => break outcome?,
             }
         };
         // A stream that takes less than it is offered is full: epoll will tell of room.
-        ready.write = written == offered;
+        ready.write = written == offered || (written > 0 && !socket.is_plain());
         if count > 1 {
             writing.pass(written, count);
         }
@@ -122,13 +126,13 @@ impl Link {
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
         let Link { sockets, reading, .. } = self;
         let count = sockets.len();
-        let Socket { stream, ready } = &mut sockets[reading.socket];
+        let Watched { socket, ready } = &mut sockets[reading.socket];
         if !ready.read {
             return Ok(Read::Nothing);
         }
         let limit = if count == 1 { into.len() } else { into.len().min(reading.missing) };
         let bytes = loop {
-            match stream.read(&mut into[..limit]) {
+            match socket.read(&mut into[..limit]) {
                 Ok(0) => return Ok(Read::End),
                 Ok(bytes) => break bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -140,7 +144,7 @@ impl Link {
             }
         };
         // A stream that gives less than it is asked for is empty: epoll will tell of more.
-        ready.read = bytes == limit || ready.end;
+        ready.read = bytes == limit || ready.end || !socket.is_plain();
         if count > 1 {
             reading.pass(bytes, count);
         }

@@ -1,6 +1,7 @@
 //! What is particular to sockets: partial transfers, and an end that is noticed.
 
 use super::link::{Link, PARTS, Ready, STRIPE, prefix};
+use crate::socket::Socket;
 use crate::stream::Read;
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,7 @@ fn pair(sockets: usize) -> (Link, Link) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (one, listener.accept().unwrap().0)
+        (Socket::Plain(one), Socket::Plain(listener.accept().unwrap().0))
     };
     let (ones, twos) = (0..sockets).map(connect).unzip();
     (Link::new(ones, true).unwrap(), Link::new(twos, true).unwrap())

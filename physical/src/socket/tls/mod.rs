@@ -1,0 +1,243 @@
+//! TLS 1.3 over a socket that may or may not block, driven by whoever reads and writes.
+
+#[cfg(test)]
+mod tests;
+
+use super::{Socket, TlsFiles};
+use crate::bootstrap::secret;
+use crate::error::{Error, Result};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection, version::TLS13,
+};
+use std::fmt::Display;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+/// For which all certificates of a job are signed.
+const NAME: &str = "hexagram";
+/// Most bytes that are encrypted before the socket has taken those before them.
+const PIECE: usize = 64 * 1024;
+
+/// What this rank shows to others, and whom it believes.
+#[derive(Debug, Clone)]
+pub(crate) struct Tls {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|cause| {
+        Error::system(format!("read the {what} {}", path.display()), cause, "correct its path")
+    })
+}
+
+fn unusable(what: &str, path: &Path, cause: impl Display, remedy: &str) -> Error {
+    Error::setup(format!("the {what} {} cannot be used: {cause}", path.display()), remedy)
+}
+
+fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let pem = read(what, path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let refused = |cause: &str| unusable(what, path, cause, "give a file with BEGIN CERTIFICATE in it");
+    match found {
+        Ok(found) if found.is_empty() => Err(refused("it holds none")),
+        outcome => outcome.map_err(|cause| refused(&cause.to_string())),
+    }
+}
+
+impl Tls {
+    /// Reads the files and sees whether others would believe this rank.
+    pub(crate) fn load(files: &TlsFiles) -> Result<Self> {
+        let TlsFiles { certificate, key, authority } = files;
+        let chain = certificates("certificate", certificate)?;
+        let private = PrivateKeyDer::from_pem_slice(&read("private key", key)?).map_err(|cause| {
+            unusable("private key", key, cause, "give a file with BEGIN PRIVATE KEY in it")
+        })?;
+        secret::private_file(key)?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates("authority's certificate", authority)? {
+            let refused = |cause| unusable("authority's certificate", authority, cause, "make a new one");
+            roots.add(root).map_err(refused)?;
+        }
+        let roots = Arc::new(roots);
+        let refused = |cause: String| {
+            let remedy = "have the authority sign one for this key and the name `hexagram`";
+            unusable("certificate", certificate, cause, remedy)
+        };
+        believe(&chain, &roots).map_err(refused)?;
+        Self::configure(chain, private, roots).map_err(|cause| refused(cause.to_string()))
+    }
+
+    fn configure(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        roots: Arc<RootCertStore>,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let provider = || Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build()?;
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        // Nobody comes twice.
+        server.send_tls13_tickets = 0;
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)?;
+        client.resumption = Resumption::disabled();
+        Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
+    }
+
+    pub(super) fn accept(&self, stream: TcpStream) -> io::Result<Socket> {
+        let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
+        Ok(Session::open(connection.into(), stream))
+    }
+
+    pub(super) fn call(&self, stream: TcpStream) -> io::Result<Socket> {
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)?;
+        Ok(Session::open(connection.into(), stream))
+    }
+}
+
+/// Whether one who trusts these authorities believes this certificate.
+fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(), String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider).build();
+    let verifier = verifier.map_err(|cause| cause.to_string())?;
+    let name = ServerName::try_from(NAME).map_err(|cause| cause.to_string())?;
+    let (own, between) = chain.split_first().ok_or("it is empty")?;
+    let verdict = verifier.verify_server_cert(own, between, &name, &[], UnixTime::now());
+    verdict.map(drop).map_err(|cause| cause.to_string())
+}
+
+/// One connection.
+///
+/// A write says that bytes are written once the socket has taken all records made of them, so that what was sent reaches
+/// the peer although nobody drives this side any more. While it has taken only a part, writes say `WouldBlock`, and have
+/// to come back with the same bytes first: they are *taken*, and never encrypted twice.
+pub(crate) struct Session {
+    connection: Connection,
+    stream: TcpStream,
+    taken: usize,
+}
+
+impl Session {
+    fn open(mut connection: Connection, stream: TcpStream) -> Socket {
+        // What is bounded here is bounded by PIECE already.
+        connection.set_buffer_limit(None);
+        Socket::Tls(Box::new(Session { connection, stream, taken: 0 }))
+    }
+
+    pub(super) fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Bytes that have to be written next, because they are encrypted already.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Hands records to the socket; `WouldBlock` if it does not take all.
+    fn push(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut self.stream) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Session::push`], but a socket that is full is no error.
+    fn try_push(&mut self) -> io::Result<bool> {
+        match self.push() {
+            Ok(()) => Ok(true),
+            Err(error) if is_full(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn refused(error: &rustls::Error) -> io::Error {
+    let what = match error {
+        rustls::Error::InvalidMessage(_) => {
+            "the other side does not speak TLS: set HEXAGRAM_TLS_* on all ranks, or on none".to_owned()
+        }
+        error => {
+            format!("the two sides refuse each other's TLS ({error}): set HEXAGRAM_TLS_* alike on all ranks")
+        }
+    };
+    io::Error::new(io::ErrorKind::PermissionDenied, what)
+}
+
+impl Read for Session {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.try_push()?;
+            match self.connection.reader().read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            match self.connection.read_tls(&mut self.stream) {
+                Ok(0) if self.connection.is_handshaking() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+            if let Err(error) = self.connection.process_new_packets() {
+                // Tells the other side why, if it can still be told.
+                let _ = self.push();
+                return Err(refused(&error));
+            }
+        }
+    }
+}
+
+impl Write for Session {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.push()?;
+        if self.taken > 0 {
+            return Ok(std::mem::take(&mut self.taken));
+        }
+        let mut piece = 0;
+        for part in parts {
+            let part = &part[..part.len().min(PIECE - piece)];
+            self.connection.writer().write_all(part)?;
+            piece += part.len();
+        }
+        if self.try_push()? {
+            return Ok(piece);
+        }
+        self.taken = piece;
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.push()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Tells an end from a cut, to whoever still listens.
+        self.connection.send_close_notify();
+        let _ = self.push();
+    }
+}
