@@ -10,7 +10,7 @@ use crate::{bootstrap, stream};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("frame_header", stream::fuzz::frame_header),
     ("inbox", stream::fuzz::inbox),
     ("label", label),
@@ -20,6 +20,7 @@ pub const TARGETS: [Target; 10] = [
     ("card", bootstrap::fuzz::card),
     ("roster", bootstrap::fuzz::roster),
     ("call", bootstrap::fuzz::call),
+    ("control_word", bootstrap::fuzz::control_word),
     ("variables", bootstrap::fuzz::variables),
 ];
 

@@ -85,6 +85,11 @@ pub(crate) fn call(data: &[u8]) {
     let _ = Call::read(&mut Incoming::from(data.to_vec()));
 }
 
+/// What comes over a control connection.
+pub(crate) fn control_word(data: &[u8]) {
+    super::control::fuzz_word(data);
+}
+
 /// Lines `NAME=value`, as a launcher might have set them. None names a file: those of this machine are not input.
 pub(crate) fn variables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -16,6 +16,9 @@
 mod line;
 mod word;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use word::fuzz as fuzz_word;
+
 use super::join::Seats;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
