@@ -14,8 +14,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Polls in vain after which an operation is not brief: some tens of microseconds of spinning.
-const BRIEF: u32 = 1000;
+/// Polls in vain after which an operation is not brief: some microseconds of spinning, and fewer than come before the first
+/// park.
+const BRIEF: u32 = 64;
 
 /// Whether the operations of one communicator can still be trusted. The first failure stays.
 #[derive(Debug, Default)]
@@ -112,8 +113,7 @@ impl<'a> Operation<'a> {
     /// seen at once.
     fn is_brief(&mut self) -> bool {
         self.polls = self.polls.saturating_add(1);
-        let brief = self.polls < BRIEF && !self.polls.is_multiple_of(64);
-        brief && self.terms.transport.health().verdict().is_none()
+        self.polls < BRIEF && self.terms.transport.health().verdict().is_none()
     }
 
     /// Why a pending operation cannot go on, if so.

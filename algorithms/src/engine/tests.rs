@@ -5,7 +5,7 @@ use super::*;
 use crate::algorithm::{Algorithm, Trigram};
 use crate::gradient_all_reduce::GradientAllReduce;
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{NOTICE_BYTES, ReduceOp, TransportKind};
+use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, ReduceOp, TransportKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn parameter(name: &str, dtype: DType, len: usize) -> Parameter {
@@ -100,14 +100,9 @@ fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
             engine.begin(Mode::Synchronize)?;
             hooks.ready_slice(3, &[1.0f32; 1000])?;
             // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the test's.
-            let messages = 2 * hexagram_logical::HEADER_BYTES as u64;
-            let notice = NOTICE_BYTES as u64 + 12;
-            let bucket = 4000
-                + if matches!(transport, TransportKind::Shm | TransportKind::Mixed) {
-                    notice
-                } else {
-                    messages
-                };
+            let shared = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
+            let notice = NOTICE_BYTES + 12;
+            let bucket = 4000 + if shared { notice } else { HEADER_BYTES } as u64;
             let started = Instant::now();
             while sent() - before < bucket {
                 assert!(
