@@ -169,11 +169,22 @@ impl World {
         Self::join_as(&placement, options)
     }
 
-    /// Joins at a known place.
+    /// Joins at a known place. Over MPI, which knows one by itself, only rank and size count.
     ///
     /// # Errors
     /// As [`World::join`].
     pub fn join_as(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        #[cfg(feature = "mpi")]
+        if options.transport == TransportKind::Mpi {
+            let world = Self::join_by_mpi(options)?;
+            if (world.rank(), world.size()) != (placement.rank, placement.size) {
+                let (rank, size) = (world.rank(), world.size());
+                let what =
+                    format!("rank {} of {} is rank {rank} of {size} to MPI", placement.rank, placement.size);
+                return Err(Error::setup(what, "start the ranks with mpirun, and number them as it does"));
+            }
+            return Ok(world);
+        }
         let (rank, limit) = (placement.rank, options.deadline);
         if rank >= placement.size {
             let what = format!("there is no rank {rank} in a world of {}", placement.size);
@@ -401,8 +412,8 @@ impl Door {
             )),
             #[cfg(feature = "mpi")]
             TransportKind::Mpi => Err(Error::setup(
-                "ranks of the mpi transport learn their place from MPI",
-                "start them with mpirun, and use World::join",
+                "ranks of the mpi transport learn from MPI where to meet",
+                "start them with mpirun",
             )),
         }
     }
