@@ -79,7 +79,7 @@ impl Placement {
     /// Reads the environment; `None` if no launcher set it.
     ///
     /// # Errors
-    /// [`Error::Setup`] if a set is malformed, contradicts itself, or lacks what it needs.
+    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself, or lacks what it needs.
     pub fn from_env() -> Result<Option<Self>> {
         Self::from_lookup(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
