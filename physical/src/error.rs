@@ -172,7 +172,7 @@ pub struct Peer {
     /// Rank in the world.
     pub rank: usize,
     /// Host name, for people; never used to decide anything.
-    pub host: String,
+    pub host: Arc<str>,
     /// Process id on that host.
     pub pid: u32,
 }

@@ -225,7 +225,7 @@ impl World {
     ) -> Result<Self> {
         let (rank, limit) = (placement.rank, options.deadline);
         let (roster, seats) = arrival.meet(card, limit)?;
-        let peer = |card: &Card| Peer { rank: card.rank, host: card.host.clone(), pid: card.pid };
+        let peer = |card: &Card| Peer { rank: card.rank, host: card.host.as_str().into(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
         let health = Arc::new(Health::watching(rank, peers, options.vigilance));
         let control = Control::start(rank, seats, &health)?;

@@ -27,7 +27,7 @@ pub(crate) struct ThreadFabric {
 impl ThreadFabric {
     /// The fabrics of all ranks of a new world.
     pub(crate) fn all(size: usize) -> Vec<Arc<ThreadFabric>> {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host: Arc<str> = rustix::system::uname().nodename().to_string_lossy().into();
         let pid = std::process::id();
         let peers = (0..size).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
         let hub = Arc::new(Hub { size, channels: Mutex::default() });
