@@ -143,6 +143,24 @@ mod tests {
         assert_eq!(Fingerprint::from_bytes(&[200; FINGERPRINT_BYTES]), None);
     }
 
+    /// A measurement: `cargo test --release -p hexagram-physical --lib -- --ignored --nocapture what_a_check_costs`.
+    #[test]
+    #[ignore = "prints a time, proves nothing"]
+    fn what_a_check_costs() {
+        use std::hint::black_box;
+        const TIMES: u32 = 10_000_000;
+        let mine =
+            Fingerprint { root: Some(3), ..Fingerprint::new(OperationKind::Broadcast, DType::F32, 1000) };
+        let started = std::time::Instant::now();
+        let mut equal = 0;
+        for _ in 0..TIMES {
+            let sent = black_box(&mine).to_bytes();
+            equal += u32::from(Fingerprint::from_bytes(black_box(&sent)) == Some(*black_box(&mine)));
+        }
+        assert_eq!(equal, TIMES);
+        println!("encoding, decoding and comparing a fingerprint: {:.1?}", started.elapsed() / TIMES);
+    }
+
     #[test]
     fn reads_like_a_call() {
         let fingerprint = Fingerprint {
