@@ -191,7 +191,10 @@ fn disagree(
     one: impl Fn(&Communicator) -> Result<()> + Sync,
     other: impl Fn(&Communicator) -> Result<()> + Sync,
 ) -> Vec<Error> {
+    // Nobody errs while others are still opening their communicators: those could not.
+    let open = std::sync::Barrier::new(3);
     let outcomes = spawn(TransportKind::Shm, 3, |comm| {
+        open.wait();
         let started = std::time::Instant::now();
         let outcome = if comm.rank() == 0 { one(&comm) } else { other(&comm) };
         assert!(started.elapsed().as_secs() < 30, "long before the deadline");
@@ -239,7 +242,9 @@ fn disagreement_is_an_error_on_every_rank_with_both_calls() {
 
 #[test]
 fn ranks_that_register_different_sizes_hear_of_it() {
+    let open = std::sync::Barrier::new(2);
     let errors = spawn(TransportKind::Shm, 2, |comm| {
+        open.wait();
         Ok(comm.registered(DType::F32, 100 + comm.rank()).map(drop).unwrap_err().to_string())
     });
     for error in errors.unwrap() {
