@@ -8,7 +8,7 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceO
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// Around the limits: nothing, one element, a board's slot, pieces of a chunk, many pieces.
-const LENGTHS: [usize; 8] = [0, 1, 7, 245, 247, 16_384 + 3, 150_001, (1 << 20) + 3];
+const LENGTHS: [usize; 8] = [0, 1, 7, 1014, 1015, 16_384 + 3, 150_001, (1 << 20) + 3];
 
 /// Contributions whose sum depends on its order, and that are small integers for integer types.
 fn fill(buffer: &mut Buffer, rank: usize) {

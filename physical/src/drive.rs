@@ -14,8 +14,7 @@ use std::time::Duration;
 /// Looks for work before the first yield: some tens of microseconds.
 const SPINS: u32 = 1000;
 const YIELDS: u32 = 20;
-/// Where ranks share cores.
-const CROWDED_SPINS: u32 = 2;
+/// Where ranks share cores; they do not spin.
 const CROWDED_YIELDS: u32 = 100;
 /// Longest park, so that deadlines are noticed; everything else ends a park by itself.
 const TICK: Duration = Duration::from_millis(50);
@@ -63,7 +62,7 @@ impl Wait {
         }
         self.idle += 1;
         let (spins, yields) = match transport.crowded() {
-            true => (CROWDED_SPINS, CROWDED_YIELDS),
+            true => (0, CROWDED_YIELDS),
             false => (SPINS, YIELDS),
         };
         if self.idle < spins {

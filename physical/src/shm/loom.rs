@@ -5,7 +5,7 @@
 //! are cells that report an access that another one may race with.
 
 use super::bed::{Bed, Sleep};
-use super::board::{Board, LABEL, Page};
+use super::board::{Board, LABEL, Page, SLOT};
 use super::count::Count;
 use super::ring::{Place, Ring};
 use loom::cell::UnsafeCell;
@@ -208,20 +208,20 @@ impl Page for Sheet {
     fn count(&self, offset: usize) -> &AtomicU64 {
         match offset {
             0 => &self.rounds[0],
-            1024 => &self.rounds[1],
+            SLOT => &self.rounds[1],
             _ => &self.counter,
         }
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        if offset % 1024 >= 8 + LABEL {
-            self.bytes.store(offset / 1024, bytes);
+        if offset % SLOT >= 8 + LABEL {
+            self.bytes.store(offset / SLOT, bytes);
         }
     }
 
     fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         let mut bytes = vec![0; len];
-        self.bytes.load(offset / 1024, &mut bytes[LABEL..][..FEW]);
+        self.bytes.load(offset / SLOT, &mut bytes[LABEL..][..FEW]);
         bytes.leak()
     }
 
