@@ -408,7 +408,8 @@ fn bytes_sent_are_those_of_the_formulas() {
             let shm = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
             // On shared memory an all-reduce is one post, and reads instead of messages.
             let all_reduce = 2 * (n - 1) * (size / n + if shm { 0 } else { header });
-            each(all_reduce + if shm { NOTICE_BYTES } else { 0 }, |c| {
+            let notice = if n > 1 { NOTICE_BYTES } else { 0 };
+            each(all_reduce + if shm { notice } else { 0 }, |c| {
                 c.blocking().all_reduce(&mut [1f32; LEN], ReduceOp::Sum)
             });
             each((n - 1) * (size / n + header), |c| {
@@ -419,7 +420,7 @@ fn bytes_sent_are_those_of_the_formulas() {
             });
             each((n - 1) * (size / n + header), |c| c.blocking().all_to_all(&[1f32; LEN], &mut [0.0; LEN]));
             // A message a round, or one post for all.
-            let barrier = if shm { NOTICE_BYTES } else { rounds * header };
+            let barrier = if shm { notice } else { rounds * header };
             each(barrier, |c| c.blocking().barrier());
             in_all((n - 1) * (size + header), |c| c.blocking().broadcast(&mut [1f32; LEN], c.size() / 2));
             in_all((n - 1) * (size + header), |c| {

@@ -79,7 +79,9 @@ impl Job {
             }
             None => &[],
         };
-        around.traffic.sent(TransportKind::Shm, NOTICE_BYTES + payload.len());
+        if around.size() > 1 {
+            around.traffic.sent(TransportKind::Shm, NOTICE_BYTES + payload.len());
+        }
         around.mine().board().post(lane, round, &posted, payload);
         around.nudge_all();
         Ok(Job { lane, round, label, posted, input, output, stage: Stage::Arriving(0) })
