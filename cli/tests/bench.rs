@@ -8,6 +8,7 @@ use harness::{Ended, by_rank, folder, hexagram, program, run};
 use serde_json::Value;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 const OPERATIONS: [&str; 6] =
@@ -160,4 +161,31 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
         assert_eq!(ended.code, Some(2));
         assert!(ended.stderr[0].contains(arguments[1]), "{:?}", ended.stderr);
     }
+}
+
+#[test]
+fn what_is_no_file_is_written_to_and_not_replaced() {
+    let folder = folder("streams");
+    let (file, link, device) = (folder.join("rows.json"), folder.join("link"), folder.join("null"));
+    fs::write(&file, "older").unwrap();
+    symlink(&file, &link).unwrap();
+    // A link, because tests must not risk the device itself.
+    symlink("/dev/null", &device).unwrap();
+    let bench = |path: &str| {
+        let mut command =
+            program(&["bench", "broadcast", "--transport", "thread", "-e", "8", "--iters", "1"]);
+        command.args(["--json", path]);
+        let ended = run(command);
+        well(&ended);
+        ended.stdout
+    };
+    bench(link.to_str().unwrap());
+    bench(device.to_str().unwrap());
+    assert!([&link, &device].iter().all(|path| path.is_symlink()));
+    let list: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(list[0]["op"], "broadcast");
+    let said = bench("/dev/stdout");
+    let list: Value = serde_json::from_str(&said[4..].concat()).unwrap();
+    assert_eq!(list[0]["op"], "broadcast");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
 }

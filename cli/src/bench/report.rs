@@ -5,7 +5,7 @@ use super::operation::Operation;
 use hexagram::{DType, Error, ReduceOp, Result, TransportKind};
 use serde_json::{Value, json};
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,39 +125,68 @@ pub(super) fn print(line: &str) {
 /// # Errors
 /// [`Error::System`] if not.
 pub(super) fn writable(path: &Path) -> Result<()> {
-    let aside = aside(path);
-    let made = if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { File::create(&aside) };
-    made.and_then(|_| fs::remove_file(&aside)).map_err(|cause| cannot_write(path, cause))
+    let tried = match Target::of(path) {
+        Ok(Target::File { aside, .. }) => File::create(&aside).and_then(|_| fs::remove_file(&aside)),
+        Ok(Target::Stream) => Ok(()),
+        Err(cause) => Err(cause),
+    };
+    tried.map_err(|cause| cannot_write(path, cause))
 }
 
-/// Writes rows to a file, which appears whole or not at all.
+/// Writes rows to a file, which appears whole or not at all, or to a stream, such as a pipe.
 ///
 /// # Errors
 /// [`Error::System`] if it cannot be written.
 pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
     let list: Value = rows.iter().map(Row::json).collect();
-    let aside = aside(path);
-    let written = (|| {
-        let mut file = File::create(&aside)?;
-        writeln!(file, "{list:#}")?;
-        file.sync_all()?;
-        fs::rename(&aside, path)
-    })();
-    written.map_err(|cause| {
-        let _ = fs::remove_file(&aside);
-        cannot_write(path, cause)
-    })
+    let written = Target::of(path).and_then(|target| match target {
+        Target::File { path, aside } => replace(&path, &aside, &list),
+        Target::Stream => writeln!(OpenOptions::new().write(true).open(path)?, "{list:#}"),
+    });
+    written.map_err(|cause| cannot_write(path, cause))
 }
 
-/// Where a file is prepared: beside its place, under a name that no other process uses.
-fn aside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    name.into()
+fn replace(path: &Path, aside: &Path, list: &Value) -> io::Result<()> {
+    let written = (|| {
+        let mut file = File::create(aside)?;
+        writeln!(file, "{list:#}")?;
+        file.sync_all()?;
+        fs::rename(aside, path)
+    })();
+    written.inspect_err(|_| drop(fs::remove_file(aside)))
+}
+
+/// What a path leads to.
+enum Target {
+    /// A file, there or not, and where its successor is prepared.
+    File { path: PathBuf, aside: PathBuf },
+    /// Something that must be written to, not replaced: a device, a pipe.
+    Stream,
+}
+
+impl Target {
+    fn of(path: &Path) -> io::Result<Self> {
+        let path = match fs::metadata(path) {
+            Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(there) if !there.is_file() => return Ok(Target::Stream),
+            // Links stay, and what they lead to is replaced.
+            Ok(_) => path.canonicalize()?,
+            Err(_) => path.to_owned(),
+        };
+        // Beside its place, under a name that no other process uses.
+        let mut aside = path.clone().into_os_string();
+        aside.push(format!(".{}.part", std::process::id()));
+        Ok(Target::File { path, aside: aside.into() })
+    }
 }
 
 fn cannot_write(path: &Path, cause: io::Error) -> Error {
-    let remedy = "give --json a file in a folder that exists and that you may write to";
+    let remedy = match cause.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room there, or give --json another folder"
+        }
+        _ => "give --json a file in a folder that exists and that you may write to",
+    };
     Error::system(format!("write {}", path.display()), cause, remedy)
 }
 
