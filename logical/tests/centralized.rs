@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use hexagram_logical::physical::native::Size;
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{
-    Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
+    Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
@@ -435,5 +435,28 @@ fn bytes_sent_are_those_of_the_formulas() {
                 c.blocking().scatter((c.rank() == 0).then_some(&all[..]), &mut [1f32; LEN], 0)
             });
         }
+    }
+}
+
+#[test]
+fn large_results_are_put_together_from_pieces() {
+    let len = 1_100_001;
+    for (transport, ranks) in cases(&[1, 3]) {
+        let outcome = spawn(transport, ranks, |comm| {
+            let rank = comm.rank();
+            let mut buffer = Buffer::from_slice(&contribution::<f32>(rank, len))?;
+            comm.block_on(comm.reduce(&mut buffer, ReduceOp::Sum, ranks - 1))?;
+            let expected =
+                if rank + 1 == ranks { reduced(ReduceOp::Sum, ranks, len) } else { contribution(rank, len) };
+            assert!(*buffer.host::<f32>()? == *expected, "reduce, rank {rank}");
+
+            let all = Buffer::from_slice(&contribution::<f32>(rank, ranks * len))?;
+            let mut mine = Buffer::zeroed(all.dtype(), len)?;
+            comm.block_on(comm.reduce_scatter(&all, &mut mine, ReduceOp::Sum))?;
+            let expected: Vec<f32> = reduced(ReduceOp::Sum, ranks, ranks * len);
+            assert!(*mine.host::<f32>()? == expected[rank * len..][..len], "reduce_scatter, rank {rank}");
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{transport} × {ranks}: {error}"));
     }
 }

@@ -1,14 +1,15 @@
 //! Reduce: one rank gets the reduction of everyone's buffer.
 
-use super::share::{check_op, free_to_write};
+use super::share::{check_op, chunk, free_to_write, pieces};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::ops::Range;
 
 impl Communicator {
     /// `buffer of rank root ← op over ranks of buffer`; the others' buffers are not changed.
     ///
-    /// Binomial tree, ⌈log₂ n⌉ rounds. Bytes sent: S by every rank but the root. Memory: S, on the ranks that add on
-    /// behalf of others. Determinism: the tree fixes the order, counted from the root.
+    /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank but the root. Memory: a piece, on
+    /// the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or for the mean of integers;
@@ -26,32 +27,60 @@ impl Communicator {
     }
 
     async fn climb(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp, root: usize) -> Result<()> {
-        let (size, whole) = (self.size(), 0..buffer.len());
+        let (size, len) = (self.size(), buffer.len());
         let place = (self.rank() + size - root) % size;
-        let at = |place: usize| (place + root) % size;
+        let rounds = size.next_power_of_two().ilog2() as usize;
+        let pieces = pieces(len, buffer.dtype(), rounds);
         // Leaves, the odd places, send their buffer as it is, unless it has to be divided first.
         let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
-        let scratch = if place != 0 && (place.is_multiple_of(2) || divides) {
-            let copy = self.scratch(buffer.dtype(), buffer.len())?;
-            self.copy(buffer, whole.clone(), &copy, whole.clone())?;
-            Some(copy)
-        } else {
-            None
-        };
-        let sum = scratch.as_ref().unwrap_or(buffer);
-        self.before_reduce(op, sum, whole.clone())?;
-        for round in 0.. {
-            let reach = 1 << round;
-            if reach >= size {
-                break;
-            }
-            if place & reach != 0 {
-                return call.send(at(place - reach), round, sum, whole)?.await.map(drop);
-            }
-            if place + reach < size {
-                call.recv(at(place + reach), round, sum, whole.clone(), Land::Reduce(op))?.await?;
+        let aside = place != 0 && (place.is_multiple_of(2) || divides);
+        let scratch = if aside { Some(self.scratch(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
+        for index in 0..pieces {
+            let piece = chunk(len, pieces, index);
+            let (sum, at) = match &scratch {
+                Some(scratch) => {
+                    self.copy(buffer, piece.clone(), scratch, 0..piece.len())?;
+                    (scratch, 0..piece.len())
+                }
+                None => (buffer, piece),
+            };
+            self.before_reduce(op, sum, at.clone())?;
+            let tree = Tree { size, root, place, first: index * rounds };
+            if tree.climb(call, sum, at.clone(), op).await? {
+                self.after_reduce(op, sum, at)?;
             }
         }
-        self.after_reduce(op, sum, whole)
+        Ok(())
+    }
+}
+
+/// A binomial tree, as one rank climbs it with one piece.
+struct Tree {
+    size: usize,
+    root: usize,
+    /// Of this rank, counted from the root.
+    place: usize,
+    /// The tag of the first round.
+    first: usize,
+}
+
+impl Tree {
+    /// Adds what comes from below, and hands the sum on; whether this is the top.
+    async fn climb(&self, call: &Call<'_>, sum: &Buffer, at: Range<usize>, op: ReduceOp) -> Result<bool> {
+        let rank = |place: usize| (place + self.root) % self.size;
+        for (round, tag) in (self.first..).enumerate() {
+            let reach = 1 << round;
+            if reach >= self.size {
+                break;
+            }
+            if self.place & reach != 0 {
+                call.send(rank(self.place - reach), tag, sum, at)?.await?;
+                return Ok(false);
+            }
+            if self.place + reach < self.size {
+                call.recv(rank(self.place + reach), tag, sum, at.clone(), Land::Reduce(op))?.await?;
+            }
+        }
+        Ok(true)
     }
 }

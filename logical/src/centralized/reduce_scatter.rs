@@ -1,7 +1,7 @@
 //! Reduce-scatter: everyone gets its block of the reduction of everyone's buffer.
 
 use super::ring::Ring;
-use super::share::{block, check_blocks, check_op};
+use super::share::{block, check_blocks, check_op, chunk, pieces};
 use crate::{Buffer, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -9,8 +9,8 @@ impl Communicator {
     /// `mine ← op over ranks of block r of all`, on rank r. `all` holds n blocks of the length of `mine` and is not
     /// changed.
     ///
-    /// Ring, n − 1 steps. Bytes sent per rank: (n−1)/n · S. Memory: two blocks. Determinism: as
-    /// [`Communicator::all_reduce`].
+    /// Ring, n − 1 steps for each piece of 4 MiB of a block. Bytes sent per rank: (n−1)/n · S. Memory: two pieces.
+    /// Determinism: as [`Communicator::all_reduce`].
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit, or for the mean of integers;
@@ -29,27 +29,34 @@ impl Communicator {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
-            let (ring, land) = (Ring::of(self, all), Land::Reduce(op));
-            // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
-            let mut sending = self.scratch(all.dtype(), len)?;
-            let mut arriving = self.scratch(all.dtype(), len)?;
-            self.contribute(all, ring.behind(1), &sending, op)?;
-            for step in 0..ring.steps() {
-                self.contribute(all, ring.behind(step + 2), &arriving, op)?;
-                let send = call.send(ring.next(), step, &sending, 0..len)?;
-                call.recv(ring.previous(), step, &arriving, 0..len, land)?.await?;
-                send.await?;
-                std::mem::swap(&mut sending, &mut arriving);
+            let ring = Ring::of(self, all);
+            let pieces = pieces(len, all.dtype(), ring.steps());
+            let scratch = || self.scratch(all.dtype(), len.div_ceil(pieces));
+            let (mut sending, mut arriving) = (scratch()?, scratch()?);
+            for index in 0..pieces {
+                let piece = chunk(len, pieces, index);
+                let place = 0..piece.len();
+                let contribute = |distance: usize, to: &Buffer| {
+                    let block = block(len, ring.behind(distance)).start;
+                    self.copy(all, block + piece.start..block + piece.end, to, place.clone())?;
+                    self.before_reduce(op, to, place.clone())
+                };
+                // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
+                contribute(1, &sending)?;
+                for step in 0..ring.steps() {
+                    contribute(step + 2, &arriving)?;
+                    let tag = index * ring.steps() + step;
+                    let send = call.send(ring.next(), tag, &sending, place.clone())?;
+                    call.recv(ring.previous(), tag, &arriving, place.clone(), Land::Reduce(op))?.await?;
+                    send.await?;
+                    std::mem::swap(&mut sending, &mut arriving);
+                }
+                // With one rank, behind(1) is the rank itself.
+                self.after_reduce(op, &sending, place.clone())?;
+                self.copy(&sending, place.clone(), mine, piece.clone())?;
             }
-            // With one rank, behind(1) is the rank itself.
-            self.after_reduce(op, &sending, 0..len)?;
-            self.copy(&sending, 0..len, mine, 0..len)
+            Ok(())
         })
         .await
-    }
-
-    fn contribute(&self, all: &Buffer, index: usize, to: &Buffer, op: ReduceOp) -> Result<()> {
-        self.copy(all, block(to.len(), index), to, 0..to.len())?;
-        self.before_reduce(op, to, 0..to.len())
     }
 }

@@ -5,7 +5,7 @@
 //! r − s − 1 and receives chunk r − s − 2, modulo n. Large chunks are cut into segments that pass on each by itself, so
 //! that a rank receives, reduces and sends at the same time, and nobody waits for a whole chunk.
 
-use super::share::chunk;
+use super::share::{TAGS, chunk};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
@@ -15,8 +15,6 @@ use std::ops::Range;
 const SEGMENT: usize = 512 * 1024;
 /// Receives posted ahead, so that what arrives early has its place.
 const AHEAD: usize = 4;
-/// Messages that one operation can tell apart.
-const TAGS: usize = 1 << 16;
 
 /// The place of a rank in the ring, and how a buffer is cut.
 pub(super) struct Ring {

@@ -9,6 +9,17 @@ pub(super) fn block(len: usize, index: usize) -> Range<usize> {
     index * len..(index + 1) * len
 }
 
+/// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small beside
+/// what a rank has.
+const PIECE: usize = 4 << 20;
+/// Messages that one operation can tell apart.
+pub(super) const TAGS: usize = 1 << 16;
+
+/// In how many pieces, of so many `steps` each, `len` elements go through scratch memory.
+pub(super) fn pieces(len: usize, dtype: DType, steps: usize) -> usize {
+    (len * dtype.size()).div_ceil(PIECE).min(TAGS / steps.max(1)).max(1)
+}
+
 /// Checks that `whole` holds one block like `part` for every rank.
 pub(super) fn check_blocks(part: &Buffer, whole: &Buffer, ranks: usize) -> Result<()> {
     check_dtypes(part, whole)?;
