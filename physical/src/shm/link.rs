@@ -9,11 +9,12 @@
 use super::bed::{Bed, Sleep};
 use super::board::{BOARD, Board, Page};
 use super::ring::{Place, Ring};
+use super::room;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::Bell;
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::thread::futex;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,14 +54,14 @@ pub(crate) struct Segment {
 pub(super) fn reserve(size: usize) -> Result<(OwnedFd, MmapRaw)> {
     let make = || -> io::Result<(OwnedFd, MmapRaw)> {
         let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size as u64)?;
+        room::take(&file, size as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let map = map(&file, size)?;
         Ok((file, map))
     };
     make().map_err(|cause| {
         let doing = format!("reserve {} KiB of shared memory", size / 1024);
-        let remedy = "free memory, raise the memory limit of the container, or use the tcp transport";
+        let remedy = "use smaller buffers, free memory, raise the memory limit of the container, or use the tcp transport";
         Error::system(doing, cause, remedy)
     })
 }

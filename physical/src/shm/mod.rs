@@ -21,6 +21,7 @@ mod link;
 mod loom;
 mod region;
 mod ring;
+mod room;
 mod staged;
 #[cfg(test)]
 mod tests;
