@@ -139,6 +139,7 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
         (vec!["-b", "0", "-e", "1K"], 2, "0 bytes times 4"),
         (vec!["--ranks", "0"], 2, "0 ranks"),
         (vec!["--ranks", "0", "--transport", "thread"], 2, "0 ranks"),
+        (vec!["--ranks", "100000", "--transport", "thread"], 2, "ask for 1 to 1024 ranks"),
         (vec!["--json", missing.to_str().unwrap()], 1, "rows.json"),
         (vec!["--json", folder.to_str().unwrap()], 1, "folder that exists"),
     ] {

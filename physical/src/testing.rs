@@ -83,10 +83,11 @@ fn run<R: Send>(
     worlds: Vec<impl FnOnce() -> Result<World> + Send>,
     body: impl Fn(World) -> R + Sync,
 ) -> Vec<R> {
-    side_by_side(worlds, |world| match world() {
+    let ranks = side_by_side(worlds, |world| match world() {
         Ok(world) => body(world),
         Err(error) => fail(error),
-    })
+    });
+    ranks.unwrap_or_else(|error| fail(error))
 }
 
 /// A meeting place that no other test has.

@@ -6,6 +6,7 @@ use crate::bootstrap::join::{self, Card, Membership, Roster, Seats, arrive, lead
 use crate::bootstrap::secret::Secret;
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
+use crate::launch::MAX_RANKS;
 use crate::mixed::MixedFabric;
 #[cfg(feature = "mpi")]
 use crate::mpi::{MpiDoor, MpiFabric, introduce};
@@ -244,10 +245,11 @@ impl World {
     /// The worlds of `size` ranks that will be threads of this process, by rank.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `size` is 0.
+    /// [`Error::Usage`] unless `size` is from 1 to [`MAX_RANKS`].
     pub fn threads(size: usize) -> Result<Vec<Self>> {
-        if size == 0 {
-            return Err(Error::usage("a world of 0 ranks", "use at least one rank"));
+        if !(1..=MAX_RANKS).contains(&size) {
+            let what = format!("a world of {size} ranks cannot be threads of one process");
+            return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));
         }
         let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
             Self::assemble(rank, (rank, size), TransportKind::Thread, fabric, None)

@@ -5,6 +5,7 @@ use super::{Job, Output};
 use crate::error::{Error, Result};
 use crate::world::World;
 use std::fmt::Display;
+use std::io;
 use std::panic;
 
 impl Job {
@@ -35,21 +36,32 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
 /// Runs `rank` on so many threads of this process, each a rank of one world; returns what they returned, by rank.
 ///
 /// # Errors
-/// As [`World::threads`].
+/// As [`World::threads`]; [`Error::System`] if the system gives no more threads.
 ///
 /// # Panics
 /// If a rank does; the others are told before.
 pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Result<Vec<R>> {
-    Ok(side_by_side(World::threads(ranks)?, rank))
+    side_by_side(World::threads(ranks)?, rank)
 }
 
 /// Runs `body` on each of `things`, all at once, each on a thread of its own; returns what came of them, in order.
-pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Vec<R> {
+///
+/// # Errors
+/// [`Error::System`] if there are not threads enough: what was meant for the missing ones is dropped.
+pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Result<Vec<R>> {
     let body = &body;
     std::thread::scope(|scope| {
-        let running: Vec<_> = things.into_iter().map(|thing| scope.spawn(move || body(thing))).collect();
+        let start = |thing| std::thread::Builder::new().spawn_scoped(scope, move || body(thing));
+        let running: io::Result<Vec<_>> = things.into_iter().map(start).collect();
+        let running = running.map_err(|cause| {
+            let remedy = "use fewer ranks, or allow more threads and memory (ulimit -u, ulimit -v)";
+            Error::system("start a thread for each rank", cause, remedy)
+        })?;
         // All are joined before the first panic goes on, so that no second one hides it.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
-        ended.into_iter().map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked))).collect()
+        Ok(ended
+            .into_iter()
+            .map(|end| end.unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
+            .collect())
     })
 }
