@@ -5,9 +5,10 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Says something on standard error. If that is gone, nobody is left to tell.
+/// Says something on standard error, in one piece: other ranks may be writing there at the same time. If that is gone,
+/// nobody is left to tell.
 pub(crate) fn line(subcommand: &str, said: impl Display) {
-    let _ = writeln!(io::stderr(), "hexagram {subcommand}: {said}");
+    let _ = io::stderr().write_all(format!("hexagram {subcommand}: {said}\n").as_bytes());
 }
 
 /// Says why nothing came of a call; returns what to exit with: 2 for a call that was wrong, else 1.

@@ -176,6 +176,17 @@ fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
         .expect("it is no part of the job, and runs on");
 }
 
+#[test]
+fn a_stopped_rank_hears_that_the_job_is_over() {
+    // Far longer than this test may take: only SIGTERM can end the rank.
+    let script = "test $HEXAGRAM_RANK = 0 || { trap 'exit 3' TERM; echo ready; kill -STOP $$; exit 4; }
+        read line; exit 5";
+    let job = Launcher::start(shell(&["-n", "2", "--grace", "100000"], script));
+    assert_eq!(job.line(), "[1] ready");
+    job.signal(Signal::TERM);
+    assert_eq!(job.finish().code, Some(143));
+}
+
 // Where output goes.
 
 #[test]
@@ -218,6 +229,15 @@ fn files_of_another_job_are_never_overwritten() {
     assert!(ended.stderr[0].contains("rank-1.err") && ended.stderr[0].contains("folder of its own"));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing was started, and nothing left");
     assert_eq!(fs::read_to_string(folder.join("rank-1.err")).unwrap(), "precious");
+}
+
+#[test]
+fn a_folder_for_logs_that_is_a_file_is_not_called_another_jobs() {
+    let file = folder("no-folder").join("file");
+    fs::write(&file, "").unwrap();
+    let ended = run(shell(&["-n", "1", "--log-dir", file.to_str().unwrap()], "true"));
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr[0].contains("in which you may make files"), "{:?}", ended.stderr);
 }
 
 #[test]

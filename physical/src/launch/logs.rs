@@ -24,7 +24,9 @@ impl Log {
     pub(super) fn create_all(folder: &Path, ranks: Range<usize>) -> Result<Vec<(Log, Log)>> {
         let failed = |what: &Path, cause: io::Error| {
             let remedy = match cause.kind() {
-                io::ErrorKind::AlreadyExists => "it is another job's; give each job a folder of its own",
+                io::ErrorKind::AlreadyExists if what != folder => {
+                    "it is another job's; give each job a folder of its own"
+                }
                 _ => "name a folder in which you may make files",
             };
             Error::system(format!("make {}", what.display()), cause, remedy)
@@ -56,7 +58,8 @@ impl Log {
         let Some(file) = &mut self.file else { return };
         if let Err(cause) = file.write_all(bytes) {
             let path = self.path.display();
-            let _ = writeln!(io::stderr(), "hexagram: cannot write {path}: {cause}; the rest of it is lost");
+            let said = format!("hexagram: cannot write {path}: {cause}; the rest of it is lost\n");
+            let _ = io::stderr().write_all(said.as_bytes());
             self.file = None;
         }
     }

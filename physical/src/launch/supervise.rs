@@ -170,6 +170,10 @@ impl Supervisor {
         };
         for Running { rank, .. } in self.running.values() {
             signal.inspect(|&signal| rank.signal(signal));
+            // A stopped process hears nothing but SIGKILL until it goes on.
+            if stage == Stage::Terminating {
+                rank.signal(Signal::CONT);
+            }
         }
         self.stage = stage;
         // A grace beyond what a clock can show is no deadline at all.
