@@ -170,6 +170,11 @@ impl Collectives {
         self.lanes[lane].current = None;
         self.active.retain(|active| *active != lane);
         self.tickets.finish(ticket, outcome);
+        self.begin_waiting(lane);
+    }
+
+    /// Begins what waits for a lane that has become free.
+    fn begin_waiting(&mut self, lane: usize) {
         while self.lanes[lane].current.is_none()
             && let Some((ticket, label, input, output)) = self.lanes[lane].waiting.pop_front()
         {
@@ -199,6 +204,7 @@ impl Collectives {
             if self.lanes[lane].current.as_ref().is_some_and(|(current, _)| *current == ticket) {
                 self.lanes[lane].current = None;
                 self.active.retain(|active| *active != lane);
+                self.begin_waiting(lane);
             }
         }
         self.tickets.close(ticket);

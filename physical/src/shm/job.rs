@@ -36,6 +36,9 @@ enum Reading {
     Staged(Staged),
 }
 
+/// In place of a payload that its writer has taken back.
+static GONE: [u8; PAYLOAD] = [0; PAYLOAD];
+
 pub(super) struct Job {
     pub(super) lane: usize,
     pub(super) round: u64,
@@ -136,12 +139,15 @@ impl Job {
         }
         self.stage = Stage::Working(if self.label.fingerprint.registered {
             let source = |rank| self.notice(around, rank).map(|notice| Source::of(&notice));
-            Reading::Registered(Work::new((0..around.size()).filter_map(source).collect()))
+            let source = |rank| source(rank).ok_or_else(|| nonsense(around, rank));
+            Reading::Registered(Work::new((0..around.size()).map(source).collect::<Result<_>>()?))
         } else if self.bytes() > PAYLOAD {
             Reading::Staged(Staged::default())
         } else {
             self.compute(around);
-            return Ok(self.done());
+            // A peer that broke the order may have written while this rank read.
+            let gone = (0..around.size()).find(|rank| self.notice(around, *rank).is_none());
+            return gone.map_or_else(|| Ok(self.done()), |rank| Err(nonsense(around, rank)));
         });
         self.work(around)
     }
@@ -176,9 +182,7 @@ impl Job {
         let peer = around.health.peers()[rank].clone();
         match notice.label() {
             Some(theirs) => self.label.mismatch(theirs.fingerprint, peer),
-            None => {
-                Error::usage(format!("{peer} wrote nonsense on its board"), "use the same build everywhere")
-            }
+            None => nonsense(around, rank),
         }
     }
 
@@ -200,7 +204,7 @@ impl Job {
         let (lane, round) = (self.lane, self.round);
         let posted = |rank: usize| {
             let notice = around.segments[rank].board().read(lane, round);
-            notice.map_or(&[][..], |notice| notice.payload)
+            notice.map_or(&GONE[..], |notice| notice.payload)
         };
         let combination = |owner| combination(&self.label.fingerprint, around, owner);
         let output = self.output.bytes_mut();
@@ -225,4 +229,10 @@ impl Job {
             _ => {}
         }
     }
+}
+
+/// The error of a peer that does not keep to the board's rules.
+fn nonsense(around: &Surroundings, rank: usize) -> Error {
+    let peer = &around.health.peers()[rank];
+    Error::usage(format!("{peer} wrote nonsense on its board"), "use the same build everywhere")
 }

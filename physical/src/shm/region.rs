@@ -7,8 +7,8 @@
 //! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file
 //! ```
 //!
-//! Peers only ever read. A region is unmapped by its owner when the buffer and all its views are gone, and by the peers
-//! when their own buffer of that registration is; the system frees it after the last of them.
+//! Peers only ever read. A region is unmapped by its owner when the buffer and all its views are gone, and by a peer
+//! at its next registration after its own buffer has gone; the system frees it after the last of them.
 
 use super::link;
 use crate::error::{Error, Result};

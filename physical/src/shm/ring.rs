@@ -49,10 +49,12 @@ impl<P: Place> Ring<P> {
         let mut written = 0;
         for part in parts {
             let take = part.len().min(room - written);
-            self.split(tail + written as u64, take, |offset, range| self.0.copy_in(offset, &part[range]));
+            self.split(tail.wrapping_add(written as u64), take, |offset, range| {
+                self.0.copy_in(offset, &part[range])
+            });
             written += take;
         }
-        self.0.tail().store(tail + written as u64, Ordering::Release);
+        self.0.tail().store(tail.wrapping_add(written as u64), Ordering::Release);
         Ok(written)
     }
 
@@ -62,7 +64,7 @@ impl<P: Place> Ring<P> {
         let take = self.used(head, self.0.tail().load(Ordering::Acquire))?.min(into.len());
         if take > 0 {
             self.split(head, take, |offset, range| self.0.copy_out(offset, &mut into[range]));
-            self.0.head().store(head + take as u64, Ordering::Release);
+            self.0.head().store(head.wrapping_add(take as u64), Ordering::Release);
         }
         Ok(take)
     }

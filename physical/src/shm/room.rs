@@ -2,6 +2,7 @@
 //! back from it, and it would kill processes, of this job or of others, to find more.
 
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::retry_on_intr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,7 +33,8 @@ fn take_of(left: impl Fn() -> Option<u64>, file: &OwnedFd, size: u64) -> io::Res
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let piece = PIECE.min(size - taken);
-        fallocate(file, FallocateFlags::empty(), taken, piece)?;
+        // A piece takes a while, in which a profiler's timer may go off.
+        retry_on_intr(|| fallocate(file, FallocateFlags::empty(), taken, piece))?;
         taken += piece;
     }
     Ok(())

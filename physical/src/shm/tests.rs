@@ -1,11 +1,25 @@
-//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error.
+//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Boards: a peer
+//! that does not keep to the rules is an error too.
 
 use super::bed::Sleep;
+use super::board::{PAYLOAD, label_bytes};
+use super::collectives::{Collectives, Surroundings};
 use super::link::Segment;
+use super::region::{Region, Regions};
+use super::work::Source;
 use crate::doorbell::Doorbell;
-use crate::transport::Bell;
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Peer};
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::health::Health;
+use crate::memory::Buffer;
+use crate::tag::Tag;
+use crate::transport::{Bell, Label, Ticket, Traffic};
 use std::io::IoSlice;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 fn waker() -> Arc<Doorbell> {
@@ -86,4 +100,112 @@ fn a_bell_rung_before_sleep_ends_it() {
     segment.sleep(heard, Duration::from_secs(60));
     assert!(started.elapsed() < Duration::from_secs(60));
     ringer.join().unwrap();
+}
+
+/// Rank 0 of two, with a peer of which only the segment is there: for the test to write.
+fn beside_a_stranger() -> (Collectives, Arc<Segment>) {
+    let [mine, theirs] = [0, 1].map(|_| Segment::create(2, waker()).unwrap().0);
+    let peers = (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
+    let around = Surroundings {
+        rank: 0,
+        segments: vec![mine, Arc::clone(&theirs)],
+        regions: Regions::new(),
+        health: Arc::new(Health::new(0, peers)),
+        traffic: Arc::new(Traffic::default()),
+        crowded: false,
+    };
+    (Collectives::new(around), theirs)
+}
+
+fn sum(sequence: u64, len: usize) -> Label {
+    let fingerprint = Fingerprint {
+        reduce: Some(ReduceOp::Sum),
+        ..Fingerprint::new(OperationKind::AllReduce, DType::F32, len)
+    };
+    Label { tag: Tag::new(0, 0, sequence, 0).unwrap(), fingerprint }
+}
+
+fn registered(native: &mut Collectives, len: usize) -> Buffer {
+    let (mine, _file) = Region::create(4 * len).unwrap();
+    let (theirs, _file) = Region::create(4 * len).unwrap();
+    let registration = native.around.regions.keep(&mine, vec![None, Some(theirs)]);
+    let pointer = NonNull::new(mine.pointer()).unwrap();
+    // SAFETY: a fresh mapping of that size, kept by the region.
+    unsafe { Buffer::shared(pointer, mine, registration, DType::F32, len) }
+}
+
+fn poll(native: &mut Collectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Got>> {
+    native.progress();
+    native.tickets().poll(ticket)
+}
+
+#[test]
+fn memory_that_a_peer_does_not_have_is_an_error() {
+    const LEN: usize = 50_000;
+    // The odd one is within the peer's memory as far as this rank reads it: any numbers.
+    let sources = [(0, usize::MAX), (0, 4 * LEN), (0, 3), (1, 0), (u32::MAX, usize::MAX - 8)];
+    for (index, offset) in sources {
+        let (mut native, stranger) = beside_a_stranger();
+        let buffer = registered(&mut native, LEN);
+        let mut label = sum(0, LEN);
+        let ticket = native.post(label, None, buffer.write(0..LEN).unwrap());
+        label.fingerprint.registered = true;
+        stranger.board().post(0, 1, &label_bytes(&label), &Source { index, offset }.to_bytes());
+        let mut outcome = poll(&mut native, ticket);
+        // Some of it may be there.
+        for _ in 0..100 {
+            outcome = if outcome.is_pending() { poll(&mut native, ticket) } else { outcome };
+        }
+        let odd = offset == 3 && outcome.is_pending();
+        assert!(odd || matches!(outcome, Poll::Ready(Err(Error::Usage { .. }))), "{index} {offset}");
+        native.cancel(ticket);
+        assert!(buffer.write(0..LEN).is_ok(), "its view is released");
+    }
+}
+
+#[test]
+fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
+    let (mut native, stranger) = beside_a_stranger();
+    let round = Arc::new(AtomicU64::new(1));
+    let now = Arc::clone(&round);
+    let vandal = std::thread::spawn(move || {
+        let payload = [0; PAYLOAD];
+        loop {
+            let round = now.load(Ordering::Relaxed);
+            if round == 0 {
+                return;
+            }
+            for round in [round, round + 2] {
+                stranger.board().post(0, round, &label_bytes(&sum(round, 200)), &payload);
+            }
+        }
+    });
+    let mut buffer = Buffer::from_slice(&[1f32; 200]).unwrap();
+    for number in 1..500 {
+        round.store(number, Ordering::Relaxed);
+        let ticket = native.post(sum(number, 200), None, buffer.write(0..200).unwrap());
+        while poll(&mut native, ticket).is_pending() {
+            std::hint::spin_loop();
+        }
+        assert!(buffer.host_mut::<f32>().is_ok(), "its view is released");
+    }
+    round.store(0, Ordering::Relaxed);
+    vandal.join().unwrap();
+}
+
+#[test]
+fn a_lane_goes_on_in_order_after_an_operation_was_given_up() {
+    let (mut native, stranger) = beside_a_stranger();
+    let buffers = [1f32, 2.0, 4.0].map(|x| Buffer::from_slice(&[x]).unwrap());
+    let [first, second] =
+        [0, 1].map(|at| native.post(sum(at as u64, 1), None, buffers[at].write(0..1).unwrap()));
+    native.cancel(first);
+    let third = native.post(sum(2, 1), None, buffers[2].write(0..1).unwrap());
+    for (round, ticket) in [(2, second), (3, third)] {
+        let label = label_bytes(&sum(round - 1, 1));
+        stranger.board().post(0, round, &label, bytemuck::bytes_of(&8f32));
+        assert!(matches!(poll(&mut native, ticket), Poll::Ready(Ok(_))), "round {round}");
+    }
+    let got = buffers.map(|buffer| buffer.host::<f32>().unwrap()[0]);
+    assert_eq!(got, [1.0, 10.0, 12.0]);
 }
