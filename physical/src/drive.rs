@@ -5,6 +5,7 @@
 //! here, so that yielding comes first.
 
 use crate::transport::Transport;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
@@ -47,6 +48,16 @@ pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     }
 }
 
+thread_local! {
+    static PARKS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often this thread has parked, for those who count polls as time: after a park they no longer follow each other at
+/// once.
+pub(crate) fn parks() -> u64 {
+    PARKS.get()
+}
+
 /// Patience between two polls: grows while nothing moves.
 #[derive(Debug, Default)]
 pub struct Wait {
@@ -70,6 +81,7 @@ impl Wait {
         } else if self.idle < spins + yields {
             std::thread::yield_now();
         } else {
+            PARKS.set(PARKS.get().wrapping_add(1));
             transport.park(TICK);
             // After a park that brought nothing, park again at once.
             self.idle = spins + yields;

@@ -14,8 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Polls in vain after which an operation is not brief: some microseconds of spinning, and fewer than come before the first
-/// park.
+/// Polls in vain after which an operation is not brief: some microseconds of spinning.
 const BRIEF: u32 = 64;
 
 /// Whether the operations of one communicator can still be trusted. The first failure stays.
@@ -79,6 +78,8 @@ pub struct Operation<'a> {
     ticket: Option<Ticket>,
     /// In vain, so far.
     polls: u32,
+    /// How often this thread had parked when it was posted.
+    parks: u64,
     peer: Source,
     label: Label,
     /// Bytes that had moved at the last look, and since when no more have.
@@ -96,6 +97,7 @@ impl<'a> Operation<'a> {
             terms,
             ticket: Some(ticket),
             polls: 0,
+            parks: drive::parks(),
             peer,
             label,
             moved: 0,
@@ -110,10 +112,12 @@ impl<'a> Operation<'a> {
     }
 
     /// Whether to leave the clock and the peers' state alone, as most operations end within the first polls. A verdict is
-    /// seen at once.
+    /// seen at once; and a thread that parks between polls does not poll often enough to wait with the rest.
     fn is_brief(&mut self) -> bool {
         self.polls = self.polls.saturating_add(1);
-        self.polls < BRIEF && self.terms.transport.health().verdict().is_none()
+        self.polls < BRIEF
+            && self.parks == drive::parks()
+            && self.terms.transport.health().verdict().is_none()
     }
 
     /// Why a pending operation cannot go on, if so.
