@@ -196,6 +196,27 @@ fn a_collective_of_mpi_here_and_messages_there_are_a_mismatch_on_both_sides() {
 }
 
 #[test]
+fn a_rank_that_comes_after_the_others_have_said_that_they_wait_hears_of_it() {
+    under_mpirun(&SEVERAL, Check::FirstUse, |comm| {
+        let mut mine = [1f32; 3];
+        let (_, text) = error_of(|| {
+            comm.blocking().all_reduce(&mut mine, ReduceOp::Sum)?;
+            if comm.rank() != 1 {
+                return comm.blocking().all_reduce(&mut mine, ReduceOp::Sum);
+            }
+            // Reads what comes, and has no operation yet.
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_secs(1) && comm.world().health().verdict().is_none() {
+                comm.endpoint().progress();
+                std::thread::yield_now();
+            }
+            comm.blocking().scatter(None, &mut mine, 0)
+        });
+        assert!(text.contains("all_reduce") && text.contains("scatter"), "{text}");
+    });
+}
+
+#[test]
 fn a_rank_that_has_finished_is_named_by_those_who_wait_in_mpi() {
     under_mpirun(&SEVERAL, Check::FirstUse, |comm| {
         let mut mine = [1f32; 3];

@@ -56,6 +56,8 @@ pub(super) struct Collectives {
     running: Vec<Native>,
     /// By rank and lane, the number after that of the last collective that the rank is known to have entered.
     entered: Vec<Vec<u64>>,
+    /// By rank and lane, the last collective in which the rank has said that it waits.
+    present: HashMap<(usize, usize), Label>,
     /// Whether MPI's mark for in-place operations is known.
     in_place: bool,
 }
@@ -88,7 +90,24 @@ enum Stage {
 impl Collectives {
     pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
-        Collectives { lanes, check, agreed: HashMap::new(), running: Vec::new(), entered, in_place }
+        let (agreed, present, running) = (HashMap::new(), HashMap::new(), Vec::new());
+        Collectives { lanes, check, agreed, running, entered, present, in_place }
+    }
+
+    /// Notes that a rank waits in a collective.
+    pub(super) fn hear_presence(&mut self, rank: usize, label: &Label) {
+        self.enters(rank, label);
+        self.present.insert((rank, label.tag.lane()), *label);
+    }
+
+    /// A rank, and the collective in which it waits, which proves that what `mine` needs of `source` never comes.
+    pub(super) fn elsewhere(&self, source: Source, mine: &Label) -> Option<(usize, Label)> {
+        let proves = |theirs: &Label| {
+            let beyond = theirs.tag.sequence() > mine.tag.sequence() && theirs.tag.same_lane(&mine.tag);
+            contradict(mine, theirs) || (beyond && source != Source::Any)
+        };
+        let present = self.present.iter().map(|((rank, _), theirs)| (*rank, *theirs));
+        present.into_iter().find(|(rank, theirs)| source.accepts(*rank) && proves(theirs))
     }
 
     /// Notes that a rank has entered a collective.
@@ -273,7 +292,8 @@ impl MpiEndpoint {
 
     fn begin(&self, state: &mut State, label: Label, ticket: Ticket, work: Work) -> Result<()> {
         let elsewhere = Label { tag: label.tag.at_step(NO_STEP)?, ..label };
-        if let Some((from, theirs)) = self.find_contradiction(state, &elsewhere) {
+        let early = self.find_contradiction(state, &elsewhere);
+        if let Some((from, theirs)) = early.or_else(|| state.collectives.elsewhere(Source::Any, &label)) {
             self.write_header(state, from, Label { fingerprint: label.fingerprint, ..theirs });
             return Err(label.mismatch(theirs.fingerprint, self.health.peers()[from].clone()));
         }

@@ -5,6 +5,7 @@ use super::link::{Comm, Flight};
 use super::payload::Payload;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::Result;
+use crate::fingerprint::Fingerprint;
 use crate::health::Health;
 use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
@@ -179,7 +180,7 @@ impl MpiEndpoint {
     /// A rank says that it is in a collective of MPI's; by now it may be past it. Whoever waits for a message in the same
     /// operation never gets it.
     fn hear_presence(&self, state: &mut State, from: usize, theirs: &Label) {
-        state.collectives.enters(from, theirs);
+        state.collectives.hear_presence(from, theirs);
         let receives = state.matcher.awaited().map(|(ticket, _, mine)| (ticket, mine));
         let waiting = receives.chain(state.collectives.awaited()).find(|(_, mine)| contradict(mine, theirs));
         if let Some((ticket, mine)) = waiting {
@@ -217,14 +218,7 @@ impl MpiEndpoint {
         }
     }
 
-    fn disagree(
-        &self,
-        state: &mut State,
-        ticket: Ticket,
-        mine: &Label,
-        from: usize,
-        theirs: crate::fingerprint::Fingerprint,
-    ) {
+    fn disagree(&self, state: &mut State, ticket: Ticket, mine: &Label, from: usize, theirs: Fingerprint) {
         let peer = self.health.peers()[from].clone();
         state.tickets.finish(ticket, Err(mine.mismatch(theirs, peer)));
     }
@@ -236,7 +230,10 @@ impl MpiEndpoint {
             Match::Conflict(early, theirs) => {
                 self.disagree(state, posted.ticket, &posted.label, early.from, theirs);
             }
-            Match::Nothing => state.matcher.keep_posted(posted),
+            Match::Nothing => match state.collectives.elsewhere(posted.source, &posted.label) {
+                Some((from, theirs)) => self.contradicted(state, posted.ticket, &posted.label, from, &theirs),
+                None => state.matcher.keep_posted(posted),
+            },
         }
     }
 
