@@ -178,11 +178,18 @@ fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
 
 #[test]
 fn a_stopped_rank_hears_that_the_job_is_over() {
-    // Far longer than this test may take: only SIGTERM can end the rank.
-    let script = "test $HEXAGRAM_RANK = 0 || { trap 'exit 3' TERM; echo ready; kill -STOP $$; exit 4; }
-        read line; exit 5";
+    let script =
+        "test $HEXAGRAM_RANK = 0 && exec sleep 600; trap 'exit 3' TERM; echo $$; kill -STOP $$; exit 4";
+    // A grace far longer than this test may take: only SIGTERM can end the rank.
     let job = Launcher::start(shell(&["-n", "2", "--grace", "100000"], script));
-    assert_eq!(job.line(), "[1] ready");
+    let line = job.line();
+    let rank = line.strip_prefix("[1] ").unwrap();
+    let stopped = || fs::read_to_string(format!("/proc/{rank}/stat")).unwrap().contains(") T ");
+    let deadline = Instant::now() + DEADLINE;
+    while !stopped() {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
     job.signal(Signal::TERM);
     assert_eq!(job.finish().code, Some(143));
 }
