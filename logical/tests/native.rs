@@ -5,6 +5,8 @@
 
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// Around the limits: nothing, one element, a board's slot, pieces of a chunk, many pieces.
@@ -237,6 +239,72 @@ fn disagreement_is_an_error_on_every_rank_with_both_calls() {
             assert!(text.matches('×').count() >= 2, "both calls: {text}");
         }
         assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+    }
+}
+
+/// Waits until so many threads have come by.
+fn meet(come: &AtomicUsize, all: usize) {
+    come.fetch_add(1, Ordering::SeqCst);
+    let started = Instant::now();
+    while come.load(Ordering::SeqCst) < all {
+        assert!(started.elapsed() < Duration::from_secs(60), "somebody does not come");
+        std::thread::yield_now();
+    }
+}
+
+/// Rank 0 gives an all-reduce up after so many polls, the others being in it already or coming later.
+fn give_up(len: usize, registered: bool, polls: usize, early: bool) {
+    let [ready, begin, end] = [0; 3].map(AtomicUsize::new);
+    spawn(TransportKind::Shm, 3, |comm| {
+        let mut buffer =
+            if registered { comm.registered(DType::F32, len)? } else { Buffer::zeroed(DType::F32, len)? };
+        fill(&mut buffer, comm.rank());
+        // Whoever still registers when rank 0 gives up fails in that.
+        meet(&ready, 3);
+        if comm.rank() > 0 {
+            meet(&begin, 3);
+            match comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum)) {
+                // A few bytes are on rank 0's board already.
+                Ok(()) => assert!(len < 10),
+                Err(Error::PeerFailed { culprit, cause, .. }) => {
+                    assert!(culprit.rank == 0 && cause.contains("was dropped"), "{culprit}: {cause}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert!(buffer.host_mut::<f32>().is_ok(), "free here too");
+            meet(&end, 3);
+            return Ok(());
+        }
+        early.then(|| meet(&begin, 3));
+        let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
+        let mut left = polls;
+        comm.block_on(std::future::poll_fn(|context| {
+            assert!(operation.as_mut().poll(context).is_pending(), "too short to be given up in the middle");
+            left -= 1;
+            if left == 0 { ().into() } else { std::task::Poll::Pending }
+        }));
+        drop(operation);
+        buffer.host_mut::<f32>()?.fill(7.0);
+        (!early).then(|| meet(&begin, 3));
+        meet(&end, 3);
+        comm.endpoint().progress();
+        assert!(buffer.host::<f32>()?.iter().all(|x| *x == 7.0), "nobody writes late");
+        let error = comm.block_on(comm.barrier()).unwrap_err();
+        assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_native_operation_that_is_dropped_frees_its_memory_at_once_and_ends_everyone_s() {
+    for registered in [false, true] {
+        for len in [0, 7, 100_000] {
+            give_up(len, registered, 1, false);
+        }
+        for polls in [1, 2, 5, 9] {
+            give_up(1 << 21, registered, polls, true);
+        }
     }
 }
 

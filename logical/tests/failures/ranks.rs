@@ -57,7 +57,9 @@ fn play(role: &str) -> Result<()> {
 fn collectives(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     let (blocking, size) = (comm.blocking(), comm.size());
-    let mut registered = comm.registered(DType::F32, 200_000)?;
+    let [mut registered, mut part] =
+        [comm.registered(DType::F32, 200_000)?, comm.registered(DType::F32, 30_000)?];
+    let mut whole = comm.registered(DType::F32, 30_000 * size)?;
     for round in 0.. {
         let len = [1, 40, 3000, 200_000][round % 4];
         let mut buffer = vec![1f32; len * size];
@@ -66,7 +68,12 @@ fn collectives(world: &World) -> Result<()> {
         blocking.all_gather(&vec![1f32; len], &mut buffer)?;
         blocking.reduce_scatter(&buffer, &mut vec![0f32; len], ReduceOp::Sum)?;
         blocking.all_to_all(&buffer, &mut vec![0f32; len * size])?;
-        comm.block_on(comm.all_reduce(&mut registered, ReduceOp::Mean))?;
+        comm.block_on(async {
+            comm.all_reduce(&mut registered, ReduceOp::Mean).await?;
+            comm.broadcast(&mut registered, round % size).await?;
+            comm.reduce_scatter(&whole, &mut part, ReduceOp::Sum).await?;
+            comm.all_gather(&part, &mut whole).await
+        })?;
         blocking.barrier()?;
         if round == 0 {
             eprintln!("ready");

@@ -2,7 +2,7 @@
 //! that does not keep to the rules is an error too.
 
 use super::bed::Sleep;
-use super::board::{PAYLOAD, label_bytes};
+use super::board::{Counter, PAYLOAD, label_bytes};
 use super::collectives::{Collectives, Surroundings};
 use super::link::Segment;
 use super::region::{Region, Regions};
@@ -161,6 +161,31 @@ fn memory_that_a_peer_does_not_have_is_an_error() {
         native.cancel(ticket);
         assert!(buffer.write(0..LEN).is_ok(), "its view is released");
     }
+}
+
+#[test]
+fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it_was_given_up() {
+    const LEN: usize = 50_000;
+    let (mut native, stranger) = beside_a_stranger();
+    let mut buffer = registered(&mut native, LEN);
+    let mut label = sum(0, LEN);
+    let ticket = native.post(label, None, buffer.write(0..LEN).unwrap());
+    assert_eq!(native.missing(ticket), [1], "before it has come");
+    label.fingerprint.registered = true;
+    let source = Source { index: 0, offset: 0 };
+    stranger.board().post(0, 1, &label_bytes(&label), &source.to_bytes());
+    for _ in 0..100 {
+        assert!(poll(&mut native, ticket).is_pending());
+    }
+    assert_eq!(native.missing(ticket), [1], "after");
+    assert!(buffer.host::<f32>().is_err(), "the operation has it");
+    native.cancel(ticket);
+    buffer.host_mut::<f32>().unwrap().fill(5.0);
+    // It comes back after all.
+    stranger.board().set_count(Counter::Reduced, 0, 1, 1000);
+    stranger.board().set_count(Counter::Finished, 0, 1, 1);
+    assert!(!native.progress());
+    assert!(buffer.host::<f32>().unwrap().iter().all(|x| *x == 5.0));
 }
 
 #[test]
