@@ -43,5 +43,7 @@ fn log() {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .without_time()
+        // That nobody reads any more would be reported by a panic.
+        .log_internal_errors(false)
         .init();
 }

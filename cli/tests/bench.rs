@@ -7,7 +7,7 @@ mod harness;
 use harness::{Ended, by_rank, folder, hexagram, program, run};
 use serde_json::Value;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, pipe};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
@@ -189,4 +189,15 @@ fn what_is_no_file_is_written_to_and_not_replaced() {
     let list: Value = serde_json::from_str(&said[4..].concat()).unwrap();
     assert_eq!(list[0]["op"], "broadcast");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
+}
+
+#[test]
+fn warnings_that_nobody_reads_end_nothing() {
+    // A variable of a set that is not complete is a warning.
+    let mut command = program(&["bench", "broadcast", "--transport", "thread", "-e", "8", "--iters", "1"]);
+    let (unread, closed) = pipe().unwrap();
+    drop(unread);
+    let ended = command.env("RANK", "0").stderr(closed).output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(ended.stdout.iter().filter(|byte| **byte == b'\n').count(), 4);
 }

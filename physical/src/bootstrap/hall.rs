@@ -201,7 +201,8 @@ impl<A: Accept> Hall<A> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if exhausted(&error) => {
                     self.dismiss();
-                    self.complaints.turned_away(&error);
+                    let remedy = format!("{error}; raise the limit of open files (ulimit -n)");
+                    self.complaints.turned_away(&io::Error::new(error.kind(), remedy));
                     self.resume = Some(Instant::now() + PAUSE);
                     return;
                 }

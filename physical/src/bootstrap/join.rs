@@ -403,6 +403,10 @@ pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(
     let Arrival { mut stream, secret, build } = arrival;
     let failed = |cause: io::Error| {
         let doing = format!("join as rank {}", mine.rank);
+        let cause = match cause.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(cause.kind(), "rank 0 closed the connection"),
+            _ => cause,
+        };
         Error::system(doing, cause, "see what rank 0 says: it may have ended")
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
