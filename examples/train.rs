@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()
+        .log_internal_errors(false)
         .init();
     let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
     outcome.unwrap_or_else(|error| {
