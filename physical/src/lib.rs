@@ -1,12 +1,13 @@
-//! hexagram's physical layer: it moves bytes between the ranks of one world, over threads, shared memory or TCP.
+//! hexagram's physical layer: it moves bytes between the ranks of one world, over threads, shared memory, TCP or
+//! MPI.
 //!
 //! You are here to write a transport, or to see what a message costs. Algorithms and training programs never need this
 //! crate by name: the logical layer's communicator stands on it.
 //!
 //! Reading order: [`world`] (how ranks find each other), [`transport`] (the trait: post, poll, cancel), [`operation`]
-//! (its future, deadlines, failures), [`memory`] (counted buffers), then a backend: `thread`, `shm`, `tcp` or `mixed`, whose
-//! folders hold the same files: `connect` (how two ranks get their link), `link` (what lies between them), `endpoint`
-//! (one rank's end).
+//! (its future, deadlines, failures), [`memory`] (counted buffers), [`native`] (collectives that a backend has of its own),
+//! then a backend: `thread`, `shm`, `tcp`, `mixed` or `mpi`, whose folders hold the same files: `connect` (how two ranks
+//! get their link), `link` (what lies between them), `endpoint` (one rank's end).
 //!
 //! ```
 //! use hexagram_physical::testing::spawn;
