@@ -81,7 +81,8 @@ impl Control {
         let line = |stream: Option<_>| stream.map(|stream| Line::new(stream, vigilance)).transpose();
         let lines = streams.into_iter().map(line).collect::<Result<Vec<_>>>()?;
         let (health, their_desk, looked) = (Arc::clone(health), Arc::clone(&desk), Instant::now());
-        let watch = Watch { rank, lines, health, commands, desk: their_desk, looked, beaten: None };
+        let watch =
+            Watch { rank, lines, health, commands, desk: their_desk, looked, beaten: None, told: false };
         let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
         let thread = thread
             .spawn(move || watch.run())
@@ -114,6 +115,8 @@ struct Watch {
     /// When the lines were last listened to, and when this process last gave a sign of life.
     looked: Instant,
     beaten: Option<Instant>,
+    /// Whether the others were told of a failure.
+    told: bool,
 }
 
 impl Watch {
@@ -131,6 +134,7 @@ impl Watch {
     fn obey(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
+                Command::Report { .. } if self.told => {}
                 Command::Report { culprit, cause } => self.pass_on(culprit, &cause),
                 Command::Leave { patience } => return Some(patience),
             }
@@ -236,6 +240,7 @@ impl Watch {
             Word::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
             // Everyone speaks for itself.
             Word::Left(_) if self.is_hub() => {
+                self.announce();
                 self.health.leave(peer);
                 self.broadcast(&Word::Left(peer));
             }
@@ -251,8 +256,19 @@ impl Watch {
         }
     }
 
+    /// Tells of a failure that another thread of this process knows already and has yet to report. Who has left because of
+    /// it would otherwise seem to have left for no reason.
+    fn announce(&mut self) {
+        if !self.told
+            && let Some(verdict) = self.health.verdict().cloned()
+        {
+            self.pass_on(verdict.culprit.rank, &verdict.cause);
+        }
+    }
+
     /// Tells the others about a failure: the hub everyone, a member the hub.
     fn pass_on(&mut self, culprit: usize, cause: &str) {
+        self.told = true;
         self.broadcast(&Word::Failure { culprit, cause: cause.to_owned() });
     }
 
@@ -306,5 +322,43 @@ fn ended(error: &io::Error) -> String {
             "sent what is not hexagram's language to its control connection".to_owned()
         }
         _ => format!("cannot be reached any more ({error})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::meeting::Stream;
+    use crate::error::Peer;
+    use crate::health::Vigilance;
+    use std::os::unix::net::UnixStream;
+
+    /// Rank 0's thread that computes knows of a failure before the one that watches has its report; a member that heard of
+    /// the same failure otherwise leaves at that moment.
+    #[test]
+    fn others_hear_of_a_failure_before_they_hear_who_left_because_of_it() {
+        let line = |stream| Line::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut member = line(theirs);
+        let peer = |rank| Peer { rank, host: "here".into(), pid: 1 };
+        let health = Arc::new(Health::new(0, (0..3).map(peer).collect()));
+        let (sender, commands) = mpsc::channel();
+        let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new().unwrap() });
+        let lines = vec![None, None, Some(line(ours))];
+        let mut watch = Watch {
+            rank: 0,
+            lines,
+            health: Arc::clone(&health),
+            commands,
+            desk,
+            looked: Instant::now(),
+            beaten: None,
+            told: false,
+        };
+        assert!(health.condemn(0, "gave up"));
+        watch.heed(1, Word::Left(1));
+        let (words, end) = member.listen(3);
+        let failure = Word::Failure { culprit: 0, cause: "gave up".to_owned() };
+        assert!(end.is_none() && words == [failure, Word::Left(1)], "{words:?}");
     }
 }
