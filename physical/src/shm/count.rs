@@ -14,39 +14,31 @@ pub(super) trait Count {
     fn fence(order: Ordering);
 }
 
-impl Count for AtomicU64 {
-    fn load(&self, order: Ordering) -> u64 {
-        AtomicU64::load(self, order)
-    }
+/// An atomic of the standard library, or loom's of the same name, with the fence that belongs to it.
+macro_rules! count {
+    ($atomic:ty, $number:ty, $fence:path) => {
+        impl Count for $atomic {
+            fn load(&self, order: Ordering) -> u64 {
+                <$atomic>::load(self, order).into()
+            }
 
-    fn store(&self, value: u64, order: Ordering) {
-        AtomicU64::store(self, value, order);
-    }
+            fn store(&self, value: u64, order: Ordering) {
+                <$atomic>::store(self, value as $number, order);
+            }
 
-    fn add(&self, value: u64) {
-        self.fetch_add(value, Ordering::SeqCst);
-    }
+            fn add(&self, value: u64) {
+                self.fetch_add(value as $number, Ordering::SeqCst);
+            }
 
-    fn fence(order: Ordering) {
-        fence(order);
-    }
+            fn fence(order: Ordering) {
+                $fence(order);
+            }
+        }
+    };
 }
+#[cfg(all(test, hexagram_loom))]
+pub(super) use count;
 
-/// The kernel's futex words have 32 bits.
-impl Count for AtomicU32 {
-    fn load(&self, order: Ordering) -> u64 {
-        AtomicU32::load(self, order).into()
-    }
-
-    fn store(&self, value: u64, order: Ordering) {
-        AtomicU32::store(self, value as u32, order);
-    }
-
-    fn add(&self, value: u64) {
-        self.fetch_add(value as u32, Ordering::SeqCst);
-    }
-
-    fn fence(order: Ordering) {
-        fence(order);
-    }
-}
+count!(AtomicU64, u64, fence);
+// The kernel's futex words have 32 bits.
+count!(AtomicU32, u32, fence);

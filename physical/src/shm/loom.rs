@@ -6,7 +6,7 @@
 
 use super::bed::{Bed, Sleep};
 use super::board::{Board, LABEL, Page, SLOT};
-use super::count::Count;
+use super::count::{Count, count};
 use super::ring::{Place, Ring};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,23 +14,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::io::IoSlice;
 
-impl Count for AtomicU64 {
-    fn load(&self, order: Ordering) -> u64 {
-        AtomicU64::load(self, order)
-    }
-
-    fn store(&self, value: u64, order: Ordering) {
-        AtomicU64::store(self, value, order);
-    }
-
-    fn add(&self, value: u64) {
-        self.fetch_add(value, Ordering::SeqCst);
-    }
-
-    fn fence(order: Ordering) {
-        fence(order);
-    }
-}
+count!(AtomicU64, u64, fence);
 
 /// Bytes, each of which knows who looks at it.
 struct Bytes(Vec<UnsafeCell<u8>>);
