@@ -14,8 +14,8 @@
 //! by messages.
 //!
 //! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
-//! finished reading. Contributions are combined in the ring's order (chunk c: ranks c + 1, c + 2, …, c), so that results
-//! are those of the ring, bit for bit.
+//! finished reading. Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
+//! that results are theirs, bit for bit.
 
 use super::board::{LANES, PAYLOAD};
 use super::job::{Job, Step};
