@@ -6,6 +6,7 @@
 
 mod reduce;
 
+use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
@@ -38,6 +39,36 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`Error::Usage`] for integers.
     fn scale(&self, factor: f64, to: &mut WriteView) -> Result<()>;
+
+    /// `to ← to + weight × from`, computed in f64 for f64 and in f32 for the narrower floats, and rounded once.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if sizes or types differ, and for integers.
+    fn add_scaled(&self, weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()>;
+
+    /// The message for `from`, written to the beginning of `to`: its size in bytes. See [`Codec::encode`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless `from` holds f32 and `to` at least the codec's largest message; what the codec says.
+    fn encode(
+        &self,
+        codec: &dyn Codec,
+        from: &ReadView,
+        to: &mut WriteView,
+        seed: u64,
+    ) -> Result<Result<usize, CodecError>>;
+
+    /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. See [`Codec::decode_add`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless `to` holds f32; what the codec says.
+    fn decode(
+        &self,
+        codec: &dyn Codec,
+        from: &ReadView,
+        weight: Option<f32>,
+        to: &mut WriteView,
+    ) -> Result<Result<(), CodecError>>;
 }
 
 /// Host memory and the CPU.
@@ -73,6 +104,55 @@ impl Device for Host {
         reduce::scale(dtype, factor, to.bytes_mut());
         Ok(())
     }
+
+    fn add_scaled(&self, weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
+        alike(from, to)?;
+        let dtype = to.dtype();
+        if !dtype.is_float() {
+            return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));
+        }
+        reduce::add_scaled(dtype, weight, from.bytes(), to.bytes_mut());
+        Ok(())
+    }
+
+    fn encode(
+        &self,
+        codec: &dyn Codec,
+        from: &ReadView,
+        to: &mut WriteView,
+        seed: u64,
+    ) -> Result<Result<usize, CodecError>> {
+        encodable(from.dtype())?;
+        let from: &[f32] = bytemuck::cast_slice(from.bytes());
+        let (largest, room) = (codec.encoded_len(from.len()), to.bytes().len());
+        if room < largest {
+            let what = format!("{largest} bytes of {} may not fit {room}", codec.name());
+            return Err(Error::usage(what, "make room for Codec::encoded_len bytes"));
+        }
+        Ok(codec.encode(from, to.bytes_mut(), seed))
+    }
+
+    fn decode(
+        &self,
+        codec: &dyn Codec,
+        from: &ReadView,
+        weight: Option<f32>,
+        to: &mut WriteView,
+    ) -> Result<Result<(), CodecError>> {
+        encodable(to.dtype())?;
+        let to: &mut [f32] = bytemuck::cast_slice_mut(to.bytes_mut());
+        Ok(match weight {
+            Some(weight) => codec.decode_add(from.bytes(), weight, to),
+            None => codec.decode(from.bytes(), to),
+        })
+    }
+}
+
+fn encodable(dtype: DType) -> Result<()> {
+    if dtype == DType::F32 {
+        return Ok(());
+    }
+    Err(Error::usage(format!("codecs encode f32, not {dtype}"), "convert to f32 first"))
 }
 
 fn alike(from: &ReadView, to: &WriteView) -> Result<()> {

@@ -62,6 +62,24 @@ pub enum Error {
         peer: Peer,
     },
 
+    /// A codec met NaN or infinity in what it was to encode, and refuses such. The communicator is poisoned.
+    #[error(
+        "element {index}{} is {value} on {place}, and cannot be encoded{during}; see why training diverges there, or choose a codec that propagates or saturates",
+        of_tensor(.tensor.as_deref())
+    )]
+    NotFinite {
+        /// The rank that has it.
+        place: Peer,
+        /// The tensor, if the caller has named it; otherwise elements count from the beginning of the buffer.
+        tensor: Option<Arc<str>>,
+        /// Which element.
+        index: usize,
+        /// What it is.
+        value: f32,
+        /// What this rank was doing.
+        during: During,
+    },
+
     /// The communicator was used after an operation on it failed or was dropped unfinished.
     #[error("this communicator cannot be used any more, because an earlier operation failed: {because}")]
     Poisoned {
@@ -127,6 +145,10 @@ impl Error {
     pub fn system(doing: impl Into<String>, cause: impl Into<io::Error>, remedy: impl Into<String>) -> Self {
         Error::System { doing: doing.into(), cause: Arc::new(cause.into()), remedy: remedy.into() }
     }
+}
+
+fn of_tensor(tensor: Option<&str>) -> String {
+    tensor.map_or_else(String::new, |tensor| format!(" of {tensor}"))
 }
 
 fn whom(peer: Option<&Peer>) -> String {

@@ -5,6 +5,7 @@
 
 use crate::dtype::{DType, ReduceOp};
 use std::fmt;
+use std::num::NonZeroU16;
 
 /// Bytes a fingerprint takes on the wire.
 pub(crate) const FINGERPRINT_BYTES: usize = 16;
@@ -24,10 +25,15 @@ pub enum OperationKind {
     ReduceScatter = 7,
     AllReduce = 8,
     AllToAll = 9,
+    Gossip = 10,
+    PairExchange = 11,
+    Window = 12,
+    Server = 13,
+    Clock = 14,
 }
 
 impl OperationKind {
-    const ALL: [(OperationKind, &'static str); 10] = [
+    const ALL: [(OperationKind, &'static str); 15] = [
         (OperationKind::SendRecv, "send/recv"),
         (OperationKind::Barrier, "barrier"),
         (OperationKind::Broadcast, "broadcast"),
@@ -38,6 +44,11 @@ impl OperationKind {
         (OperationKind::ReduceScatter, "reduce_scatter"),
         (OperationKind::AllReduce, "all_reduce"),
         (OperationKind::AllToAll, "all_to_all"),
+        (OperationKind::Gossip, "gossip"),
+        (OperationKind::PairExchange, "pair_exchange"),
+        (OperationKind::Window, "window"),
+        (OperationKind::Server, "server"),
+        (OperationKind::Clock, "clock"),
     ];
 }
 
@@ -61,17 +72,42 @@ pub struct Fingerprint {
     pub root: Option<u32>,
     /// Whether it works on registered memory: then all ranks must.
     pub registered: bool,
-    /// Elements: of the whole buffer, or of the one message where counts may differ by pair.
+    /// How the elements are encoded; `None` if they travel as they are.
+    pub codec: Option<CodecDigest>,
+    /// Elements, below 2^48: of the whole buffer, or of the one message where counts may differ by pair.
     pub count: u64,
+}
+
+/// Sixteen bits of a codec's name and parameters: enough for ranks to notice that they encode differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CodecDigest(NonZeroU16);
+
+impl CodecDigest {
+    /// The digest of a codec's full name.
+    pub fn of(name: &str) -> Self {
+        let hash = name
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        CodecDigest(NonZeroU16::new((hash ^ (hash >> 16)) as u16).unwrap_or(NonZeroU16::MAX))
+    }
+}
+
+impl fmt::Display for CodecDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "codec #{:04x}", self.0)
+    }
 }
 
 const NONE_U8: u8 = u8::MAX;
 const NONE_U32: u32 = u32::MAX;
+/// Largest count: no memory holds more.
+const MOST: u64 = (1 << 48) - 1;
 
 impl Fingerprint {
     /// A fingerprint without reduction and root.
     pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
-        Fingerprint { operation, dtype, reduce: None, root: None, registered: false, count: count as u64 }
+        let count = (count as u64).min(MOST);
+        Fingerprint { operation, dtype, reduce: None, root: None, registered: false, codec: None, count }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
@@ -81,13 +117,15 @@ impl Fingerprint {
         bytes[2] = self.reduce.map_or(NONE_U8, |op| op as u8);
         bytes[3] = self.registered.into();
         bytes[4..8].copy_from_slice(&self.root.unwrap_or(NONE_U32).to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.count.to_le_bytes());
+        let codec = self.codec.map_or(0, |codec| codec.0.get());
+        bytes[8..16].copy_from_slice(&(self.count & MOST | u64::from(codec) << 48).to_le_bytes());
         bytes
     }
 
     /// `None` if the bytes name something that this version does not know.
     pub(crate) fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
-        let [operation, dtype, reduce, registered, r0, r1, r2, r3, count @ ..] = *bytes;
+        let [operation, dtype, reduce, registered, r0, r1, r2, r3, tail @ ..] = *bytes;
+        let tail = u64::from_le_bytes(tail);
         let root = u32::from_le_bytes([r0, r1, r2, r3]);
         Some(Fingerprint {
             operation: OperationKind::ALL.iter().find(|(kind, _)| *kind as u8 == operation)?.0,
@@ -95,7 +133,8 @@ impl Fingerprint {
             reduce: if reduce == NONE_U8 { None } else { Some(ReduceOp::from_code(reduce)?) },
             root: (root != NONE_U32).then_some(root),
             registered: registered != 0,
-            count: u64::from_le_bytes(count),
+            codec: NonZeroU16::new((tail >> 48) as u16).map(CodecDigest),
+            count: tail & MOST,
         })
     }
 }
@@ -112,6 +151,9 @@ impl fmt::Display for Fingerprint {
         if self.registered {
             f.write_str(", registered")?;
         }
+        if let Some(codec) = self.codec {
+            write!(f, ", {codec}")?;
+        }
         f.write_str(")")
     }
 }
@@ -123,7 +165,9 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         let plain = Fingerprint::new(OperationKind::AllToAll, DType::BF16, usize::MAX);
-        let full = Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), registered: true, ..plain };
+        let codec = Some(CodecDigest::of("sign"));
+        let full =
+            Fingerprint { reduce: Some(ReduceOp::Product), root: Some(7), registered: true, codec, ..plain };
         for fingerprint in [plain, full] {
             assert_eq!(Fingerprint::from_bytes(&fingerprint.to_bytes()), Some(fingerprint));
         }

@@ -22,9 +22,22 @@ impl Landing {
         Landing { view, land, filled: 0, odd: [0; WIDEST], odd_len: 0 }
     }
 
-    /// Size of the message that fits, in bytes.
+    /// Size of the largest message that fits, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.view.bytes().len()
+    }
+
+    /// Whether a message of so many bytes is what the receive expects.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        match self.land {
+            Land::AtMost => bytes <= self.capacity() as u64,
+            Land::Copy | Land::Reduce(_) => bytes == self.capacity() as u64,
+        }
+    }
+
+    /// Bytes that have landed.
+    pub(crate) fn landed(&self) -> usize {
+        self.filled
     }
 
     /// Bytes of an element that has arrived in part: where the next ones belong in a buffer that is to be aligned.
@@ -41,7 +54,7 @@ impl Landing {
     /// Where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {
-            Land::Copy => Some(&mut self.view.bytes_mut()[self.filled..]),
+            Land::Copy | Land::AtMost => Some(&mut self.view.bytes_mut()[self.filled..]),
             Land::Reduce(..) => None,
         }
     }
@@ -98,6 +111,20 @@ mod tests {
             let want: Vec<f64> = message.iter().map(|x| x + 1.0).collect();
             assert_eq!(*buffer.host::<f64>().unwrap(), want, "pieces of {piece} bytes");
         }
+    }
+
+    #[test]
+    fn only_some_messages_may_be_shorter_than_their_view() {
+        let buffer = Buffer::zeroed(DType::U8, 4).unwrap();
+        let landing = |land| Landing::new(buffer.write(0..4).unwrap(), land);
+        let fitting = |landing: Landing| [0, 3, 4, 5].map(|bytes| landing.fits(bytes));
+        assert_eq!(fitting(landing(Land::Copy)), [false, false, true, false]);
+        assert_eq!(fitting(landing(Land::AtMost)), [true, true, true, false]);
+        let mut short = landing(Land::AtMost);
+        short.push(&[7, 8]);
+        assert_eq!(short.landed(), 2);
+        drop(short);
+        assert_eq!(*buffer.host::<u8>().unwrap(), [7, 8, 0, 0]);
     }
 
     #[test]

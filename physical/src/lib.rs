@@ -21,6 +21,7 @@
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 
 pub mod bootstrap;
+pub mod codec;
 pub mod device;
 mod doorbell;
 pub mod drive;

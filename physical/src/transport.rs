@@ -136,6 +136,9 @@ pub enum Land {
     Copy,
     /// `view ← view ∘ message`, element by element.
     Reduce(ReduceOp),
+    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages whose
+    /// size only their sender knows.
+    AtMost,
 }
 
 /// What a finished operation did.
@@ -207,7 +210,7 @@ pub trait Transport {
     /// Starts sending `view` to rank `to`. Done when the view may be reused; the message may still be on its way.
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket;
 
-    /// Starts receiving into `view` a message of exactly that size.
+    /// Starts receiving into `view` a message of exactly that size, unless `land` is [`Land::AtMost`].
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
 
     /// The outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again;

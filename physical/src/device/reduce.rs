@@ -35,6 +35,35 @@ pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     }
 }
 
+/// `to ← to + weight × from`, for float types; as [`reduce`].
+pub(super) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
+    match dtype {
+        DType::F64 => combine(from, to, |from: &[f64], to| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += weight * from);
+        }),
+        DType::F32 => combine(from, to, |from: &[f32], to| {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += weight as f32 * from);
+        }),
+        DType::F16 => combine(from, to, |from: &[f16], to| add_scaled_halves(weight as f32, from, to)),
+        DType::BF16 => combine(from, to, |from: &[bf16], to| add_scaled_halves(weight as f32, from, to)),
+        DType::U8 | DType::I32 | DType::I64 => {}
+    }
+}
+
+fn add_scaled_halves<H>(weight: f32, from: &[H], to: &mut [H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (mut wide, mut other) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+    for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+        let (wide, other) = (&mut wide[..to.len()], &mut other[..to.len()]);
+        to.convert_to_f32_slice(wide);
+        from.convert_to_f32_slice(other);
+        wide.iter_mut().zip(other).for_each(|(x, y)| *x += weight * *y);
+        to.convert_from_f32_slice(wide);
+    }
+}
+
 fn scale_halves<H: bytemuck::Pod>(factor: f32, to: &mut [u8])
 where
     [H]: HalfFloatSliceExt,

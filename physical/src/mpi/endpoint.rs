@@ -281,7 +281,7 @@ fn deliver(
     (length, message): (usize, Message),
 ) {
     let Posted { ticket, label, mut landing, .. } = posted;
-    if length != landing.capacity() {
+    if !landing.fits(length as u64) {
         let peer = health.peers()[from].clone();
         let error = label.wrong_size(length as u64, landing.capacity(), peer);
         return state.tickets.finish(ticket, Err(error));
@@ -293,7 +293,7 @@ fn deliver(
             state.tickets.finish(ticket, Ok(Got { peer: from, bytes: length }));
         }
         Message::Announced(tag) => {
-            state.start(Payload::into(state.comm, from, tag, ticket, landing));
+            state.start(Payload::into(state.comm, (from, tag), ticket, landing, length));
         }
     }
 }

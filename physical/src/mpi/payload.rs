@@ -104,13 +104,18 @@ impl Payload {
         )
     }
 
-    /// From rank `from`, whose payload is as long as the landing.
-    pub(super) fn into(comm: Comm, from: usize, tag: c_int, ticket: Ticket, mut landing: Landing) -> Self {
-        let length = landing.capacity();
+    /// From a rank, under a tag; `length` bytes, which fit the landing.
+    pub(super) fn into(
+        comm: Comm,
+        (peer, tag): (usize, c_int),
+        ticket: Ticket,
+        mut landing: Landing,
+        length: usize,
+    ) -> Self {
         let lent = landing.view().is_lent();
         let direct = landing.direct().map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
         let staged = lent || direct.is_null();
-        let pieces = Pieces { comm, peer: from, tag, length, posted: 0, done: 0 };
+        let pieces = Pieces { comm, peer, tag, length, posted: 0, done: 0 };
         Self::new(pieces, ticket, End::In(landing), direct, staged)
     }
 

@@ -135,9 +135,7 @@ impl<W: Wire> StreamEndpoint<W> {
     /// Decides where a payload goes.
     fn choose(&self, state: &mut State<W>, from: usize, header: Header) -> Sink {
         match state.matcher.find_posted(from, &header.label) {
-            Match::Found(posted) if posted.landing.capacity() as u64 == header.length => {
-                Sink::Landing(Box::new(posted))
-            }
+            Match::Found(posted) if posted.landing.fits(header.length) => Sink::Landing(Box::new(posted)),
             Match::Found(posted) => {
                 let peer = self.identity.health.peers()[from].clone();
                 let error = posted.label.wrong_size(header.length, posted.landing.capacity(), peer);
@@ -157,7 +155,7 @@ impl<W: Wire> StreamEndpoint<W> {
     fn close(&self, state: &mut State<W>, from: usize, label: Label, sink: Sink) {
         match sink {
             Sink::Landing(posted) => {
-                let bytes = posted.landing.capacity();
+                let bytes = posted.landing.landed();
                 state.tickets.finish(posted.ticket, Ok(Got { peer: from, bytes }));
             }
             Sink::Early(message) => {

@@ -96,7 +96,12 @@ impl Inbox {
         match &mut self.state {
             State::Payload { sink: Sink::Landing(posted), missing, .. } => {
                 let (skip, at_most) = (posted.landing.odd(), with_next(*missing));
-                posted.landing.direct().map_or(Room::Staging { skip, at_most }, Room::Direct)
+                let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
+                match posted.landing.direct() {
+                    // The view may be longer than the message.
+                    Some(view) => Room::Direct(&mut view[..missing]),
+                    None => Room::Staging { skip, at_most },
+                }
             }
             State::Payload { missing, .. } => Room::Staging { skip: 0, at_most: with_next(*missing) },
             State::Header { filled, .. } => Room::Staging { skip: *filled % WIDEST, at_most: BETWEEN },
@@ -135,10 +140,8 @@ impl Inbox {
     pub(super) fn adopt(&mut self, mut posted: Posted) -> Option<Posted> {
         match &mut self.state {
             State::Payload { label, missing, sink } if *label == posted.label => {
-                let fits =
-                    |early: &Vec<u8>| posted.landing.capacity() as u64 == early.len() as u64 + *missing;
                 let Sink::Early(early) = sink else { return Some(posted) };
-                if !fits(early) {
+                if !posted.landing.fits(early.len() as u64 + *missing) {
                     return Some(posted);
                 }
                 posted.landing.push(early);

@@ -66,7 +66,7 @@ impl ThreadEndpoint {
 
     fn land(&self, view: &ReadView, from: usize, label: &Label, mut landing: Landing) -> Result<Got> {
         let bytes = view.bytes().len();
-        if bytes != landing.capacity() {
+        if !landing.fits(bytes as u64) {
             let peer = self.health.peers()[from].clone();
             return Err(label.wrong_size(bytes as u64, landing.capacity(), peer));
         }

@@ -1,0 +1,144 @@
+//! The codec trait: how a run of numbers becomes fewer bytes, and bytes numbers again. Open this to write a codec.
+//!
+//! A codec works on plain slices and knows nothing of ranks; primitives decide what is encoded when, and a
+//! [`Device`](crate::Device) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
+//! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
+//!
+//! ```
+//! use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+//!
+//! /// Keeps the sign of every number, one byte each.
+//! #[derive(Debug)]
+//! struct Signs;
+//!
+//! impl Codec for Signs {
+//!     fn name(&self) -> String {
+//!         "signs".to_owned()
+//!     }
+//!
+//!     fn properties(&self) -> Properties {
+//!         Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Relative }
+//!     }
+//!
+//!     fn encoded_len(&self, len: usize) -> usize {
+//!         len
+//!     }
+//!
+//!     fn encode(&self, from: &[f32], to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
+//!         for (index, (x, code)) in from.iter().zip(to).enumerate() {
+//!             if x.is_nan() {
+//!                 return Err(CodecError::NotFinite { index, value: *x });
+//!             }
+//!             *code = u8::from(*x < 0.0);
+//!         }
+//!         Ok(from.len())
+//!     }
+//!
+//!     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+//!         if from.len() != to.len() {
+//!             return Err(CodecError::damaged("one byte for each number is missing"));
+//!         }
+//!         to.iter_mut().zip(from).for_each(|(x, code)| *x += if *code == 0 { weight } else { -weight });
+//!         Ok(())
+//!     }
+//! }
+//! ```
+
+use std::fmt;
+
+/// Encodes runs of f32.
+pub trait Codec: Send + Sync + fmt::Debug {
+    /// Its name with all parameters that change its messages, as people read it: `qsgd(levels 7, bucket 512)`. Ranks
+    /// whose names differ refuse to work together.
+    fn name(&self) -> String;
+
+    /// What a primitive or a proof may rely on.
+    fn properties(&self) -> Properties;
+
+    /// Size of the largest message that `len` elements can become, in bytes. Monotonic in `len`.
+    fn encoded_len(&self, len: usize) -> usize;
+
+    /// Writes the message for `from` to the beginning of `to`, which holds [`Codec::encoded_len`] bytes at least, and
+    /// returns its size in bytes. Equal input and seed make an equal message; codecs that do not draw ignore the seed.
+    ///
+    /// # Errors
+    /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity.
+    fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError>;
+
+    /// `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and may come from a faulty
+    /// peer; `to` has as many elements as were encoded.
+    ///
+    /// # Errors
+    /// [`CodecError::Damaged`] if `from` is no message for so many elements; `to` may have changed.
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError>;
+
+    /// `to ← decode(from)`.
+    ///
+    /// # Errors
+    /// As [`Codec::decode_add`].
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        to.fill(0.0);
+        self.decode_add(from, 1.0, to)
+    }
+}
+
+/// What is known about a codec C, for all x.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Properties {
+    /// E C(x) = x.
+    pub unbiased: bool,
+    /// The δ for which E‖C(x) − x‖² ≤ (1 − δ)‖x‖², if there is one above 0. It may depend on the length; then this is
+    /// that of the longest run that it is declared for, or `None`.
+    pub contraction: Option<f64>,
+    /// Whether C(x) + C(y) = C(x + y) for equal seeds, up to rounding.
+    pub linear: bool,
+    /// What its error is in proportion to.
+    pub noise: Noise,
+}
+
+/// What the error of a codec is in proportion to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noise {
+    /// ‖x‖, or the range of x.
+    Relative,
+    /// Nothing: a bound holds whatever x is.
+    Absolute,
+}
+
+/// What a built-in codec does about NaN and infinity. Never does finite garbage come out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NotFinite {
+    /// Encoding fails, and names the element.
+    #[default]
+    Refuse,
+    /// They decode to NaN, or to what they were; so may the numbers that share a scale with them.
+    Propagate,
+    /// NaN counts as 0, infinity as the largest finite number of the codec.
+    Saturate,
+}
+
+/// Why a codec cannot encode or decode.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CodecError {
+    /// An element is NaN or infinite, and the codec refuses such.
+    #[error("element {index} is {value}")]
+    NotFinite {
+        /// Which element of the run.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
+    /// A message is none of this codec.
+    #[error("the message cannot be decoded: {what}")]
+    Damaged {
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl CodecError {
+    /// A message that is none of this codec.
+    pub fn damaged(what: impl Into<String>) -> Self {
+        CodecError::Damaged { what: what.into() }
+    }
+}
