@@ -14,12 +14,43 @@
 //! .await
 //! ```
 
+use hexagram_physical::codec::{Codec, CodecError};
+use hexagram_physical::error::During;
 use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::operation::{Operation, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Label, Land, Source};
-use hexagram_physical::{Buffer, Error, Result};
+use hexagram_physical::{Buffer, Device, Error, Host, Peer, Result};
 use std::ops::Range;
+
+/// Some elements of a buffer.
+#[derive(Clone)]
+pub struct Part<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// Which of its elements.
+    pub range: Range<usize>,
+}
+
+impl<'a> Part<'a> {
+    /// All of a buffer.
+    pub fn whole(buffer: &'a Buffer) -> Self {
+        Part { buffer, range: 0..buffer.len() }
+    }
+
+    /// Some of it.
+    pub fn of(buffer: &'a Buffer, range: Range<usize>) -> Self {
+        Part { buffer, range }
+    }
+
+    fn read(&self) -> Result<ReadView> {
+        self.buffer.read(self.range.clone())
+    }
+
+    fn write(&self) -> Result<WriteView> {
+        self.buffer.write(self.range.clone())
+    }
+}
 
 /// One operation of a communicator.
 pub struct Call<'a> {
@@ -79,6 +110,57 @@ impl<'a> Call<'a> {
         let source = Source::Rank(from);
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
+    }
+
+    /// Writes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] with this rank and the element's index in its buffer, where the codec refuses it; as
+    /// [`Device::encode`](crate::Device::encode).
+    pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
+        let (elements, mut message) = (from.read()?, to.write()?);
+        Host.encode(codec, &elements, &mut message, seed)?.map_err(|refusal| match refusal {
+            CodecError::NotFinite { index, value } => Error::NotFinite {
+                place: self.peer(self.terms.transport.rank()),
+                tensor: None,
+                index: from.range.start + index,
+                value,
+                during: self.during(),
+            },
+            CodecError::Damaged { what } => {
+                Error::usage(format!("{} cannot encode: {what}", codec.name()), "mend the codec")
+            }
+        })
+    }
+
+    /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a message that rank `sender`
+    /// encoded.
+    ///
+    /// # Errors
+    /// [`Error::PeerFailed`] with the sender, if it is no message of the codec; as
+    /// [`Device::decode`](crate::Device::decode).
+    pub fn decode(
+        &self,
+        codec: &dyn Codec,
+        sender: usize,
+        from: Part<'_>,
+        weight: Option<f32>,
+        to: Part<'_>,
+    ) -> Result<()> {
+        let (message, mut elements) = (from.read()?, to.write()?);
+        Host.decode(codec, &message, weight, &mut elements)?.map_err(|refusal| Error::PeerFailed {
+            culprit: self.peer(sender),
+            cause: format!("sent a message that {} cannot decode ({refusal})", codec.name()),
+            during: self.during(),
+        })
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        self.terms.transport.health().peers()[rank].clone()
+    }
+
+    fn during(&self) -> During {
+        During::Operation(self.label.fingerprint, self.label.tag)
     }
 
     /// Has the backend carry out the whole operation, if it offers to: see

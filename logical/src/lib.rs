@@ -20,15 +20,19 @@
 //! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
 //! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have.
 
+pub mod asynchronous;
 mod blocking;
 mod call;
 pub mod centralized;
+pub mod codec;
 mod communicator;
+pub mod decentralized;
+pub mod encoding;
 mod point_to_point;
 pub mod testing;
 
 pub use blocking::Blocking;
-pub use call::Call;
+pub use call::{Call, Part};
 pub use communicator::Communicator;
 /// The layer below, for those who start worlds or write transports.
 pub use hexagram_physical as physical;

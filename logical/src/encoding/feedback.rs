@@ -1,0 +1,41 @@
+//! Feedback: what becomes of the error that a codec makes. The table says which primitive takes which.
+//!
+//! With C the codec, p what a rank wants to say, and c the message:
+//!
+//! | feedback | message | remembered | for |
+//! |---|---|---|---|
+//! | none | c = C(p) | – | unbiased codecs, and those that are fine enough |
+//! | error | c = C(p + e); e ← p + e − c | e, per rank (Seide et al. 2014) | centralized; DeepSqueeze |
+//! | two-level | as error, and once more where chunks are re-encoded | e, and e of the own chunk (Tang et al. 2019) | scatter-gather |
+//! | difference | c = C(p − h); h ← h + c | h, on both sides (DCD, CHOCO, EF21) | centralized and gossip |
+//! | extrapolation | c = C((1 − t/2) pₜ + (t/2) pₜ₊₁) | estimates (ECD, Tang et al. 2018) | gossip |
+
+use std::fmt;
+
+/// What becomes of a codec's error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Feedback {
+    /// It is lost.
+    #[default]
+    None,
+    /// It is added to the next message.
+    Error,
+    /// It is added to the next message, by workers and by the owner of each chunk.
+    TwoLevel,
+    /// Differences from what the receivers have are sent.
+    Difference,
+    /// Extrapolations are sent, and averaged by the receivers.
+    Extrapolation,
+}
+
+impl fmt::Display for Feedback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Feedback::None => "no feedback",
+            Feedback::Error => "error feedback",
+            Feedback::TwoLevel => "two-level feedback",
+            Feedback::Difference => "difference feedback",
+            Feedback::Extrapolation => "extrapolation feedback",
+        })
+    }
+}

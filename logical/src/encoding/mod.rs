@@ -1,0 +1,104 @@
+//! Encodings: a codec, what becomes of its error, and what both remember of one bucket.
+//!
+//! Low-precision primitives take `&mut Encoding`. Make one for every bucket, on every rank, with equal codec, feedback and
+//! seed; keep it from step to step, and save it with a checkpoint: its [`State`] holds everything that an encoding
+//! remembers.
+//!
+//! ```
+//! use hexagram_logical::codec::Half;
+//! use hexagram_logical::encoding::{Encoding, Feedback};
+//! use std::sync::Arc;
+//!
+//! let encoding = Encoding::new(Arc::new(Half::F16)).with_feedback(Feedback::Error).with_seed(7);
+//! assert!(encoding.state().entries().next().is_none(), "nothing is remembered before the first step");
+//! ```
+
+mod feedback;
+mod state;
+
+pub use feedback::Feedback;
+pub use state::State;
+
+use hexagram_physical::codec::Codec;
+use hexagram_physical::fingerprint::CodecDigest;
+use hexagram_physical::{Error, Result};
+use std::sync::Arc;
+
+/// A codec, a feedback and their memory, for one bucket on one rank.
+#[derive(Debug)]
+pub struct Encoding {
+    codec: Arc<dyn Codec>,
+    feedback: Feedback,
+    seed: u64,
+    state: State,
+}
+
+impl Encoding {
+    /// An encoding without feedback, with seed 0.
+    pub fn new(codec: Arc<dyn Codec>) -> Self {
+        Encoding { codec, feedback: Feedback::None, seed: 0, state: State::default() }
+    }
+
+    /// What becomes of the codec's error.
+    #[must_use]
+    pub fn with_feedback(self, feedback: Feedback) -> Self {
+        Encoding { feedback, ..self }
+    }
+
+    /// Where the draws of a stochastic codec come from.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Encoding { seed, ..self }
+    }
+
+    /// The codec.
+    pub fn codec(&self) -> &Arc<dyn Codec> {
+        &self.codec
+    }
+
+    /// What becomes of the codec's error.
+    pub fn feedback(&self) -> Feedback {
+        self.feedback
+    }
+
+    /// What is remembered.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What is remembered, to be restored.
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// What ranks compare: the codec with its parameters, the feedback, and the seed.
+    pub fn digest(&self) -> CodecDigest {
+        CodecDigest::of(&format!("{} with {}, seed {}", self.codec.name(), self.feedback, self.seed))
+    }
+
+    /// A seed for one message: `what` names it within the operation (rank, chunk, segment, …).
+    pub fn draw(&self, what: &[u64]) -> u64 {
+        let all = [self.seed, self.state.operations()];
+        all.iter().chain(what).fold(0, |hash, word| mix(hash ^ word))
+    }
+
+    /// Fails unless `feedback` is among those that an operation knows what to do with.
+    /// # Errors
+    /// [`Error::Usage`] otherwise.
+    pub fn expect_feedback(&self, operation: &str, known: &[Feedback]) -> Result<()> {
+        if known.contains(&self.feedback) {
+            return Ok(());
+        }
+        let what = format!("{operation} knows no {}", self.feedback);
+        let known: Vec<String> = known.iter().map(Feedback::to_string).collect();
+        Err(Error::usage(what, format!("use {}", known.join(", or "))))
+    }
+}
+
+/// SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
