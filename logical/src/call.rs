@@ -14,6 +14,7 @@
 //! .await
 //! ```
 
+use crate::group::Group;
 use hexagram_physical::codec::{Codec, CodecError};
 use hexagram_physical::error::During;
 use hexagram_physical::memory::{ReadView, WriteView};
@@ -55,19 +56,20 @@ impl<'a> Part<'a> {
 /// One operation of a communicator.
 pub struct Call<'a> {
     terms: Terms<'a>,
+    group: &'a Group,
     label: Label,
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(terms: Terms<'a>, label: Label) -> Self {
-        Call { terms, label }
+    pub(crate) fn new(terms: Terms<'a>, group: &'a Group, label: Label) -> Self {
+        Call { terms, group, label }
     }
 
     /// The same operation, for a message whose count is a matter between two ranks only.
     pub fn counting(&self, count: usize) -> Self {
         let mut label = self.label;
         label.fingerprint.count = count as u64;
-        Call { terms: self.terms, label }
+        Call { label, ..*self }
     }
 
     fn at(&self, step: usize) -> Result<Label> {
@@ -87,7 +89,7 @@ impl<'a> Call<'a> {
         buffer: &Buffer,
         elements: Range<usize>,
     ) -> Result<Operation<'a>> {
-        check_rank(to, self.terms.transport.size())?;
+        let to = self.in_world(to)?;
         let (label, view) = (self.at(step)?, buffer.read(elements)?);
         let ticket = self.terms.transport.post_send(to, label, view);
         Ok(Operation::new(self.terms, ticket, Source::Rank(to), label))
@@ -105,9 +107,8 @@ impl<'a> Call<'a> {
         elements: Range<usize>,
         land: Land,
     ) -> Result<Operation<'a>> {
-        check_rank(from, self.terms.transport.size())?;
+        let source = Source::Rank(self.in_world(from)?);
         let (label, view) = (self.at(step)?, buffer.write(elements)?);
-        let source = Source::Rank(from);
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
     }
@@ -121,7 +122,7 @@ impl<'a> Call<'a> {
         let (elements, mut message) = (from.read()?, to.write()?);
         Host.encode(codec, &elements, &mut message, seed)?.map_err(|refusal| match refusal {
             CodecError::NotFinite { index, value } => Error::NotFinite {
-                place: self.peer(self.terms.transport.rank()),
+                place: self.peer(self.group.rank()),
                 tensor: None,
                 index: from.range.start + index,
                 value,
@@ -156,7 +157,12 @@ impl<'a> Call<'a> {
     }
 
     fn peer(&self, rank: usize) -> Peer {
-        self.terms.transport.health().peers()[rank].clone()
+        self.terms.transport.health().peers()[self.group.members()[rank]].clone()
+    }
+
+    fn in_world(&self, rank: usize) -> Result<usize> {
+        self.group.check(rank)?;
+        Ok(self.group.members()[rank])
     }
 
     fn during(&self) -> During {
@@ -174,14 +180,4 @@ impl<'a> Call<'a> {
         let ticket = native.post(self.label, input, output);
         Some(Operation::new(self.terms, ticket, Source::Any, self.label))
     }
-}
-
-pub(crate) fn check_rank(rank: usize, ranks: usize) -> Result<()> {
-    if rank < ranks {
-        return Ok(());
-    }
-    Err(Error::usage(
-        format!("there is no rank {rank} among {ranks} ranks"),
-        "ranks count from 0 to size - 1",
-    ))
 }

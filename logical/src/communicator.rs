@@ -1,7 +1,8 @@
 //! The communicator: one thread's membership in a group of ranks. Every primitive is a method of it.
 
 use crate::blocking::Blocking;
-use crate::call::{Call, check_rank};
+use crate::call::Call;
+use crate::group::{Group, Kind};
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::{Poison, Terms};
 use hexagram_physical::tag::Tag;
@@ -12,10 +13,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Tags of collectives and of messages between two ranks are counted apart: not every rank sees the latter.
-const COLLECTIVES: u32 = 0;
-const MESSAGES: u32 = 1;
 
 /// One thread's membership in a group of ranks. It stays on the thread that opened it.
 ///
@@ -30,11 +27,19 @@ pub struct Communicator {
     sequence: Rc<Cell<u64>>,
 }
 
-/// What all lanes of one communicator have in common.
-struct Shared {
+/// What all groups over one endpoint have in common.
+struct Line {
     world: World,
     endpoint: Rc<dyn Transport>,
     poison: Poison,
+    /// The first number that no group has, as far as this rank knows.
+    free_group: Cell<u32>,
+}
+
+/// What all lanes of one communicator have in common.
+struct Shared {
+    line: Rc<Line>,
+    group: Group,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
     /// Messages to and from each rank so far.
     sent: Vec<Cell<u64>>,
@@ -47,16 +52,31 @@ impl Communicator {
     /// # Errors
     /// As [`World::open`].
     pub fn open(world: &World, channel: u16) -> Result<Self> {
-        let counters = || (0..world.size()).map(|_| Cell::new(0)).collect();
-        let shared = Shared {
-            world: world.clone(),
-            endpoint: world.open(channel)?,
-            poison: Poison::default(),
-            lanes: RefCell::default(),
-            sent: counters(),
-            received: counters(),
-        };
-        Ok(Self::on_lane(&Rc::new(shared), 0))
+        let endpoint = world.open(channel)?;
+        let group = Group::world(endpoint.rank(), endpoint.size());
+        let free_group = Cell::new(1);
+        let line = Line { world: world.clone(), endpoint, poison: Poison::default(), free_group };
+        Ok(Self::over(Rc::new(line), group))
+    }
+
+    fn over(line: Rc<Line>, group: Group) -> Self {
+        let counters = || (0..group.size()).map(|_| Cell::new(0)).collect();
+        let (sent, received) = (counters(), counters());
+        Self::on_lane(&Rc::new(Shared { line, group, lanes: RefCell::default(), sent, received }), 0)
+    }
+
+    /// Another group over the same endpoint.
+    pub(crate) fn with_group(&self, group: Group) -> Self {
+        Self::over(Rc::clone(&self.shared.line), group)
+    }
+
+    pub(crate) fn free_group(&self) -> u32 {
+        self.shared.line.free_group.get()
+    }
+
+    /// Groups up to here exist.
+    pub(crate) fn take_groups(&self, free: u32) {
+        self.shared.line.free_group.set(free);
     }
 
     fn on_lane(shared: &Rc<Shared>, lane: usize) -> Self {
@@ -73,17 +93,26 @@ impl Communicator {
 
     /// This rank in the group.
     pub fn rank(&self) -> usize {
-        self.shared.endpoint.rank()
+        self.shared.group.rank()
     }
 
     /// Number of ranks in the group.
     pub fn size(&self) -> usize {
-        self.shared.endpoint.size()
+        self.shared.group.size()
+    }
+
+    /// The rank in the world of each rank of the group.
+    pub fn world_ranks(&self) -> &[usize] {
+        self.shared.group.members()
+    }
+
+    pub(crate) fn world_rank(&self, rank: usize) -> usize {
+        self.shared.group.members()[rank]
     }
 
     /// The world that the group is of.
     pub fn world(&self) -> &World {
-        &self.shared.world
+        &self.shared.line.world
     }
 
     /// Where this communicator's arithmetic runs.
@@ -94,22 +123,22 @@ impl Communicator {
     /// Sets the longest that nothing of an operation may move before it fails (300 s at first). It holds for all of this
     /// rank's communicators, those of engines included, from their next operation on.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.shared.world.set_deadline(deadline);
+        self.world().set_deadline(deadline);
     }
 
     /// Something that other threads can ring to end this thread's wait.
     pub fn bell(&self) -> Arc<dyn Bell> {
-        self.shared.endpoint.bell()
+        self.endpoint().bell()
     }
 
     /// The endpoint underneath, for those who drive several operations by themselves.
     pub fn endpoint(&self) -> &dyn Transport {
-        &*self.shared.endpoint
+        &*self.shared.line.endpoint
     }
 
     /// Runs a future of this communicator to its end, on this thread.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        drive::block_on(&*self.shared.endpoint, future)
+        drive::block_on(self.endpoint(), future)
     }
 
     /// The same primitives on plain slices, blocking.
@@ -119,7 +148,7 @@ impl Communicator {
 
     /// Gives up: every operation here fails from now on, and the other ranks are told that it was because of `error`.
     pub fn give_up(&self, error: &Error) {
-        self.shared.poison.spread(self.shared.endpoint.health(), error);
+        self.shared.line.poison.spread(self.endpoint().health(), error);
     }
 
     /// Runs the next collective of this lane. For authors of primitives; see [`Call`].
@@ -134,7 +163,7 @@ impl Communicator {
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
-        self.numbered(COLLECTIVES, &self.sequence, fingerprint, body).await
+        self.numbered(Kind::Collective, &self.sequence, fingerprint, body).await
     }
 
     /// Runs the next send to a rank.
@@ -145,7 +174,7 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(to)?;
-        self.numbered(MESSAGES, &self.shared.sent[to], fingerprint, body).await
+        self.numbered(Kind::Message, &self.shared.sent[to], fingerprint, body).await
     }
 
     /// Runs the next receive from a rank.
@@ -156,12 +185,12 @@ impl Communicator {
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
     ) -> Result<()> {
         self.check_rank(from)?;
-        self.numbered(MESSAGES, &self.shared.received[from], fingerprint, body).await
+        self.numbered(Kind::Message, &self.shared.received[from], fingerprint, body).await
     }
 
     async fn numbered(
         &self,
-        kind: u32,
+        kind: Kind,
         counter: &Cell<u64>,
         fingerprint: Fingerprint,
         body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
@@ -171,21 +200,23 @@ impl Communicator {
         body(&call).await.inspect_err(|error| self.give_up(error))
     }
 
-    fn call(&self, kind: u32, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
+    fn call(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
-        let lane = if kind == MESSAGES { 0 } else { self.lane };
-        let label = Label { tag: Tag::new(kind, lane, sequence, 0)?, fingerprint };
-        let Shared { endpoint, poison, world, .. } = &*self.shared;
+        let lane = if kind == Kind::Message { 0 } else { self.lane };
+        let Shared { line, group, .. } = &*self.shared;
+        let Line { world, endpoint, poison, .. } = &**line;
+        let label = Label { tag: Tag::new(group.communicator(kind), lane, sequence, 0)?, fingerprint };
         poison.check(endpoint.health(), &label)?;
-        Ok(Call::new(Terms { transport: &**endpoint, poison, deadline: world.deadline() }, label))
+        let terms = Terms { transport: &**endpoint, poison, deadline: world.deadline() };
+        Ok(Call::new(terms, group, label))
     }
 
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
-        check_rank(rank, self.size())
+        self.shared.group.check(rank)
     }
 
     /// A zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on it need no
-    /// staging copies; an ordinary buffer where the transport has no such memory.
+    /// staging copies; an ordinary buffer where the transport has no such memory, and in a group that was split off.
     ///
     /// All ranks call this in the same order with the same arguments, and pass such a buffer to an operation either all
     /// or none.
@@ -193,7 +224,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not do the same before the deadline.
     pub fn registered(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        self.shared.endpoint.register(dtype, len, self.shared.world.deadline())
+        if !self.shared.group.is_world() {
+            return self.scratch(dtype, len);
+        }
+        self.endpoint().register(dtype, len, self.world().deadline())
     }
 
     /// A buffer for intermediate results.

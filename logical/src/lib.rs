@@ -28,11 +28,13 @@ pub mod codec;
 mod communicator;
 pub mod decentralized;
 pub mod encoding;
+mod group;
 mod point_to_point;
 pub mod testing;
 
 pub use blocking::Blocking;
 pub use call::{Call, Part};
+pub use centralized::Hierarchy;
 pub use communicator::Communicator;
 /// The layer below, for those who start worlds or write transports.
 pub use hexagram_physical as physical;

@@ -1,6 +1,6 @@
 //! One way to test a primitive or an algorithm on several ranks: [`spawn`].
 
-use crate::{Communicator, Result, TransportKind};
+use crate::{Communicator, Result, TransportKind, World};
 use hexagram_physical::testing;
 pub use hexagram_physical::testing::cases;
 
@@ -17,6 +17,23 @@ pub fn spawn<R: Send>(
     ranks: usize,
     body: impl Fn(Communicator) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    let rank = |world: crate::World| body(Communicator::open(&world, 0)?);
-    testing::spawn(transport, ranks, rank).into_iter().collect()
+    testing::spawn(transport, ranks, on_channel(&body)).into_iter().collect()
+}
+
+/// Like [`spawn`] with the mixed transport, rank r pretending to run on host `hosts[r]`.
+///
+/// # Errors
+/// As [`spawn`].
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_hosts<R: Send>(
+    hosts: &[usize],
+    body: impl Fn(Communicator) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    testing::spawn_hosts(hosts, on_channel(&body)).into_iter().collect()
+}
+
+fn on_channel<R>(body: &impl Fn(Communicator) -> Result<R>) -> impl Fn(World) -> Result<R> {
+    move |world| body(Communicator::open(&world, 0)?)
 }

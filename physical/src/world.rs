@@ -127,6 +127,8 @@ pub struct World(Arc<Inner>);
 struct Inner {
     rank: usize,
     local: (usize, usize),
+    /// By rank.
+    hosts: Vec<usize>,
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
     open: Mutex<Vec<u16>>,
@@ -228,6 +230,7 @@ impl World {
         let (roster, seats) = arrival.meet(card, limit)?;
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.as_str().into(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
+        let hosts = numbered(roster.cards.iter().map(|card| card.machine.as_str()));
         let health = Arc::new(Health::watching(rank, peers, options.vigilance));
         let control = Control::start(rank, seats, &health)?;
         let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
@@ -239,7 +242,7 @@ impl World {
             Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
         };
         let local = (placement.local_rank, placement.local_size);
-        Ok(Self::assemble(rank, local, options.transport, fabric, Some(control)))
+        Ok(Self::assemble(rank, local, hosts, options.transport, fabric, Some(control)))
     }
 
     /// The worlds of `size` ranks that will be threads of this process, by rank.
@@ -252,7 +255,7 @@ impl World {
             return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));
         }
         let world = |(rank, fabric): (usize, Arc<ThreadFabric>)| {
-            Self::assemble(rank, (rank, size), TransportKind::Thread, fabric, None)
+            Self::assemble(rank, (rank, size), vec![0; size], TransportKind::Thread, fabric, None)
         };
         Ok(ThreadFabric::all(size).into_iter().enumerate().map(world).collect())
     }
@@ -260,6 +263,7 @@ impl World {
     fn assemble(
         rank: usize,
         local: (usize, usize),
+        hosts: Vec<usize>,
         transport: TransportKind,
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,
@@ -268,6 +272,7 @@ impl World {
         World(Arc::new(Inner {
             rank,
             local,
+            hosts,
             transport,
             fabric,
             open: Mutex::default(),
@@ -295,6 +300,12 @@ impl World {
     /// Number of ranks on this host, as the launcher said.
     pub fn local_size(&self) -> usize {
         self.0.local.1
+    }
+
+    /// The hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
+    /// they may share memory, as [`JoinOptions::host`] says; whatever a launcher says does not count.
+    pub fn hosts(&self) -> &[usize] {
+        &self.0.hosts
     }
 
     /// How bytes travel.
@@ -356,6 +367,19 @@ impl World {
         let channel = u16::try_from(next).ok();
         channel.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))
     }
+}
+
+/// Numbers names in the order of their first appearance.
+fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<usize> {
+    let mut known = Vec::new();
+    names
+        .map(|name| {
+            known.iter().position(|other| *other == name).unwrap_or_else(|| {
+                known.push(name);
+                known.len() - 1
+            })
+        })
+        .collect()
 }
 
 /// The first half of a meeting: enough to know this rank's interface.

@@ -3,7 +3,7 @@
 use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
 use super::share::check_op;
-use crate::{Buffer, Communicator, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
 
@@ -39,20 +39,30 @@ impl Communicator {
             if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);
             }
-            self.before_reduce(op, buffer, 0..buffer.len())?;
-            let complete = |range| self.after_reduce(op, buffer, range);
-            if self.size() == 1 {
-                return complete(0..buffer.len());
-            }
-            match Size::of(buffer.len() * buffer.dtype().size(), self.size()) {
-                Size::Small => {
-                    self.exchange(call, buffer, op).await?;
-                    complete(0..buffer.len())
-                }
-                Size::Middle => HalvingDoubling::of(self).all_reduce(call, buffer, op, complete).await,
-                Size::Large => Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await,
-            }
+            self.reduce_everywhere(call, buffer, op).await
         })
         .await
+    }
+
+    /// Its messages, within an operation.
+    pub(super) async fn reduce_everywhere(
+        &self,
+        call: &Call<'_>,
+        buffer: &Buffer,
+        op: ReduceOp,
+    ) -> Result<()> {
+        self.before_reduce(op, buffer, 0..buffer.len())?;
+        let complete = |range| self.after_reduce(op, buffer, range);
+        if self.size() == 1 {
+            return complete(0..buffer.len());
+        }
+        match Size::of(buffer.len() * buffer.dtype().size(), self.size()) {
+            Size::Small => {
+                self.exchange(call, buffer, op).await?;
+                complete(0..buffer.len())
+            }
+            Size::Middle => HalvingDoubling::of(self).all_reduce(call, buffer, op, complete).await,
+            Size::Large => Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await,
+        }
     }
 }

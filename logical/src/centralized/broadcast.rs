@@ -28,7 +28,8 @@ impl Communicator {
         .await
     }
 
-    async fn spread(&self, call: &Call<'_>, buffer: &Buffer, root: usize) -> Result<()> {
+    /// Its messages, within an operation.
+    pub(super) async fn spread(&self, call: &Call<'_>, buffer: &Buffer, root: usize) -> Result<()> {
         let size = self.size();
         let place = (self.rank() + size - root) % size;
         let at = |place: usize| (place + root) % size;

@@ -11,10 +11,12 @@ mod broadcast;
 mod exchange;
 mod gather;
 mod halving_doubling;
+mod hierarchy;
 mod reduce;
 mod reduce_scatter;
 mod ring;
 mod scatter;
 mod share;
 
+pub use hierarchy::Hierarchy;
 pub(crate) use share::{free_to_read, free_to_write};

@@ -26,7 +26,14 @@ impl Communicator {
         self.operate(fingerprint, async |call| self.climb(call, buffer, op, root).await).await
     }
 
-    async fn climb(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp, root: usize) -> Result<()> {
+    /// Its messages, within an operation.
+    pub(super) async fn climb(
+        &self,
+        call: &Call<'_>,
+        buffer: &Buffer,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<()> {
         let (size, len) = (self.size(), buffer.len());
         let place = (self.rank() + size - root) % size;
         let rounds = size.next_power_of_two().ilog2() as usize;

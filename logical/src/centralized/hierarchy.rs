@@ -1,0 +1,278 @@
+//! Hierarchical collectives: first within each host, then among one leader of each host, then within the hosts again. For
+//! clusters whose hosts are joined by something slower than their memory.
+//!
+//! Hosts and leaders are found from the group's own members: ranks of one host are those that may share memory
+//! ([`World::hosts`](crate::World::hosts)), and the lowest of them leads. Hosts may have different numbers of ranks: sums
+//! are divided once, by the number of all ranks, so that means are exact.
+//!
+//! Below, `m` is the number of hosts, `k` that of ranks on a host, `S` the size of the buffer. What matters is the last
+//! column: bytes that a host sends to others, whatever k is.
+//!
+//! | primitive | how | a host sends to others |
+//! |---|---|---|
+//! | all-reduce | reduce, all-reduce of leaders, broadcast | 2(m−1)/m · S |
+//! | reduce | reduce, reduce of leaders, to the root | S, but the root's |
+//! | broadcast | broadcast on the root's host, of leaders, on the other hosts | ≤ ⌈log₂ m⌉ · S |
+//! | all-gather | gather, broadcast of every leader's blocks, broadcast | ≤ ⌈log₂ m⌉ · S |
+//! | reduce-scatter | reduce, all-reduce of leaders, scatter | 2(m−1)/m · S |
+//!
+//! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
+
+use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
+use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+/// A group, and its groups of each host and of leaders. See [`Communicator::hierarchy`].
+pub struct Hierarchy {
+    all: Communicator,
+    host: Communicator,
+    /// On leaders only.
+    leaders: Option<Communicator>,
+    /// By host in the order of leaders, its ranks in the whole group, lowest first.
+    hosts: Vec<Vec<usize>>,
+    /// This rank's place among the hosts.
+    mine: usize,
+}
+
+/// The leader, in its host's group.
+const LEADER: usize = 0;
+
+impl Communicator {
+    /// The hierarchy of hosts in this group. All ranks of the group call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub async fn hierarchy(&self) -> Result<Hierarchy> {
+        let hosts_of_world = self.world().hosts();
+        let mut seen: Vec<usize> = Vec::new();
+        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        for (rank, world_rank) in self.world_ranks().iter().enumerate() {
+            let host = hosts_of_world[*world_rank];
+            if let Some(at) = seen.iter().position(|other| *other == host) {
+                hosts[at].push(rank);
+            } else {
+                seen.push(host);
+                hosts.push(vec![rank]);
+            }
+        }
+        let mine = hosts.iter().position(|ranks| ranks.contains(&self.rank())).unwrap_or_default();
+        let host = self.split(Some(mine as u32), 0).await?;
+        let leads = hosts[mine].first() == Some(&self.rank());
+        let leaders = self.split(leads.then_some(0), 0).await?;
+        // Every rank has a host.
+        let host = host.unwrap_or_else(|| self.clone());
+        Ok(Hierarchy { all: self.clone(), host, leaders, hosts, mine })
+    }
+}
+
+impl Hierarchy {
+    /// The ranks of this host.
+    pub fn host(&self) -> &Communicator {
+        &self.host
+    }
+
+    /// One rank of each host, on these ranks.
+    pub fn leaders(&self) -> Option<&Communicator> {
+        self.leaders.as_ref()
+    }
+
+    /// By host, its ranks in the whole group.
+    pub fn hosts(&self) -> &[Vec<usize>] {
+        &self.hosts
+    }
+
+    /// The host of a rank, and the rank's place on it.
+    fn place(&self, rank: usize) -> (usize, usize) {
+        let found = self
+            .hosts
+            .iter()
+            .enumerate()
+            .find_map(|(host, ranks)| Some((host, ranks.iter().position(|other| *other == rank)?)));
+        found.unwrap_or_default()
+    }
+
+    /// `buffer ← op over ranks of buffer`, on every rank. Bytes sent: S by every rank but leaders; by a leader, besides what
+    /// the table above says, at most ⌈log₂ k⌉ · S. Memory: none.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub async fn all_reduce(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<()> {
+        check_op(op, buffer.dtype())?;
+        free_to_write(buffer)?;
+        let fingerprint = Fingerprint {
+            reduce: Some(op),
+            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
+        };
+        self.reduce_to_leaders(fingerprint, buffer, op).await?;
+        if let Some(leaders) = &self.leaders {
+            let all_reduce =
+                async |call: &Call<'_>| leaders.reduce_everywhere(call, buffer, summing(op)).await;
+            leaders.operate(fingerprint, all_reduce).await?;
+            self.all.after_reduce(op, buffer, 0..buffer.len())?;
+        }
+        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+    }
+
+    /// `buffer of rank root ← op over ranks of buffer`; the others' buffers are not changed. Bytes sent: S by every rank
+    /// but the root. Memory: S on leaders.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce`].
+    pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
+        self.all.check_rank(root)?;
+        check_op(op, buffer.dtype())?;
+        free_to_write(buffer)?;
+        let whole = || 0..buffer.len();
+        let fingerprint = Fingerprint {
+            reduce: Some(op),
+            root: Some(root as u32),
+            ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
+        };
+        let (root_host, root_place) = self.place(root);
+        let sum = self.all.scratch(buffer.dtype(), buffer.len())?;
+        self.all.copy(buffer, whole(), &sum, whole())?;
+        self.reduce_to_leaders(fingerprint, &sum, op).await?;
+        if let Some(leaders) = &self.leaders {
+            let climb = async |call: &Call<'_>| leaders.climb(call, &sum, summing(op), root_host).await;
+            leaders.operate(fingerprint, climb).await?;
+        }
+        if self.mine != root_host {
+            return Ok(());
+        }
+        if self.leaders.is_some() {
+            self.all.after_reduce(op, &sum, whole())?;
+        }
+        let hand_over = async |call: &Call<'_>| match (self.host.rank(), root_place) {
+            (LEADER, LEADER) => self.all.copy(&sum, whole(), buffer, whole()),
+            (LEADER, place) => call.send(place, 0, &sum, whole())?.await.map(drop),
+            (place, root) if place == root => {
+                call.recv(LEADER, 0, buffer, whole(), Land::Copy)?.await.map(drop)
+            }
+            _ => Ok(()),
+        };
+        self.host.operate(fingerprint, hand_over).await
+    }
+
+    /// `buffer ← buffer of rank root`, on every rank. Memory: none.
+    ///
+    /// # Errors
+    /// As [`Communicator::broadcast`].
+    pub async fn broadcast(&self, buffer: &mut Buffer, root: usize) -> Result<()> {
+        self.all.check_rank(root)?;
+        free_to_write(buffer)?;
+        let fingerprint = Fingerprint {
+            root: Some(root as u32),
+            ..Fingerprint::new(OperationKind::Broadcast, buffer.dtype(), buffer.len())
+        };
+        let (root_host, root_place) = self.place(root);
+        let within = async |place| {
+            self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, place).await).await
+        };
+        if self.mine == root_host {
+            within(root_place).await?;
+        }
+        if let Some(leaders) = &self.leaders {
+            leaders.operate(fingerprint, async |call| leaders.spread(call, buffer, root_host).await).await?;
+        }
+        if self.mine != root_host {
+            within(LEADER).await?;
+        }
+        Ok(())
+    }
+
+    /// Block r of `all` ← `mine` of rank r, on every rank. Memory: the blocks of the largest host, on leaders.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`].
+    pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
+        check_blocks(mine, all, self.all.size())?;
+        free_to_read(mine)?;
+        free_to_write(all)?;
+        let len = mine.len();
+        let fingerprint = Fingerprint::new(OperationKind::AllGather, mine.dtype(), len);
+        self.all.copy(mine, 0..len, all, block(len, self.all.rank()))?;
+        let gather = async |call: &Call<'_>| self.gather_blocks(call, all, len).await;
+        self.host.operate(fingerprint, gather).await?;
+        if let Some(leaders) = &self.leaders {
+            for (host, ranks) in self.hosts.iter().enumerate() {
+                let blocks = self.all.scratch(all.dtype(), ranks.len() * len)?;
+                let place = |at: usize| (block(len, ranks[at]), block(len, at));
+                for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
+                    self.all.copy(all, theirs, &blocks, packed)?;
+                }
+                leaders.operate(fingerprint, async |call| leaders.spread(call, &blocks, host).await).await?;
+                for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host != self.mine) {
+                    self.all.copy(&blocks, packed, all, theirs)?;
+                }
+            }
+        }
+        self.host.operate(fingerprint, async |call| self.host.spread(call, all, LEADER).await).await
+    }
+
+    /// `mine ← op over ranks of block r of all`, on rank r; `all` is not changed. Memory: the size of `all`.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce_scatter`].
+    pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
+        check_blocks(mine, all, self.all.size())?;
+        check_op(op, all.dtype())?;
+        free_to_read(all)?;
+        free_to_write(mine)?;
+        let fingerprint = Fingerprint {
+            reduce: Some(op),
+            ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
+        };
+        let sum = self.all.scratch(all.dtype(), all.len())?;
+        self.all.copy(all, 0..all.len(), &sum, 0..all.len())?;
+        self.reduce_to_leaders(fingerprint, &sum, op).await?;
+        if let Some(leaders) = &self.leaders {
+            let all_reduce = async |call: &Call<'_>| leaders.reduce_everywhere(call, &sum, summing(op)).await;
+            leaders.operate(fingerprint, all_reduce).await?;
+            self.all.after_reduce(op, &sum, 0..sum.len())?;
+        }
+        let scatter = async |call: &Call<'_>| self.scatter_blocks(call, &sum, mine).await;
+        self.host.operate(fingerprint, scatter).await
+    }
+
+    /// On every leader, `sum ← op over ranks of its host of sum`; a mean remains to be completed.
+    async fn reduce_to_leaders(&self, fingerprint: Fingerprint, sum: &Buffer, op: ReduceOp) -> Result<()> {
+        self.all.before_reduce(op, sum, 0..sum.len())?;
+        let climb = async |call: &Call<'_>| self.host.climb(call, sum, summing(op), LEADER).await;
+        self.host.operate(fingerprint, climb).await
+    }
+
+    /// The blocks of a host's ranks to their places on its leader.
+    async fn gather_blocks(&self, call: &Call<'_>, all: &Buffer, len: usize) -> Result<()> {
+        if self.leaders.is_none() {
+            return call.send(LEADER, 0, all, block(len, self.all.rank()))?.await.map(drop);
+        }
+        let others = self.hosts[self.mine].iter().enumerate().skip(1);
+        let receives: Result<Vec<_>> =
+            others.map(|(place, rank)| call.recv(place, 0, all, block(len, *rank), Land::Copy)).collect();
+        for receive in receives? {
+            receive.await?;
+        }
+        Ok(())
+    }
+
+    /// Each rank's block of `sum` from its host's leader.
+    async fn scatter_blocks(&self, call: &Call<'_>, sum: &Buffer, mine: &Buffer) -> Result<()> {
+        let len = mine.len();
+        if self.leaders.is_none() {
+            return call.recv(LEADER, 0, mine, 0..len, Land::Copy)?.await.map(drop);
+        }
+        self.all.copy(sum, block(len, self.all.rank()), mine, 0..len)?;
+        let others = self.hosts[self.mine].iter().enumerate().skip(1);
+        let sends: Result<Vec<_>> =
+            others.map(|(place, rank)| call.send(place, 0, sum, block(len, *rank))).collect();
+        for send in sends? {
+            send.await?;
+        }
+        Ok(())
+    }
+}
+
+/// What is done before a mean is divided.
+fn summing(op: ReduceOp) -> ReduceOp {
+    if op == ReduceOp::Mean { ReduceOp::Sum } else { op }
+}

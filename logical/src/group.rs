@@ -1,0 +1,143 @@
+//! Groups: some ranks of the world, numbered anew, with messages of their own. Open this to see what a split agrees on.
+
+use crate::{Buffer, Communicator, DType, Error, Result};
+
+/// Tags of collectives and of messages between two ranks are counted apart: not every rank sees the latter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Collective = 0,
+    Message = 1,
+}
+
+/// Which ranks of the endpoint a communicator is of.
+pub(crate) struct Group {
+    /// Unique among the groups that any two of its members are both in; 0 is the world.
+    number: u32,
+    rank: usize,
+    /// By rank in the group, the rank in the world.
+    members: Vec<usize>,
+}
+
+impl Group {
+    pub(crate) fn world(rank: usize, size: usize) -> Self {
+        Group { number: 0, rank, members: (0..size).collect() }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+
+    pub(crate) fn is_world(&self) -> bool {
+        self.number == 0
+    }
+
+    /// What tags name the communicator by.
+    pub(crate) fn communicator(&self, kind: Kind) -> u32 {
+        2 * self.number + kind as u32
+    }
+
+    /// Fails unless there is such a rank.
+    pub(crate) fn check(&self, rank: usize) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        Err(Error::usage(
+            format!("there is no rank {rank} among {} ranks", self.size()),
+            "ranks count from 0 to size - 1",
+        ))
+    }
+}
+
+/// What one rank brings to a split, as three numbers.
+struct Wish {
+    color: Option<u32>,
+    key: i64,
+    /// The first number that none of its groups has.
+    free: u32,
+}
+
+impl Wish {
+    const NUMBERS: usize = 3;
+
+    fn to_numbers(&self) -> [i64; Self::NUMBERS] {
+        [self.color.map_or(-1, i64::from), self.key, i64::from(self.free)]
+    }
+
+    fn from_numbers(numbers: &[i64]) -> Self {
+        let color = u32::try_from(numbers[0]).ok();
+        Wish { color, key: numbers[1], free: u32::try_from(numbers[2]).unwrap_or(u32::MAX) }
+    }
+}
+
+impl Communicator {
+    /// Splits the group by `color`: every rank gets the group of those that passed the same, numbered in the order of
+    /// `key`, and of rank here where keys are equal. A rank without color is in none.
+    ///
+    /// Operations of the new groups are independent of each other and of this one, and run over the same links. All of
+    /// them share one fate: a failure in one ends all.
+    ///
+    /// All ranks of this group call it. One all-gather of 24 bytes a rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³¹ groups.
+    pub async fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        let mine = Wish { color, key, free: self.free_group() };
+        let mine = Buffer::from_slice(&mine.to_numbers())?;
+        let mut all = Buffer::zeroed(DType::I64, self.size() * Wish::NUMBERS)?;
+        self.all_gather(&mine, &mut all).await?;
+        let wishes: Vec<Wish> =
+            all.host::<i64>()?.chunks_exact(Wish::NUMBERS).map(Wish::from_numbers).collect();
+        let mut colors: Vec<u32> = wishes.iter().filter_map(|wish| wish.color).collect();
+        colors.sort_unstable();
+        colors.dedup();
+        let first = wishes.iter().map(|wish| wish.free).max().unwrap_or(u32::MAX);
+        let free = first.checked_add(colors.len() as u32).filter(|free| *free <= u32::MAX / 2);
+        self.take_groups(free.ok_or_else(|| Error::usage("there are too many groups", "split less often"))?);
+        let Some(color) = color else { return Ok(None) };
+        let mut ranks: Vec<usize> =
+            (0..self.size()).filter(|rank| wishes[*rank].color == Some(color)).collect();
+        ranks.sort_by_key(|rank| wishes[*rank].key);
+        let rank = ranks.iter().position(|rank| *rank == self.rank());
+        let index = colors.binary_search(&color);
+        let (Some(rank), Ok(index)) = (rank, index) else { return Ok(None) };
+        let members = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
+        Ok(Some(self.with_group(Group { number: first + index as u32, rank, members })))
+    }
+
+    /// The group of some ranks of this one, in the order given; `None` on the others. All ranks of this group call it
+    /// with the same list.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others' lists
+    /// are different; as [`Communicator::split`].
+    pub async fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>> {
+        for (at, rank) in ranks.iter().enumerate() {
+            self.check_rank(*rank)?;
+            if ranks[..at].contains(rank) {
+                return Err(Error::usage(format!("rank {rank} is named twice"), "name each rank once"));
+            }
+        }
+        let place = ranks.iter().position(|rank| *rank == self.rank());
+        let group = self.split(place.map(|_| 0), place.unwrap_or(0) as i64).await?;
+        let wanted = || ranks.iter().map(|rank| self.world_rank(*rank));
+        match &group {
+            Some(group) if !wanted().eq(group.world_ranks().iter().copied()) => {
+                let error = Error::usage(
+                    format!("this rank asks for the group {ranks:?}, others for another"),
+                    "pass the same list on all ranks",
+                );
+                self.give_up(&error);
+                Err(error)
+            }
+            _ => Ok(group),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Groups and hierarchies: who is in which, that their operations do not disturb each other, and that hierarchical results
+//! are the flat ones whatever the numbers of ranks on the hosts.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_logical::testing::{cases, spawn, spawn_hosts};
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
+use std::sync::Barrier;
+
+const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
+
+fn matrix(test: impl Fn(Communicator) -> Result<()> + Sync) {
+    for (transport, ranks) in cases(&RANKS) {
+        spawn(transport, ranks, &test).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}
+
+fn sum(comm: &Communicator, value: f32) -> Result<f32> {
+    let mut buffer = [value];
+    comm.blocking().all_reduce(&mut buffer, ReduceOp::Sum)?;
+    Ok(buffer[0])
+}
+
+#[test]
+fn ranks_of_one_color_are_a_group_in_the_order_of_their_keys() {
+    matrix(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let group = comm.block_on(comm.split(Some((rank % 2) as u32), -(rank as i64)))?.unwrap();
+        let mut members: Vec<usize> = (0..size).filter(|other| other % 2 == rank % 2).collect();
+        assert_eq!(sum(&group, rank as f32)?, members.iter().sum::<usize>() as f32);
+        members.reverse();
+        assert_eq!(group.world_ranks(), members);
+        assert_eq!(group.world_ranks()[group.rank()], rank);
+        Ok(())
+    });
+}
+
+#[test]
+fn groups_of_groups_do_not_disturb_each_other() {
+    matrix(|comm| {
+        let rank = comm.rank();
+        let half = comm.block_on(comm.split(Some((rank / 2) as u32), 0))?.unwrap();
+        let alone = half.block_on(half.split(Some(half.rank() as u32), 0))?.unwrap();
+        // Another way of dividing the world, made after groups of which some ranks have seen more than others.
+        let odd = comm.block_on(comm.split((rank % 2 == 1).then_some(7), 0))?;
+        assert_eq!(odd.is_some(), rank % 2 == 1);
+        for round in 0..3 {
+            let value = (rank * 10 + round) as f32;
+            assert_eq!(sum(&alone, value)?, value);
+            let of = |ranks: &[usize]| ranks.iter().map(|rank| (rank * 10 + round) as f32).sum::<f32>();
+            assert_eq!(sum(&half, value)?, of(half.world_ranks()));
+            if let Some(odd) = &odd {
+                assert_eq!(sum(odd, value)?, of(odd.world_ranks()));
+            }
+            assert_eq!(sum(&comm, value)?, of(comm.world_ranks()));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_subgroup_speaks_in_its_own_numbers() {
+    for (transport, ranks) in cases(&[3, 4, 8]) {
+        spawn(transport, ranks, |comm| {
+            let Some(group) = comm.block_on(comm.subgroup(&[2, 0]))? else {
+                assert!(![0, 2].contains(&comm.rank()));
+                return Ok(());
+            };
+            let mut buffer = Buffer::from_slice(&[comm.rank() as i64])?;
+            group.block_on(group.broadcast(&mut buffer, 0))?;
+            assert_eq!(*buffer.host::<i64>()?, [2]);
+            let mut message = Buffer::from_slice(&[comm.rank() as i64])?;
+            if group.rank() == 0 {
+                group.block_on(group.send(&message, 1))?;
+            } else {
+                group.block_on(group.recv(&mut message, 0))?;
+            }
+            assert_eq!(*message.host::<i64>()?, [2]);
+            let registered = group.registered(DType::F32, 3)?;
+            assert_eq!(*registered.host::<f32>()?, [0.0; 3]);
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}
+
+#[test]
+fn a_subgroup_of_what_does_not_exist_is_refused() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        for wrong in [&[0, 2][..], &[1, 1]] {
+            let error = comm.block_on(comm.subgroup(wrong)).map(drop).unwrap_err();
+            assert!(matches!(error, Error::Usage { .. }), "{error}");
+        }
+        assert_eq!(sum(&comm, 1.0)?, 2.0, "nothing was sent");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn different_lists_are_noticed() {
+    let opened = Barrier::new(3);
+    let outcomes = spawn(TransportKind::Shm, 3, |comm| {
+        opened.wait();
+        let list: &[usize] = if comm.rank() == 0 { &[0, 1, 2] } else { &[0, 1] };
+        Ok(comm.block_on(comm.subgroup(list)).map(drop))
+    });
+    // The others may hear of it before they are done.
+    let outcomes = outcomes.unwrap();
+    assert!(matches!(&outcomes[0], Err(Error::Usage { .. })), "{outcomes:?}");
+}
+
+#[test]
+fn a_failure_in_a_group_ends_the_world() {
+    let opened = Barrier::new(4);
+    spawn(TransportKind::Tcp, 4, |comm| {
+        let group = comm.block_on(comm.split(Some((comm.rank() / 2) as u32), 0))?.unwrap();
+        opened.wait();
+        // The ranks of the second group disagree; those of the first go on until they hear of it.
+        let mut buffer = vec![0.0f32; 1 + usize::from(comm.rank() == 3)];
+        let outcome = group.blocking().all_reduce(&mut buffer, ReduceOp::Sum);
+        let afterwards = sum(&comm, 1.0);
+        opened.wait();
+        match (comm.rank(), outcome, afterwards) {
+            (0 | 1, Ok(()) | Err(Error::PeerFailed { .. }), Err(_)) | (2 | 3, Err(_), Err(_)) => Ok(()),
+            other => panic!("{other:?}"),
+        }
+    })
+    .unwrap();
+}
+
+/// Ranks on hosts: one each, all on one, unequal, and not in order.
+const LAYOUTS: [&[usize]; 6] =
+    [&[0], &[0, 0, 0], &[0, 1, 2], &[0, 0, 0, 1], &[0, 1, 0, 2, 1, 0], &[0, 0, 1, 1]];
+
+fn values(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| ((rank * 7 + at * 3) % 11) as f32).collect()
+}
+
+fn filled(rank: usize, len: usize) -> Buffer {
+    Buffer::from_slice(&values(rank, len)).unwrap()
+}
+
+/// The flat primitive on small whole numbers is exact, and so must the hierarchical one be.
+#[test]
+fn hierarchical_results_are_the_flat_ones() {
+    for hosts in LAYOUTS {
+        spawn_hosts(hosts, |comm| {
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            for len in [0, 1, 5, 1000, 70_000] {
+                for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max] {
+                    let (mut flat, mut steep) = (filled(comm.rank(), len), filled(comm.rank(), len));
+                    comm.block_on(comm.all_reduce(&mut flat, op))?;
+                    comm.block_on(hierarchy.all_reduce(&mut steep, op))?;
+                    assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "{op} of {len}");
+                }
+                for root in 0..comm.size() {
+                    let mut buffer = filled(comm.rank(), len);
+                    comm.block_on(hierarchy.broadcast(&mut buffer, root))?;
+                    assert_eq!(*buffer.host::<f32>()?, values(root, len));
+                    let (mut flat, mut steep) = (filled(comm.rank(), len), filled(comm.rank(), len));
+                    comm.block_on(comm.reduce(&mut flat, ReduceOp::Mean, root))?;
+                    comm.block_on(hierarchy.reduce(&mut steep, ReduceOp::Mean, root))?;
+                    assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "root {root}, {len}");
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
+    }
+}
+
+#[test]
+fn hierarchical_blocks_are_the_flat_ones() {
+    for hosts in LAYOUTS {
+        spawn_hosts(hosts, |comm| {
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            for len in [0, 1, 5, 1000] {
+                let mine = filled(comm.rank(), len);
+                let all = || Buffer::zeroed(DType::F32, len * comm.size());
+                let (mut flat, mut steep) = (all()?, all()?);
+                comm.block_on(comm.all_gather(&mine, &mut flat))?;
+                comm.block_on(hierarchy.all_gather(&mine, &mut steep))?;
+                assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "all-gather of {len}");
+                let blocks = filled(comm.rank(), len * comm.size());
+                let (mut flat, mut steep) = (mine, Buffer::zeroed(DType::F32, len)?);
+                comm.block_on(comm.reduce_scatter(&blocks, &mut flat, ReduceOp::Mean))?;
+                comm.block_on(hierarchy.reduce_scatter(&blocks, &mut steep, ReduceOp::Mean))?;
+                assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "reduce-scatter of {len}");
+                assert_eq!(*blocks.host::<f32>()?, values(comm.rank(), len * comm.size()));
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
+    }
+}
+
+#[test]
+fn hosts_and_leaders_are_those_of_the_group() {
+    let hosts = [0, 1, 0, 2, 1, 0];
+    spawn_hosts(&hosts, |comm| {
+        assert_eq!(comm.world().hosts(), hosts);
+        // Without rank 0, whose host is then led by rank 2 of the world.
+        let group = comm.block_on(comm.subgroup(&[1, 2, 3, 4, 5]))?;
+        let Some(group) = group else { return Ok(()) };
+        let hierarchy = group.block_on(group.hierarchy())?;
+        assert_eq!(hierarchy.hosts(), [vec![0, 3], vec![1, 4], vec![2]]);
+        let leads = [1, 2, 3].contains(&comm.rank());
+        assert_eq!(hierarchy.leaders().is_some(), leads);
+        let on_host = (1..6).filter(|other| hosts[*other] == hosts[comm.rank()]).count();
+        assert_eq!(hierarchy.host().size(), on_host);
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// What crosses between hosts, by the table: 2(m−1)/m · S from each leader, and nothing from others.
+#[test]
+fn only_leaders_speak_to_other_hosts() {
+    const LEN: usize = 300_000;
+    let hosts = [0, 0, 0, 1];
+    let sent = spawn_hosts(&hosts, |comm| {
+        let hierarchy = comm.block_on(comm.hierarchy())?;
+        let over_tcp = || comm.world().traffic().bytes_sent_by(TransportKind::Tcp);
+        comm.block_on(comm.barrier())?;
+        let before = over_tcp();
+        let mut buffer = filled(comm.rank(), LEN);
+        comm.block_on(hierarchy.all_reduce(&mut buffer, ReduceOp::Sum))?;
+        Ok(over_tcp() - before)
+    })
+    .unwrap();
+    let payload = (4 * LEN) as u64;
+    for (rank, sent) in sent.into_iter().enumerate() {
+        let want = if rank == 0 || rank == 3 { payload..payload + payload / 100 } else { 0..1 };
+        assert!(want.contains(&sent), "rank {rank} sent {sent} bytes");
+    }
+}
