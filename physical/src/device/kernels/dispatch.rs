@@ -1,0 +1,115 @@
+//! Compiles kernels for every instruction set, and picks one as the program runs. Open this to add an instruction set.
+//!
+//! AVX2 and AVX-512 are chosen at run time; everything else, NEON among it, is what the compiler makes of the portable
+//! form for the target that it builds for.
+
+use std::sync::LazyLock;
+
+/// An instruction set: what kernels do differently on each. Everything else is left to the compiler.
+///
+/// A value is the proof that the machine has the instructions, so that methods are safe to call.
+pub(super) trait Set: Copy {}
+
+/// What the target has anyway.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+/// AVX2, and what came with it.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// AVX-512, as of Skylake's servers.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx512(());
+
+impl Set for Portable {}
+#[cfg(target_arch = "x86_64")]
+impl Set for Avx2 {}
+#[cfg(target_arch = "x86_64")]
+impl Set for Avx512 {}
+
+/// The instruction set that kernels run with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Level {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Level {
+    /// The best of this machine.
+    pub(super) fn current() -> Level {
+        #[cfg(test)]
+        if let Some(level) = forced::LEVEL.get() {
+            return level;
+        }
+        static BEST: LazyLock<Level> = LazyLock::new(|| Level::all().swap_remove(0));
+        *BEST
+    }
+
+    /// All of this machine, the best first.
+    fn all() -> Vec<Level> {
+        let mut all = vec![Level::Portable(Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::is_x86_feature_detected as has;
+            if has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt") {
+                all.insert(0, Level::Avx2(Avx2(())));
+                if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                    all.insert(0, Level::Avx512(Avx512(())));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// `dispatched!(pub fn name(x: &[f32]) -> f32 = kernel);` makes `name` the best form of
+/// `#[inline(always)] fn kernel<S: Set>(set: S, x: &[f32]) -> f32` for the machine at hand.
+macro_rules! dispatched {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? = $kernel:path) => {
+        $(#[$meta])*
+        $vis fn $name($($arg: $type),*) $(-> $out)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt")]
+            fn avx2(set: $crate::device::kernels::dispatch::Avx2, $($arg: $type),*) $(-> $out)? {
+                $kernel(set, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512(set: $crate::device::kernels::dispatch::Avx512, $($arg: $type),*) $(-> $out)? {
+                $kernel(set, $($arg),*)
+            }
+            match $crate::device::kernels::dispatch::Level::current() {
+                $crate::device::kernels::dispatch::Level::Portable(set) => $kernel(set, $($arg),*),
+                // SAFETY: the set's value exists only where the machine has its instructions.
+                #[cfg(target_arch = "x86_64")]
+                $crate::device::kernels::dispatch::Level::Avx2(set) => unsafe { avx2(set, $($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::device::kernels::dispatch::Level::Avx512(set) => unsafe { avx512(set, $($arg),*) },
+            }
+        }
+    };
+}
+
+/// Runs `check` once with every instruction set of this machine.
+#[cfg(test)]
+pub(super) fn each_set(mut check: impl FnMut(&str)) {
+    for level in Level::all() {
+        forced::LEVEL.set(Some(level));
+        check(&format!("{level:?}"));
+    }
+    forced::LEVEL.set(None);
+}
+
+#[cfg(test)]
+mod forced {
+    std::thread_local! {
+        pub(super) static LEVEL: std::cell::Cell<Option<super::Level>> = const { std::cell::Cell::new(None) };
+    }
+}
