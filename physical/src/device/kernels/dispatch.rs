@@ -3,32 +3,25 @@
 //! AVX2 and AVX-512 are chosen at run time; everything else, NEON among it, is what the compiler makes of the portable
 //! form for the target that it builds for.
 
+use super::LANES;
+use super::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx2, Avx512};
 use std::sync::LazyLock;
 
 /// An instruction set: what kernels do differently on each. Everything else is left to the compiler.
 ///
 /// A value is the proof that the machine has the instructions, so that methods are safe to call.
-pub(super) trait Set: Copy {}
+pub(super) trait Set: Copy {
+    /// f16 of each, to the nearest, ties to even; NaNs stay NaN, with the upper bits of their payload.
+    fn f16_of(self, x: [f32; LANES]) -> [u16; LANES];
 
-/// What the target has anyway.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Portable;
+    /// Each f16 as f32.
+    fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
 
-/// AVX2, and what came with it.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Avx2(());
-
-/// AVX-512, as of Skylake's servers.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Avx512(());
-
-impl Set for Portable {}
-#[cfg(target_arch = "x86_64")]
-impl Set for Avx2 {}
-#[cfg(target_arch = "x86_64")]
-impl Set for Avx512 {}
+    /// Bit i is set if xᵢ < 0.
+    fn negative(self, x: [f32; LANES]) -> u16;
+}
 
 /// The instruction set that kernels run with.
 #[derive(Debug, Clone, Copy)]
@@ -56,13 +49,8 @@ impl Level {
         let mut all = vec![Level::Portable(Portable)];
         #[cfg(target_arch = "x86_64")]
         {
-            use std::is_x86_feature_detected as has;
-            if has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt") {
-                all.insert(0, Level::Avx2(Avx2(())));
-                if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                    all.insert(0, Level::Avx512(Avx512(())));
-                }
-            }
+            all.splice(0..0, Avx2::detect().map(Level::Avx2));
+            all.splice(0..0, Avx512::detect().map(Level::Avx512));
         }
         all
     }
@@ -76,12 +64,12 @@ macro_rules! dispatched {
         $vis fn $name($($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt")]
-            fn avx2(set: $crate::device::kernels::dispatch::Avx2, $($arg: $type),*) $(-> $out)? {
+            fn avx2(set: $crate::device::kernels::x86::Avx2, $($arg: $type),*) $(-> $out)? {
                 $kernel(set, $($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,bmi1,bmi2,f16c,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512(set: $crate::device::kernels::dispatch::Avx512, $($arg: $type),*) $(-> $out)? {
+            fn avx512(set: $crate::device::kernels::x86::Avx512, $($arg: $type),*) $(-> $out)? {
                 $kernel(set, $($arg),*)
             }
             match $crate::device::kernels::dispatch::Level::current() {

@@ -13,10 +13,19 @@
 #[macro_use]
 mod dispatch;
 mod accumulate;
+mod half;
+mod min_max;
+mod portable;
+mod sign;
 #[cfg(test)]
 mod testing;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use accumulate::{add, add_scaled};
+pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
+pub use sign::{add_signs, pack_signs, unpack_signs};
 
 use dispatch::Set;
 

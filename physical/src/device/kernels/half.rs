@@ -1,0 +1,218 @@
+//! 16-bit floats, little endian, at any alignment.
+
+use super::{LANES, Set};
+use std::array::from_fn;
+
+dispatched!(
+    /// Rounds each to f16, to the nearest, ties to even; whether all results are finite. `to` has 2 bytes for each.
+    pub fn f32_to_f16(from: &[f32], to: &mut [u8]) -> bool = narrow::<F16, _>
+);
+
+dispatched!(
+    /// Rounds each to bf16, to the nearest, ties to even; whether all results are finite. `to` has 2 bytes for each.
+    pub fn f32_to_bf16(from: &[f32], to: &mut [u8]) -> bool = narrow::<BF16, _>
+);
+
+dispatched!(
+    /// `to ← from`, whose f16 take 2 bytes each.
+    pub fn f16_to_f32(from: &[u8], to: &mut [f32]) = widen::<F16, _>
+);
+
+dispatched!(
+    /// `to ← from`, whose bf16 take 2 bytes each.
+    pub fn bf16_to_f32(from: &[u8], to: &mut [f32]) = widen::<BF16, _>
+);
+
+dispatched!(
+    /// `to ← to + weight × from`, whose f16 take 2 bytes each.
+    pub fn add_f16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide::<F16, _>
+);
+
+dispatched!(
+    /// `to ← to + weight × from`, whose bf16 take 2 bytes each.
+    pub fn add_bf16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide::<BF16, _>
+);
+
+/// A 16-bit float.
+trait Format {
+    /// The bits of infinity, from which on nothing is finite.
+    const INFINITY: u16;
+
+    fn narrow<S: Set>(set: S, x: [f32; LANES]) -> [u16; LANES];
+
+    fn widen<S: Set>(set: S, x: [u16; LANES]) -> [f32; LANES];
+}
+
+struct F16;
+
+impl Format for F16 {
+    const INFINITY: u16 = 0x7c00;
+
+    #[inline(always)]
+    fn narrow<S: Set>(set: S, x: [f32; LANES]) -> [u16; LANES] {
+        set.f16_of(x)
+    }
+
+    #[inline(always)]
+    fn widen<S: Set>(set: S, x: [u16; LANES]) -> [f32; LANES] {
+        set.f32_of(x)
+    }
+}
+
+struct BF16;
+
+impl Format for BF16 {
+    const INFINITY: u16 = 0x7f80;
+
+    #[inline(always)]
+    fn narrow<S: Set>(_: S, x: [f32; LANES]) -> [u16; LANES] {
+        from_fn(|lane| {
+            let bits = x[lane].to_bits();
+            // Half of the last place that is kept is added, but for a tie that would round to odd.
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+            (if x[lane].is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
+        })
+    }
+
+    #[inline(always)]
+    fn widen<S: Set>(_: S, x: [u16; LANES]) -> [f32; LANES] {
+        x.map(|x| f32::from_bits(u32::from(x) << 16))
+    }
+}
+
+#[inline(always)]
+fn narrow<F: Format, S: Set>(set: S, from: &[f32], to: &mut [u8]) -> bool {
+    let mut largest = [0u16; LANES];
+    let mut step = |x: &[f32; LANES], to: &mut [[u8; 2]; LANES]| {
+        let narrow = F::narrow(set, *x);
+        *to = narrow.map(u16::to_le_bytes);
+        largest = from_fn(|lane| largest[lane].max(narrow[lane] & 0x7fff));
+    };
+    let (from, from_rest) = from.as_chunks::<LANES>();
+    let (to, to_rest) = to.as_chunks_mut::<2>().0.as_chunks_mut::<LANES>();
+    from.iter().zip(to).for_each(|(x, to)| step(x, to));
+    let (mut x, mut last) = ([0.0; LANES], [[0; 2]; LANES]);
+    x[..from_rest.len()].copy_from_slice(from_rest);
+    step(&x, &mut last);
+    to_rest.copy_from_slice(&last[..to_rest.len()]);
+    largest.iter().all(|size| *size < F::INFINITY)
+}
+
+#[inline(always)]
+fn widen<F: Format, S: Set>(set: S, from: &[u8], to: &mut [f32]) {
+    each::<F, S>(set, from, to, |x, to| *to = *x);
+}
+
+#[inline(always)]
+fn add_wide<F: Format, S: Set>(set: S, from: &[u8], weight: f32, to: &mut [f32]) {
+    each::<F, S>(set, from, to, |x, to| *to = from_fn(|lane| to[lane] + weight * x[lane]));
+}
+
+#[inline(always)]
+fn each<F: Format, S: Set>(
+    set: S,
+    from: &[u8],
+    to: &mut [f32],
+    combine: impl Fn(&[f32; LANES], &mut [f32; LANES]),
+) {
+    let (from, from_rest) = from.as_chunks::<2>().0.as_chunks::<LANES>();
+    let (to, to_rest) = to.as_chunks_mut::<LANES>();
+    let wide = |x: &[[u8; 2]; LANES]| F::widen(set, x.map(u16::from_le_bytes));
+    from.iter().zip(to).for_each(|(x, to)| combine(&wide(x), to));
+    let (mut x, mut last) = ([[0; 2]; LANES], [0.0; LANES]);
+    x[..from_rest.len()].copy_from_slice(from_rest);
+    last[..to_rest.len()].copy_from_slice(to_rest);
+    combine(&wide(&x), &mut last);
+    to_rest.copy_from_slice(&last[..to_rest.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dispatch::each_set;
+    use super::super::testing::{bits, finite, numbers};
+    use super::*;
+    use ::half::{bf16, f16};
+
+    type Narrow = fn(&[f32], &mut [u8]) -> bool;
+    type Widen = fn(&[u8], &mut [f32]);
+    type Add = fn(&[u8], f32, &mut [f32]);
+    /// A format's kernels, and the same of the half crate, element by element.
+    type Kernels = (Narrow, Widen, Add, fn(f32) -> u16, fn(u16) -> f32);
+
+    const KERNELS: [Kernels; 2] = [
+        (f32_to_f16, f16_to_f32, add_f16, |x| f16::from_f32(x).to_bits(), |x| f16::from_bits(x).to_f32()),
+        (
+            f32_to_bf16,
+            bf16_to_f32,
+            add_bf16,
+            |x| bf16::from_f32(x).to_bits(),
+            |x| bf16::from_bits(x).to_f32(),
+        ),
+    ];
+
+    fn codes(bytes: &[u8]) -> Vec<u16> {
+        bytes.as_chunks().0.iter().map(|code| u16::from_le_bytes(*code)).collect()
+    }
+
+    #[test]
+    fn every_length_agrees_with_a_loop() {
+        for (narrow, widen, add, narrow_one, widen_one) in KERNELS {
+            each_set(|set| {
+                for len in 0..300 {
+                    let x = numbers(len, 3);
+                    let mut message = vec![0; 2 * len + 1];
+                    narrow(&x, &mut message[1..]);
+                    let want: Vec<u16> = x.iter().map(|x| narrow_one(*x)).collect();
+                    assert_eq!(codes(&message[1..]), want, "{set}, length {len}");
+
+                    let mut wide = vec![0.0; len];
+                    widen(&message[1..], &mut wide);
+                    let exact: Vec<f32> = want.iter().map(|code| widen_one(*code)).collect();
+                    assert_eq!(bits(&wide), bits(&exact), "{set}, length {len}");
+
+                    let mut sum = numbers(len, 4);
+                    let want: Vec<f32> = sum.iter().zip(&exact).map(|(to, x)| to + 0.3 * x).collect();
+                    add(&message[1..], 0.3, &mut sum);
+                    assert_eq!(bits(&sum), bits(&want), "{set}, length {len}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn every_code_and_its_neighbours_round_alike() {
+        for (narrow, widen, _, narrow_one, widen_one) in KERNELS {
+            each_set(|set| {
+                let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+                let mut wide = vec![0.0; 1 << 16];
+                widen(&all, &mut wide);
+                let want: Vec<f32> = (0..=u16::MAX).map(widen_one).collect();
+                assert!(bits(&wide) == bits(&want), "{set}");
+                // Ties lie in the middle between codes; these are all of them, and what is beside them.
+                for offset in [0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                    let x: Vec<f32> = wide.iter().map(|x| f32::from_bits(x.to_bits() ^ offset)).collect();
+                    let mut message = vec![0; 2 << 16];
+                    narrow(&x, &mut message);
+                    let want: Vec<u16> = x.iter().map(|x| narrow_one(*x)).collect();
+                    assert!(codes(&message) == want, "{set}, offset {offset:x}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_noticed_anywhere() {
+        each_set(|set| {
+            for (narrow, overflows) in [(f32_to_f16 as Narrow, 65520.0), (f32_to_bf16, f32::MAX)] {
+                for at in 0..70 {
+                    let mut x: Vec<f32> = finite(70, 5).iter().map(|x| x % 60000.0).collect();
+                    assert!(narrow(&x, &mut [0; 140]), "{set}");
+                    for bad in [f32::NAN, f32::INFINITY, -f32::INFINITY, overflows, -overflows] {
+                        x[at] = bad;
+                        assert!(!narrow(&x, &mut [0; 140]), "{set}, {bad} at {at}");
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,56 @@
+//! What kernels do on every target: bit tricks on f32 that any vector unit can do.
+
+use super::LANES;
+use super::dispatch::Set;
+use std::array::from_fn;
+
+/// What the target has anyway.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+impl Set for Portable {
+    #[inline(always)]
+    fn f16_of(self, x: [f32; LANES]) -> [u16; LANES] {
+        from_fn(|lane| f16_of(x[lane]))
+    }
+
+    #[inline(always)]
+    fn f32_of(self, x: [u16; LANES]) -> [f32; LANES] {
+        from_fn(|lane| f32_of(x[lane]))
+    }
+
+    #[inline(always)]
+    fn negative(self, x: [f32; LANES]) -> u16 {
+        (0..LANES).fold(0, |bits, lane| bits | u16::from(x[lane] < 0.0) << lane)
+    }
+}
+
+const F16_INFINITY: u32 = 0x7c00;
+const F32_INFINITY: u32 = 0x7f80_0000;
+
+/// How many more the exponent's bias of f32 is than that of f16, in place.
+const REBIAS: u32 = (127 - 15) << 23;
+
+#[inline(always)]
+fn f16_of(x: f32) -> u16 {
+    let sign = x.to_bits() >> 16 & 0x8000;
+    let size = x.to_bits() & !(1 << 31);
+    // Half of an f16's last place is added, but for a tie that would round to odd.
+    let normal = (size.wrapping_sub(REBIAS).wrapping_add(0xfff + (size >> 13 & 1)) >> 13).min(F16_INFINITY);
+    // Beside ½ the last place is 2⁻²⁴, as that of a denormal f16, and the addition rounds.
+    let denormal = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let nan = F16_INFINITY | 0x200 | (size >> 13 & 0x3ff);
+    let code = if size < (127 - 14) << 23 { denormal } else { normal };
+    (sign | if size > F32_INFINITY { nan } else { code }) as u16
+}
+
+#[inline(always)]
+fn f32_of(x: u16) -> f32 {
+    let sign = u32::from(x & 0x8000) << 16;
+    let size = u32::from(x & 0x7fff);
+    // A denormal f32 that is scaled by 2¹¹² becomes the normal one that the denormal f16 is.
+    let finite = (f32::from_bits(size << 13) * f32::from_bits(REBIAS + (127 << 23))).to_bits();
+    let quiet = u32::from(size > F16_INFINITY) << 22;
+    let special = F32_INFINITY | size << 13 | quiet;
+    f32::from_bits(sign | if size >= F16_INFINITY { special } else { finite })
+}

@@ -1,0 +1,85 @@
+//! What kernels do with AVX2 and AVX-512, where the compiler would not think of it.
+
+use super::LANES;
+use super::dispatch::Set;
+use std::arch::x86_64::*;
+use std::is_x86_feature_detected as has;
+use std::mem::transmute;
+
+/// AVX2, and what came with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// AVX-512, as of Skylake's servers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx512(());
+
+impl Avx2 {
+    /// The proof that this machine has it.
+    pub(super) fn detect() -> Option<Self> {
+        let all = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt");
+        all.then_some(Avx2(()))
+    }
+}
+
+impl Avx512 {
+    /// The proof that this machine has it.
+    pub(super) fn detect() -> Option<Self> {
+        let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+        Avx2::detect().filter(|_| all).map(|_| Avx512(()))
+    }
+}
+
+impl Set for Avx2 {
+    #[inline(always)]
+    fn f16_of(self, x: [f32; LANES]) -> [u16; LANES] {
+        // SAFETY: the machine has F16C and AVX; arrays and registers are plain bytes of equal sizes.
+        unsafe {
+            let [low, high]: [__m256; 2] = transmute(x);
+            transmute([low, high].map(|x| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)))
+        }
+    }
+
+    #[inline(always)]
+    fn f32_of(self, x: [u16; LANES]) -> [f32; LANES] {
+        // SAFETY: as above.
+        unsafe {
+            let [low, high]: [__m128i; 2] = transmute(x);
+            transmute([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+        }
+    }
+
+    #[inline(always)]
+    fn negative(self, x: [f32; LANES]) -> u16 {
+        // SAFETY: the machine has AVX; arrays and registers are plain bytes of equal sizes.
+        unsafe {
+            let [low, high]: [__m256; 2] = transmute(x);
+            let zero = _mm256_setzero_ps();
+            let low = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(low, zero));
+            let high = _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(high, zero));
+            (low | high << 8) as u16
+        }
+    }
+}
+
+impl Set for Avx512 {
+    #[inline(always)]
+    fn f16_of(self, x: [f32; LANES]) -> [u16; LANES] {
+        // SAFETY: the machine has AVX-512F; arrays and registers are plain bytes of equal sizes.
+        unsafe {
+            transmute(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(transmute::<[f32; LANES], __m512>(x)))
+        }
+    }
+
+    #[inline(always)]
+    fn f32_of(self, x: [u16; LANES]) -> [f32; LANES] {
+        // SAFETY: as above.
+        unsafe { transmute(_mm512_cvtph_ps(transmute::<[u16; LANES], __m256i>(x))) }
+    }
+
+    #[inline(always)]
+    fn negative(self, x: [f32; LANES]) -> u16 {
+        // SAFETY: as above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(transmute::<[f32; LANES], __m512>(x), _mm512_setzero_ps()) }
+    }
+}
