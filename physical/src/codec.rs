@@ -117,10 +117,20 @@ pub enum NotFinite {
     Saturate,
 }
 
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotFinite::Refuse => "refuse",
+            NotFinite::Propagate => "propagate",
+            NotFinite::Saturate => "saturate",
+        })
+    }
+}
+
 /// Why a codec cannot encode or decode.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CodecError {
-    /// An element is NaN or infinite, and the codec refuses such.
+    /// An element is NaN or infinite, or would be in the message, and the codec refuses such.
     #[error("element {index} is {value}")]
     NotFinite {
         /// Which element of the run.

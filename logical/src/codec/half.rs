@@ -1,56 +1,112 @@
-//! Sixteen-bit floats: every element rounded to f16 or bf16, to the nearest, ties to even.
+//! Sixteen-bit floats: every number rounded to f16 or bf16, to the nearest, ties to even.
 //!
-//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes.
+//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. What the format rounds to infinity counts as infinite: in f16
+//! that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
 
-use super::{Codec, CodecError, Noise, Properties};
+use super::blocks::expect_len;
+use super::not_finite::{PIECE, refuse, saturated_pieces};
+use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use ::half::{bf16, f16};
+use hexagram_physical::device::kernels;
 
 /// Sixteen-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Half {
-    /// 5 bits of exponent, 10 of fraction: up to 65 504.
+pub struct Half {
+    format: Format,
+    not_finite: NotFinite,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
     F16,
-    /// 8 bits of exponent, as f32, 7 of fraction.
     BF16,
+}
+
+impl Half {
+    /// 5 bits of exponent, 10 of fraction: up to 65504, with at most 2⁻¹¹ of error from 2⁻¹⁴ on.
+    pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
+
+    /// 8 bits of exponent, as f32, 7 of fraction: at most 2⁻⁸ of error, but for denormal numbers.
+    pub const BF16: Half = Half { format: Format::BF16, not_finite: NotFinite::Refuse };
+
+    /// What is done about NaN, and about what is infinite in this format.
+    #[must_use]
+    pub const fn with_not_finite(self, not_finite: NotFinite) -> Self {
+        Half { not_finite, ..self }
+    }
+
+    /// Rounds `from`; whether all of it is finite in this format.
+    fn narrow(self, from: &[f32], to: &mut [u8]) -> bool {
+        match self.format {
+            Format::F16 => kernels::f32_to_f16(from, to),
+            Format::BF16 => kernels::f32_to_bf16(from, to),
+        }
+    }
+
+    fn fits(self, x: f32) -> bool {
+        match self.format {
+            Format::F16 => f16::from_f32(x).is_finite(),
+            Format::BF16 => bf16::from_f32(x).is_finite(),
+        }
+    }
+
+    fn largest(self) -> f32 {
+        match self.format {
+            Format::F16 => f16::MAX.to_f32(),
+            Format::BF16 => bf16::MAX.to_f32(),
+        }
+    }
 }
 
 impl Codec for Half {
     fn name(&self) -> String {
-        match self {
-            Half::F16 => "f16".to_owned(),
-            Half::BF16 => "bf16".to_owned(),
+        match self.format {
+            Format::F16 => format!("f16({})", self.not_finite),
+            Format::BF16 => format!("bf16({})", self.not_finite),
         }
     }
 
+    /// f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for denormal numbers.
     fn properties(&self) -> Properties {
-        Properties { unbiased: false, contraction: None, linear: true, noise: Noise::Relative }
+        let contraction = match self.format {
+            Format::F16 => None,
+            Format::BF16 => Some(1.0 - f64::powi(2.0, -16)),
+        };
+        Properties { unbiased: false, contraction, linear: true, noise: Noise::Relative }
     }
 
     fn encoded_len(&self, len: usize) -> usize {
-        2 * len
+        len.saturating_mul(2)
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        for (x, code) in from.iter().zip(to.chunks_exact_mut(2)) {
-            code.copy_from_slice(&match self {
-                Half::F16 => f16::from_f32(*x).to_le_bytes(),
-                Half::BF16 => bf16::from_f32(*x).to_le_bytes(),
-            });
+        let to = &mut to[..2 * from.len()];
+        for (x, codes) in from.chunks(PIECE).zip(to.chunks_mut(2 * PIECE)) {
+            match (self.narrow(x, codes), self.not_finite) {
+                (true, _) | (false, NotFinite::Propagate) => {}
+                (false, NotFinite::Refuse) => return Err(refuse(from, |x| self.fits(x))),
+                (false, NotFinite::Saturate) => saturated_pieces(x, self.largest(), |at, x| {
+                    self.narrow(x, &mut codes[2 * at..]);
+                }),
+            }
         }
-        Ok(2 * from.len())
+        Ok(to.len())
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        if from.len() != 2 * to.len() {
-            return Err(CodecError::damaged(format!("{} bytes for {} elements", from.len(), to.len())));
+        expect_len(from, self.encoded_len(to.len()), to)?;
+        match self.format {
+            Format::F16 => kernels::add_f16(from, weight, to),
+            Format::BF16 => kernels::add_bf16(from, weight, to),
         }
-        for (x, code) in to.iter_mut().zip(from.chunks_exact(2)) {
-            let code = [code[0], code[1]];
-            *x += weight
-                * match self {
-                    Half::F16 => f16::from_le_bytes(code).to_f32(),
-                    Half::BF16 => bf16::from_le_bytes(code).to_f32(),
-                };
+        Ok(())
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        expect_len(from, self.encoded_len(to.len()), to)?;
+        match self.format {
+            Format::F16 => kernels::f16_to_f32(from, to),
+            Format::BF16 => kernels::bf16_to_f32(from, to),
         }
         Ok(())
     }

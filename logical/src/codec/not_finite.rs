@@ -1,0 +1,30 @@
+//! What is done about NaN and infinity, once a kernel has said that there are some: none of this is in a fast path.
+
+use super::CodecError;
+
+/// Numbers that are looked at together: they and their codes stay in the first-level cache.
+pub(super) const PIECE: usize = 2048;
+
+/// The error that names the first number that does not fit.
+pub(super) fn refuse(run: &[f32], fits: impl Fn(f32) -> bool) -> CodecError {
+    let mut numbered = run.iter().copied().enumerate();
+    match numbered.find(|(_, x)| !fits(*x)) {
+        Some((index, value)) => CodecError::NotFinite { index, value },
+        None => CodecError::NotFinite { index: run.len(), value: f32::NAN },
+    }
+}
+
+/// 0 for NaN, and what exceeds ±`largest` cut to that.
+pub(super) fn saturated(x: f32, largest: f32) -> f32 {
+    if x.is_nan() { 0.0 } else { x.clamp(-largest, largest) }
+}
+
+/// The run, piece by piece, with all numbers [`saturated`]; and where each piece begins.
+pub(super) fn saturated_pieces(run: &[f32], largest: f32, mut each: impl FnMut(usize, &[f32])) {
+    let mut clean = [0.0; PIECE];
+    for (number, piece) in run.chunks(PIECE).enumerate() {
+        let clean = &mut clean[..piece.len()];
+        clean.iter_mut().zip(piece).for_each(|(clean, x)| *clean = saturated(*x, largest));
+        each(number * PIECE, clean);
+    }
+}

@@ -1,0 +1,104 @@
+//! One bit for each number, its sign, and one scale for a block: the mean of the absolute values.
+//!
+//! `x̂ = (‖x‖₁ / B) sign(x)`, with `sign(±0) = +1` (scaled sign; Karimireddy et al. 2019)
+//!
+//! `block = ‖x‖₁ / B: f32, sign₁ … sign_B: 1 bit each, 1 if negative, the lowest of a byte first`, little endian and filled up
+//! to a whole byte; `message = block₁ … block_b`: ⌈B/8⌉ + 4 bytes for each block, 1/31.5 of f32 for blocks of 2048.
+//!
+//! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst (one
+//! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
+
+use super::blocks::Blocks;
+use super::not_finite::{PIECE, refuse, saturated};
+use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use hexagram_physical::device::kernels;
+
+/// One bit for each number, its sign, and the mean absolute value of its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sign {
+    blocks: Blocks,
+    not_finite: NotFinite,
+}
+
+impl Default for Sign {
+    /// In blocks of 2048.
+    fn default() -> Self {
+        Self::in_blocks(PIECE)
+    }
+}
+
+impl Sign {
+    /// One scale for every `size` numbers, 1 at least.
+    pub fn in_blocks(size: usize) -> Self {
+        Sign { blocks: Blocks { size: Some(size.max(1)), header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
+    }
+
+    /// One scale for all numbers of a run.
+    pub fn whole() -> Self {
+        Sign { blocks: Blocks { size: None, header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
+    }
+
+    /// What is done about NaN and infinity. Where they propagate, all numbers of their block become NaN or infinite.
+    #[must_use]
+    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
+        Sign { not_finite, ..self }
+    }
+
+    /// ‖x‖₁, when a sum in f32 has overflowed or is not finite: of what the policy makes of x, or `None` to refuse it.
+    fn careful_norm(&self, x: &[f32]) -> Option<f64> {
+        let norm = |of: fn(f32) -> f32| x.iter().map(|x| f64::from(of(*x).abs())).sum::<f64>();
+        match self.not_finite {
+            NotFinite::Refuse => Some(norm(|x| x)).filter(|norm| norm.is_finite()),
+            NotFinite::Propagate => Some(norm(|x| x)),
+            NotFinite::Saturate => Some(norm(|x| saturated(x, f32::MAX))),
+        }
+    }
+}
+
+impl Codec for Sign {
+    fn name(&self) -> String {
+        format!("sign({}, {})", self.blocks, self.not_finite)
+    }
+
+    fn properties(&self) -> Properties {
+        let contraction = self.blocks.size.map(|size| 1.0 / size as f64);
+        Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        self.blocks.encoded_len(len)
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        for (x, header, signs) in self.blocks.encode(from, to) {
+            let pieces = x.chunks(PIECE).zip(signs.chunks_mut(PIECE / 8));
+            let mut norm: f64 = pieces.map(|(x, signs)| kernels::pack_signs(x, signs)).sum();
+            if !norm.is_finite() {
+                norm = self.careful_norm(x).ok_or_else(|| refuse(from, f32::is_finite))?;
+            }
+            let scale = (norm / x.len() as f64) as f32;
+            // The bits of a NaN depend on the machine.
+            let scale = if scale.is_nan() { f32::NAN } else { scale };
+            header.copy_from_slice(&scale.to_le_bytes());
+        }
+        Ok(self.encoded_len(from.len()))
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        for (header, signs, x) in self.blocks.decode(from, to)? {
+            kernels::add_signs(signs, weight * read(header), x);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        for (header, signs, x) in self.blocks.decode(from, to)? {
+            kernels::unpack_signs(signs, read(header), x);
+        }
+        Ok(())
+    }
+}
+
+fn read(header: &[u8]) -> f32 {
+    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
+}
