@@ -6,6 +6,7 @@
 
 pub mod kernels;
 mod reduce;
+mod weighted;
 
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
@@ -46,6 +47,13 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`Error::Usage`] if sizes or types differ, and for integers.
     fn add_scaled(&self, weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()>;
+
+    /// `to ← Σ weight × term`, in the order of `terms`; a term that is `None` is `to` as it was. Computed in f64 for f64
+    /// and f32, in f32 for 16-bit floats, and rounded once.
+    ///
+    /// # Errors
+    /// As [`Device::add_scaled`].
+    fn weighted_sum(&self, terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()>;
 
     /// The message for `from`, written to the beginning of `to`: its size in bytes. See [`Codec::encode`].
     ///
@@ -108,11 +116,16 @@ impl Device for Host {
 
     fn add_scaled(&self, weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
         alike(from, to)?;
-        let dtype = to.dtype();
-        if !dtype.is_float() {
-            return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));
-        }
-        reduce::add_scaled(dtype, weight, from.bytes(), to.bytes_mut());
+        weightable(to.dtype())?;
+        reduce::add_scaled(to.dtype(), weight, from.bytes(), to.bytes_mut());
+        Ok(())
+    }
+
+    fn weighted_sum(&self, terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()> {
+        terms.iter().filter_map(|(_, term)| *term).try_for_each(|term| alike(term, to))?;
+        weightable(to.dtype())?;
+        let terms: Vec<_> = terms.iter().map(|(weight, term)| (*weight, term.map(ReadView::bytes))).collect();
+        weighted::sum(to.dtype(), &terms, to.bytes_mut());
         Ok(())
     }
 
@@ -147,6 +160,13 @@ impl Device for Host {
             None => codec.decode(from.bytes(), to),
         })
     }
+}
+
+fn weightable(dtype: DType) -> Result<()> {
+    if dtype.is_float() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"))
 }
 
 fn encodable(dtype: DType) -> Result<()> {

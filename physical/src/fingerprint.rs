@@ -68,7 +68,8 @@ pub struct Fingerprint {
     pub dtype: DType,
     /// Reduction, for the operations that reduce.
     pub reduce: Option<ReduceOp>,
-    /// Rank in the communicator that everything comes from or goes to, for the operations that have one.
+    /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip, the
+    /// digest of its graph.
     pub root: Option<u32>,
     /// Whether it works on registered memory: then all ranks must.
     pub registered: bool,
@@ -146,7 +147,10 @@ impl fmt::Display for Fingerprint {
             write!(f, ", {op}")?;
         }
         if let Some(root) = self.root {
-            write!(f, ", root {root}")?;
+            match self.operation {
+                OperationKind::Gossip => write!(f, ", graph #{root:08x}")?,
+                _ => write!(f, ", root {root}")?,
+            }
         }
         if self.registered {
             f.write_str(", registered")?;
@@ -212,5 +216,8 @@ mod tests {
             ..Fingerprint::new(OperationKind::AllReduce, DType::F32, 12)
         };
         assert_eq!(fingerprint.to_string(), "all_reduce(12 × f32, mean)");
+        let gossip = Fingerprint::new(OperationKind::Gossip, DType::F32, 12);
+        let gossip = Fingerprint { root: Some(0xbee), ..gossip };
+        assert_eq!(gossip.to_string(), "gossip(12 × f32, graph #00000bee)");
     }
 }

@@ -1,0 +1,139 @@
+//! Host kernel for weighted sums of several runs: each element is computed in wider floats, and rounded once. Neighbour
+//! averaging lives on it.
+//!
+//! Runs go through blocks that stay in the first-level cache, so that however many terms there are, every run is read once
+//! and the result is written once.
+
+use crate::dtype::DType;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use std::ops::{Add, Mul, Range};
+
+/// Elements at a time: two blocks of f64 and some of the terms' stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// `to ← Σ weight × term`, in order, where no term is `to` as it was. All hold equally many elements, at their alignment.
+pub(super) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
+    match dtype {
+        DType::F64 => typed(terms, to, <[f64]>::copy_from_slice, <[f64]>::copy_from_slice),
+        DType::F32 => typed(terms, to, each(f64::from), each(|wide: f64| wide as f32)),
+        DType::F16 => typed(terms, to, widen::<f16>, narrow::<f16>),
+        DType::BF16 => typed(terms, to, widen::<bf16>, narrow::<bf16>),
+        DType::U8 | DType::I32 | DType::I64 => {}
+    }
+}
+
+/// What sums are computed in.
+trait Wide: bytemuck::Pod + Add<Output = Self> + Mul<Output = Self> {
+    fn of(weight: f64) -> Self;
+}
+
+impl Wide for f64 {
+    fn of(weight: f64) -> Self {
+        weight
+    }
+}
+
+impl Wide for f32 {
+    fn of(weight: f64) -> Self {
+        weight as f32
+    }
+}
+
+fn typed<T: bytemuck::Pod, W: Wide>(
+    terms: &[(f64, Option<&[u8]>)],
+    to: &mut [u8],
+    widen: impl Fn(&mut [W], &[T]),
+    narrow: impl Fn(&mut [T], &[W]),
+) {
+    let to: &mut [T] = bytemuck::cast_slice_mut(to);
+    let terms: Vec<(W, Option<&[T]>)> =
+        terms.iter().map(|(weight, term)| (W::of(*weight), term.map(bytemuck::cast_slice))).collect();
+    let (mut sum, mut term) = ([W::zeroed(); BLOCK], [W::zeroed(); BLOCK]);
+    for block in blocks(to.len()) {
+        let (sum, term) = (&mut sum[..block.len()], &mut term[..block.len()]);
+        sum.fill(W::zeroed());
+        for (place, (weight, from)) in terms.iter().enumerate() {
+            widen(term, from.map_or(&to[block.clone()], |from| &from[block.clone()]));
+            let weighted = sum.iter_mut().zip(&*term);
+            // The first is not added to zero, which would lose the sign of another.
+            match place {
+                0 => weighted.for_each(|(sum, x)| *sum = *weight * *x),
+                _ => weighted.for_each(|(sum, x)| *sum = *sum + *weight * *x),
+            }
+        }
+        narrow(&mut to[block], sum);
+    }
+}
+
+fn blocks(len: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(BLOCK).map(move |start| start..len.min(start + BLOCK))
+}
+
+fn each<A: Copy, B>(convert: impl Fn(A) -> B) -> impl Fn(&mut [B], &[A]) {
+    move |to, from| to.iter_mut().zip(from).for_each(|(to, from)| *to = convert(*from))
+}
+
+fn widen<H>(to: &mut [f32], from: &[H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    from.convert_to_f32_slice(to);
+}
+
+fn narrow<H>(to: &mut [H], from: &[f32])
+where
+    [H]: HalfFloatSliceExt,
+{
+    to.convert_from_f32_slice(from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summed<T: bytemuck::Pod>(dtype: DType, terms: &[(f64, Option<&[T]>)], to: &[T]) -> Vec<T> {
+        let mut out = to.to_vec();
+        let terms: Vec<_> =
+            terms.iter().map(|(weight, term)| (*weight, term.map(bytemuck::cast_slice))).collect();
+        sum(dtype, &terms, bytemuck::cast_slice_mut(&mut out));
+        out
+    }
+
+    #[test]
+    fn every_length_agrees_with_a_scalar_loop() {
+        for len in (0..300).chain([BLOCK, BLOCK + 1, 3 * BLOCK + 7]) {
+            let a: Vec<f32> = (0..len).map(|i| i as f32 * 0.3 - 3.0).collect();
+            let b: Vec<f32> = (0..len).map(|i| 7.0 / (1.0 + i as f32)).collect();
+            let to: Vec<f32> = (0..len).map(|i| 0.1 * i as f32).collect();
+            let third = 1.0 / 3.0;
+            let want = |i: usize| {
+                let (a, b, to) = (f64::from(a[i]), f64::from(b[i]), f64::from(to[i]));
+                (third * a + third * to + third * b) as f32
+            };
+            let terms = [(third, Some(&a[..])), (third, None), (third, Some(&b[..]))];
+            assert_eq!(summed(DType::F32, &terms, &to), (0..len).map(want).collect::<Vec<_>>(), "{len}");
+        }
+    }
+
+    #[test]
+    fn narrow_types_round_once() {
+        // 1 + ε/2 + ε/2 is 1 if rounded at each step, and 1 + ε if rounded once.
+        let half = bf16::from_f32(bf16::EPSILON.to_f32() / 2.0);
+        let terms = [(1.0, None), (1.0, Some(&[half][..])), (1.0, Some(&[half][..]))];
+        let want = bf16::from_f32(1.0 + bf16::EPSILON.to_f32());
+        assert_eq!(summed(DType::BF16, &terms, &[bf16::ONE]), [want]);
+        let large = [f16::from_f32(60_000.0)];
+        let terms = [(0.5, None), (0.5, Some(&large[..]))];
+        assert_eq!(summed(DType::F16, &terms, &large), large, "weights apply before the sum could overflow");
+    }
+
+    #[test]
+    fn odd_values_stay_what_they_are() {
+        let odd = [f64::NAN, f64::INFINITY, f64::MIN_POSITIVE / 2.0, -0.0];
+        let out = summed(DType::F64, &[(1.0, None)], &odd);
+        assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), odd.map(f64::to_bits));
+        assert!(summed(DType::F64, &[(0.5, None), (0.5, Some(&odd[..1]))], &[1.0])[0].is_nan());
+        assert_eq!(summed(DType::F32, &[], &[3.0f32]), [0.0], "no terms");
+    }
+}
