@@ -86,6 +86,21 @@ fn a_rank_that_is_killed_is_named_by_every_survivor() {
 }
 
 #[test]
+fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
+    for transport in transports() {
+        for victim in 0..3 {
+            let mut job = Job::start("background", transport, 3);
+            job.all_hear("ready");
+            let killed = job.signal(victim, Signal::KILL);
+            let survivors = (0..3).filter(|rank| *rank != victim);
+            let worst = all_blame(&mut job, survivors, victim, "died", killed);
+            assert!(worst < PROMPT, "over {transport} it took {worst:?}");
+            job.ends();
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_is_stopped_is_named_and_does_not_go_on() {
     let jobs = transports().flat_map(|transport| [(transport, 0), (transport, 1)]);
     thread::scope(|scope| {

@@ -1,9 +1,11 @@
 //! What the ranks of a job do, each in a process of its own.
 
 use super::job::{ROLE, TRANSPORT};
+use hexagram_logical::asynchronous::{Background, Model};
 use hexagram_logical::physical::Vigilance;
-use hexagram_logical::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
+use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
 use std::env;
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ fn culprit(error: &Error) -> String {
 fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
-    if role != "collectives" {
+    if !["collectives", "background"].contains(&role) {
         options.vigilance = Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE };
     }
     let world = World::join(&options)?;
@@ -49,6 +51,7 @@ fn play(role: &str) -> Result<()> {
         "circle" => circle(&world),
         "leaver" => leaver(&world),
         "early end" => early_end(world),
+        "background" => background(&world),
         _ => unreachable!("nobody plays {role}"),
     }
 }
@@ -133,6 +136,20 @@ fn early_end(world: World) -> Result<()> {
     for _ in 0.. {
         comm.blocking().send(&[1f32], peer)?;
         comm.blocking().recv(&mut [0f32], peer)?;
+    }
+    Ok(())
+}
+
+/// One average in the background after the other, while the main thread does nothing but wait.
+fn background(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    let background = Background::start(&comm)?;
+    let model = Model::new(Mutex::new(Buffer::zeroed(DType::F32, 50_000)?));
+    for round in 0.. {
+        background.post_mean(&model)?.wait()?;
+        if round == 0 {
+            eprintln!("ready");
+        }
     }
     Ok(())
 }

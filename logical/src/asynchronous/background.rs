@@ -1,0 +1,331 @@
+//! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
+//!
+//! ```
+//! use hexagram_logical::asynchronous::{Background, Model, Outcome};
+//! use hexagram_logical::testing::spawn;
+//! use hexagram_logical::{Buffer, TransportKind};
+//! use std::sync::Mutex;
+//!
+//! let ranks = spawn(TransportKind::Thread, 4, |comm| {
+//!     let background = Background::start(&comm)?;
+//!     let model = Model::new(Mutex::new(Buffer::from_slice(&[comm.rank() as f32])?));
+//!     let averaged = background.post_mean(&model)?;
+//!     // … compute, and change the model under its lock …
+//!     assert_eq!(averaged.wait()?, Outcome::Applied);
+//!     let mean = model.lock().unwrap().host::<f32>()?[0];
+//!     Ok(mean)
+//! });
+//! assert_eq!(ranks.unwrap(), [1.5; 4]);
+//! ```
+
+use super::companion;
+use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+/// What is worked on in the background: floats, of any type. Whoever reads or writes them holds the lock.
+pub type Model = Arc<Mutex<Buffer>>;
+
+/// How an operation in the background ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its difference was applied to the model.
+    Applied,
+    /// All ranks agreed not to begin it. The model is as it was.
+    Aborted,
+}
+
+/// A thread that runs operations beside this one, in the order in which they are posted.
+///
+/// With x the model, an operation `op` that is posted does
+///
+/// > s ← x; r ← op(s); x ← (x − s) + r
+///
+/// so that what this rank adds to x meanwhile is kept, and x = r exactly if it adds nothing. With the mean as operation
+/// this is the asynchronous model average of Bagua (Gan et al., "BAGUA: scaling up distributed learning with system
+/// relaxations", 2021), which leaves the sum of x over ranks as it is, up to rounding.
+///
+/// *Steps*: the caller copies s under the model's lock; the thread has the ranks agree that nobody aborts, runs `op` on a
+/// communicator of its own, and applies the difference under the lock again. The caller never waits for more than a copy,
+/// or one pass over the model. *Order*: the k-th operation of a rank meets the k-th of every other; all ranks post the same
+/// ones. Two means of one model that are under way together both make up for the same differences, and overshoot: post the
+/// next when the last is done. *Bytes* sent per rank: those of `op`, and those of an all-reduce of one byte, by which ranks
+/// agree. *Memory*: s and r, 2 S for each operation that is posted, kept for later ones of equal size. *Determinism*: r is
+/// as deterministic as `op`; between which steps of this rank the difference is applied is not, unless the rank waits.
+///
+/// *Failures*: an error ends every operation that is not done, with that error, and is told to the other ranks. Dropping a
+/// `Background` waits for what was posted.
+pub struct Background {
+    world: World,
+    /// `None` once it is being dropped.
+    queue: Option<Sender<Item>>,
+    /// This rank wants to abort, and the others do not know yet.
+    aborting: Arc<AtomicBool>,
+    spares: Arc<Spares>,
+    failure: Arc<OnceLock<Error>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An operation that was posted.
+#[derive(Debug)]
+pub struct Handle {
+    answer: Receiver<Outcome>,
+    known: Option<Outcome>,
+    failure: Arc<OnceLock<Error>>,
+}
+
+impl Handle {
+    /// How the operation ended; `None` if it has not yet.
+    ///
+    /// # Errors
+    /// The one that ended it, or an operation before it.
+    pub fn poll(&mut self) -> Result<Option<Outcome>> {
+        if self.known.is_none() {
+            self.known = match self.answer.try_recv() {
+                Ok(outcome) => Some(outcome),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => return Err(ended(&self.failure)),
+            };
+        }
+        Ok(self.known)
+    }
+
+    /// Waits until the operation has ended. Bounded by the deadlines of its messages.
+    ///
+    /// # Errors
+    /// As [`Handle::poll`].
+    pub fn wait(self) -> Result<Outcome> {
+        match self.known {
+            Some(outcome) => Ok(outcome),
+            None => self.answer.recv().map_err(|_| ended(&self.failure)),
+        }
+    }
+}
+
+impl Background {
+    /// Starts the thread, with a communicator of all ranks. A collective call.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there can be no thread; as [`Communicator::open`].
+    pub fn start(comm: &Communicator) -> Result<Self> {
+        let (queue, items) = channel();
+        let flag = Buffer::zeroed(DType::U8, 1)?;
+        let (spares, aborting, failure) = (Arc::default(), Arc::default(), Arc::default());
+        let shared = (Arc::clone(&spares), Arc::clone(&aborting), Arc::clone(&failure));
+        let thread = companion::start(comm, "hexagram-background", move |comm| {
+            let (spares, aborting, failure) = shared;
+            Runner { comm, aborting, spares, flag, skipping: false }.run(&items, &failure);
+        })?;
+        let (world, queue, thread) = (comm.world().clone(), Some(queue), Some(thread));
+        Ok(Background { world, queue, aborting, spares, failure, thread })
+    }
+
+    /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the model's lock.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats; the error that ended an
+    /// operation before. Nothing was posted.
+    pub fn post(
+        &self,
+        model: &Model,
+        operation: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()> + Send + 'static,
+    ) -> Result<Handle> {
+        let snapshot = self.snapshot(model)?;
+        let operation: Work = Box::new(|comm, copy| comm.block_on(operation(comm, copy)));
+        self.enqueue(Some(Posted { model: Arc::clone(model), snapshot, operation }))
+    }
+
+    /// Posts an all-reduce to the mean: the asynchronous model average.
+    ///
+    /// # Errors
+    /// As [`Background::post`].
+    pub fn post_mean(&self, model: &Model) -> Result<Handle> {
+        self.post(model, async |comm, copy| comm.all_reduce(copy, ReduceOp::Mean).await)
+    }
+
+    /// Gives up what no rank has begun. A collective call: all ranks make it, however much each of them has posted.
+    ///
+    /// An operation that has begun on one rank is finished by all. Those after it that were posted before this call are
+    /// [`Outcome::Aborted`], on every rank. Returns when all of them have ended; what is posted afterwards is run as ever.
+    ///
+    /// # Errors
+    /// The error that ended an operation.
+    pub fn abort(&mut self) -> Result<()> {
+        self.aborting.store(true, Ordering::Release);
+        self.enqueue(None)?.wait().map(drop)
+    }
+
+    fn snapshot(&self, model: &Model) -> Result<Buffer> {
+        let model = lock(model);
+        if !model.dtype().is_float() {
+            let what = format!("differences of {} are not applied in the background", model.dtype());
+            return Err(Error::usage(what, "use a float type"));
+        }
+        let snapshot = self.spares.take(model.dtype(), model.len())?;
+        copy(&model, &snapshot)?;
+        Ok(snapshot)
+    }
+
+    fn enqueue(&self, posted: Option<Posted>) -> Result<Handle> {
+        let (answers, answer) = channel();
+        let sent = self.queue.as_ref().is_some_and(|queue| queue.send(Item { posted, answers }).is_ok());
+        if !sent {
+            return Err(ended(&self.failure));
+        }
+        Ok(Handle { answer, known: None, failure: Arc::clone(&self.failure) })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The others may wait in vain for what this rank would have posted.
+            self.world.health().give_up("panicked");
+        }
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended(failure: &OnceLock<Error>) -> Error {
+    let died = || Error::usage("the background thread panicked", "see its panic message");
+    failure.get().cloned().unwrap_or_else(died)
+}
+
+fn lock(model: &Model) -> MutexGuard<'_, Buffer> {
+    model.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn copy(from: &Buffer, to: &Buffer) -> Result<()> {
+    Host.copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)
+}
+
+/// Buffers of operations that are done, for those to come.
+#[derive(Default)]
+struct Spares(Mutex<Vec<Buffer>>);
+
+impl Spares {
+    fn list(&self) -> MutexGuard<'_, Vec<Buffer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer that holds anything.
+    fn take(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        let mut spares = self.list();
+        let fits = |spare: &Buffer| (spare.dtype(), spare.len()) == (dtype, len);
+        match spares.iter().position(fits) {
+            Some(at) => Ok(spares.swap_remove(at)),
+            None => Host.alloc(dtype, len),
+        }
+    }
+
+    fn put(&self, buffer: Buffer) {
+        self.list().push(buffer);
+    }
+}
+
+/// Carries an operation out.
+type Work = Box<dyn FnOnce(&Communicator, &mut Buffer) -> Result<()> + Send>;
+
+struct Posted {
+    model: Model,
+    snapshot: Buffer,
+    operation: Work,
+}
+
+/// What the thread is asked for.
+struct Item {
+    /// `None` asks to abort.
+    posted: Option<Posted>,
+    answers: Sender<Outcome>,
+}
+
+/// The thread's side.
+struct Runner {
+    comm: Communicator,
+    aborting: Arc<AtomicBool>,
+    spares: Arc<Spares>,
+    /// One byte, by which ranks agree.
+    flag: Buffer,
+    /// The ranks have agreed to abort, and this one has not come to where it does.
+    skipping: bool,
+}
+
+impl Runner {
+    /// Works until nothing can be posted any more, or the first error.
+    fn run(mut self, items: &Receiver<Item>, failure: &OnceLock<Error>) {
+        for Item { posted, answers } in items {
+            match self.serve(posted) {
+                // Whoever has dropped the handle does not ask.
+                Ok(outcome) => drop(answers.send(outcome)),
+                Err(error) => {
+                    self.comm.give_up(&error);
+                    // Before the handles learn that no answer comes.
+                    let _ = failure.set(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, posted: Option<Posted>) -> Result<Outcome> {
+        let aborted = self.skipping || self.agree_to_abort()?;
+        self.skipping = aborted && posted.is_some();
+        match posted {
+            Some(posted) if !aborted => self.carry_out(posted),
+            Some(posted) => {
+                self.spares.put(posted.snapshot);
+                Ok(Outcome::Aborted)
+            }
+            None => {
+                self.aborting.store(false, Ordering::Release);
+                Ok(Outcome::Aborted)
+            }
+        }
+    }
+
+    /// Whether any rank aborts now. All ranks hear the same.
+    fn agree_to_abort(&mut self) -> Result<bool> {
+        self.flag.host_mut::<u8>()?[0] = self.aborting.load(Ordering::Acquire).into();
+        self.comm.block_on(self.comm.all_reduce(&mut self.flag, ReduceOp::Max))?;
+        Ok(self.flag.host::<u8>()?[0] != 0)
+    }
+
+    fn carry_out(&self, posted: Posted) -> Result<Outcome> {
+        let Posted { model, snapshot, operation } = posted;
+        let mut result = self.spares.take(snapshot.dtype(), snapshot.len())?;
+        copy(&snapshot, &result)?;
+        let run = AssertUnwindSafe(|| operation(&self.comm, &mut result));
+        catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        apply(&lock(&model), &snapshot, &result)?;
+        self.spares.put(snapshot);
+        self.spares.put(result);
+        Ok(Outcome::Applied)
+    }
+}
+
+/// Elements of a pass that stay in the first-level cache for the next.
+const BLOCK: usize = 2048;
+
+/// `x ← (x − s) + r`.
+fn apply(x: &Buffer, s: &Buffer, r: &Buffer) -> Result<()> {
+    for start in (0..x.len()).step_by(BLOCK) {
+        let block = start..x.len().min(start + BLOCK);
+        let mut x = x.write(block.clone())?;
+        Host.add_scaled(-1.0, &s.read(block.clone())?, &mut x)?;
+        Host.add_scaled(1.0, &r.read(block)?, &mut x)?;
+    }
+    Ok(())
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    let what = format!("an operation in the background panicked: {}", text.unwrap_or("without a message"));
+    Error::usage(what, "see the panic's own message for the place")
+}

@@ -1,0 +1,38 @@
+//! Threads that communicate beside the one that computes, each with a communicator of its own.
+
+use crate::{Communicator, Error, Result};
+use std::sync::mpsc::channel;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that runs `work` with a communicator of all ranks of `comm`'s world. A collective call: all ranks make
+/// it, in the same order as others like it.
+///
+/// # Errors
+/// [`Error::System`] if there can be no thread; as [`Communicator::open`].
+pub(super) fn start(
+    comm: &Communicator,
+    name: &str,
+    work: impl FnOnce(Communicator) + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let world = comm.world().clone();
+    let number = world.fresh_channel()?;
+    let (opened, opening) = channel();
+    let run = move || match Communicator::open(&world, number) {
+        Err(error) => drop(opened.send(Err(error))),
+        Ok(comm) => {
+            // Whoever asked has either this answer or none to wait for.
+            let _ = opened.send(Ok(()));
+            drop(world);
+            work(comm);
+        }
+    };
+    let thread = Builder::new().name(name.to_owned()).spawn(run).map_err(|cause| {
+        let error = Error::system("start a thread", cause, "raise ulimit -u");
+        // The others wait for this rank's end of the channel.
+        comm.give_up(&error);
+        error
+    })?;
+    let died = |_| Error::usage(format!("thread {name} ended as it began"), "see its panic message");
+    opening.recv().map_err(died)??;
+    Ok(thread)
+}
