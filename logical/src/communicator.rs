@@ -203,9 +203,14 @@ impl Communicator {
     fn call(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
         let lane = if kind == Kind::Message { 0 } else { self.lane };
+        let communicator = self.shared.group.communicator(kind);
+        self.begin(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
+    }
+
+    /// An operation under a label that is not of this communicator's own counting.
+    pub(crate) fn begin(&self, label: Label) -> Result<Call<'_>> {
         let Shared { line, group, .. } = &*self.shared;
         let Line { world, endpoint, poison, .. } = &**line;
-        let label = Label { tag: Tag::new(group.communicator(kind), lane, sequence, 0)?, fingerprint };
         poison.check(endpoint.health(), &label)?;
         let terms = Terms { transport: &**endpoint, poison, deadline: world.deadline() };
         Ok(Call::new(terms, group, label))

@@ -8,7 +8,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 
 /// Bytes a fingerprint takes on the wire.
-pub(crate) const FINGERPRINT_BYTES: usize = 16;
+pub const FINGERPRINT_BYTES: usize = 16;
 
 /// Name of an operation, as the error messages print it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,7 +111,8 @@ impl Fingerprint {
         Fingerprint { operation, dtype, reduce: None, root: None, registered: false, codec: None, count }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
+    /// For the wire.
+    pub fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
         let mut bytes = [0; FINGERPRINT_BYTES];
         bytes[0] = self.operation as u8;
         bytes[1] = self.dtype as u8;
@@ -124,7 +125,7 @@ impl Fingerprint {
     }
 
     /// `None` if the bytes name something that this version does not know.
-    pub(crate) fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
         let [operation, dtype, reduce, registered, r0, r1, r2, r3, tail @ ..] = *bytes;
         let tail = u64::from_le_bytes(tail);
         let root = u32::from_le_bytes([r0, r1, r2, r3]);

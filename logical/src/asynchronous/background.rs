@@ -20,7 +20,6 @@
 
 use super::companion;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -302,7 +301,8 @@ impl Runner {
         let mut result = self.spares.take(snapshot.dtype(), snapshot.len())?;
         copy(&snapshot, &result)?;
         let run = AssertUnwindSafe(|| operation(&self.comm, &mut result));
-        catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        catch_unwind(run)
+            .unwrap_or_else(|panic| Err(companion::panicked("an operation in the background", &*panic)))?;
         apply(&lock(&model), &snapshot, &result)?;
         self.spares.put(snapshot);
         self.spares.put(result);
@@ -322,10 +322,4 @@ fn apply(x: &Buffer, s: &Buffer, r: &Buffer) -> Result<()> {
         Host.add_scaled(1.0, &r.read(block)?, &mut x)?;
     }
     Ok(())
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    let what = format!("an operation in the background panicked: {}", text.unwrap_or("without a message"));
-    Error::usage(what, "see the panic's own message for the place")
 }

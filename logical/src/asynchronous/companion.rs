@@ -1,6 +1,7 @@
 //! Threads that communicate beside the one that computes, each with a communicator of its own.
 
 use crate::{Communicator, Error, Result};
+use std::any::Any;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 
@@ -35,4 +36,11 @@ pub(super) fn start(
     let died = |_| Error::usage(format!("thread {name} ended as it began"), "see its panic message");
     opening.recv().map_err(died)??;
     Ok(thread)
+}
+
+/// What a panic on such a thread is to the program.
+pub(super) fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    let what = format!("{what} panicked: {}", text.unwrap_or("without a message"));
+    Error::usage(what, "see the panic's own message for the place")
 }

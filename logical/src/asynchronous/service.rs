@@ -1,0 +1,219 @@
+//! The service: one thread per rank that answers the other ranks' requests while this rank computes. Windows, pair
+//! exchanges, servers and clocks stand on it; start one, and make them of it.
+//!
+//! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests with
+//! `Service::submit` and `Core::ask`.
+
+use super::companion;
+use super::core::{Core, Handlers, Payload};
+use super::thread::{Command, Task, Worker};
+use super::wire::Request;
+use crate::{Buffer, Communicator, Error, Peer, Result, World};
+use hexagram_physical::transport::Bell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+/// What a request's payload was stored in: the first `bytes` bytes of a buffer.
+pub(crate) struct Landed {
+    pub(crate) buffer: Buffer,
+    pub(crate) bytes: usize,
+}
+
+/// What is sent back.
+pub(crate) struct Reply {
+    pub(crate) arguments: [u64; 2],
+    pub(crate) payload: Option<Payload>,
+}
+
+impl Reply {
+    /// Nothing but that it is done.
+    pub(crate) fn empty() -> Self {
+        Reply { arguments: [0; 2], payload: None }
+    }
+}
+
+/// What became of a request.
+pub(crate) enum Served {
+    Done(Reply),
+    /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank to the
+    /// same handler waiting behind it. [`Service::stir`] says that something has happened on this rank.
+    Later,
+}
+
+/// What answers requests, on the service's thread. An error ends the job: it means that a rank is wrong, not that a
+/// request is refused.
+pub(crate) trait Handler: Send + Sync {
+    /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it, empty for
+    /// requests without one.
+    fn admit(&self, from: &Peer, request: &Request) -> Result<Buffer>;
+
+    /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer and leave another.
+    fn serve(&self, from: &Peer, request: &Request, payload: &mut Landed) -> Result<Served>;
+
+    /// Takes back the buffer that [`Handler::serve`] left.
+    fn recycle(&self, _buffer: Buffer) {}
+}
+
+/// One rank's service, shared by all that is made of it. Cheap to clone.
+///
+/// It is one thread with connections of its own, which sleeps while nobody wants anything. Requests between two ranks
+/// are carried out in the order in which they were made, by each window or server of its own; no rank's program takes
+/// part in answering. An error of any request ends the service on every rank.
+///
+/// # Ending
+/// [`Service::close`], or the drop of the last clone, waits until every rank has closed its own, and serves the others
+/// until then; a rank that fails ends the wait with its name. Close it before what others may wait for, such as the
+/// communicator.
+#[derive(Clone)]
+pub struct Service(Arc<Inner>);
+
+struct Inner {
+    world: World,
+    queue: Sender<Command>,
+    bell: Arc<dyn Bell>,
+    handlers: Arc<Handlers>,
+    closing: Arc<AtomicBool>,
+    failure: Arc<OnceLock<Error>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Service {
+    /// Starts the service on all ranks of the communicator's world. A collective call: all ranks make it in the same order.
+    ///
+    /// # Errors
+    /// As [`Communicator::open`]; [`Error::System`] without a thread.
+    pub fn start(comm: &Communicator) -> Result<Self> {
+        let ((queue, commands), (ringer, rings)) = (channel(), channel());
+        let handlers: Arc<Handlers> = Arc::default();
+        let (closing, failure): (Arc<AtomicBool>, Arc<OnceLock<Error>>) = Default::default();
+        let theirs = (Arc::clone(&handlers), Arc::clone(&closing), Arc::clone(&failure));
+        let work = move |comm: Communicator| {
+            let (handlers, closing, failure) = theirs;
+            // Whoever starts it waits for this.
+            let _ = ringer.send(comm.bell());
+            let outcome = Worker::new(Core::new(comm, handlers), commands, closing).run();
+            outcome.unwrap_or_else(|error| drop(failure.set(error)));
+        };
+        let thread = Mutex::new(Some(companion::start(comm, "hexagram-service", work)?));
+        let died = |_| Error::usage("the service ended as it began", "see its panic message");
+        let (world, bell) = (comm.world().clone(), rings.recv().map_err(died)?);
+        Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, failure, thread })))
+    }
+
+    /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
+    /// afterwards.
+    ///
+    /// # Errors
+    /// The error that ended the service, here or elsewhere; [`Error::Deadline`] if the others neither close theirs nor
+    /// ask for anything until the operation deadline.
+    pub fn close(&self) -> Result<()> {
+        self.0.close()
+    }
+
+    /// This rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.0.world.rank()
+    }
+
+    /// Number of ranks.
+    pub(crate) fn size(&self) -> usize {
+        self.0.world.size()
+    }
+
+    /// Has requests of a new number carried out by `handler`: the k-th on one rank is the k-th on all. Let no rank send
+    /// any before all ranks have come so far.
+    pub(crate) fn register(&self, handler: Arc<dyn Handler>) -> Result<u32> {
+        let mut handlers = self.0.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        handlers.push(handler);
+        u32::try_from(handlers.len() - 1)
+            .map_err(|_| Error::usage("a service has no more numbers", "make fewer windows"))
+    }
+
+    /// Has requests that wait tried again, as something has happened on this rank.
+    pub(crate) fn stir(&self) {
+        self.0.bell.ring();
+    }
+
+    /// Runs a future on the service's thread.
+    pub(crate) fn submit<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
+        &self,
+        work: impl FnOnce(Rc<Core>) -> F + Send + 'static,
+    ) -> Pending<T> {
+        let (answer, answered) = sync_channel(1);
+        let command: Command = Box::new(move |core: &Rc<Core>| {
+            let future = work(Rc::clone(core));
+            // Who does not want to know may have dropped its end.
+            Box::pin(async move { drop(answer.send(future.await)) }) as Task
+        });
+        // A thread that has ended has said why, or was closed: `Pending` tells.
+        let _ = self.0.queue.send(command);
+        self.0.bell.ring();
+        Pending { answered, outcome: None, failure: Arc::clone(&self.0.failure) }
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
+        self.bell.ring();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // Panics of what it runs are caught inside.
+            let _ = thread.join();
+        }
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.health().give_up("panicked");
+        }
+        let _ = self.close();
+    }
+}
+
+/// A request under way.
+///
+/// Dropping it gives up the answer, not the request.
+#[derive(Debug)]
+#[must_use = "wait for it, to learn whether it failed"]
+pub struct Pending<T> {
+    answered: Receiver<Result<T>>,
+    outcome: Option<Result<T>>,
+    failure: Arc<OnceLock<Error>>,
+}
+
+impl<T> Pending<T> {
+    /// Whether it has ended, well or not. Never waits.
+    pub fn poll(&mut self) -> bool {
+        if self.outcome.is_none() {
+            self.outcome = match self.answered.try_recv() {
+                Ok(outcome) => Some(outcome),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(self.ended())),
+            };
+        }
+        self.outcome.is_some()
+    }
+
+    /// Waits for the end. Bounded by the operation deadline.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub fn wait(mut self) -> Result<T> {
+        match self.outcome.take() {
+            Some(outcome) => outcome,
+            None => self.answered.recv().unwrap_or_else(|_| Err(self.ended())),
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let closed = || Error::usage("the service is closed", "close it after its last use");
+        self.failure.get().cloned().unwrap_or_else(closed)
+    }
+}

@@ -1,0 +1,219 @@
+//! The service by itself, with a handler that adds.
+
+use super::core::{Ask, Payload};
+use super::service::{Handler, Landed, Pending, Reply, Served, Service};
+use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
+use crate::testing::{cases, spawn};
+use crate::{Buffer, DType, Error, HEADER_BYTES, Peer, Result, TransportKind};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+
+/// Adds one to every element of what it gets, and remembers in which order numbers came.
+struct AddOne {
+    heard: Mutex<Vec<(usize, u64)>>,
+    /// Requests are carried out once they are fewer than this.
+    open: AtomicU64,
+    panics: bool,
+}
+
+impl AddOne {
+    fn new() -> Arc<Self> {
+        Arc::new(AddOne { heard: Mutex::default(), open: AtomicU64::new(u64::MAX), panics: false })
+    }
+}
+
+fn fingerprint(len: usize) -> Fingerprint {
+    Fingerprint::new(OperationKind::Server, DType::F32, len)
+}
+
+impl Handler for AddOne {
+    fn admit(&self, _: &Peer, request: &Request) -> Result<Buffer> {
+        Buffer::zeroed(DType::F32, request.fingerprint.count as usize)
+    }
+
+    fn serve(&self, from: &Peer, request: &Request, payload: &mut Landed) -> Result<Served> {
+        assert!(!self.panics, "as it was told to");
+        if request.arguments[0] >= self.open.load(Ordering::Acquire) {
+            return Ok(Served::Later);
+        }
+        self.heard.lock().unwrap().push((from.rank, request.arguments[0]));
+        payload.buffer.host_mut::<f32>()?.iter_mut().for_each(|x| *x += 1.0);
+        let buffer = std::mem::replace(&mut payload.buffer, Buffer::zeroed(DType::F32, 0)?);
+        let payload = Some(Payload { buffer: Arc::new(buffer), len: payload.bytes / 4 });
+        Ok(Served::Done(Reply { arguments: [request.arguments[0], 7], payload }))
+    }
+}
+
+/// Sends `len` elements to `to`, and gets them back.
+fn add_one(service: &Service, to: usize, number: u64, len: usize) -> Pending<Vec<f32>> {
+    let value = number as f32;
+    service.submit(move |core| async move {
+        let buffer = Arc::new(Buffer::from_slice(&vec![value; len])?);
+        let ask = Ask {
+            handler: 0,
+            verb: 1,
+            fingerprint: fingerprint(len),
+            arguments: [number, 0, 0],
+            payload: Some(Payload::whole(buffer)),
+            into: Some(Buffer::zeroed(DType::F32, len)?),
+        };
+        let answer = core.ask(to, ask).await?;
+        assert_eq!(answer.arguments, [number, 7]);
+        let landed = answer.payload.unwrap();
+        assert_eq!(landed.bytes, 4 * len);
+        Ok(landed.buffer.host::<f32>()?.to_vec())
+    })
+}
+
+#[test]
+fn everyone_is_answered_at_every_size_and_in_order() {
+    const SIZES: [usize; 5] = [0, 1, INLINE_BYTES / 4, INLINE_BYTES / 4 + 1, 100_000];
+    for (transport, ranks) in cases(&[1, 2, 3, 4, 8]) {
+        let sent = spawn(transport, ranks, |comm| {
+            let (service, adder) = (Service::start(&comm)?, AddOne::new());
+            service.register(adder.clone())?;
+            // What a barrier costs, and when nothing else is under way.
+            let sent = || comm.world().traffic().bytes_sent();
+            let before = sent();
+            comm.blocking().barrier()?;
+            let (before, barrier) = (sent(), sent() - before);
+            comm.blocking().barrier()?;
+            let mut pending = Vec::new();
+            for round in 0..40 {
+                let (to, len) = ((comm.rank() + round) % ranks, SIZES[round % 5]);
+                pending.push((round, len, add_one(&service, to, round as u64, len)));
+            }
+            for (round, len, pending) in pending {
+                assert_eq!(pending.wait()?, vec![round as f32 + 1.0; len]);
+            }
+            service.close()?;
+            let heard = adder.heard.lock().unwrap();
+            for from in 0..ranks {
+                let numbers: Vec<u64> = heard.iter().filter(|it| it.0 == from).map(|it| it.1).collect();
+                assert!(numbers.is_sorted(), "of rank {from}: {numbers:?}");
+            }
+            Ok(sent() - before - barrier)
+        });
+        // Both ways: heads, and what the others are sent; a payload of its own is a message of its own.
+        let to_others = (0..40).filter(|round| round % ranks != 0);
+        let payloads = to_others.clone().map(|round| 4 * SIZES[round % 5]);
+        let apart = payloads.clone().filter(|bytes| *bytes > INLINE_BYTES).count();
+        let heads = 2 * HEADER_BYTES + REQUEST_BYTES + REPLY_BYTES;
+        let goodbyes = (ranks - 1) * (HEADER_BYTES + REQUEST_BYTES);
+        let expected =
+            to_others.count() * heads + 2 * (apart * HEADER_BYTES + payloads.sum::<usize>()) + goodbyes;
+        for sent in sent.unwrap() {
+            assert_eq!(sent, expected as u64, "{ranks} ranks over {transport}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
+    for (transport, ranks) in cases(&[3]) {
+        spawn(transport, ranks, |comm| {
+            let (service, adder) = (Service::start(&comm)?, AddOne::new());
+            service.register(adder.clone())?;
+            adder.open.store(100, Ordering::Release);
+            comm.blocking().barrier()?;
+            match comm.rank() {
+                0 => {
+                    let mut waits = add_one(&service, 2, 100, 3);
+                    comm.blocking().barrier()?;
+                    // Rank 1 has been served.
+                    comm.blocking().barrier()?;
+                    assert!(!waits.poll());
+                    comm.blocking().barrier()?;
+                    assert_eq!(waits.wait()?, [101.0; 3]);
+                }
+                1 => {
+                    comm.blocking().barrier()?;
+                    for number in 0..20 {
+                        assert_eq!(add_one(&service, 2, number, 1).wait()?, [number as f32 + 1.0]);
+                    }
+                    comm.blocking().barrier()?;
+                    comm.blocking().barrier()?;
+                }
+                _ => {
+                    comm.blocking().barrier()?;
+                    comm.blocking().barrier()?;
+                    comm.blocking().barrier()?;
+                    adder.open.store(101, Ordering::Release);
+                    service.stir();
+                }
+            }
+            service.close()
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_rank_that_finishes_early_goes_on_serving() {
+    for (transport, ranks) in cases(&[2, 4]) {
+        spawn(transport, ranks, |comm| {
+            let service = Service::start(&comm)?;
+            service.register(AddOne::new())?;
+            comm.blocking().barrier()?;
+            if comm.rank() == 0 {
+                for number in 0..50 {
+                    let to = 1 + number as usize % (ranks - 1);
+                    assert_eq!(add_one(&service, to, number, 1).wait()?, [number as f32 + 1.0]);
+                }
+            }
+            service.close()?;
+            let late = add_one(&service, 0, 1, 1).wait();
+            assert!(matches!(&late, Err(Error::Usage { what, .. }) if what.contains("closed")), "{late:?}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// Runs `body` on three ranks, each with a service, and gives the errors that it ends with.
+fn fail(transport: TransportKind, body: impl Fn(&Service, usize) -> Result<()> + Sync) -> Vec<Error> {
+    let open = Barrier::new(3);
+    let errors = spawn(transport, 3, |comm| {
+        let service = Service::start(&comm)?;
+        let panics = comm.rank() == 1;
+        let heard = Mutex::default();
+        service.register(Arc::new(AddOne { heard, open: AtomicU64::new(u64::MAX), panics }))?;
+        open.wait();
+        Ok(body(&service, comm.rank()).and_then(|()| service.close()).unwrap_err())
+    });
+    errors.unwrap()
+}
+
+#[test]
+fn a_handler_that_panics_ends_everyones_service_and_is_named() {
+    for transport in TransportKind::ALL {
+        let errors = fail(transport, |service, rank| match rank {
+            0 => add_one(service, 1, 0, 5000).wait().map(drop),
+            _ => Ok(()),
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let named = matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 1);
+            assert!(rank == 1 || named, "rank {rank} over {transport}: {error}");
+            assert!(error.to_string().contains("panicked"), "rank {rank} over {transport}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_request_for_nothing_blames_who_sent_it() {
+    for transport in TransportKind::ALL {
+        let errors = fail(transport, |service, rank| {
+            if rank != 2 {
+                return Ok(());
+            }
+            let (arguments, fingerprint) = ([0; 3], fingerprint(0));
+            let ask = Ask { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
+            service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).wait()
+        });
+        for error in &errors {
+            assert!(matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
+            assert!(error.to_string().contains("never made"), "{error}");
+        }
+    }
+}

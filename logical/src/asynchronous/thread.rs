@@ -1,0 +1,172 @@
+//! What the service's thread does, over and over: take what this rank's program wants, hear what other ranks want, and
+//! go on with all that is under way.
+
+use super::companion::panicked;
+use super::core::{Core, mailbox, request_label};
+use crate::{Buffer, Error, Land, Result};
+use hexagram_physical::drive::{self, Wait};
+use hexagram_physical::error::{During, Straggler};
+use hexagram_physical::transport::{Got, Source, Ticket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// Something under way.
+pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
+/// Starts something that this rank's program wants.
+pub(super) type Command = Box<dyn FnOnce(&Rc<Core>) -> Task + Send>;
+
+/// How far the end has come.
+#[derive(PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The others are being told.
+    Leaving,
+}
+
+pub(super) struct Worker {
+    core: Rc<Core>,
+    commands: Receiver<Command>,
+    closing: Arc<AtomicBool>,
+    stage: Stage,
+    /// What this rank's program wants, and what others want, in the order in which it began.
+    own: Vec<Task>,
+    theirs: Vec<Task>,
+}
+
+impl Worker {
+    pub(super) fn new(core: Core, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
+        let (own, theirs) = (Vec::new(), Vec::new());
+        Worker { core: Rc::new(core), commands, closing, stage: Stage::Open, own, theirs }
+    }
+
+    /// Works until all ranks have closed their service, or one has failed and this one's program knows.
+    pub(super) fn run(mut self) -> Result<()> {
+        let core = Rc::clone(&self.core);
+        let endpoint = core.comm.endpoint();
+        let mailbox = mailbox()?;
+        let mut listening = listen(&core, &mailbox)?;
+        let mut wait = Wait::default();
+        loop {
+            // In this order: what was handed over before the end was asked for is found.
+            let closing = self.closing.load(Ordering::Acquire);
+            let mut busy = self.obey();
+            while let Poll::Ready(outcome) = endpoint.poll(listening, &mut context()) {
+                busy = true;
+                let heard = outcome.and_then(|got| self.hear(got, &mailbox));
+                heard.unwrap_or_else(|error| core.fail(&error));
+                listening = listen(&core, &mailbox)?;
+            }
+            busy |= advance(&core, &mut self.own) | advance(&core, &mut self.theirs);
+            if closing && let Some(outcome) = self.end() {
+                endpoint.cancel(listening);
+                return outcome;
+            }
+            if busy {
+                wait = Wait::default();
+            }
+            wait.round(endpoint);
+        }
+    }
+
+    /// Starts what this rank's program wants. Whether there was anything.
+    fn obey(&mut self) -> bool {
+        let before = self.own.len();
+        self.own.extend(self.commands.try_iter().map(|command| command(&self.core)));
+        self.own.len() > before
+    }
+
+    fn hear(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
+        let message = mailbox.read(0..got.bytes)?;
+        if let Some(task) = self.core.hear(got.peer, message.bytes())? {
+            self.theirs.push(Box::pin(task));
+        }
+        Ok(())
+    }
+
+    /// Goes on with the end: the outcome when it is reached.
+    fn end(&mut self) -> Option<Result<()>> {
+        if !self.own.is_empty() {
+            return None;
+        }
+        if let Some(error) = self.core.failure() {
+            // Whatever others want ends as well.
+            return self.theirs.is_empty().then_some(Err(error));
+        }
+        let rank = self.core.rank();
+        if self.stage == Stage::Open {
+            self.stage = Stage::Leaving;
+            self.core.heard.set(Instant::now());
+            let others = (0..self.core.comm.size()).filter(|peer| *peer != rank);
+            let goodbye = |peer| -> Task {
+                let core = Rc::clone(&self.core);
+                Box::pin(async move {
+                    core.say_goodbye(peer).await.unwrap_or_else(|error| core.fail(&error));
+                })
+            };
+            self.own.extend(others.map(goodbye));
+            return None;
+        }
+        let left = self.core.left.borrow();
+        let missing: Vec<usize> = (0..left.len()).filter(|peer| *peer != rank && !left[*peer]).collect();
+        if missing.is_empty() {
+            return self.theirs.is_empty().then_some(Ok(()));
+        }
+        drop(left);
+        let error = self.obstacle(&missing)?;
+        self.core.fail(&error);
+        Some(Err(error))
+    }
+
+    /// Why some will never close their service.
+    fn obstacle(&self, missing: &[usize]) -> Option<Error> {
+        let comm = &self.core.comm;
+        let gone =
+            |peer: &&usize| comm.world().health().has_left(**peer) && comm.endpoint().ended(**peer).is_some();
+        if let Some(peer) = missing.iter().find(gone) {
+            let cause = "finished without closing its service".to_owned();
+            return Some(Error::PeerFailed {
+                culprit: self.core.peer(*peer),
+                cause,
+                during: During::Nothing,
+            });
+        }
+        let after = comm.world().deadline();
+        let straggler = |peer: &usize| Straggler { peer: self.core.peer(*peer), during: During::Nothing };
+        (self.core.heard.get().elapsed() > after).then(|| Error::Deadline {
+            waiting_for: missing.first().map(|peer| self.core.peer(*peer)),
+            stragglers: missing.iter().map(straggler).collect(),
+            after,
+            during: During::Nothing,
+        })
+    }
+}
+
+fn context() -> Context<'static> {
+    Context::from_waker(drive::waker())
+}
+
+/// Waits for the next request of anyone.
+fn listen(core: &Core, mailbox: &Buffer) -> Result<Ticket> {
+    let view = mailbox.write(0..mailbox.len())?;
+    Ok(core.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
+}
+
+/// Polls everything once, in order; what has ended is dropped. Whether anything has.
+fn advance(core: &Core, tasks: &mut Vec<Task>) -> bool {
+    let before = tasks.len();
+    tasks.retain_mut(|task| {
+        // What a user's update does is not this thread's business.
+        let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context()).is_pending()));
+        polled.unwrap_or_else(|panic| {
+            core.fail(&panicked("what answers a request", &*panic));
+            false
+        })
+    });
+    tasks.len() < before
+}
