@@ -44,11 +44,16 @@ impl<'a> Part<'a> {
         Part { buffer, range }
     }
 
-    fn read(&self) -> Result<ReadView> {
+    /// The first `len` of them.
+    pub(crate) fn first(&self, len: usize) -> Self {
+        Part { buffer: self.buffer, range: self.range.start..self.range.start + len }
+    }
+
+    pub(crate) fn read(&self) -> Result<ReadView> {
         self.buffer.read(self.range.clone())
     }
 
-    fn write(&self) -> Result<WriteView> {
+    pub(crate) fn write(&self) -> Result<WriteView> {
         self.buffer.write(self.range.clone())
     }
 }
@@ -149,11 +154,19 @@ impl<'a> Call<'a> {
         to: Part<'_>,
     ) -> Result<()> {
         let (message, mut elements) = (from.read()?, to.write()?);
-        Host.decode(codec, &message, weight, &mut elements)?.map_err(|refusal| Error::PeerFailed {
-            culprit: self.peer(sender),
-            cause: format!("sent a message that {} cannot decode ({refusal})", codec.name()),
-            during: self.during(),
-        })
+        let decoded = Host.decode(codec, &message, weight, &mut elements)?;
+        decoded.map_err(|refusal| self.damaged(codec, sender, &refusal))
+    }
+
+    /// The error for a message of `sender` that is none of the codec.
+    pub(crate) fn damaged(&self, codec: &dyn Codec, sender: usize, refusal: &CodecError) -> Error {
+        let cause = format!("sent a message that {} cannot decode ({refusal})", codec.name());
+        Error::PeerFailed { culprit: self.peer(sender), cause, during: self.during() }
+    }
+
+    /// Moves bytes that can be moved now. For between two pieces of work, so that the wire is busy meanwhile.
+    pub fn progress(&self) {
+        self.terms.transport.progress();
     }
 
     fn peer(&self, rank: usize) -> Peer {

@@ -24,6 +24,9 @@ pub trait Device: Send + Sync {
     /// As [`Buffer::zeroed`].
     fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer>;
 
+    /// `to ← 0`.
+    fn clear(&self, to: &mut WriteView);
+
     /// `to ← from`, of equal sizes.
     ///
     /// # Errors
@@ -91,6 +94,10 @@ impl Device for Host {
 
     fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
         Buffer::zeroed(dtype, len)
+    }
+
+    fn clear(&self, to: &mut WriteView) {
+        to.bytes_mut().fill(0);
     }
 
     fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()> {

@@ -30,10 +30,12 @@ pub enum OperationKind {
     Window = 12,
     Server = 13,
     Clock = 14,
+    SparseAllReduce = 15,
+    MajorityVote = 16,
 }
 
 impl OperationKind {
-    const ALL: [(OperationKind, &'static str); 15] = [
+    const ALL: [(OperationKind, &'static str); 17] = [
         (OperationKind::SendRecv, "send/recv"),
         (OperationKind::Barrier, "barrier"),
         (OperationKind::Broadcast, "broadcast"),
@@ -49,6 +51,8 @@ impl OperationKind {
         (OperationKind::Window, "window"),
         (OperationKind::Server, "server"),
         (OperationKind::Clock, "clock"),
+        (OperationKind::SparseAllReduce, "all_reduce_sparse"),
+        (OperationKind::MajorityVote, "majority_vote"),
     ];
 }
 

@@ -1,4 +1,5 @@
-//! Centralized, synchronous, full precision: everyone takes part, and everyone gets the exact result.
+//! Centralized, synchronous: everyone takes part, and everyone gets the same result: the exact one, or in low precision
+//! (`encoded`) one that is bit-identical on all ranks.
 //!
 //! One file a primitive. `ring` holds the two halves of the ring that several of them share, `share` the rules that they
 //! have in common: chunk boundaries, size checks, and how means are formed.
@@ -8,6 +9,7 @@ mod all_reduce;
 mod all_to_all;
 mod barrier;
 mod broadcast;
+pub mod encoded;
 mod exchange;
 mod gather;
 mod halving_doubling;

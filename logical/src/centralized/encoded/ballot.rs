@@ -1,0 +1,130 @@
+//! Signs as votes: one bit an element, packed, and counted 64 elements at a time.
+//!
+//! `message = bit × d`, the first in the lowest bit of the first byte; 1 is a negative number.
+
+use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+
+/// Keeps signs only. Either zero is positive, and NaN is refused.
+#[derive(Debug)]
+pub(super) struct Ballot;
+
+impl Codec for Ballot {
+    fn name(&self) -> String {
+        "ballot".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        len.div_ceil(8)
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        let mut nan = false;
+        for (bits, run) in to.iter_mut().zip(from.chunks(8)) {
+            *bits = run.iter().rev().fold(0, |bits, x| bits << 1 | u8::from(*x < 0.0));
+            nan |= run.iter().any(|x| x.is_nan());
+        }
+        match from.iter().position(|x| nan && x.is_nan()) {
+            Some(index) => Err(CodecError::NotFinite { index, value: from[index] }),
+            None => Ok(self.encoded_len(from.len())),
+        }
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        self.check(from, to.len())?;
+        for (bits, run) in from.iter().zip(to.chunks_mut(8)) {
+            let sign = |at: usize| u32::from(bits >> at & 1) << 31;
+            let signed = |at| f32::from_bits(weight.to_bits() ^ sign(at));
+            run.iter_mut().enumerate().for_each(|(at, x)| *x += signed(at));
+        }
+        Ok(())
+    }
+}
+
+impl Ballot {
+    /// Makes sure that a message is of so many elements.
+    pub(super) fn check(&self, message: &[u8], len: usize) -> Result<(), CodecError> {
+        if message.len() == self.encoded_len(len) {
+            return Ok(());
+        }
+        Err(CodecError::damaged(format!("{} bytes for {len} signs", message.len())))
+    }
+}
+
+/// Enough for 2³² voters.
+const PLANES: usize = 32;
+
+/// What most of the ballots say, bit by bit, all as long as `result`; a tie is 0.
+///
+/// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count overflows
+/// with the first vote beyond half of all.
+pub(super) fn count(ballots: &[&[u8]], result: &mut [u8]) {
+    let half = ballots.len() / 2;
+    let planes = (half + 1).next_power_of_two().ilog2() as usize;
+    let begin = (1usize << planes) - (half + 1);
+    for start in (0..result.len()).step_by(8) {
+        let mut counts = [0u64; PLANES];
+        for (plane, count) in counts[..planes].iter_mut().enumerate() {
+            *count = if begin >> plane & 1 == 1 { u64::MAX } else { 0 };
+        }
+        let mut over = 0;
+        for ballot in ballots {
+            let mut carry = word(&ballot[start..]);
+            for count in &mut counts[..planes] {
+                (*count, carry) = (*count ^ carry, *count & carry);
+            }
+            over |= carry;
+        }
+        let run = &mut result[start..];
+        let bytes = run.len().min(8);
+        run[..bytes].copy_from_slice(&over.to_le_bytes()[..bytes]);
+    }
+}
+
+/// Up to eight bytes, the missing ones 0.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let here = bytes.len().min(8);
+    word[..here].copy_from_slice(&bytes[..here]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_votes_win_for_any_number_of_voters() {
+        for voters in 1..=33usize {
+            for bytes in [0, 1, 7, 8, 9, 24] {
+                let ballot =
+                    |voter: usize| (0..bytes).map(move |at| (voter * 37 + at * 101 + at * voter * 7) as u8);
+                let ballots: Vec<Vec<u8>> = (0..voters).map(|voter| ballot(voter).collect()).collect();
+                let mut result = vec![0x55; bytes];
+                count(&ballots.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut result);
+                for (at, result) in result.iter().enumerate() {
+                    for bit in 0..8 {
+                        let ones = ballots.iter().filter(|ballot| ballot[at] >> bit & 1 == 1).count();
+                        assert_eq!(result >> bit & 1 == 1, 2 * ones > voters, "{ones} of {voters}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn signs_come_back_and_zeros_are_positive() {
+        let x = [-1.0, 0.0, -0.0, 3.0, f32::NEG_INFINITY, f32::INFINITY, -1e-45, 1e-45, -7.0];
+        let mut message = [0xff; 2];
+        assert_eq!(Ballot.encode(&x, &mut message, 0), Ok(2));
+        let mut signs = [9.0; 9];
+        Ballot.decode(&message, &mut signs).unwrap();
+        assert_eq!(signs, [-1.0, 1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]);
+        let refused = Ballot.encode(&[1.0, f32::NAN], &mut message, 0);
+        assert!(matches!(refused, Err(CodecError::NotFinite { index: 1, .. })), "{refused:?}");
+        assert!(matches!(Ballot.decode(&message, &mut [0.0; 17]), Err(CodecError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,38 @@
+//! Centralized, synchronous, low precision: everyone gets the same result, bit for bit, from messages that are encoded.
+//!
+//! | primitive | how | for |
+//! |---|---|---|
+//! | [`all_reduce_encoded`](crate::Communicator::all_reduce_encoded) | scatter-gather of encoded chunks | codecs of a fixed rate: 16, 8, 4 bits, signs |
+//! | [`all_reduce_sparse`](crate::Communicator::all_reduce_sparse) | all-gather of whole messages | codecs whose messages are small: top-k, random-k |
+//! | [`majority_vote`](crate::Communicator::majority_vote) | scatter-gather of signs, which are counted | signSGD |
+//!
+//! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `memory` is what a rank
+//! says, and remembers of it.
+
+mod ballot;
+mod memory;
+mod scatter_gather;
+mod segments;
+mod sparse;
+mod vote;
+
+pub use segments::Segments;
+
+use crate::{Buffer, DType, Error, ReduceOp, Result};
+
+/// Codecs encode f32.
+fn check_dtype(buffer: &Buffer) -> Result<()> {
+    if buffer.dtype() == DType::F32 {
+        return Ok(());
+    }
+    Err(Error::usage(format!("codecs encode f32, not {}", buffer.dtype()), "convert to f32 first"))
+}
+
+/// What each contribution counts.
+fn weight(op: ReduceOp, ranks: usize) -> Result<f32> {
+    match op {
+        ReduceOp::Sum => Ok(1.0),
+        ReduceOp::Mean => Ok(1.0 / ranks as f32),
+        _ => Err(Error::usage(format!("there is no encoded {op}"), "use a sum or a mean")),
+    }
+}

@@ -1,0 +1,307 @@
+//! Scatter-gather in segments: what a primitive does with a segment is its [`Stages`]; when, and what travels, is here.
+//!
+//! Rank r owns chunk r of the buffer. Every chunk is cut into k segments, which go through three stages:
+//!
+//! ```text
+//! said      on every rank     one message for each owner's segment           step s, to the owner
+//! settled   on its owner      n messages become one                          step k + s, to everyone
+//! heard     on every rank     the owner's message becomes the result
+//! ```
+//!
+//! While segment s + 2·LAG is said, s + LAG is settled and s is heard, so that encoding, both directions of the wire and
+//! decoding overlap. Messages may be shorter than announced: only their sender knows their size.
+
+use super::super::share::{TAGS, block, chunk};
+use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use hexagram_physical::operation::Operation;
+use std::ops::Range;
+
+/// Elements of a segment. By measurement: few enough that what is decoded n times and encoded again stays in the
+/// second-level cache, many enough that a message of signs is worth its system call.
+const SEGMENT: usize = 64 * 1024;
+/// Segments begin at multiples of this within their chunk, so that codecs in blocks have whole ones.
+const BLOCK: usize = 2048;
+/// Segments by which a stage is behind the one before.
+const LAG: usize = 2;
+/// Segments under way at a time.
+const DEPTH: usize = 2 * LAG + 1;
+
+/// How a buffer is cut among ranks, and each rank's chunk into segments. Codecs see one segment at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Segments {
+    len: usize,
+    ranks: usize,
+    /// Elements of a segment, but for the last of a chunk.
+    elements: usize,
+}
+
+impl Segments {
+    /// The segments of `len` elements among `ranks`.
+    pub fn of(len: usize, ranks: usize) -> Self {
+        let fewest = len.div_ceil(ranks).div_ceil(TAGS / 2);
+        Segments { len, ranks, elements: fewest.next_multiple_of(BLOCK).max(SEGMENT) }
+    }
+
+    /// Of every chunk, one at least.
+    pub fn count(&self) -> usize {
+        self.len.div_ceil(self.ranks).div_ceil(self.elements).max(1)
+    }
+
+    /// The elements of one of them, which may be none.
+    pub fn range(&self, owner: usize, index: usize) -> Range<usize> {
+        let chunk = chunk(self.len, self.ranks, owner);
+        let start = chunk.start.saturating_add(index.saturating_mul(self.elements)).min(chunk.end);
+        start..start.saturating_add(self.elements).min(chunk.end)
+    }
+
+    /// Elements of the longest.
+    pub fn longest(&self) -> usize {
+        self.len.div_ceil(self.ranks).min(self.elements)
+    }
+}
+
+/// One segment.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    pub(super) owner: usize,
+    pub(super) index: usize,
+    pub(super) range: Range<usize>,
+}
+
+/// What becomes of a segment that is not empty. Messages are written to the beginning of a part; the result is their size.
+pub(super) trait Stages {
+    /// Size of the largest message for so many elements, in bytes.
+    fn largest(&self, len: usize) -> usize;
+
+    /// Writes what this rank says about a segment, which it says once.
+    fn say(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize>;
+
+    /// Writes what becomes of what all ranks have said, in their order, about a segment of this rank's.
+    fn settle(
+        &self,
+        call: &Call<'_>,
+        segment: &Segment,
+        said: &[Part<'_>],
+        message: Part<'_>,
+    ) -> Result<usize>;
+
+    /// Stores the result that the owner's message stands for.
+    fn hear(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
+}
+
+/// Takes all segments through all stages.
+pub(super) async fn run(
+    comm: &Communicator,
+    call: &Call<'_>,
+    cut: Segments,
+    stages: &impl Stages,
+) -> Result<()> {
+    let count = cut.count();
+    let mut pipeline = Pipeline::new(comm, call, cut, stages)?;
+    for index in 0..count.min(DEPTH) {
+        pipeline.expect(index)?;
+    }
+    for index in 0..count + 2 * LAG {
+        if index < count {
+            pipeline.say(index)?;
+        }
+        if let Some(behind) = index.checked_sub(LAG).filter(|behind| *behind < count) {
+            pipeline.settle(behind).await?;
+        }
+        if let Some(behind) = index.checked_sub(2 * LAG) {
+            pipeline.hear(behind).await?;
+        }
+    }
+    Ok(())
+}
+
+struct Pipeline<'a, S> {
+    call: &'a Call<'a>,
+    stages: &'a S,
+    cut: Segments,
+    rank: usize,
+    ranks: usize,
+    /// Bytes of the largest message.
+    largest: usize,
+    /// Segment s is in slot s modulo their number.
+    slots: Vec<Slot<'a>>,
+}
+
+/// A segment's index under way: n segments, of n owners.
+struct Slot<'a> {
+    /// This rank's message for each owner; where the owner is this rank, among `said`.
+    saying: Buffer,
+    /// Each rank's message about this rank's segment.
+    said: Buffer,
+    /// Each owner's result.
+    results: Buffer,
+    sends: Vec<Operation<'a>>,
+    /// From each rank but this one, in order; none from this one.
+    contributions: Vec<Option<Operation<'a>>>,
+    outcomes: Vec<Option<Operation<'a>>>,
+    /// Bytes of what this rank said about its own segment, and of what that was settled to.
+    own: (usize, usize),
+}
+
+impl<'a, S: Stages> Pipeline<'a, S> {
+    fn new(comm: &Communicator, call: &'a Call<'a>, cut: Segments, stages: &'a S) -> Result<Self> {
+        let (rank, ranks, largest) = (comm.rank(), comm.size(), stages.largest(cut.longest()));
+        let messages = || comm.scratch(DType::U8, ranks * largest);
+        let slot = |_| -> Result<Slot<'a>> {
+            let (saying, said, results) = (messages()?, messages()?, messages()?);
+            let (sends, contributions, outcomes) = (Vec::new(), Vec::new(), Vec::new());
+            Ok(Slot { saying, said, results, sends, contributions, outcomes, own: (0, 0) })
+        };
+        let slots = (0..cut.count().min(DEPTH)).map(slot).collect::<Result<_>>()?;
+        Ok(Pipeline { call, stages, cut, rank, ranks, largest, slots })
+    }
+
+    fn segment(&self, owner: usize, index: usize) -> Segment {
+        Segment { owner, index, range: self.cut.range(owner, index) }
+    }
+
+    fn slot(&mut self, index: usize) -> &mut Slot<'a> {
+        let slots = self.slots.len();
+        &mut self.slots[index % slots]
+    }
+
+    fn place(&self, rank: usize) -> Range<usize> {
+        block(self.largest, rank)
+    }
+
+    /// The first bytes of a rank's place among messages.
+    fn message(&self, rank: usize, bytes: usize) -> Range<usize> {
+        let start = self.place(rank).start;
+        start..start + bytes
+    }
+
+    /// Posts the receives of a segment.
+    fn expect(&mut self, index: usize) -> Result<()> {
+        let (call, rank, ranks, count, largest) =
+            (self.call, self.rank, self.ranks, self.cut.count(), self.largest);
+        let slot = self.slot(index);
+        for from in 0..ranks {
+            let receive = |step, buffer| -> Result<Option<Operation<'a>>> {
+                if from == rank {
+                    return Ok(None);
+                }
+                call.recv(from, step, buffer, block(largest, from), Land::AtMost).map(Some)
+            };
+            slot.contributions.push(receive(index, &slot.said)?);
+            slot.outcomes.push(receive(count + index, &slot.results)?);
+        }
+        Ok(())
+    }
+
+    /// Encodes and sends, to the next rank first, to this one last.
+    fn say(&mut self, index: usize) -> Result<()> {
+        for distance in 1..=self.ranks {
+            let owner = (self.rank + distance) % self.ranks;
+            let (segment, place) = (self.segment(owner, index), self.place(owner));
+            let (call, stages, rank) = (self.call, self.stages, self.rank);
+            let slot = self.slot(index);
+            let buffer = if owner == rank { &slot.said } else { &slot.saying };
+            let bytes = match segment.range.is_empty() {
+                true => 0,
+                false => stages.say(call, &segment, Part::of(buffer, place.clone()))?,
+            };
+            if owner == rank {
+                slot.own.0 = bytes;
+            } else {
+                let message = place.start..place.start + bytes;
+                slot.sends.push(call.send(owner, index, &slot.saying, message)?);
+            }
+            call.progress();
+        }
+        Ok(())
+    }
+
+    /// Waits for what the others say about this rank's segment, and tells them what becomes of it.
+    async fn settle(&mut self, index: usize) -> Result<()> {
+        let contributions = std::mem::take(&mut self.slot(index).contributions);
+        let own = self.slot(index).own.0;
+        let mut messages = Vec::with_capacity(self.ranks);
+        for (from, contribution) in contributions.into_iter().enumerate() {
+            let bytes = match contribution {
+                Some(contribution) => contribution.await?.bytes,
+                None => own,
+            };
+            messages.push(self.message(from, bytes));
+        }
+        let (segment, place) = (self.segment(self.rank, index), self.place(self.rank));
+        let (call, stages, rank, ranks, count) =
+            (self.call, self.stages, self.rank, self.ranks, self.cut.count());
+        let slot = self.slot(index);
+        let said: Vec<Part<'_>> = messages.into_iter().map(|place| Part::of(&slot.said, place)).collect();
+        slot.own.1 = match segment.range.is_empty() {
+            true => 0,
+            false => stages.settle(call, &segment, &said, Part::of(&slot.results, place.clone()))?,
+        };
+        for distance in 1..ranks {
+            let message = place.start..place.start + slot.own.1;
+            let to = (rank + distance) % ranks;
+            slot.sends.push(call.send(to, count + index, &slot.results, message)?);
+        }
+        call.progress();
+        Ok(())
+    }
+
+    /// Waits for the results, and makes room for a later segment.
+    async fn hear(&mut self, index: usize) -> Result<()> {
+        let slot = self.slot(index);
+        let (outcomes, sends, own) =
+            (std::mem::take(&mut slot.outcomes), std::mem::take(&mut slot.sends), slot.own.1);
+        for (owner, outcome) in outcomes.into_iter().enumerate() {
+            let bytes = match outcome {
+                Some(outcome) => outcome.await?.bytes,
+                None => own,
+            };
+            let (segment, message) = (self.segment(owner, index), self.message(owner, bytes));
+            if !segment.range.is_empty() {
+                let (call, stages) = (self.call, self.stages);
+                stages.hear(call, &segment, Part::of(&self.slot(index).results, message))?;
+                call.progress();
+            }
+        }
+        for send in sends {
+            send.await?;
+        }
+        let later = index + self.slots.len();
+        if later < self.cut.count() { self.expect(later) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cover_every_chunk_in_order() {
+        for ranks in [1, 2, 3, 8, 100] {
+            for len in [0, 1, 7, SEGMENT, SEGMENT * ranks + 1, 5 * SEGMENT + 3] {
+                let segments = Segments::of(len, ranks);
+                let mut end = 0;
+                for owner in 0..ranks {
+                    for index in 0..segments.count() {
+                        let range = segments.range(owner, index);
+                        assert!(range.is_empty() || range.start == end, "{len} among {ranks}");
+                        assert!(range.len() <= segments.longest());
+                        end = end.max(range.end);
+                    }
+                }
+                assert_eq!(end, len);
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_buffers_have_segments_that_tags_can_tell_apart() {
+        for len in [1 << 33, (1 << 48) + 12345, usize::MAX] {
+            let segments = Segments::of(len, 3);
+            assert!(2 * segments.count() <= TAGS, "{len}");
+            let last = segments.range(2, segments.count() - 1);
+            assert!(last.end == len && !last.is_empty() && last.len() <= segments.longest());
+            assert!(segments.elements.is_multiple_of(BLOCK));
+        }
+    }
+}
