@@ -2,6 +2,8 @@
 //!
 //! Elements are lent to the operation and back when it returns; nothing is copied.
 
+use crate::codec::LinearCodec;
+use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Element, ReduceOp, Result};
 
 /// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of the
@@ -23,6 +25,48 @@ impl<'a> Blocking<'a> {
     #[doc = doc_errors!("all_reduce")]
     pub fn all_reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
         Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.all_reduce(buffer, op)))
+    }
+
+    /// All-reduce by scatter-gather of encoded chunks, in place.
+    #[doc = doc_errors!("all_reduce_encoded")]
+    pub fn all_reduce_encoded(
+        &self,
+        elements: &mut [f32],
+        op: ReduceOp,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_encoded(buffer, op, encoding)))
+    }
+
+    /// All-reduce by all-gather of small messages, in place.
+    #[doc = doc_errors!("all_reduce_sparse")]
+    pub fn all_reduce_sparse(
+        &self,
+        elements: &mut [f32],
+        op: ReduceOp,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_sparse(buffer, op, encoding)))
+    }
+
+    /// All-reduce of what is encoded, in place.
+    #[doc = doc_errors!("all_reduce_linear")]
+    pub fn all_reduce_linear(
+        &self,
+        elements: &mut [f32],
+        op: ReduceOp,
+        encoding: &mut Encoding<dyn LinearCodec>,
+    ) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_linear(buffer, op, encoding)))
+    }
+
+    /// The sign of most signs, in place.
+    #[doc = doc_errors!("majority_vote")]
+    pub fn majority_vote(&self, elements: &mut [f32]) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.majority_vote(buffer)))
     }
 
     /// `elements ← elements of rank root`.

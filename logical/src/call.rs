@@ -125,18 +125,24 @@ impl<'a> Call<'a> {
     /// [`Device::encode`](crate::Device::encode).
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
         let (elements, mut message) = (from.read()?, to.write()?);
-        Host.encode(codec, &elements, &mut message, seed)?.map_err(|refusal| match refusal {
+        let encoded = Host.encode(codec, &elements, &mut message, seed)?;
+        encoded.map_err(|refusal| self.refused(&codec.name(), from.range.start, refusal))
+    }
+
+    /// The error for elements, from `start` on in their buffer, that a codec of this name refuses.
+    pub(crate) fn refused(&self, codec: &str, start: usize, refusal: CodecError) -> Error {
+        match refusal {
             CodecError::NotFinite { index, value } => Error::NotFinite {
                 place: self.peer(self.group.rank()),
                 tensor: None,
-                index: from.range.start + index,
+                index: start + index,
                 value,
                 during: self.during(),
             },
             CodecError::Damaged { what } => {
-                Error::usage(format!("{} cannot encode: {what}", codec.name()), "mend the codec")
+                Error::usage(format!("{codec} cannot encode: {what}"), "mend the codec")
             }
-        })
+        }
     }
 
     /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a message that rank `sender`

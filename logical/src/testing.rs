@@ -1,5 +1,9 @@
 //! One way to test a primitive or an algorithm on several ranks: [`spawn`].
 
+mod reference;
+
+pub use reference::Reference;
+
 use crate::{Communicator, Result, TransportKind, World};
 use hexagram_physical::testing;
 pub use hexagram_physical::testing::cases;

@@ -34,6 +34,16 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
         };
+        self.all_reduce_as(fingerprint, buffer, op).await
+    }
+
+    /// The same under a fingerprint of the caller's, for an `op` that the elements have.
+    pub(super) async fn all_reduce_as(
+        &self,
+        fingerprint: Fingerprint,
+        buffer: &mut Buffer,
+        op: ReduceOp,
+    ) -> Result<()> {
         let output = buffer.write(0..buffer.len())?;
         self.operate(fingerprint, async |call| {
             if let Some(native) = call.native(None, output) {

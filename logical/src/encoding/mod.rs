@@ -19,6 +19,7 @@ mod state;
 pub use feedback::Feedback;
 pub use state::State;
 
+use crate::codec::LinearCodec;
 use hexagram_physical::codec::Codec;
 use hexagram_physical::fingerprint::CodecDigest;
 use hexagram_physical::{Error, Result};
@@ -26,8 +27,10 @@ use std::sync::Arc;
 
 /// A codec, a feedback and their memory, for one bucket on one rank.
 #[derive(Debug)]
-pub struct Encoding {
-    codec: Arc<dyn Codec>,
+pub struct Encoding<C: ?Sized = dyn Codec> {
+    codec: Arc<C>,
+    /// The codec's.
+    name: String,
     feedback: Feedback,
     seed: u64,
     state: State,
@@ -36,9 +39,20 @@ pub struct Encoding {
 impl Encoding {
     /// An encoding without feedback, with seed 0.
     pub fn new(codec: Arc<dyn Codec>) -> Self {
-        Encoding { codec, feedback: Feedback::None, seed: 0, state: State::default() }
+        let name = codec.name();
+        Encoding { codec, name, feedback: Feedback::None, seed: 0, state: State::default() }
     }
+}
 
+impl Encoding<dyn LinearCodec> {
+    /// An encoding that is reduced while it is encoded; without feedback, with seed 0.
+    pub fn linear(codec: Arc<dyn LinearCodec>) -> Self {
+        let name = codec.name();
+        Encoding { codec, name, feedback: Feedback::None, seed: 0, state: State::default() }
+    }
+}
+
+impl<C: ?Sized> Encoding<C> {
     /// What becomes of the codec's error.
     #[must_use]
     pub fn with_feedback(self, feedback: Feedback) -> Self {
@@ -52,13 +66,18 @@ impl Encoding {
     }
 
     /// The codec.
-    pub fn codec(&self) -> &Arc<dyn Codec> {
+    pub fn codec(&self) -> &Arc<C> {
         &self.codec
     }
 
     /// What becomes of the codec's error.
     pub fn feedback(&self) -> Feedback {
         self.feedback
+    }
+
+    /// Where the draws of a stochastic codec come from.
+    pub fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// What is remembered.
@@ -73,7 +92,7 @@ impl Encoding {
 
     /// What ranks compare: the codec with its parameters, the feedback, and the seed.
     pub fn digest(&self) -> CodecDigest {
-        CodecDigest::of(&format!("{} with {}, seed {}", self.codec.name(), self.feedback, self.seed))
+        CodecDigest::of(&format!("{} with {}, seed {}", self.name, self.feedback, self.seed))
     }
 
     /// A seed for one message: `what` names it within the operation (rank, chunk, segment, …).

@@ -61,9 +61,9 @@ impl Memory {
 }
 
 /// Something that an encoding remembers of `len` elements, zero at first.
-pub(super) fn entry(
+pub(super) fn entry<C: ?Sized>(
     comm: &Communicator,
-    encoding: &mut Encoding,
+    encoding: &mut Encoding<C>,
     name: &'static str,
     len: usize,
 ) -> Result<Arc<Buffer>> {

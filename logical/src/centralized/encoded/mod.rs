@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | [`all_reduce_encoded`](crate::Communicator::all_reduce_encoded) | scatter-gather of encoded chunks | codecs of a fixed rate: 16, 8, 4 bits, signs |
 //! | [`all_reduce_sparse`](crate::Communicator::all_reduce_sparse) | all-gather of whole messages | codecs whose messages are small: top-k, random-k |
+//! | [`all_reduce_linear`](crate::Communicator::all_reduce_linear) | all-reduce of what is encoded | codecs whose messages add up: PowerSGD, random-k at common places |
 //! | [`majority_vote`](crate::Communicator::majority_vote) | scatter-gather of signs, which are counted | signSGD |
 //!
 //! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `memory` is what a rank
 //! says, and remembers of it.
 
 mod ballot;
+mod linear;
 mod memory;
 mod scatter_gather;
 mod segments;
@@ -28,11 +30,15 @@ fn check_dtype(buffer: &Buffer) -> Result<()> {
     Err(Error::usage(format!("codecs encode f32, not {}", buffer.dtype()), "convert to f32 first"))
 }
 
-/// What each contribution counts.
-fn weight(op: ReduceOp, ranks: usize) -> Result<f32> {
-    match op {
-        ReduceOp::Sum => Ok(1.0),
-        ReduceOp::Mean => Ok(1.0 / ranks as f32),
-        _ => Err(Error::usage(format!("there is no encoded {op}"), "use a sum or a mean")),
+/// Only sums and means are linear.
+fn check_op(op: ReduceOp) -> Result<()> {
+    if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
+        return Ok(());
     }
+    Err(Error::usage(format!("there is no encoded {op}"), "use a sum or a mean"))
+}
+
+/// What each contribution counts.
+fn weight(op: ReduceOp, ranks: usize) -> f32 {
+    if op == ReduceOp::Mean { 1.0 / ranks as f32 } else { 1.0 }
 }

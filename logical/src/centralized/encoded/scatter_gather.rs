@@ -2,7 +2,7 @@
 
 use super::memory::{Memory, entry};
 use super::segments::{self, Segment, Segments, Stages};
-use super::{check_dtype, weight};
+use super::{check_dtype, check_op, weight};
 use crate::centralized::free_to_write;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Call, Communicator, Error, Part, ReduceOp, Result};
@@ -52,7 +52,7 @@ impl Communicator {
         use Feedback::{Difference, Error, None, TwoLevel};
         check_dtype(buffer)?;
         encoding.expect_feedback("all_reduce_encoded", &[None, Error, TwoLevel, Difference])?;
-        let weight = weight(op, self.size())?;
+        check_op(op)?;
         free_to_write(buffer)?;
         let len = buffer.len();
         let fingerprint = Fingerprint {
@@ -63,6 +63,7 @@ impl Communicator {
         let memory = Memory::of_worker(self, encoding, len)?;
         let owned = chunk(len, self.size(), self.rank());
         let server = Server::of(self, encoding, len, owned.len())?;
+        let weight = weight(op, self.size());
         let stages = Encoded { comm: self, buffer, encoding, weight, memory, server, start: owned.start };
         let body =
             async |call: &Call<'_>| segments::run(self, call, Segments::of(len, self.size()), &stages).await;

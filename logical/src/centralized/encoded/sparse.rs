@@ -1,7 +1,7 @@
 //! All-reduce of few numbers: everyone gets everyone's message, and adds them all up.
 
 use super::memory::{Memory, entry};
-use super::{check_dtype, weight};
+use super::{check_dtype, check_op, weight};
 use crate::centralized::free_to_write;
 use crate::centralized::share::block;
 use crate::encoding::{Encoding, Feedback};
@@ -42,7 +42,7 @@ impl Communicator {
         check_dtype(buffer)?;
         let known = [Feedback::None, Feedback::Error, Feedback::Difference];
         encoding.expect_feedback("all_reduce_sparse", &known)?;
-        let weight = weight(op, self.size())?;
+        check_op(op)?;
         free_to_write(buffer)?;
         let fingerprint = Fingerprint {
             reduce: Some(op),
@@ -56,7 +56,7 @@ impl Communicator {
         };
         self.operate(fingerprint, async |call| {
             let sum = mean.as_deref().unwrap_or(buffer);
-            self.gather_and_add(call, buffer, encoding, &memory, (sum, weight)).await?;
+            self.gather_and_add(call, buffer, encoding, &memory, (sum, weight(op, self.size()))).await?;
             match &mean {
                 Some(mean) => self.copy(mean, 0..mean.len(), buffer, 0..mean.len()),
                 None => Ok(()),

@@ -1,0 +1,153 @@
+//! What the encoded primitives compute, in one place and without communication: open this to check one, or to see what it
+//! does without how.
+
+use crate::centralized::encoded::Segments;
+use crate::encoding::{Encoding, Feedback};
+use crate::{Error, ReduceOp, Result};
+use hexagram_physical::codec::{Codec, CodecError};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// All ranks of encoded all-reduces of one bucket, one after another.
+pub struct Reference {
+    codec: Arc<dyn Codec>,
+    feedback: Feedback,
+    /// Whose draws are those of the ranks.
+    encoding: Encoding,
+    len: usize,
+    weight: f32,
+    /// What each rank remembers of what it says: e, or h.
+    pub workers: Vec<Vec<f32>>,
+    /// What owners remember, of all chunks: s, or m.
+    pub owners: Vec<f32>,
+    /// What everyone has heard.
+    heard: Vec<f32>,
+}
+
+impl Reference {
+    /// Of `ranks` ranks with such an encoding, for buffers of `len` elements. It begins where `encoding` counts to.
+    pub fn new(encoding: &Encoding, ranks: usize, len: usize, op: ReduceOp) -> Self {
+        let (codec, feedback) = (encoding.codec().clone(), encoding.feedback());
+        let mut own = Encoding::new(codec.clone()).with_feedback(feedback).with_seed(encoding.seed());
+        own.state_mut().restore(encoding.state().operations(), []);
+        let weight = if op == ReduceOp::Mean { 1.0 / ranks as f32 } else { 1.0 };
+        let remembered = if feedback == Feedback::None { 0 } else { len };
+        let workers = vec![vec![0.0; remembered]; ranks];
+        let (owners, heard) = (vec![0.0; remembered], vec![0.0; remembered]);
+        Reference { codec, feedback, encoding: own, len, weight, workers, owners, heard }
+    }
+
+    /// The result of `all_reduce_encoded`, from what each rank has in a range of its buffer.
+    ///
+    /// # Errors
+    /// What the codec says, as [`Error::Usage`].
+    pub fn all_reduce_encoded(
+        &mut self,
+        contribution: impl Fn(usize, Range<usize>) -> Vec<f32>,
+    ) -> Result<Vec<f32>> {
+        let mut result = vec![0.0; self.len];
+        let segments = Segments::of(self.len, self.workers.len());
+        for (owner, index) in (0..self.workers.len()).flat_map(|o| (0..segments.count()).map(move |i| (o, i)))
+        {
+            let range = segments.range(owner, index);
+            if !range.is_empty() {
+                let settled = self.segment((owner, index), range.clone(), &contribution).map_err(mistake)?;
+                result[range].copy_from_slice(&settled);
+            }
+        }
+        self.encoding.state_mut().advance();
+        Ok(result)
+    }
+
+    /// The result of `all_reduce_sparse`, likewise.
+    ///
+    /// # Errors
+    /// As [`Reference::all_reduce_encoded`].
+    pub fn all_reduce_sparse(&mut self, contribution: impl Fn(usize) -> Vec<f32>) -> Result<Vec<f32>> {
+        let all = 0..self.len;
+        let mut sum =
+            if self.feedback == Feedback::Difference { self.owners.clone() } else { vec![0.0; self.len] };
+        for rank in 0..self.workers.len() {
+            let seed = self.encoding.draw(&[rank as u64]);
+            let said = self.say(rank, all.clone(), contribution(rank), seed).map_err(mistake)?;
+            self.codec.decode_add(&said, self.weight, &mut sum).map_err(mistake)?;
+        }
+        if self.feedback == Feedback::Difference {
+            self.owners.copy_from_slice(&sum);
+        }
+        self.encoding.state_mut().advance();
+        Ok(sum)
+    }
+
+    fn segment(
+        &mut self,
+        (owner, index): (usize, usize),
+        range: Range<usize>,
+        contribution: &impl Fn(usize, Range<usize>) -> Vec<f32>,
+    ) -> Result<Vec<f32>, CodecError> {
+        let draw = |encoding: &Encoding, by: u64, rank: usize| {
+            encoding.draw(&[by, rank as u64, owner as u64, index as u64])
+        };
+        let mut said = Vec::new();
+        for rank in 0..self.workers.len() {
+            let seed = draw(&self.encoding, 0, rank);
+            said.push(self.say(rank, range.clone(), contribution(rank, range.clone()), seed)?);
+        }
+        let remembers = matches!(self.feedback, Feedback::TwoLevel | Feedback::Difference);
+        let mut sum = if remembers { self.owners[range.clone()].to_vec() } else { vec![0.0; range.len()] };
+        for said in &said {
+            self.codec.decode_add(said, self.weight, &mut sum)?;
+        }
+        if remembers {
+            self.owners[range.clone()].copy_from_slice(&sum);
+        }
+        let seed = draw(&self.encoding, 1, owner);
+        if self.feedback == Feedback::Difference {
+            let heard = &mut self.heard[range];
+            sum.iter_mut().zip(&*heard).for_each(|(sum, heard)| *sum -= heard);
+            self.codec.decode_add(&encoded(&*self.codec, &sum, seed)?, 1.0, heard)?;
+            return Ok(heard.to_vec());
+        }
+        let message = encoded(&*self.codec, &sum, seed)?;
+        if self.feedback == Feedback::TwoLevel {
+            self.codec.decode_add(&message, -1.0, &mut self.owners[range])?;
+        }
+        self.codec.decode(&message, &mut sum)?;
+        Ok(sum)
+    }
+
+    /// The message of a rank that has `numbers`.
+    fn say(
+        &mut self,
+        rank: usize,
+        range: Range<usize>,
+        mut numbers: Vec<f32>,
+        seed: u64,
+    ) -> Result<Vec<u8>, CodecError> {
+        if self.feedback == Feedback::None {
+            return encoded(&*self.codec, &numbers, seed);
+        }
+        let memory = &mut self.workers[rank][range];
+        if self.feedback == Feedback::Difference {
+            numbers.iter_mut().zip(&*memory).for_each(|(x, known)| *x -= known);
+            let message = encoded(&*self.codec, &numbers, seed)?;
+            self.codec.decode_add(&message, 1.0, memory)?;
+            return Ok(message);
+        }
+        memory.iter_mut().zip(&numbers).for_each(|(error, x)| *error += x);
+        let message = encoded(&*self.codec, memory, seed)?;
+        self.codec.decode_add(&message, -1.0, memory)?;
+        Ok(message)
+    }
+}
+
+fn encoded(codec: &dyn Codec, numbers: &[f32], seed: u64) -> Result<Vec<u8>, CodecError> {
+    let mut message = vec![0; codec.encoded_len(numbers.len())];
+    let bytes = codec.encode(numbers, &mut message, seed)?;
+    message.truncate(bytes);
+    Ok(message)
+}
+
+fn mistake(refusal: CodecError) -> Error {
+    Error::usage(refusal.to_string(), "give the codec what it encodes")
+}
