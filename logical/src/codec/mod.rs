@@ -10,11 +10,13 @@
 
 mod blocks;
 mod half;
+mod linear;
 mod min_max;
 mod not_finite;
 mod sign;
 
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
+pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
 pub use sign::Sign;
