@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use hexagram_logical::codec::MinMax8;
+use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn, spawn_hosts};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 
@@ -192,6 +194,30 @@ fn hierarchical_blocks_are_the_flat_ones() {
             Ok(())
         })
         .unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
+    }
+}
+
+/// The result is near the exact one, and the same everywhere.
+#[test]
+fn hierarchical_low_precision_is_the_same_on_all_ranks() {
+    for hosts in LAYOUTS {
+        let results = spawn_hosts(hosts, |comm| {
+            let hierarchy = comm.block_on(comm.hierarchy())?;
+            let feedback = Feedback::TwoLevel;
+            let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(feedback);
+            let (mut exact, mut near) = (filled(comm.rank(), 5000), filled(comm.rank(), 5000));
+            comm.block_on(comm.all_reduce(&mut exact, ReduceOp::Mean))?;
+            for _ in 0..2 {
+                near = filled(comm.rank(), 5000);
+                comm.block_on(hierarchy.all_reduce_encoded(&mut near, ReduceOp::Mean, &mut encoding))?;
+            }
+            assert_eq!(encoding.state().operations(), 2);
+            let (exact, near) = (exact.host::<f32>()?, near.host::<f32>()?);
+            assert!(exact.iter().zip(&*near).all(|(exact, near)| (exact - near).abs() < 0.5), "{hosts:?}");
+            Ok(near.to_vec())
+        });
+        let results = results.unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
+        assert!(results.iter().all(|result| *result == results[0]), "{hosts:?}");
     }
 }
 

@@ -11,6 +11,7 @@
 //! | primitive | how | a host sends to others |
 //! |---|---|---|
 //! | all-reduce | reduce, all-reduce of leaders, broadcast | 2(m−1)/m · S |
+//! | all-reduce, encoded | reduce, encoded all-reduce of leaders, broadcast | 2(m−1)/m of the encoded buffer |
 //! | reduce | reduce, reduce of leaders, to the root | S, but the root's |
 //! | broadcast | broadcast on the root's host, of leaders, on the other hosts | ≤ ⌈log₂ m⌉ · S |
 //! | all-gather | gather, broadcast of every leader's blocks, broadcast | ≤ ⌈log₂ m⌉ · S |
@@ -18,7 +19,9 @@
 //!
 //! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
 
+use super::encoded::scatter_gather;
 use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
+use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -109,6 +112,33 @@ impl Hierarchy {
                 async |call: &Call<'_>| leaders.reduce_everywhere(call, buffer, summing(op)).await;
             leaders.operate(fingerprint, all_reduce).await?;
             self.all.after_reduce(op, buffer, 0..buffer.len())?;
+        }
+        self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+    }
+
+    /// [`Communicator::all_reduce_encoded`] of the hosts' sums: only what goes between hosts is encoded, and only leaders
+    /// remember anything of it. Bytes sent and memory besides as [`Hierarchy::all_reduce`].
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_encoded`].
+    pub async fn all_reduce_encoded(
+        &self,
+        buffer: &mut Buffer,
+        op: ReduceOp,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        scatter_gather::check(buffer, op, encoding)?;
+        let fingerprint = Fingerprint {
+            reduce: Some(op),
+            codec: Some(encoding.digest()),
+            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
+        };
+        self.reduce_to_leaders(fingerprint, buffer, op).await?;
+        if let Some(leaders) = &self.leaders {
+            leaders.all_reduce_encoded(buffer, summing(op), encoding).await?;
+            self.all.after_reduce(op, buffer, 0..buffer.len())?;
+        } else {
+            encoding.state_mut().advance();
         }
         self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
     }

@@ -13,7 +13,7 @@
 mod ballot;
 mod linear;
 mod memory;
-mod scatter_gather;
+pub(super) mod scatter_gather;
 mod segments;
 mod sparse;
 mod vote;

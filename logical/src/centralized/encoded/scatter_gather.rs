@@ -49,11 +49,7 @@ impl Communicator {
         op: ReduceOp,
         encoding: &mut Encoding,
     ) -> Result<()> {
-        use Feedback::{Difference, Error, None, TwoLevel};
-        check_dtype(buffer)?;
-        encoding.expect_feedback("all_reduce_encoded", &[None, Error, TwoLevel, Difference])?;
-        check_op(op)?;
-        free_to_write(buffer)?;
+        check(buffer, op, encoding)?;
         let len = buffer.len();
         let fingerprint = Fingerprint {
             reduce: Some(op),
@@ -71,6 +67,15 @@ impl Communicator {
         encoding.state_mut().advance();
         Ok(())
     }
+}
+
+/// Fails if the primitive is asked for something that it cannot do, before any rank counts on this one.
+pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Result<()> {
+    use Feedback::{Difference, Error, None, TwoLevel};
+    check_dtype(buffer)?;
+    encoding.expect_feedback("all_reduce_encoded", &[None, Error, TwoLevel, Difference])?;
+    check_op(op)?;
+    free_to_write(buffer)
 }
 
 /// What an owner remembers of its chunk.
