@@ -21,6 +21,9 @@ pub(super) trait Set: Copy {
 
     /// Bit i is set if xᵢ < 0.
     fn negative(self, x: [f32; LANES]) -> u16;
+
+    /// `size` in all lanes, negated where a bit is set.
+    fn signed(self, size: f32, bits: u16) -> [f32; LANES];
 }
 
 /// The instruction set that kernels run with.

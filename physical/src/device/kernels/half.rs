@@ -5,125 +5,112 @@ use std::array::from_fn;
 
 dispatched!(
     /// Rounds each to f16, to the nearest, ties to even; whether all results are finite. `to` has 2 bytes for each.
-    pub fn f32_to_f16(from: &[f32], to: &mut [u8]) -> bool = narrow::<F16, _>
+    pub fn f32_to_f16(from: &[f32], to: &mut [u8]) -> bool = narrow_f16
 );
 
 dispatched!(
     /// Rounds each to bf16, to the nearest, ties to even; whether all results are finite. `to` has 2 bytes for each.
-    pub fn f32_to_bf16(from: &[f32], to: &mut [u8]) -> bool = narrow::<BF16, _>
+    pub fn f32_to_bf16(from: &[f32], to: &mut [u8]) -> bool = narrow_bf16
 );
 
 dispatched!(
     /// `to ← from`, whose f16 take 2 bytes each.
-    pub fn f16_to_f32(from: &[u8], to: &mut [f32]) = widen::<F16, _>
+    pub fn f16_to_f32(from: &[u8], to: &mut [f32]) = widen_f16
 );
 
 dispatched!(
     /// `to ← from`, whose bf16 take 2 bytes each.
-    pub fn bf16_to_f32(from: &[u8], to: &mut [f32]) = widen::<BF16, _>
+    pub fn bf16_to_f32(from: &[u8], to: &mut [f32]) = widen_bf16
 );
 
 dispatched!(
     /// `to ← to + weight × from`, whose f16 take 2 bytes each.
-    pub fn add_f16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide::<F16, _>
+    pub fn add_f16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide_f16
 );
 
 dispatched!(
     /// `to ← to + weight × from`, whose bf16 take 2 bytes each.
-    pub fn add_bf16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide::<BF16, _>
+    pub fn add_bf16(from: &[u8], weight: f32, to: &mut [f32]) = add_wide_bf16
 );
 
-/// A 16-bit float.
-trait Format {
-    /// The bits of infinity, from which on nothing is finite.
-    const INFINITY: u16;
-
-    fn narrow<S: Set>(set: S, x: [f32; LANES]) -> [u16; LANES];
-
-    fn widen<S: Set>(set: S, x: [u16; LANES]) -> [f32; LANES];
-}
-
-struct F16;
-
-impl Format for F16 {
-    const INFINITY: u16 = 0x7c00;
-
-    #[inline(always)]
-    fn narrow<S: Set>(set: S, x: [f32; LANES]) -> [u16; LANES] {
-        set.f16_of(x)
-    }
-
-    #[inline(always)]
-    fn widen<S: Set>(set: S, x: [u16; LANES]) -> [f32; LANES] {
-        set.f32_of(x)
-    }
-}
-
-struct BF16;
-
-impl Format for BF16 {
-    const INFINITY: u16 = 0x7f80;
-
-    #[inline(always)]
-    fn narrow<S: Set>(_: S, x: [f32; LANES]) -> [u16; LANES] {
-        from_fn(|lane| {
-            let bits = x[lane].to_bits();
-            // Half of the last place that is kept is added, but for a tie that would round to odd.
-            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-            (if x[lane].is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
-        })
-    }
-
-    #[inline(always)]
-    fn widen<S: Set>(_: S, x: [u16; LANES]) -> [f32; LANES] {
-        x.map(|x| f32::from_bits(u32::from(x) << 16))
-    }
-}
+const F16_INFINITY: u16 = 0x7c00;
+const BF16_INFINITY: u16 = 0x7f80;
 
 #[inline(always)]
-fn narrow<F: Format, S: Set>(set: S, from: &[f32], to: &mut [u8]) -> bool {
-    let mut largest = [0u16; LANES];
-    let mut step = |x: &[f32; LANES], to: &mut [[u8; 2]; LANES]| {
-        let narrow = F::narrow(set, *x);
-        *to = narrow.map(u16::to_le_bytes);
-        largest = from_fn(|lane| largest[lane].max(narrow[lane] & 0x7fff));
-    };
+fn narrow_f16<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> bool {
+    let mut largest = [0; LANES];
     let (from, from_rest) = from.as_chunks::<LANES>();
     let (to, to_rest) = to.as_chunks_mut::<2>().0.as_chunks_mut::<LANES>();
-    from.iter().zip(to).for_each(|(x, to)| step(x, to));
+    for (x, to) in from.iter().zip(to) {
+        narrow_lanes(set, x, to, &mut largest);
+    }
     let (mut x, mut last) = ([0.0; LANES], [[0; 2]; LANES]);
     x[..from_rest.len()].copy_from_slice(from_rest);
-    step(&x, &mut last);
+    narrow_lanes(set, &x, &mut last, &mut largest);
     to_rest.copy_from_slice(&last[..to_rest.len()]);
-    largest.iter().all(|size| *size < F::INFINITY)
+    largest.iter().all(|size| *size < F16_INFINITY)
 }
 
 #[inline(always)]
-fn widen<F: Format, S: Set>(set: S, from: &[u8], to: &mut [f32]) {
-    each::<F, S>(set, from, to, |x, to| *to = *x);
+fn narrow_lanes<S: Set>(set: S, x: &[f32; LANES], to: &mut [[u8; 2]; LANES], largest: &mut [u16; LANES]) {
+    let narrow = set.f16_of(*x);
+    *to = narrow.map(u16::to_le_bytes);
+    *largest = from_fn(|lane| largest[lane].max(narrow[lane] & 0x7fff));
 }
 
 #[inline(always)]
-fn add_wide<F: Format, S: Set>(set: S, from: &[u8], weight: f32, to: &mut [f32]) {
-    each::<F, S>(set, from, to, |x, to| *to = from_fn(|lane| to[lane] + weight * x[lane]));
+fn narrow_bf16<S: Set>(_: S, from: &[f32], to: &mut [u8]) -> bool {
+    let mut largest = 0;
+    for (x, to) in from.iter().zip(to.as_chunks_mut().0) {
+        let bits = x.to_bits();
+        // Half of the last place that is kept is added, but for a tie that would round to odd.
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let narrow = (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16;
+        *to = narrow.to_le_bytes();
+        largest = largest.max(narrow & 0x7fff);
+    }
+    largest < BF16_INFINITY
 }
 
 #[inline(always)]
-fn each<F: Format, S: Set>(
-    set: S,
-    from: &[u8],
-    to: &mut [f32],
-    combine: impl Fn(&[f32; LANES], &mut [f32; LANES]),
-) {
+fn widen_f16<S: Set>(set: S, from: &[u8], to: &mut [f32]) {
+    with_f16(set, from, to, |x, _| x);
+}
+
+#[inline(always)]
+fn add_wide_f16<S: Set>(set: S, from: &[u8], weight: f32, to: &mut [f32]) {
+    with_f16(set, from, to, |x, to| to + weight * x);
+}
+
+#[inline(always)]
+fn with_f16<S: Set>(set: S, from: &[u8], to: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
     let (from, from_rest) = from.as_chunks::<2>().0.as_chunks::<LANES>();
     let (to, to_rest) = to.as_chunks_mut::<LANES>();
-    let wide = |x: &[[u8; 2]; LANES]| F::widen(set, x.map(u16::from_le_bytes));
-    from.iter().zip(to).for_each(|(x, to)| combine(&wide(x), to));
-    let (mut x, mut last) = ([[0; 2]; LANES], [0.0; LANES]);
-    x[..from_rest.len()].copy_from_slice(from_rest);
-    last[..to_rest.len()].copy_from_slice(to_rest);
-    combine(&wide(&x), &mut last);
-    to_rest.copy_from_slice(&last[..to_rest.len()]);
+    for (x, to) in from.iter().zip(to) {
+        let x = set.f32_of(x.map(u16::from_le_bytes));
+        *to = from_fn(|lane| combine(x[lane], to[lane]));
+    }
+    let mut last = [[0; 2]; LANES];
+    last[..from_rest.len()].copy_from_slice(from_rest);
+    let x = set.f32_of(last.map(u16::from_le_bytes));
+    to_rest.iter_mut().zip(x).for_each(|(to, x)| *to = combine(x, *to));
+}
+
+#[inline(always)]
+fn widen_bf16<S: Set>(_: S, from: &[u8], to: &mut [f32]) {
+    with_bf16(from, to, |x, _| x);
+}
+
+#[inline(always)]
+fn add_wide_bf16<S: Set>(_: S, from: &[u8], weight: f32, to: &mut [f32]) {
+    with_bf16(from, to, |x, to| to + weight * x);
+}
+
+#[inline(always)]
+fn with_bf16(from: &[u8], to: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
+    for (x, to) in from.as_chunks().0.iter().zip(to) {
+        *to = combine(f32::from_bits(u32::from(u16::from_le_bytes(*x)) << 16), *to);
+    }
 }
 
 #[cfg(test)]

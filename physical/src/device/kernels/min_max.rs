@@ -6,7 +6,6 @@
 //! multiples where it is next to denormal. Where it is 0, so is every code, and x̂ is exact.
 
 use super::{LANES, Set};
-use std::array::from_fn;
 
 /// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -142,16 +141,16 @@ fn with_values(range: Range, from: &[u8], to: &mut [f32], combine: impl Fn(f32, 
 
 #[inline(always)]
 fn each(from: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
-    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
-    from.iter().zip(to).for_each(|(x, to)| *to = from_fn(|lane| code(x[lane])));
-    from_rest.iter().zip(to_rest).for_each(|(x, to)| *to = code(*x));
+    for (x, to) in from.iter().zip(to) {
+        *to = code(*x);
+    }
 }
 
 #[inline(always)]
 fn update(from: &[u8], to: &mut [f32], value: impl Fn(u8, f32) -> f32) {
-    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<LANES>(), to.as_chunks_mut::<LANES>());
-    from.iter().zip(to).for_each(|(x, to)| *to = from_fn(|lane| value(x[lane], to[lane])));
-    from_rest.iter().zip(to_rest).for_each(|(x, to)| *to = value(*x, *to));
+    for (code, to) in from.iter().zip(to) {
+        *to = value(*code, *to);
+    }
 }
 
 #[cfg(test)]

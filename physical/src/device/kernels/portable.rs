@@ -23,6 +23,11 @@ impl Set for Portable {
     fn negative(self, x: [f32; LANES]) -> u16 {
         (0..LANES).fold(0, |bits, lane| bits | u16::from(x[lane] < 0.0) << lane)
     }
+
+    #[inline(always)]
+    fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
+        from_fn(|lane| f32::from_bits(size.to_bits() ^ u32::from(bits) << (31 - lane) & 1 << 31))
+    }
 }
 
 const F16_INFINITY: u32 = 0x7c00;

@@ -3,7 +3,7 @@
 use super::{LANES, Set};
 use std::array::from_fn;
 
-/// Accumulators: enough to hide an addition's latency.
+/// Numbers whose signs make a word, and sums: enough to hide an addition's latency.
 const WIDE: usize = 4 * LANES;
 
 dispatched!(
@@ -24,50 +24,48 @@ dispatched!(
 
 #[inline(always)]
 fn pack_kernel<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> f64 {
-    let mut sums = [0.0f32; WIDE];
-    let mut step = |x: &[f32; WIDE], to: &mut [u8; WIDE / 8]| {
-        for ((x, to), sums) in x.as_chunks().0.iter().zip(to.as_chunks_mut().0).zip(sums.as_chunks_mut().0) {
-            let (x, sums): (&[f32; LANES], &mut [f32; LANES]) = (x, sums);
-            *to = set.negative(*x).to_le_bytes();
-            *sums = from_fn(|lane| sums[lane] + x[lane].abs());
-        }
-    };
+    let mut sums = [0.0; WIDE];
     let (from, from_rest) = from.as_chunks::<WIDE>();
-    let (to, to_rest) = to.split_at_mut(from.len() * WIDE / 8);
-    from.iter().zip(to.as_chunks_mut().0).for_each(|(x, to)| step(x, to));
-    let (mut x, mut last) = ([0.0; WIDE], [0; WIDE / 8]);
-    x[..from_rest.len()].copy_from_slice(from_rest);
-    step(&x, &mut last);
-    to_rest.copy_from_slice(&last[..to_rest.len()]);
+    let (to, to_rest) = to.split_at_mut(from.len() * 8);
+    for (x, to) in from.iter().zip(to.as_chunks_mut().0) {
+        *to = pack_lanes(set, x, &mut sums).to_le_bytes();
+    }
+    let mut last = [0.0; WIDE];
+    last[..from_rest.len()].copy_from_slice(from_rest);
+    let signs = pack_lanes(set, &last, &mut sums).to_le_bytes();
+    to_rest.copy_from_slice(&signs[..to_rest.len()]);
     sums.iter().map(|x| f64::from(*x)).sum()
 }
 
 #[inline(always)]
-fn unpack_kernel<S: Set>(_: S, from: &[u8], size: f32, to: &mut [f32]) {
-    with_signs(from, size, to, |x, _| x);
+fn pack_lanes<S: Set>(set: S, x: &[f32; WIDE], sums: &mut [f32; WIDE]) -> u64 {
+    *sums = from_fn(|lane| sums[lane] + x[lane].abs());
+    let signs = x.as_chunks().0.iter().map(|x| u64::from(set.negative(*x)));
+    signs.rev().fold(0, |all, signs| all << LANES | signs)
 }
 
 #[inline(always)]
-fn add_kernel<S: Set>(_: S, from: &[u8], size: f32, to: &mut [f32]) {
-    with_signs(from, size, to, |x, to| to + x);
+fn unpack_kernel<S: Set>(set: S, from: &[u8], size: f32, to: &mut [f32]) {
+    with_signs(set, from, size, to, |x, _| x);
 }
 
 #[inline(always)]
-fn with_signs(from: &[u8], size: f32, to: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
-    let step = |signs: u16, to: &mut [f32; LANES]| {
-        *to = from_fn(|lane| {
-            let sign = u32::from(signs) << (31 - lane) & 1 << 31;
-            combine(f32::from_bits(size.to_bits() ^ sign), to[lane])
-        });
-    };
+fn add_kernel<S: Set>(set: S, from: &[u8], size: f32, to: &mut [f32]) {
+    with_signs(set, from, size, to, |x, to| to + x);
+}
+
+#[inline(always)]
+fn with_signs<S: Set>(set: S, from: &[u8], size: f32, to: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
     let (from, from_rest) = from.split_at(to.len() / LANES * 2);
     let (to, to_rest) = to.as_chunks_mut::<LANES>();
-    from.as_chunks().0.iter().zip(to).for_each(|(signs, to)| step(u16::from_le_bytes(*signs), to));
-    let (mut signs, mut last) = ([0; 2], [0.0; LANES]);
-    signs[..from_rest.len()].copy_from_slice(from_rest);
-    last[..to_rest.len()].copy_from_slice(to_rest);
-    step(u16::from_le_bytes(signs), &mut last);
-    to_rest.copy_from_slice(&last[..to_rest.len()]);
+    for (signs, to) in from.as_chunks().0.iter().zip(to) {
+        let x = set.signed(size, u16::from_le_bytes(*signs));
+        *to = from_fn(|lane| combine(x[lane], to[lane]));
+    }
+    let mut last = [0; 2];
+    last[..from_rest.len()].copy_from_slice(from_rest);
+    let x = set.signed(size, u16::from_le_bytes(last));
+    to_rest.iter_mut().zip(x).for_each(|(to, x)| *to = combine(x, *to));
 }
 
 #[cfg(test)]

@@ -60,6 +60,23 @@ impl Set for Avx2 {
             (low | high << 8) as u16
         }
     }
+
+    #[inline(always)]
+    fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
+        // SAFETY: the machine has AVX2; arrays and registers are plain bytes of equal sizes.
+        unsafe {
+            let (size, bits) =
+                (_mm256_castps_si256(_mm256_set1_ps(size)), _mm256_set1_epi32(i32::from(bits)));
+            // Each lane's bit is shifted to where its sign is.
+            let low = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+            let high = _mm256_sub_epi32(low, _mm256_set1_epi32(8));
+            let sign = _mm256_set1_epi32(i32::MIN);
+            transmute(
+                [low, high]
+                    .map(|by| _mm256_xor_si256(size, _mm256_and_si256(_mm256_sllv_epi32(bits, by), sign))),
+            )
+        }
+    }
 }
 
 impl Set for Avx512 {
@@ -81,5 +98,11 @@ impl Set for Avx512 {
     fn negative(self, x: [f32; LANES]) -> u16 {
         // SAFETY: as above.
         unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(transmute::<[f32; LANES], __m512>(x), _mm512_setzero_ps()) }
+    }
+
+    #[inline(always)]
+    fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
+        // SAFETY: as above.
+        unsafe { transmute(_mm512_mask_blend_ps(bits, _mm512_set1_ps(size), _mm512_set1_ps(-size))) }
     }
 }
