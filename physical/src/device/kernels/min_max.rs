@@ -5,7 +5,7 @@
 //! Nothing overflows, and no range is too small: differences are taken of halves where `max − min` is infinite, and of
 //! multiples where it is next to denormal. Where it is 0, so is every code, and x̂ is exact.
 
-use super::{LANES, Set};
+use super::{Set, WIDE, fold, prefetch};
 
 /// The smallest and the largest of some numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,8 +39,10 @@ impl Range {
 /// 2⁻¹⁰⁰: 255 ÷ a smaller range might overflow.
 const SMALL: f32 = f32::from_bits((127 - 100) << 23);
 
-/// Accumulators: enough to hide an addition's latency.
-const WIDE: usize = 4 * LANES;
+/// Numbers between two prefetches, and how far ahead these are: not more than the next block, or what they fetch would
+/// push out what is read again.
+const STRIDE: usize = 256;
+const AHEAD: usize = 3072;
 
 dispatched!(
     /// The range of numbers, or `None` if one of them is NaN or infinite. Of none, it is 0 to 0.
@@ -77,26 +79,27 @@ fn range_kernel<S: Set>(_: S, from: &[f32]) -> Option<Range> {
     let Some(first) = from.first() else {
         return Some(Range { min: 0.0, max: 0.0 });
     };
-    let (mut min, mut max, mut sum) = ([*first; WIDE], [*first; WIDE], [0.0f32; WIDE]);
+    let mut all = ([*first; WIDE], [*first; WIDE], [0.0f32; WIDE]);
     let (chunks, rest) = from.as_chunks::<WIDE>();
-    for x in chunks {
-        for lane in 0..WIDE {
-            min[lane] = lesser(x[lane], min[lane]);
-            max[lane] = greater(x[lane], max[lane]);
-            sum[lane] += x[lane];
-        }
-    }
-    for (lane, x) in rest.iter().enumerate() {
-        min[lane] = lesser(*x, min[lane]);
-        max[lane] = greater(*x, max[lane]);
-        sum[lane] += x;
-    }
+    chunks.iter().for_each(|x| extend(&mut all, x));
+    let mut last = [*first; WIDE];
+    last[..rest.len()].copy_from_slice(rest);
+    extend(&mut all, &last);
+    let (min, max, sum) = all;
     // NaN stays in a sum, and so does infinity, or becomes NaN; a sum may overflow without.
-    if !sum.iter().all(|x| x.is_finite()) && !from.iter().all(|x| x.is_finite()) {
+    if !fold(sum, |x, y| x + y).is_finite() && !from.iter().all(|x| x.is_finite()) {
         return None;
     }
-    let fold = |all: [f32; WIDE], pick: fn(f32, f32) -> f32| all.into_iter().reduce(pick).unwrap_or(*first);
     Some(Range { min: fold(min, lesser), max: fold(max, greater) })
+}
+
+#[inline(always)]
+fn extend((min, max, sum): &mut ([f32; WIDE], [f32; WIDE], [f32; WIDE]), x: &[f32; WIDE]) {
+    for lane in 0..WIDE {
+        min[lane] = lesser(x[lane], min[lane]);
+        max[lane] = greater(x[lane], max[lane]);
+        sum[lane] += x[lane];
+    }
 }
 
 #[inline(always)]
@@ -141,8 +144,11 @@ fn with_values(range: Range, from: &[u8], to: &mut [f32], combine: impl Fn(f32, 
 
 #[inline(always)]
 fn each(from: &[f32], to: &mut [u8], code: impl Fn(f32) -> u8) {
-    for (x, to) in from.iter().zip(to) {
-        *to = code(*x);
+    for (from, to) in from.chunks(STRIDE).zip(to.chunks_mut(STRIDE)) {
+        prefetch(from.as_ptr().wrapping_add(AHEAD), STRIDE);
+        for (x, to) in from.iter().zip(to) {
+            *to = code(*x);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! different machines bit-identical:
 //!
 //! - products and sums are rounded one by one (Rust never contracts them to a fused operation, and neither may you);
-//! - sums over a slice have a fixed order: lane i takes elements i, i + lanes, …, and lanes are added pairwise;
+//! - sums over a slice have a fixed order: lane i takes elements i, i + 64, …, and lanes are added by halves;
 //! - minima compare (`if a < b { a } else { b }`): of ±0, `f32::min` may return either.
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
@@ -28,6 +28,36 @@ pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
 pub use sign::{add_signs, pack_signs, unpack_signs};
 
 use dispatch::Set;
+use std::array::from_fn;
 
 /// Elements that a kernel works on at a time: one register of AVX-512, two of AVX2, four of NEON or SSE.
 pub const LANES: usize = 16;
+
+/// Accumulators of a reduction: enough to hide the latency of an addition.
+const WIDE: usize = 4 * LANES;
+
+/// All lanes in one, by halves: lane i with lane i + 32, then with i + 16, and so on.
+#[inline(always)]
+fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
+    let lanes: [T; WIDE / 2] = from_fn(|lane| combine(lanes[lane], lanes[lane + WIDE / 2]));
+    let lanes: [T; LANES] = from_fn(|lane| combine(lanes[lane], lanes[lane + LANES]));
+    let lanes: [T; 8] = from_fn(|lane| combine(lanes[lane], lanes[lane + 8]));
+    let lanes: [T; 4] = from_fn(|lane| combine(lanes[lane], lanes[lane + 4]));
+    combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]))
+}
+
+/// Asks for so many numbers' cache lines, which need not exist: for kernels that read a block twice, lest the memory is
+/// idle while they do.
+#[inline(always)]
+fn prefetch(at: *const f32, len: usize) {
+    for line in (0..len).step_by(LANES) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing that the program could see, and never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (at, line);
+    }
+}

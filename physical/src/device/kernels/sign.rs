@@ -1,10 +1,7 @@
 //! One bit for each number: its sign. Bit i of a byte, from the lowest, is 1 for a negative number; ±0 is positive.
 
-use super::{LANES, Set};
+use super::{LANES, Set, WIDE, fold};
 use std::array::from_fn;
-
-/// Numbers whose signs make a word, and sums: enough to hide an addition's latency.
-const WIDE: usize = 4 * LANES;
 
 dispatched!(
     /// Packs the signs, and sums the absolute values: in f32, with 64 lanes, so give it some thousands at a time. NaN
@@ -34,7 +31,7 @@ fn pack_kernel<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> f64 {
     last[..from_rest.len()].copy_from_slice(from_rest);
     let signs = pack_lanes(set, &last, &mut sums).to_le_bytes();
     to_rest.copy_from_slice(&signs[..to_rest.len()]);
-    sums.iter().map(|x| f64::from(*x)).sum()
+    fold(sums.map(f64::from), |x, y| x + y)
 }
 
 #[inline(always)]
