@@ -124,14 +124,27 @@ impl<'a> Call<'a> {
     /// [`Error::NotFinite`] with this rank and the element's index in its buffer, where the codec refuses it; as
     /// [`Device::encode`](crate::Device::encode).
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
-        let (elements, mut message) = (from.read()?, to.write()?);
-        let encoded = Host.encode(codec, &elements, &mut message, seed)?;
-        encoded.map_err(|refusal| self.refused(&codec.name(), from.range.start, refusal))
+        let start = from.range.start;
+        self.encode_as(codec, start, from, to, seed)
     }
 
-    /// The error for elements, from `start` on in their buffer, that a codec of this name refuses.
+    /// As [`Call::encode`], for elements that errors count from `start` on.
+    pub(crate) fn encode_as(
+        &self,
+        codec: &dyn Codec,
+        start: usize,
+        from: Part<'_>,
+        to: Part<'_>,
+        seed: u64,
+    ) -> Result<usize> {
+        let (elements, mut message) = (from.read()?, to.write()?);
+        let encoded = Host.encode(codec, &elements, &mut message, seed)?;
+        encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
+    }
+
+    /// The error for elements, counted from `start` on, that a codec of this name refuses.
     pub(crate) fn refused(&self, codec: &str, start: usize, refusal: CodecError) -> Error {
-        match refusal {
+        self.spread(match refusal {
             CodecError::NotFinite { index, value } => Error::NotFinite {
                 place: self.peer(self.group.rank()),
                 tensor: None,
@@ -142,7 +155,13 @@ impl<'a> Call<'a> {
             CodecError::Damaged { what } => {
                 Error::usage(format!("{codec} cannot encode: {what}"), "mend the codec")
             }
-        }
+        })
+    }
+
+    /// Tells the other ranks at once: what is dropped on the way out, unfinished, would be the failure that they hear of.
+    fn spread(&self, error: Error) -> Error {
+        self.terms.poison.spread(self.terms.transport.health(), &error);
+        error
     }
 
     /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a message that rank `sender`
@@ -167,7 +186,7 @@ impl<'a> Call<'a> {
     /// The error for a message of `sender` that is none of the codec.
     pub(crate) fn damaged(&self, codec: &dyn Codec, sender: usize, refusal: &CodecError) -> Error {
         let cause = format!("sent a message that {} cannot decode ({refusal})", codec.name());
-        Error::PeerFailed { culprit: self.peer(sender), cause, during: self.during() }
+        self.spread(Error::PeerFailed { culprit: self.peer(sender), cause, during: self.during() })
     }
 
     /// Moves bytes that can be moved now. For between two pieces of work, so that the wire is busy meanwhile.

@@ -5,7 +5,7 @@ use super::segments::{self, Segment, Segments, Stages};
 use super::{check_dtype, check_op, weight};
 use crate::centralized::free_to_write;
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Call, Communicator, Error, Part, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, Part, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::chunk;
 use std::ops::Range;
@@ -40,8 +40,8 @@ impl Communicator {
     /// whistles", 2021, which compresses both ways (difference).
     ///
     /// # Errors
-    /// [`Error::Usage`] unless the buffer holds f32, `op` is a sum or a mean and the feedback is one of these;
-    /// [`Error::NotFinite`] where the codec refuses an element; [`Error::Mismatch`] if ranks differ in length, `op`, codec,
+    /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean and the feedback is one of these;
+    /// [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element; [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec,
     /// feedback or seed.
     pub async fn all_reduce_encoded(
         &self,
@@ -166,8 +166,8 @@ impl Stages for Encoded<'_> {
             Server::Error(error) => {
                 let error = Part::of(error, self.owned(segment));
                 self.add(call, said, &error)?;
-                let bytes = call.encode(codec, error.clone(), message.clone(), seed);
-                let bytes = bytes.map_err(|error| beyond(error, self.start))?;
+                let start = segment.range.start;
+                let bytes = call.encode_as(codec, start, error.clone(), message.clone(), seed)?;
                 call.decode(codec, segment.owner, message.first(bytes), Some(-1.0), error)?;
                 Ok(bytes)
             }
@@ -190,15 +190,5 @@ impl Stages for Encoded<'_> {
         let heard = Part::of(heard, segment.range.clone());
         call.decode(codec, segment.owner, message, Some(1.0), heard.clone())?;
         self.comm.device().copy(&heard.read()?, &mut numbers.write()?)
-    }
-}
-
-/// An element that was counted from the beginning of a chunk, counted from that of the buffer.
-fn beyond(error: Error, start: usize) -> Error {
-    match error {
-        Error::NotFinite { place, tensor, index, value, during } => {
-            Error::NotFinite { place, tensor, index: start + index, value, during }
-        }
-        other => other,
     }
 }

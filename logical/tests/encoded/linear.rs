@@ -1,0 +1,62 @@
+//! All-reduce of what a linear codec encodes.
+
+use super::codecs::Half;
+use super::matrix;
+use hexagram_logical::ReduceOp;
+use hexagram_logical::encoding::{Encoding, Feedback};
+use std::sync::Arc;
+
+/// Whole numbers, whose sums are exact.
+fn value(rank: usize, step: usize, at: usize) -> f32 {
+    ((rank * 5 + at * 3 + step) % 13) as f32 - 4.0
+}
+
+#[test]
+fn rounds_are_reduced_and_memory_is_kept() {
+    matrix(|comm| {
+        for len in [0, 1, 3, 1001] {
+            let mut encoding = Encoding::linear(Arc::new(Half));
+            let mut sums = 0.0;
+            for step in 0..4 {
+                let mut mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), step, at)).collect();
+                comm.blocking().all_reduce_linear(&mut mine, ReduceOp::Sum, &mut encoding)?;
+                for (at, x) in mine.iter().enumerate() {
+                    let sum: f32 = (0..comm.size()).map(|rank| value(rank, step, at)).sum();
+                    assert_eq!(*x, if at % 2 == step % 2 { sum } else { 0.0 });
+                    sums += sum;
+                }
+            }
+            let memory = encoding.state().entries().find(|(name, _)| *name == "codec").unwrap().1;
+            assert_eq!(*memory.host::<f32>()?, [4.0, sums]);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_are_remembered_until_they_are_said() {
+    matrix(|comm| {
+        let (len, size) = (33, comm.size());
+        for op in [ReduceOp::Sum, ReduceOp::Mean] {
+            let mut encoding = Encoding::linear(Arc::new(Half)).with_feedback(Feedback::Error);
+            let share = if op == ReduceOp::Mean { 1.0 / size as f64 } else { 1.0 };
+            let mut open = vec![0.0f64; len];
+            for step in 0..5 {
+                let mut mine: Vec<f32> = (0..len).map(|at| value(comm.rank(), step, at)).collect();
+                comm.blocking().all_reduce_linear(&mut mine, op, &mut encoding)?;
+                for (at, open) in open.iter_mut().enumerate() {
+                    *open += (0..size).map(|rank| f64::from(value(rank, step, at))).sum::<f64>() * share;
+                    *open -= f64::from(mine[at]);
+                }
+            }
+            let error = encoding.state().entries().find(|(name, _)| *name == "error").unwrap().1;
+            let mut errors = error.host::<f32>()?.to_vec();
+            comm.blocking().all_reduce(&mut errors, op)?;
+            for (error, open) in errors.iter().zip(&open) {
+                assert!((f64::from(*error) - open).abs() < 1e-3, "{error} is not {open}");
+            }
+            assert!(open.iter().any(|open| open.abs() > 0.5) || size > 1);
+        }
+        Ok(())
+    });
+}
