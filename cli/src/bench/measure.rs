@@ -4,6 +4,7 @@ use super::Bench;
 use super::operation::Work;
 use super::pattern::{Pattern, spoil};
 use super::report::{Row, Times};
+use hexagram::testing::Reference;
 use hexagram::{Communicator, Error, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
@@ -28,13 +29,14 @@ fn iterations(bytes: usize) -> u32 {
 /// # Errors
 /// What the operation returns; wrong elements are no error.
 pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Result<Row> {
-    let Bench { operation, dtype, reduce, registered, .. } = *bench;
+    let Bench { operation, dtype, registered, .. } = *bench;
+    let (reduce, codec) = (bench.reduce(), bench.codec.as_ref());
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
-    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered)?;
+    let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered, codec)?;
     let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round };
 
     let mut wrong = check(comm, &mut work, pattern(1))?;
-    pattern(2).fill(comm.rank(), &mut work.input)?;
+    fill(comm, &mut work, pattern(2))?;
     let bytes = block * blocks * dtype.size();
     let times = time(bench, comm, &mut work, bytes)?;
     wrong += check(comm, &mut work, pattern(3))?;
@@ -42,22 +44,48 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Resul
     let reduce = operation.reduces().then_some(reduce);
     let (transport, ranks) = (comm.world().transport(), comm.size());
     let times = Times::of(times);
-    Ok(Row { operation, transport, ranks, registered, bytes, count: block, dtype, reduce, times, wrong })
+    let codec = codec.map(|codec| codec.name());
+    Ok(Row {
+        operation,
+        transport,
+        ranks,
+        registered,
+        bytes,
+        count: block,
+        dtype,
+        reduce,
+        codec,
+        times,
+        wrong,
+    })
 }
 
 /// Carries the operation out once and counts the wrong elements of all ranks.
 fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u64> {
     spoil(work.result())?;
-    pattern.fill(comm.rank(), &mut work.input)?;
+    fill(comm, work, pattern)?;
+    let reference = |encoding| Reference::new(encoding, comm.size(), pattern.block, pattern.reduce);
+    let reference = work.encoding.as_ref().map(reference);
     work.once()?;
-    let here = pattern.wrong(comm.rank(), work.result())?;
+    let here = match reference {
+        Some(mut reference) => pattern.wrong_encoded(&mut reference, work.result())?,
+        None => pattern.wrong(comm.rank(), work.result())?,
+    };
     let mut all = [i64::try_from(here).unwrap_or(i64::MAX)];
     comm.blocking().all_reduce(&mut all, ReduceOp::Sum)?;
     // What adds up may itself be what is broken.
     Ok(u64::try_from(all[0]).unwrap_or(u64::MAX).max(here))
 }
 
-/// How long each iteration took on this rank. Sums in place grow from one to the next; to infinity, if it comes to that,
+/// Fills in what this rank contributes.
+fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()> {
+    match work.encoding {
+        Some(_) => pattern.fill_signed(comm.rank(), &mut work.input),
+        None => pattern.fill(comm.rank(), &mut work.input),
+    }
+}
+
+/// How long each iteration took on this rank, or all of them on average. Sums in place grow from one to the next; to infinity, if it comes to that,
 /// which takes an adder no longer than any other number.
 fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -> Result<Vec<Duration>> {
     for _ in 0..bench.warmup {
@@ -71,6 +99,12 @@ fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -
             "use a smaller --iters",
         )
     })?;
+    if bench.back_to_back {
+        comm.block_on(comm.barrier())?;
+        let start = Instant::now();
+        (0..iterations).try_for_each(|_| work.once())?;
+        return Ok(vec![start.elapsed() / iterations]);
+    }
     for _ in 0..iterations {
         if bytes > BARRIER_ABOVE {
             comm.block_on(comm.barrier())?;

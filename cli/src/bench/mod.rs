@@ -10,6 +10,7 @@ mod report;
 
 use crate::{say, transports};
 use clap::Args;
+use hexagram::codec::{self, Codec};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::{Communicator, DType, Error, JoinOptions, Placement, ReduceOp, Result, TransportKind, World};
 use operation::Operation;
@@ -17,6 +18,7 @@ use report::Row;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Ranks to start when nobody says how many.
 const RANKS: usize = 2;
@@ -29,7 +31,7 @@ algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and 
 
 time is rank 0's median; all_reduce and broadcast work in place. Above 256 KiB a barrier, which is not timed, comes \
 before each iteration; smaller ones follow each other at once. #wrong counts all elements on all ranks that differ from \
-the result computed without communication, before and after the measurement.
+the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
 
 Exit code: 0, or 1 if something failed or any element was wrong, 2 for a wrong call.
 
@@ -69,9 +71,13 @@ pub(crate) struct Bench {
     #[arg(short, long, value_name = "TYPE", default_value_t = DType::F32, value_parser = |name: &str| one_of(&DType::ALL, name))]
     dtype: DType,
 
-    /// Reduction: sum, mean, min, max or product
-    #[arg(short = 'o', long = "op", value_name = "REDOP", default_value_t = ReduceOp::Sum, value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
-    reduce: ReduceOp,
+    /// Reduction: sum, mean, min, max or product [default: sum; mean with --codec]
+    #[arg(short = 'o', long = "op", value_name = "REDOP", value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
+    reduce: Option<ReduceOp>,
+
+    #[arg(help = format!("Encode what all_reduce sends: {}", codec::names().join(", ")))]
+    #[arg(long, value_name = "NAME", value_parser = codec::named)]
+    codec: Option<Arc<dyn Codec>>,
 
     /// Use memory that the other ranks of this host can read directly, where the transport has such
     #[arg(long)]
@@ -80,6 +86,10 @@ pub(crate) struct Bench {
     /// Iterations for each size [default: 200 up to 256 KiB, 20 up to 16 MiB, 5 above]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
+
+    /// Let iterations follow each other at once whatever the size, and take the mean of their times
+    #[arg(long)]
+    back_to_back: bool,
 
     /// Iterations before those, which are not counted
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -131,11 +141,22 @@ impl Bench {
             let what = format!("0 bytes times {} is 0 for ever", self.factor);
             return Err(Error::usage(what, "begin above 0, or end at 0 too"));
         }
-        if self.operation.reduces() && self.reduce == ReduceOp::Mean && !self.dtype.is_float() {
+        if self.operation.reduces() && self.reduce() == ReduceOp::Mean && !self.dtype.is_float() {
             let what = format!("{} elements have no mean", self.dtype);
             return Err(Error::usage(what, "use sum, or a floating-point type"));
         }
+        // Sums in place grow from one iteration to the next, until no codec takes them.
+        let encodable = self.operation == Operation::AllReduce
+            && (self.dtype, self.reduce()) == (DType::F32, ReduceOp::Mean);
+        if self.codec.is_some() && !encodable {
+            let what = "--codec is for the mean of f32 by all_reduce";
+            return Err(Error::usage(what, "leave out --codec, or -d and -o"));
+        }
         self.json.as_deref().map_or(Ok(()), report::writable)
+    }
+
+    fn reduce(&self) -> ReduceOp {
+        self.reduce.unwrap_or(if self.codec.is_some() { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
     fn threads(&self) -> Result<u8> {

@@ -1,9 +1,12 @@
 //! What can be measured: how each operation divides its bytes, what a link has to carry, and its one call.
 
 use clap::ValueEnum;
+use hexagram::codec::Codec;
+use hexagram::encoding::Encoding;
 use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 /// From whom a broadcast goes out.
@@ -64,6 +67,8 @@ pub(super) struct Work<'a> {
     comm: &'a Communicator,
     operation: Operation,
     reduce: ReduceOp,
+    /// How an all-reduce is encoded, if it is.
+    pub(super) encoding: Option<Encoding>,
     /// What the rank contributes; where the operation is in place, also its result.
     pub(super) input: Buffer,
     /// Empty where the operation is in place.
@@ -78,6 +83,7 @@ impl<'a> Work<'a> {
         (dtype, reduce): (DType, ReduceOp),
         (block, blocks): (usize, usize),
         registered: bool,
+        codec: Option<&Arc<dyn Codec>>,
     ) -> Result<Self> {
         let whole = block * blocks;
         let (input, output) = match operation {
@@ -89,12 +95,16 @@ impl<'a> Work<'a> {
         let buffer = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
         let input = buffer(input)?;
         let output = output.map_or_else(|| Buffer::zeroed(dtype, 0), buffer)?;
-        Ok(Work { comm, operation, reduce, input, output })
+        let encoding = codec.cloned().map(Encoding::new);
+        Ok(Work { comm, operation, reduce, encoding, input, output })
     }
 
     /// Carries the operation out once.
     pub(super) fn once(&mut self) -> Result<()> {
-        let Work { comm, operation, reduce, input, output } = self;
+        let Work { comm, operation, reduce, encoding, input, output } = self;
+        if let Some(encoding) = encoding {
+            return comm.block_on(comm.all_reduce_encoded(input, *reduce, encoding));
+        }
         match operation {
             Operation::AllReduce => comm.block_on(comm.all_reduce(input, *reduce)),
             Operation::AllGather => comm.block_on(comm.all_gather(input, output)),

@@ -6,7 +6,9 @@
 
 use super::operation::{Operation, ROOT};
 use half::{bf16, f16};
+use hexagram::testing::Reference;
 use hexagram::{Buffer, DType, Element, ReduceOp, Result};
+use std::ops::Range;
 
 /// Whole numbers up to here are exact in bf16, the coarsest type.
 const EXACT: usize = 256;
@@ -87,6 +89,27 @@ impl Pattern {
     /// How many elements of the result of `rank` are wrong.
     pub(super) fn wrong(self, rank: usize, buffer: &Buffer) -> Result<u64> {
         by_type!(buffer.dtype(), T => self.wrong_as::<T>(rank, buffer))
+    }
+
+    /// What `rank` contributes where it is encoded: numbers of either sign.
+    fn signed(self, rank: usize, range: Range<usize>) -> Vec<f32> {
+        let middle = (1 << (EXACT / self.ranks).clamp(2, 16).ilog2()) as f32 / 2.0;
+        range.map(|index| self.contribution(rank, index) as f32 - middle + 0.25).collect()
+    }
+
+    /// Fills in what `rank` contributes to an operation that is encoded.
+    pub(super) fn fill_signed(self, rank: usize, buffer: &mut Buffer) -> Result<()> {
+        let all = 0..buffer.len();
+        buffer.host_mut::<f32>()?.copy_from_slice(&self.signed(rank, all));
+        Ok(())
+    }
+
+    /// How many elements are not, bit for bit, what the reference makes of all ranks' contributions.
+    pub(super) fn wrong_encoded(self, reference: &mut Reference, buffer: &Buffer) -> Result<u64> {
+        let expected = reference.all_reduce_encoded(|rank, range| self.signed(rank, range))?;
+        let elements = buffer.host::<f32>()?;
+        let differ = |(element, expected): &(&f32, &f32)| element.to_bits() != expected.to_bits();
+        Ok(elements.iter().zip(&expected).filter(differ).count() as u64)
     }
 
     fn wrong_as<T: Number>(self, rank: usize, buffer: &Buffer) -> Result<u64> {

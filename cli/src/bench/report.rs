@@ -22,6 +22,8 @@ pub(super) struct Row {
     pub(super) count: usize,
     pub(super) dtype: DType,
     pub(super) reduce: Option<ReduceOp>,
+    /// Its full name.
+    pub(super) codec: Option<String>,
     pub(super) times: Times,
     /// Elements, on all ranks.
     pub(super) wrong: u64,
@@ -75,6 +77,7 @@ impl Row {
             "bytes": self.bytes,
             "dtype": self.dtype.to_string(),
             "redop": self.reduce(),
+            "codec": self.codec,
             "registered": self.registered,
             "time_us": self.times.median,
             "p10_us": self.times.p10,
@@ -104,7 +107,8 @@ pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
     let Bench { operation, transport, .. } = bench;
     let memory = if bench.registered { ", registered memory" } else { "" };
     let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-    let title = format!("# {}: {ranks}, {transport}{memory}", operation.name());
+    let codec = bench.codec.as_ref().map_or_else(String::new, |codec| format!(", {}", codec.name()));
+    let title = format!("# {}: {ranks}, {transport}{memory}{codec}", operation.name());
     let columns = ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"];
     let units = ["(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", ""];
     let line = |[size, count, dtype, reduce, time, algorithm, bus, wrong]: [&str; 8]| {
@@ -218,6 +222,7 @@ mod tests {
             count: 250_000,
             dtype: DType::F32,
             reduce: Some(ReduceOp::Sum),
+            codec: None,
             times: micros(&[500]),
             wrong: 3,
         };

@@ -12,6 +12,7 @@ mod blocks;
 mod half;
 mod linear;
 mod min_max;
+mod named;
 mod not_finite;
 mod sign;
 
@@ -19,4 +20,5 @@ pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
+pub use named::{named, names};
 pub use sign::Sign;

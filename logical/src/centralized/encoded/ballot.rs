@@ -3,6 +3,10 @@
 //! `message = bit × d`, the first in the lowest bit of the first byte; 1 is a negative number.
 
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+use hexagram_physical::device::kernels;
+
+/// Elements packed at a time.
+const PIECE: usize = 2048;
 
 /// Keeps signs only. Either zero is positive, and NaN is refused.
 #[derive(Debug)]
@@ -22,24 +26,26 @@ impl Codec for Ballot {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        let mut nan = false;
-        for (bits, run) in to.iter_mut().zip(from.chunks(8)) {
-            *bits = run.iter().rev().fold(0, |bits, x| bits << 1 | u8::from(*x < 0.0));
-            nan |= run.iter().any(|x| x.is_nan());
+        let bytes = self.encoded_len(from.len());
+        let pieces = from.chunks(PIECE).zip(to[..bytes].chunks_mut(PIECE / 8));
+        // A sum that overflows is no NaN.
+        if pieces.fold(false, |nan, (x, bits)| nan | kernels::pack_signs(x, bits).is_nan())
+            && let Some(index) = from.iter().position(|x| x.is_nan())
+        {
+            return Err(CodecError::NotFinite { index, value: from[index] });
         }
-        match from.iter().position(|x| nan && x.is_nan()) {
-            Some(index) => Err(CodecError::NotFinite { index, value: from[index] }),
-            None => Ok(self.encoded_len(from.len())),
-        }
+        Ok(bytes)
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         self.check(from, to.len())?;
-        for (bits, run) in from.iter().zip(to.chunks_mut(8)) {
-            let sign = |at: usize| u32::from(bits >> at & 1) << 31;
-            let signed = |at| f32::from_bits(weight.to_bits() ^ sign(at));
-            run.iter_mut().enumerate().for_each(|(at, x)| *x += signed(at));
-        }
+        kernels::add_signs(from, weight, to);
+        Ok(())
+    }
+
+    fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
+        self.check(from, to.len())?;
+        kernels::unpack_signs(from, 1.0, to);
         Ok(())
     }
 }
