@@ -3,6 +3,7 @@
 //! Elements are lent to the operation and back when it returns; nothing is copied.
 
 use crate::codec::LinearCodec;
+use crate::decentralized::{GossipOptions, Schedule};
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Element, ReduceOp, Result};
 
@@ -130,6 +131,41 @@ impl<'a> Blocking<'a> {
     ) -> Result<()> {
         self.pair(sent, received, |comm, sent, received| {
             comm.block_on(comm.all_to_all_v(sent, send_counts, received, recv_counts))
+        })
+    }
+
+    /// `elements ← Σ over ranks of weight × elements`, in place, with the weights of `schedule` at `step`.
+    #[doc = doc_errors!("gossip")]
+    pub fn gossip<T: Element>(&self, elements: &mut [T], schedule: &dyn Schedule, step: u64) -> Result<()> {
+        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.gossip(buffer, schedule, step)))
+    }
+
+    /// As [`Blocking::gossip`], and the same of `weight`, over directed graphs.
+    #[doc = doc_errors!("push_sum")]
+    pub fn push_sum<T: Element>(
+        &self,
+        elements: &mut [T],
+        weight: &mut f64,
+        schedule: &dyn Schedule,
+        step: u64,
+    ) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.push_sum(buffer, weight, schedule, step)))
+    }
+
+    /// As [`Blocking::gossip`], with encoded messages.
+    #[doc = doc_errors!("gossip_encoded")]
+    pub fn gossip_encoded(
+        &self,
+        elements: &mut [f32],
+        schedule: &dyn Schedule,
+        step: u64,
+        encoding: &mut Encoding,
+        options: GossipOptions,
+    ) -> Result<()> {
+        let comm = self.comm;
+        Buffer::lend_mut(elements, |buffer| {
+            comm.block_on(comm.gossip_encoded(buffer, schedule, step, encoding, options))
         })
     }
 

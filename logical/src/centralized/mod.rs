@@ -21,4 +21,5 @@ mod scatter;
 mod share;
 
 pub use hierarchy::Hierarchy;
-pub(crate) use share::{free_to_read, free_to_write};
+pub(crate) use ring::{AHEAD, SEGMENT};
+pub(crate) use share::{TAGS, chunk, free_to_read, free_to_write};

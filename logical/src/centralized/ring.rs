@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Longest segment, in bytes: by measurement, short enough to overlap, long enough to cost little by itself.
-const SEGMENT: usize = 512 * 1024;
+pub(crate) const SEGMENT: usize = 512 * 1024;
 /// Receives posted ahead, so that what arrives early has its place.
-const AHEAD: usize = 4;
+pub(crate) const AHEAD: usize = 4;
 
 /// The place of a rank in the ring, and how a buffer is cut.
 pub(super) struct Ring {

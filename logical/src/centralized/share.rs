@@ -1,7 +1,7 @@
 //! What the centralized primitives have in common.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
-pub(super) use hexagram_physical::native::chunk;
+pub(crate) use hexagram_physical::native::chunk;
 use std::ops::Range;
 
 /// Block `index` of blocks of `len` elements.
@@ -13,7 +13,7 @@ pub(super) fn block(len: usize, index: usize) -> Range<usize> {
 /// what a rank has.
 const PIECE: usize = 4 << 20;
 /// Messages that one operation can tell apart.
-pub(super) const TAGS: usize = 1 << 16;
+pub(crate) const TAGS: usize = 1 << 16;
 
 /// In how many pieces, of so many `steps` each, `len` elements go through scratch memory.
 pub(super) fn pieces(len: usize, dtype: DType, steps: usize) -> usize {

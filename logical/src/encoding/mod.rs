@@ -92,7 +92,13 @@ impl<C: ?Sized> Encoding<C> {
 
     /// What ranks compare: the codec with its parameters, the feedback, and the seed.
     pub fn digest(&self) -> CodecDigest {
-        CodecDigest::of(&format!("{} with {}, seed {}", self.name, self.feedback, self.seed))
+        self.digest_with("")
+    }
+
+    /// The same, with what else an operation needs all ranks to agree on.
+    pub(crate) fn digest_with(&self, options: &str) -> CodecDigest {
+        let name = format!("{} with {}, seed {}{options}", self.name, self.feedback, self.seed);
+        CodecDigest::of(&name)
     }
 
     /// A seed for one message: `what` names it within the operation (rank, chunk, segment, …).
@@ -115,7 +121,7 @@ impl<C: ?Sized> Encoding<C> {
 }
 
 /// SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
-fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,0 +1,210 @@
+//! Gossip at low precision: what is sent is encoded, and a feedback sees to it that ranks agree nevertheless. Open this
+//! file for the formulas.
+//!
+//! C is the codec, x what a rank has, W the mixing matrix, γ the consensus step. Sums run over neighbours and oneself;
+//! x̂ⱼ is what everyone has decoded of rank j so far, and Σⱼ wᵢⱼ x̂ⱼ is kept as one sum, however many neighbours there are.
+//!
+//! ```text
+//! none            qᵢ = C(xᵢ)                                               xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ qⱼ − qᵢ)
+//! error           qᵢ = C(xᵢ + eᵢ);    eᵢ ← xᵢ + eᵢ − qᵢ                    xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ qⱼ − qᵢ)    DeepSqueeze
+//! difference      qᵢ = C(xᵢ − x̂ᵢ);    x̂ⱼ ← x̂ⱼ + qⱼ                         xᵢ ← xᵢ + γ (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ)   CHOCO
+//!   after mixing  qᵢ = C(xᵢ + γ (Σⱼ wᵢⱼ x̂ⱼ − x̂ᵢ) − x̂ᵢ);  x̂ⱼ ← x̂ⱼ + qⱼ     xᵢ ← x̂ᵢ                         DCD
+//! extrapolation   yᵢ = xᵢ + γ (Σⱼ wᵢⱼ x̂ⱼ − x′ᵢ);  qᵢ = C(x′ᵢ + t/2 (yᵢ − x′ᵢ));
+//!                 x̂ⱼ ← (1 − 2/t) x̂ⱼ + 2/t qⱼ                               x′ᵢ ← xᵢ ← yᵢ                   ECD
+//! ```
+//!
+//! (t counts operations from 1; x′ is x as the last operation left it, so that x − x′ is the update since.)
+//!
+//! | | stays away from the mean | asks for | remembers | state |
+//! |---|---|---|---|---|
+//! | none | by the codec's error, always | – | nothing | 0 |
+//! | error | by about γ times the codec's error | a small γ | e | S |
+//! | CHOCO | not | a contraction, γ to suit it | x̂ᵢ, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
+//! | DCD | not | unbiased or fine: coarse codecs diverge | x̂ᵢ, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
+//! | ECD | not | [absolute noise](crate::codec::Noise::Absolute) | x′, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
+//!
+//! Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
+//! communication", 2019 (CHOCO); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for decentralized training",
+//! 2018 (DCD, ECD); Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019.
+
+mod rules;
+
+use super::gossip::{Stochastic, fingerprint, mixable};
+use super::mixing::Mixing;
+use super::neighbours::Neighbours;
+use super::schedule::Schedule;
+use crate::encoding::{Encoding, Feedback};
+use crate::{Buffer, Communicator, DType, Error, Result};
+use rules::{Copies, Round};
+use std::sync::Arc;
+
+/// How gossip at low precision goes on. Equal on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GossipOptions {
+    /// γ, above 0 and at most 1: how far to go towards the neighbours. A coarse codec needs a small one: CHOCO was tuned to
+    /// .34 for 4-bit QSGD and .04 for top-k of 1 % on a ring of 9.
+    pub consensus: f64,
+    /// Of what differences are, with [`Feedback::Difference`].
+    pub difference: Difference,
+}
+
+impl Default for GossipOptions {
+    /// γ = 1, CHOCO.
+    fn default() -> Self {
+        GossipOptions { consensus: 1.0, difference: Difference::default() }
+    }
+}
+
+/// Of what the differences are that [`Feedback::Difference`] sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Difference {
+    /// Of what ranks have before they mix: CHOCO. They mix what all have decoded, and keep what the codec lost.
+    #[default]
+    BeforeMixing,
+    /// Of what ranks have after mixing: DCD. What all have decoded is what each goes on with.
+    AfterMixing,
+}
+
+impl Communicator {
+    /// One round of neighbour averaging in which messages are encoded; formulas and conditions are those of the table in
+    /// [`decentralized`](crate::decentralized).
+    ///
+    /// | feedback | | mean over ranks |
+    /// |---|---|---|
+    /// | [`Feedback::None`] | stalls at the codec's error | kept |
+    /// | [`Feedback::Error`] | DeepSqueeze | kept |
+    /// | [`Feedback::Difference`] | CHOCO, or DCD with [`Difference::AfterMixing`] | kept by CHOCO; by DCD if C is unbiased, on average |
+    /// | [`Feedback::Extrapolation`] | ECD | as DCD |
+    ///
+    /// The state that this needs begins with zeros: in DCD and ECD the whole first `buffer` counts as an update to ranks
+    /// that agreed on zero. [`Communicator::gossip_synchronize`] makes it begin where the ranks are. What is remembered of
+    /// neighbours belongs to one matrix: with difference and extrapolation the schedule must be static, and after a change
+    /// of the graph state is synchronized.
+    ///
+    /// One step; one message for all destinations. Bytes sent per rank: that message, at most
+    /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: state, as the table says; for
+    /// the time of the operation a message for every source and one's own, and S. Determinism: messages are decoded in the
+    /// order of ranks, one's own with the others, so that x̂ᵢ has the same bits for its rank as for its neighbours' sums;
+    /// those round by themselves, and wander off by some 10⁻⁷ of x in some hundred steps.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the state;
+    /// [`Error::NotFinite`] if the codec refuses what it is given; [`Error::Mismatch`] if ranks differ in codec, feedback,
+    /// seed, options, or matrix; as [`Communicator::gossip`]. State is not valid after an error in the operation.
+    pub async fn gossip_encoded(
+        &self,
+        buffer: &mut Buffer,
+        schedule: &dyn Schedule,
+        step: u64,
+        encoding: &mut Encoding,
+        options: GossipOptions,
+    ) -> Result<()> {
+        let mixing = self.encodable(buffer, schedule, step)?;
+        options.check()?;
+        let rule = Rule::of(self, encoding, &mixing, options, buffer.len())?;
+        let codec = encoding.digest_with(&format!(", {options:?}"));
+        self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
+            let consensus = options.consensus;
+            let round = Round { comm: self, call, mixing: &mixing, x: buffer, encoding, consensus };
+            match &rule {
+                Rule::None => round.without_feedback().await,
+                Rule::Error(error) => round.with_error(error).await,
+                Rule::Before(copies) => round.difference_before(copies).await,
+                Rule::After(copies) => round.difference_after(copies).await,
+                Rule::Extrapolation(copies) => round.extrapolate(copies).await,
+            }
+        })
+        .await?;
+        if let Rule::Before(copies) | Rule::After(copies) | Rule::Extrapolation(copies) = &rule {
+            copies.belong_to(&mixing)?;
+        }
+        encoding.state_mut().advance();
+        Ok(())
+    }
+
+    /// Lets the state of [`Communicator::gossip_encoded`] begin where the ranks are: `x̂ᵢ ← xᵢ` and `Σⱼ wᵢⱼ x̂ⱼ` exactly,
+    /// whatever `encoding` remembers. For the beginning, if ranks do not begin with zeros, and for a change of the graph;
+    /// `buffer` is what the last operation left there, without updates since.
+    ///
+    /// One [`Communicator::gossip`] at full precision, with its bytes, memory and determinism.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the feedback is neither difference nor extrapolation; as [`Communicator::gossip_encoded`].
+    pub async fn gossip_synchronize(
+        &self,
+        buffer: &Buffer,
+        schedule: &dyn Schedule,
+        step: u64,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        let mixing = self.encodable(buffer, schedule, step)?;
+        encoding.expect_feedback("gossip_synchronize", &[Feedback::Difference, Feedback::Extrapolation])?;
+        let copies = Copies::of(self, encoding, buffer.len())?;
+        let codec = encoding.digest_with(", synchronized");
+        self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
+            self.sum(&[(1.0, Some(buffer))], &copies.own)?;
+            self.sum(&[(1.0, Some(buffer))], &copies.neighbours)?;
+            Neighbours::of(self, call, &mixing).mix(&copies.neighbours).await
+        })
+        .await?;
+        copies.belong_to(&mixing)
+    }
+
+    fn encodable(&self, buffer: &Buffer, schedule: &dyn Schedule, step: u64) -> Result<Mixing> {
+        mixable(buffer)?;
+        if buffer.dtype() != DType::F32 {
+            let what = format!("codecs encode f32, not {}", buffer.dtype());
+            return Err(Error::usage(what, "convert to f32 first, or use gossip at full precision"));
+        }
+        self.mixing(schedule, step, Stochastic::Both)
+    }
+}
+
+impl GossipOptions {
+    fn check(&self) -> Result<()> {
+        if self.consensus > 0.0 && self.consensus <= 1.0 {
+            return Ok(());
+        }
+        let what = format!("{} is no consensus step", self.consensus);
+        Err(Error::usage(what, "use one above 0 and at most 1"))
+    }
+}
+
+/// One of the rules, with what it remembers.
+enum Rule {
+    None,
+    Error(Arc<Buffer>),
+    Before(Copies),
+    After(Copies),
+    Extrapolation(Copies),
+}
+
+impl Rule {
+    fn of(
+        comm: &Communicator,
+        encoding: &mut Encoding,
+        mixing: &Mixing,
+        options: GossipOptions,
+        len: usize,
+    ) -> Result<Self> {
+        let known = [Feedback::None, Feedback::Error, Feedback::Difference, Feedback::Extrapolation];
+        encoding.expect_feedback("gossip", &known)?;
+        let feedback = encoding.feedback();
+        match feedback {
+            Feedback::Difference | Feedback::Extrapolation => {
+                let copies = Copies::of(comm, encoding, len)?;
+                copies.check(mixing)?;
+                Ok(match (feedback, options.difference) {
+                    (Feedback::Extrapolation, _) => Rule::Extrapolation(copies),
+                    (_, Difference::BeforeMixing) => Rule::Before(copies),
+                    (_, Difference::AfterMixing) => Rule::After(copies),
+                })
+            }
+            Feedback::Error => {
+                let (error, _) = encoding.state_mut().entry(comm.device(), "error", DType::F32, len)?;
+                Ok(Rule::Error(error))
+            }
+            _ => Ok(Rule::None),
+        }
+    }
+}

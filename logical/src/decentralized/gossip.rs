@@ -1,0 +1,86 @@
+//! Gossip: everyone's numbers become a weighted mean of its own and its neighbours'.
+
+use super::mixing::Mixing;
+use super::neighbours::Neighbours;
+use super::schedule::Schedule;
+use crate::centralized::free_to_write;
+use crate::{Buffer, Communicator, DType, Error, Result};
+use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
+
+impl Communicator {
+    /// `xᵢ ← Σⱼ wᵢⱼ xⱼ` on every rank i, W being the matrix of `schedule` at `step`: one round of neighbour averaging.
+    ///
+    /// One step for all neighbours; segments of 512 KiB. Bytes sent per rank: S to every destination, so S in all for
+    /// schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A rank waits for its
+    /// neighbours only, and ranks may be some operations apart; messages that come before their receive are kept.
+    ///
+    /// Determinism: whatever arrives when, terms are added in the order of ranks, computed in f64 (16-bit floats: in f32),
+    /// and rounded once. Two ranks that average as a pair get equal bits, and so do all over
+    /// [`Topology::Complete`](super::Topology::Complete).
+    ///
+    /// The mean over ranks is kept if W is doubly stochastic, up to rounding; how fast ranks agree says
+    /// [`Topology`](super::Topology).
+    ///
+    /// Source: Lian et al., "Can decentralized algorithms outperform centralized algorithms?", 2017 (D-PSGD).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for integers, if the schedule has no matrix for so many ranks, or one whose rows do not add up to
+    /// 1; [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages meet, otherwise
+    /// [`Error::Deadline`].
+    pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
+        let mixing = self.mixing(schedule, step, Stochastic::Rows)?;
+        mixable(buffer)?;
+        let fingerprint = fingerprint(&mixing, buffer, None);
+        self.operate(fingerprint, async |call| Neighbours::of(self, call, &mixing).mix(buffer).await).await
+    }
+
+    /// The matrix of a step, if it is fit for what is to be done with it.
+    pub(super) fn mixing(&self, schedule: &dyn Schedule, step: u64, needs: Stochastic) -> Result<Mixing> {
+        let mixing = schedule.mixing(self.size(), step)?;
+        if mixing.size() != self.size() {
+            let what = format!("a schedule made a matrix for {} ranks of {}", mixing.size(), self.size());
+            return Err(Error::usage(what, "make it for as many ranks as it was asked for"));
+        }
+        let (fit, what, remedy) = match needs {
+            Stochastic::Rows => {
+                (mixing.is_row_stochastic(), "a row", "let the weights at which each rank takes add up to 1")
+            }
+            Stochastic::Columns => (
+                mixing.is_column_stochastic(),
+                "a column",
+                "let the weights at which each rank is taken add up to 1: see Mixing::push",
+            ),
+            Stochastic::Both => (
+                mixing.is_doubly_stochastic(),
+                "a row or a column",
+                "use a doubly stochastic matrix, such as Mixing::hastings makes of any graph",
+            ),
+        };
+        if fit {
+            return Ok(mixing);
+        }
+        Err(Error::usage(format!("{what} of the mixing matrix at step {step} does not add up to 1"), remedy))
+    }
+}
+
+/// What has to add up to 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stochastic {
+    Rows,
+    Columns,
+    Both,
+}
+
+/// Fails unless weights can be applied to `buffer`, now.
+pub(super) fn mixable(buffer: &Buffer) -> Result<()> {
+    if buffer.dtype().is_float() {
+        return free_to_write(buffer);
+    }
+    let what = format!("{} elements cannot be averaged", buffer.dtype());
+    Err(Error::usage(what, format!("use a float type, such as {}", DType::F32)))
+}
+
+pub(super) fn fingerprint(mixing: &Mixing, buffer: &Buffer, codec: Option<CodecDigest>) -> Fingerprint {
+    let plain = Fingerprint::new(OperationKind::Gossip, buffer.dtype(), buffer.len());
+    Fingerprint { root: Some(mixing.digest()), codec, ..plain }
+}

@@ -1,0 +1,53 @@
+//! Push-sum: averaging over directed graphs, on which no rank can know what its numbers will weigh elsewhere.
+
+use super::gossip::{Stochastic, fingerprint, mixable};
+use super::neighbours::{BESIDE, Neighbours};
+use super::schedule::Schedule;
+use crate::{Buffer, Communicator, DType, Error, Land, Part, Result};
+
+impl Communicator {
+    /// `xᵢ ← Σⱼ pᵢⱼ xⱼ` and `weightᵢ ← Σⱼ pᵢⱼ weightⱼ` on every rank i, P being the matrix of `schedule` at `step`, whose
+    /// *columns* add up to 1: every rank shares out all that it has.
+    ///
+    /// ```text
+    /// xᵢ ← first numbers, weightᵢ ← 1
+    /// at every step: push_sum(x, weight);  zᵢ = xᵢ / weightᵢ
+    /// ```
+    ///
+    /// The sums of all xᵢ and of all weights are kept, and every zᵢ tends to the mean, if what is sent reaches everyone in
+    /// some bounded number of steps. Keep `weight` as you keep x: with it set to 1 at each step, the limit is another.
+    ///
+    /// Steps, memory and determinism as [`Communicator::gossip`]. Bytes sent per rank: S + 8 to every destination. Source:
+    /// Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003; for training, Assran, Loizou,
+    /// Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019 (SGP).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for integers, weights that are not above 0, if the schedule has no matrix for so many ranks, or
+    /// one whose columns do not add up to 1; as [`Communicator::gossip`].
+    pub async fn push_sum(
+        &self,
+        buffer: &mut Buffer,
+        weight: &mut f64,
+        schedule: &dyn Schedule,
+        step: u64,
+    ) -> Result<()> {
+        let mixing = self.mixing(schedule, step, Stochastic::Columns)?;
+        mixable(buffer)?;
+        if !(weight.is_finite() && *weight > 0.0) {
+            let what = format!("{weight} is no weight of a push-sum");
+            return Err(Error::usage(what, "begin with 1, and pass on what the last call left there"));
+        }
+        let fingerprint = fingerprint(&mixing, buffer, None);
+        self.operate(fingerprint, async |call| {
+            let neighbours = Neighbours::of(self, call, &mixing);
+            let (own, inboxes) = (Buffer::from_slice(&[*weight])?, neighbours.inboxes(DType::F64, 1)?);
+            let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, Land::Copy)?;
+            neighbours.mix(buffer).await?;
+            weights.land().await?;
+            neighbours.add_up(&inboxes, 0..1, &own, 0..1)?;
+            *weight = own.host::<f64>()?[0];
+            Ok(())
+        })
+        .await
+    }
+}

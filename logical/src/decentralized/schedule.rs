@@ -1,0 +1,38 @@
+//! Schedules: which mixing matrix is whose turn. Implement [`Schedule`] to bring an order of your own.
+
+use super::mixing::Mixing;
+use crate::{Error, Result};
+
+/// Who mixes with whom at which step.
+///
+/// Every rank asks its own copy, and all copies have to answer alike: the matrix is made from the number of ranks and the
+/// step alone. Where ranks' answers differ, a gossip ends in [`Error::Mismatch`], or, if no message meets another, in an
+/// [`Error::Deadline`] that names those who wait for each other.
+pub trait Schedule {
+    /// The matrix of one step, among `size` ranks. It is made once an operation, in time and memory of the number of its
+    /// weights; keep a static one as [`Mixing`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is none for so many ranks.
+    fn mixing(&self, size: usize, step: u64) -> Result<Mixing>;
+}
+
+/// The same matrix at every step.
+impl Schedule for Mixing {
+    fn mixing(&self, size: usize, _step: u64) -> Result<Mixing> {
+        if self.size() == size {
+            return Ok(self.clone());
+        }
+        let what = format!("a mixing matrix for {} ranks was used among {size}", self.size());
+        Err(Error::usage(what, "make one for the ranks of this communicator"))
+    }
+}
+
+/// One matrix after the other, again and again.
+impl Schedule for Vec<Mixing> {
+    fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        let turn = step.checked_rem(self.len() as u64).and_then(|turn| self.get(turn as usize));
+        turn.ok_or_else(|| Error::usage("a schedule has no mixing matrix", "give it one at least"))?
+            .mixing(size, step)
+    }
+}
