@@ -33,7 +33,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Resul
     let (reduce, codec) = (bench.reduce(), bench.codec.as_ref());
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
     let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered, codec)?;
-    let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round };
+    let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round, hop: 0 };
 
     let mut wrong = check(comm, &mut work, pattern(1))?;
     fill(comm, &mut work, pattern(2))?;
@@ -62,6 +62,7 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Resul
 
 /// Carries the operation out once and counts the wrong elements of all ranks.
 fn check(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<u64> {
+    let pattern = Pattern { hop: work.hop()?, ..pattern };
     spoil(work.result())?;
     fill(comm, work, pattern)?;
     let reference = |encoding| Reference::new(encoding, comm.size(), pattern.block, pattern.reduce);

@@ -27,9 +27,9 @@ const AFTER_HELP: &str = "\
 Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather, reduce_scatter and all_to_all \
 divide into a block for each rank. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to carry: \
 algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast (from rank \
-0) and send_recv (to the next rank, from the previous one). GB are 10^9 bytes.
+0) and send_recv (to the next rank, from the previous one) and gossip (with the peer of a one-peer exponential schedule). GB are 10^9 bytes.
 
-time is rank 0's median; all_reduce and broadcast work in place. Above 256 KiB a barrier, which is not timed, comes \
+time is rank 0's median; all_reduce, broadcast and gossip work in place. Above 256 KiB a barrier, which is not timed, comes \
 before each iteration; smaller ones follow each other at once. #wrong counts all elements on all ranks that differ from \
 the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
 
@@ -144,6 +144,10 @@ impl Bench {
         if self.operation.reduces() && self.reduce() == ReduceOp::Mean && !self.dtype.is_float() {
             let what = format!("{} elements have no mean", self.dtype);
             return Err(Error::usage(what, "use sum, or a floating-point type"));
+        }
+        if self.operation == Operation::Gossip && !self.dtype.is_float() {
+            let what = format!("{} elements have no mean of two", self.dtype);
+            return Err(Error::usage(what, "use a floating-point type"));
         }
         // Sums in place grow from one iteration to the next, until no codec takes them.
         let encodable = self.operation == Operation::AllReduce

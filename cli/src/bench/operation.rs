@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use hexagram::codec::Codec;
+use hexagram::decentralized::{Schedule, Topology};
 use hexagram::encoding::Encoding;
 use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
 use std::future::poll_fn;
@@ -11,6 +12,9 @@ use std::task::Poll;
 
 /// From whom a broadcast goes out.
 pub(super) const ROOT: usize = 0;
+
+/// Who a gossip's peer is.
+const SCHEDULE: Topology = Topology::OnePeerExponential;
 
 /// An operation of nccl-tests, by the name of this library.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub(super) enum Operation {
     AllToAll,
     /// Everyone sends to the next rank and receives from the previous one
     SendRecv,
+    /// Everyone averages with one peer, which changes by step
+    Gossip,
 }
 
 impl Operation {
@@ -44,7 +50,9 @@ impl Operation {
     /// Elements of a rank's block, and how many blocks make up the size, for a size of so many elements.
     pub(super) fn blocks(self, elements: usize, ranks: usize) -> (usize, usize) {
         match self {
-            Operation::AllReduce | Operation::Broadcast | Operation::SendRecv => (elements, 1),
+            Operation::AllReduce | Operation::Broadcast | Operation::SendRecv | Operation::Gossip => {
+                (elements, 1)
+            }
             Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => {
                 (elements / ranks, ranks)
             }
@@ -57,7 +65,7 @@ impl Operation {
         match self {
             Operation::AllReduce => 2.0 * (n - 1.0) / n,
             Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (n - 1.0) / n,
-            Operation::Broadcast | Operation::SendRecv => 1.0,
+            Operation::Broadcast | Operation::SendRecv | Operation::Gossip => 1.0,
         }
     }
 }
@@ -73,6 +81,8 @@ pub(super) struct Work<'a> {
     pub(super) input: Buffer,
     /// Empty where the operation is in place.
     output: Buffer,
+    /// Of the next gossip.
+    step: u64,
 }
 
 impl<'a> Work<'a> {
@@ -87,7 +97,7 @@ impl<'a> Work<'a> {
     ) -> Result<Self> {
         let whole = block * blocks;
         let (input, output) = match operation {
-            Operation::AllReduce | Operation::Broadcast => (whole, None),
+            Operation::AllReduce | Operation::Broadcast | Operation::Gossip => (whole, None),
             Operation::AllGather => (block, Some(whole)),
             Operation::ReduceScatter => (whole, Some(block)),
             Operation::AllToAll | Operation::SendRecv => (whole, Some(whole)),
@@ -96,12 +106,12 @@ impl<'a> Work<'a> {
         let input = buffer(input)?;
         let output = output.map_or_else(|| Buffer::zeroed(dtype, 0), buffer)?;
         let encoding = codec.cloned().map(Encoding::new);
-        Ok(Work { comm, operation, reduce, encoding, input, output })
+        Ok(Work { comm, operation, reduce, encoding, input, output, step: 0 })
     }
 
     /// Carries the operation out once.
     pub(super) fn once(&mut self) -> Result<()> {
-        let Work { comm, operation, reduce, encoding, input, output } = self;
+        let Work { comm, operation, reduce, encoding, input, output, step } = self;
         if let Some(encoding) = encoding {
             return comm.block_on(comm.all_reduce_encoded(input, *reduce, encoding));
         }
@@ -112,13 +122,24 @@ impl<'a> Work<'a> {
             Operation::Broadcast => comm.block_on(comm.broadcast(input, ROOT)),
             Operation::AllToAll => comm.block_on(comm.all_to_all(input, output)),
             Operation::SendRecv => comm.block_on(pass_on(comm, input, output)),
+            Operation::Gossip => {
+                *step += 1;
+                comm.block_on(comm.gossip(input, &SCHEDULE, *step - 1))
+            }
         }
+    }
+
+    /// How many places before a rank the peer of its next gossip is.
+    pub(super) fn hop(&self) -> Result<usize> {
+        let ranks = self.comm.size();
+        let mixing = SCHEDULE.mixing(ranks, self.step)?;
+        Ok(mixing.sources(0).first().map_or(0, |(peer, _)| ranks - peer))
     }
 
     /// Where the result is, once there is one.
     pub(super) fn result(&mut self) -> &mut Buffer {
         match self.operation {
-            Operation::AllReduce | Operation::Broadcast => &mut self.input,
+            Operation::AllReduce | Operation::Broadcast | Operation::Gossip => &mut self.input,
             _ => &mut self.output,
         }
     }
@@ -157,6 +178,7 @@ mod tests {
             (Operation::AllToAll, (250, 4), 0.75),
             (Operation::Broadcast, (1001, 1), 1.0),
             (Operation::SendRecv, (1001, 1), 1.0),
+            (Operation::Gossip, (1001, 1), 1.0),
         ] {
             assert_eq!(operation.blocks(1001, 4), blocks, "{operation:?}");
             assert_eq!(operation.bus_factor(4), factor, "{operation:?}");

@@ -35,6 +35,8 @@ pub(super) struct Pattern {
     pub(super) block: usize,
     /// So that no check can pass on what an earlier one left behind.
     pub(super) round: u64,
+    /// How many places before a rank its peer in a gossip is.
+    pub(super) hop: usize,
 }
 
 impl Pattern {
@@ -45,6 +47,10 @@ impl Pattern {
             // One rank's 3 among ones with signs: no number of ranks makes the product inexact.
             let sign = if bits & 1 == 0 { 1 } else { -1 };
             return if index % self.ranks == rank { 3 * sign } else { sign };
+        }
+        if self.operation == Operation::Gossip {
+            // Even, so that the mean of two is whole.
+            return (bits & 14) as i64;
         }
         let below = 1 << (EXACT / self.ranks).clamp(2, 16).ilog2();
         (bits & (below - 1)) as i64
@@ -71,6 +77,10 @@ impl Pattern {
             Operation::Broadcast => self.contribution(ROOT, index),
             Operation::AllToAll => self.contribution(index / block, rank * block + index % block),
             Operation::SendRecv => self.contribution((rank + ranks - 1) % ranks, index),
+            Operation::Gossip => {
+                let peer = (rank + ranks - self.hop) % ranks;
+                (self.contribution(rank, index) + self.contribution(peer, index)) / 2
+            }
         }
     }
 
@@ -189,7 +199,7 @@ mod tests {
     #[test]
     fn every_wrong_element_is_counted() {
         for (operation, dtype) in Operation::value_variants().iter().copied().zip(DType::ALL) {
-            let pattern = Pattern { operation, reduce: ReduceOp::Max, ranks: 4, block: 25, round: 1 };
+            let pattern = Pattern { operation, reduce: ReduceOp::Max, ranks: 4, block: 25, round: 1, hop: 1 };
             let mut buffer = carried_out(pattern, dtype, 2, 25);
             assert_eq!(pattern.wrong(2, &buffer).unwrap(), 0, "{operation:?} {dtype}");
             for spoilt in [0..1, 24..25, 7..19] {
@@ -205,7 +215,8 @@ mod tests {
     #[test]
     fn what_another_rank_round_or_place_would_have_is_wrong() {
         for &operation in Operation::value_variants() {
-            let pattern = Pattern { operation, reduce: ReduceOp::Sum, ranks: 3, block: 100, round: 1 };
+            let pattern =
+                Pattern { operation, reduce: ReduceOp::Sum, ranks: 3, block: 100, round: 1, hop: 1 };
             let right = carried_out(pattern, DType::F32, 1, 100);
             let others = [Pattern { round: 2, ..pattern }, Pattern { ranks: 4, ..pattern }];
             // Only a reduction has something of every rank in one element.
@@ -222,7 +233,8 @@ mod tests {
     fn results_are_exact_in_every_type() {
         for (reduce, ranks) in ReduceOp::ALL.into_iter().flat_map(|op| [1, 2, 3, 7, 64, 256].map(|n| (op, n)))
         {
-            let pattern = Pattern { operation: Operation::AllReduce, reduce, ranks, block: 1, round: 0 };
+            let pattern =
+                Pattern { operation: Operation::AllReduce, reduce, ranks, block: 1, round: 0, hop: 1 };
             for index in 0..100 {
                 let (largest, all) = (EXACT as i64, 0..ranks);
                 assert!(pattern.expected(0, index).abs() <= largest, "{pattern:?}");
