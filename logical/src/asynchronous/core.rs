@@ -20,7 +20,7 @@ use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::Label;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -65,7 +65,7 @@ pub(crate) struct Ask {
     pub(crate) arguments: [u64; 3],
     pub(crate) payload: Option<Payload>,
     /// Where the payload of the reply belongs, which may be smaller.
-    pub(crate) into: Option<Buffer>,
+    pub(crate) into: Option<Arc<Buffer>>,
 }
 
 /// What came back.
@@ -189,6 +189,33 @@ impl Core {
         outcome.inspect_err(|error| self.fail(error))
     }
 
+    /// Asks several at once: the answers, in the order of `asks`.
+    ///
+    /// # Errors
+    /// As [`Core::ask`].
+    pub(crate) async fn ask_all(&self, asks: Vec<(usize, Ask)>) -> Result<Vec<Answer>> {
+        let mut answers: Vec<Option<Answer>> = asks.iter().map(|_| None).collect();
+        let ask = |(at, (to, ask))| Box::pin(async move { (at, self.ask(to, ask).await) });
+        let mut running: Vec<_> = asks.into_iter().enumerate().map(ask).collect();
+        poll_fn(|context| {
+            let mut failed = None;
+            running.retain_mut(|ask| match ask.as_mut().poll(context) {
+                Poll::Pending => true,
+                Poll::Ready((at, answer)) => {
+                    answer.map_or_else(|error| failed = Some(error), |answer| answers[at] = Some(answer));
+                    false
+                }
+            });
+            match failed {
+                Some(error) => Poll::Ready(Err(error)),
+                None if running.is_empty() => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            }
+        })
+        .await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
     async fn converse(&self, to: usize, ask: Ask) -> Result<Answer> {
         let mut request = describe(&ask);
         (request.slot, request.number) = self.turn(to, &request).await?;
@@ -230,7 +257,7 @@ impl Core {
         head: Head,
         along: &[u8],
         result: Option<usize>,
-        into: Option<Buffer>,
+        into: Option<Arc<Buffer>>,
     ) -> Result<Answer> {
         let landed = result.unwrap_or(along.len());
         if head.bytes != landed as u64 {
@@ -369,7 +396,7 @@ impl Core {
         along: &[u8],
     ) -> Result<Reply> {
         let peer = self.peer(from);
-        let mut landed = Landed { buffer: handler.admit(&peer, request)?, bytes: request.bytes as usize };
+        let landed = Landed { buffer: handler.admit(&peer, request)?, bytes: request.bytes as usize };
         if request.bytes > bytes_of(&landed.buffer) as u64 {
             return Err(self.nonsense(from, "a payload that does not fit"));
         }
@@ -383,13 +410,11 @@ impl Core {
             }
         }
         let label = label(REPLIES, request)?;
-        let reply = self.until(&label, || match handler.serve(&peer, request, &mut landed)? {
+        let reply = self.until(&label, || match handler.serve(&peer, request, &landed)? {
             Served::Done(reply) => Ok(Some(reply)),
             Served::Later => Ok(None),
         });
-        let reply = reply.await?;
-        handler.recycle(landed.buffer);
-        Ok(reply)
+        reply.await
     }
 
     /// Tells another rank that nothing more comes.
@@ -421,7 +446,7 @@ fn describe(ask: &Ask) -> Request {
         number: 0,
         fingerprint: ask.fingerprint,
         bytes: ask.payload.as_ref().map_or(0, Payload::bytes) as u64,
-        room: ask.into.as_ref().map_or(0, bytes_of) as u64,
+        room: ask.into.as_deref().map_or(0, bytes_of) as u64,
         arguments: ask.arguments,
     }
 }

@@ -1,16 +1,21 @@
 //! Primitives in which no rank waits for another's step: windows, pair exchanges, servers, operations in the background.
 
-#![allow(dead_code, reason = "what stands on the service comes next")]
-
+mod agree;
 mod background;
 mod companion;
 mod core;
+mod pair;
 mod service;
+mod spares;
+mod speech;
 mod thread;
+mod window;
 mod wire;
 
 pub use background::{Background, Handle, Model, Outcome};
+pub use pair::{Exchanged, PairExchange, PairOptions};
 pub use service::{Pending, Service};
+pub use window::Window;
 pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-/// What a request's payload was stored in: the first `bytes` bytes of a buffer.
+/// What a payload was stored in: the first `bytes` bytes of a buffer.
 pub(crate) struct Landed {
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: usize,
 }
 
@@ -48,13 +48,10 @@ pub(crate) enum Served {
 pub(crate) trait Handler: Send + Sync {
     /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it, empty for
     /// requests without one.
-    fn admit(&self, from: &Peer, request: &Request) -> Result<Buffer>;
+    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>>;
 
-    /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer and leave another.
-    fn serve(&self, from: &Peer, request: &Request, payload: &mut Landed) -> Result<Served>;
-
-    /// Takes back the buffer that [`Handler::serve`] left.
-    fn recycle(&self, _buffer: Buffer) {}
+    /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer.
+    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served>;
 }
 
 /// One rank's service, shared by all that is made of it. Cheap to clone.
@@ -133,6 +130,7 @@ impl Service {
     }
 
     /// Has requests that wait tried again, as something has happened on this rank.
+    #[allow(dead_code, reason = "windows wait for nothing on their own rank; servers do")]
     pub(crate) fn stir(&self) {
         self.0.bell.ring();
     }

@@ -1,11 +1,12 @@
 //! The service by itself, with a handler that adds.
 
-use super::core::{Ask, Payload};
+use super::core::{Ask, Payload, request_label};
 use super::service::{Handler, Landed, Pending, Reply, Served, Service};
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
 use crate::testing::{cases, spawn};
 use crate::{Buffer, DType, Error, HEADER_BYTES, Peer, Result, TransportKind};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use proptest::strategy::{Strategy, ValueTree};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -28,19 +29,20 @@ fn fingerprint(len: usize) -> Fingerprint {
 }
 
 impl Handler for AddOne {
-    fn admit(&self, _: &Peer, request: &Request) -> Result<Buffer> {
-        Buffer::zeroed(DType::F32, request.fingerprint.count as usize)
+    fn admit(&self, _: &Peer, request: &Request) -> Result<Arc<Buffer>> {
+        Buffer::zeroed(DType::F32, request.fingerprint.count as usize).map(Arc::new)
     }
 
-    fn serve(&self, from: &Peer, request: &Request, payload: &mut Landed) -> Result<Served> {
+    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
         assert!(!self.panics, "as it was told to");
         if request.arguments[0] >= self.open.load(Ordering::Acquire) {
             return Ok(Served::Later);
         }
         self.heard.lock().unwrap().push((from.rank, request.arguments[0]));
-        payload.buffer.host_mut::<f32>()?.iter_mut().for_each(|x| *x += 1.0);
-        let buffer = std::mem::replace(&mut payload.buffer, Buffer::zeroed(DType::F32, 0)?);
-        let payload = Some(Payload { buffer: Arc::new(buffer), len: payload.bytes / 4 });
+        let mut ones = payload.buffer.write(0..payload.buffer.len())?;
+        let ones = bytemuck::cast_slice_mut::<u8, f32>(ones.bytes_mut());
+        ones.iter_mut().for_each(|x| *x += 1.0);
+        let payload = Some(Payload { buffer: Arc::clone(&payload.buffer), len: payload.bytes / 4 });
         Ok(Served::Done(Reply { arguments: [request.arguments[0], 7], payload }))
     }
 }
@@ -56,7 +58,7 @@ fn add_one(service: &Service, to: usize, number: u64, len: usize) -> Pending<Vec
             fingerprint: fingerprint(len),
             arguments: [number, 0, 0],
             payload: Some(Payload::whole(buffer)),
-            into: Some(Buffer::zeroed(DType::F32, len)?),
+            into: Some(Arc::new(Buffer::zeroed(DType::F32, len)?)),
         };
         let answer = core.ask(to, ask).await?;
         assert_eq!(answer.arguments, [number, 7]);
@@ -171,8 +173,13 @@ fn a_rank_that_finishes_early_goes_on_serving() {
     }
 }
 
-/// Runs `body` on three ranks, each with a service, and gives the errors that it ends with.
-fn fail(transport: TransportKind, body: impl Fn(&Service, usize) -> Result<()> + Sync) -> Vec<Error> {
+/// Runs `body` on three ranks, each with a service, and gives the errors that they end with. Those in `must` have one;
+/// others may have closed their service before.
+fn fail(
+    transport: TransportKind,
+    must: &[usize],
+    body: impl Fn(&Service, usize) -> Result<()> + Sync,
+) -> Vec<(usize, Error)> {
     let open = Barrier::new(3);
     let errors = spawn(transport, 3, |comm| {
         let service = Service::start(&comm)?;
@@ -180,21 +187,23 @@ fn fail(transport: TransportKind, body: impl Fn(&Service, usize) -> Result<()> +
         let heard = Mutex::default();
         service.register(Arc::new(AddOne { heard, open: AtomicU64::new(u64::MAX), panics }))?;
         open.wait();
-        Ok(body(&service, comm.rank()).and_then(|()| service.close()).unwrap_err())
+        Ok(body(&service, comm.rank()).and_then(|()| service.close()).err())
     });
-    errors.unwrap()
+    let errors = errors.unwrap();
+    assert!(must.iter().all(|rank| errors[*rank].is_some()), "over {transport}: {errors:?}");
+    errors.into_iter().enumerate().filter_map(|(rank, error)| Some((rank, error?))).collect()
 }
 
 #[test]
 fn a_handler_that_panics_ends_everyones_service_and_is_named() {
     for transport in TransportKind::ALL {
-        let errors = fail(transport, |service, rank| match rank {
+        let errors = fail(transport, &[0, 1], |service, rank| match rank {
             0 => add_one(service, 1, 0, 5000).wait().map(drop),
             _ => Ok(()),
         });
-        for (rank, error) in errors.iter().enumerate() {
+        for (rank, error) in &errors {
             let named = matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 1);
-            assert!(rank == 1 || named, "rank {rank} over {transport}: {error}");
+            assert!(*rank == 1 || named, "rank {rank} over {transport}: {error}");
             assert!(error.to_string().contains("panicked"), "rank {rank} over {transport}: {error}");
         }
     }
@@ -203,7 +212,7 @@ fn a_handler_that_panics_ends_everyones_service_and_is_named() {
 #[test]
 fn a_request_for_nothing_blames_who_sent_it() {
     for transport in TransportKind::ALL {
-        let errors = fail(transport, |service, rank| {
+        let errors = fail(transport, &[0, 2], |service, rank| {
             if rank != 2 {
                 return Ok(());
             }
@@ -211,9 +220,37 @@ fn a_request_for_nothing_blames_who_sent_it() {
             let ask = Ask { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
             service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).wait()
         });
-        for error in &errors {
+        for (_, error) in &errors {
             assert!(matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
             assert!(error.to_string().contains("never made"), "{error}");
+        }
+    }
+}
+
+/// Sends bytes as if they were a request.
+fn send_raw(service: &Service, to: usize, message: Vec<u8>) -> Result<()> {
+    let sent = service.submit(move |core| async move {
+        let buffer = Buffer::from_slice(&message)?;
+        core.comm.begin(request_label()?)?.send(to, 0, &buffer, 0..buffer.len())?.await
+    });
+    sent.wait().map(drop)
+}
+
+#[test]
+fn bytes_that_are_no_request_blame_who_sent_them() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    for transport in TransportKind::ALL {
+        for len in [0, 1, REQUEST_BYTES - 1, REQUEST_BYTES, REQUEST_BYTES + 100, REQUEST_BYTES + INLINE_BYTES]
+        {
+            let random = proptest::collection::vec(proptest::num::u8::ANY, len);
+            let message = random.new_tree(&mut runner).unwrap().current();
+            let errors = fail(transport, &[0], |service, rank| match rank {
+                2 => send_raw(service, 0, message.clone()),
+                _ => Ok(()),
+            });
+            for (_, error) in &errors {
+                assert!(matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
+            }
         }
     }
 }

@@ -125,18 +125,7 @@ impl Worker {
 
     /// Why some will never close their service.
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
-        let comm = &self.core.comm;
-        let gone =
-            |peer: &&usize| comm.world().health().has_left(**peer) && comm.endpoint().ended(**peer).is_some();
-        if let Some(peer) = missing.iter().find(gone) {
-            let cause = "finished without closing its service".to_owned();
-            return Some(Error::PeerFailed {
-                culprit: self.core.peer(*peer),
-                cause,
-                during: During::Nothing,
-            });
-        }
-        let after = comm.world().deadline();
+        let after = self.core.comm.world().deadline();
         let straggler = |peer: &usize| Straggler { peer: self.core.peer(*peer), during: During::Nothing };
         (self.core.heard.get().elapsed() > after).then(|| Error::Deadline {
             waiting_for: missing.first().map(|peer| self.core.peer(*peer)),

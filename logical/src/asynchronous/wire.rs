@@ -1,5 +1,7 @@
 //! What requests and replies look like on the wire. The grammar of a conversation stands in [`super::core`].
 
+use crate::{Error, Peer, Result};
+use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 
 /// Bytes of a request, before a payload.
@@ -71,6 +73,21 @@ impl Request {
         };
         let expected = if request.rides() { request.bytes } else { 0 };
         (request.slot < SLOTS && payload.len() as u64 == expected).then_some((request, payload))
+    }
+
+    /// Fails if the sender, `peer`, believes the handler to be something else than `mine`.
+    pub(crate) fn expect(&self, mine: &Fingerprint, peer: &Peer) -> Result<()> {
+        if self.fingerprint == *mine {
+            return Ok(());
+        }
+        let (peer, theirs) = (peer.clone(), self.fingerprint);
+        Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs, peer })
+    }
+
+    /// The error of a handler that does not know the verb.
+    pub(crate) fn unknown(&self, peer: &Peer) -> Error {
+        let cause = format!("asked {} for what it does not know (verb {})", self.fingerprint, self.verb);
+        Error::PeerFailed { culprit: peer.clone(), cause, during: During::Nothing }
     }
 
     /// Whether the payload rides along.

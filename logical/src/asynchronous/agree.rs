@@ -1,0 +1,49 @@
+//! What ranks agree about before they make something of a service together.
+
+use super::service::Service;
+use crate::encoding::Encoding;
+use crate::{Buffer, Communicator, DType, Device, Error, Host, Land, Result};
+use hexagram_physical::fingerprint::Fingerprint;
+
+/// Whether values like this one, so encoded, can be averaged by the ranks of a service.
+pub(super) fn check(
+    comm: &Communicator,
+    service: &Service,
+    value: &Buffer,
+    encoding: Option<&Encoding>,
+) -> Result<()> {
+    if !comm.world_ranks().iter().copied().eq(0..service.size()) {
+        let what = "the communicator and the service are not of the same ranks";
+        return Err(Error::usage(what, "use one of all ranks, in their order"));
+    }
+    let dtype = value.dtype();
+    if !dtype.is_float() {
+        return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));
+    }
+    if encoding.is_some() && dtype != DType::F32 {
+        return Err(Error::usage(format!("codecs encode f32, not {dtype}"), "convert to f32 first"));
+    }
+    Ok(())
+}
+
+/// Sends byte r of `out` to every other rank r, and returns what they have sent: byte r is that of rank r.
+pub(super) async fn tell_everyone(
+    comm: &Communicator,
+    fingerprint: Fingerprint,
+    out: &[u8],
+) -> Result<Vec<u8>> {
+    let (n, rank) = (comm.size(), comm.rank());
+    let (out, back) = (Buffer::from_slice(out)?, Host.alloc(DType::U8, n)?);
+    comm.operate(fingerprint, async |call| {
+        for step in 1..n {
+            let (to, from) = ((rank + step) % n, (rank + n - step) % n);
+            let send = call.send(to, 0, &out, to..to + 1)?;
+            call.recv(from, 0, &back, from..from + 1, Land::Copy)?.await?;
+            send.await?;
+        }
+        Ok(())
+    })
+    .await?;
+    let back = back.host::<u8>()?;
+    Ok(back.to_vec())
+}

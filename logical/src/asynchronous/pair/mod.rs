@@ -1,0 +1,235 @@
+//! Pair exchange: two ranks average their values, at any time, without a third and without either's program waiting for
+//! the other's step. The primitive of AD-PSGD.
+//!
+//! ```
+//! use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service};
+//! use hexagram_logical::testing::spawn;
+//! use hexagram_logical::{Buffer, TransportKind};
+//!
+//! let values = spawn(TransportKind::Thread, 2, |comm| {
+//!     let service = Service::start(&comm)?;
+//!     let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
+//!     let pair = PairExchange::create(&comm, &service, &x, PairOptions::default())?;
+//!     if comm.rank() == 0 {
+//!         pair.exchange(1)?.wait()?;
+//!     }
+//!     service.close()?;
+//!     pair.load(&mut x)?;
+//!     let x = x.host::<f32>()?[0];
+//!     Ok(x)
+//! });
+//! assert_eq!(values.unwrap(), [0.5, 0.5]);
+//! ```
+
+mod target;
+
+use super::agree::{check, tell_everyone};
+use super::core::{Ask, Core, Payload};
+use super::service::{Landed, Pending, Service};
+use super::spares::{add, copy_all};
+use crate::encoding::Encoding;
+use crate::{Buffer, Communicator, Error, Result};
+use std::rc::Rc;
+use std::sync::Arc;
+use target::{EXCHANGE, LOCK, RELEASE, State, Target};
+
+/// How ranks exchange; alike on all.
+#[derive(Debug, Default)]
+pub struct PairOptions {
+    /// An exchange excludes all others on both partners from its beginning to its end, so that all exchanges together are
+    /// the product of their pairwise averagings, in one order.
+    pub locked: bool,
+    /// How the difference travels. With difference feedback, so do values.
+    pub encoding: Option<Encoding>,
+}
+
+/// What an exchange has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it.
+    pub mine: u64,
+    /// Which of its partner.
+    pub theirs: u64,
+}
+
+/// One rank's value x, which it averages with those of others.
+///
+/// > d = (xₐ − x_b) / 2, x_b ← x_b + d, xₐ ← xₐ − d
+///
+/// *Steps*, of a rank a that exchanges with b: a sends its value; b's service computes d, adds it to its own, and answers
+/// with d; a's service subtracts it. Whatever was done to xₐ meanwhile is kept. The mean of all values stays as it is, up
+/// to the rounding of one addition on each side, since both apply the same d; nobody waits for a lock, so that nothing
+/// can block, even if all exchange with each other at once. But exchanges that overlap mix values of different times: two
+/// ranks that exchange with each other at the same moment may swap their values, and values come together only in the
+/// long run. A rank begins one exchange at a time, and more wait for their turn: many with one old value would feed back
+/// on themselves, and diverge.
+///
+/// *Locked* ([`PairOptions::locked`]), none do: each rank's value has a lock, which an exchange takes on both partners, that of
+/// the lower rank first. Ranks that wait for a lock hold only those of lower ranks, so that no circle of them can wait
+/// for each other. If a < b, a locks its own, and its request waits at b until b's is free. If a > b, a first asks for
+/// b's lock, with which comes x_b, then takes its own, computes d by itself, and releases b's with d.
+///
+/// *Encoded*, d is replaced by D(C(d)) on both sides, so that the mean is kept all the same: `C` need be neither unbiased
+/// nor a contraction for that. The value travels as it is, or with [`Feedback::Difference`](crate::encoding::Feedback::Difference) as
+/// C(x − h), both sides remembering h.
+///
+/// | | messages, V being a value and D a difference as they travel |
+/// |---|---|
+/// | difference; locked and a < b | request with V; answer with D |
+/// | locked and a > b | request; answer with V; request with D; answer |
+///
+/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *Memory*: x, as many V and D as are under way,
+/// and with difference feedback two h for every partner, S each. *Determinism*: none, as the order of exchanges is that of
+/// events; locked, the result is that of the pairwise averagings in the order that [`Exchanged`] tells.
+///
+/// Source: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", 2018.
+///
+/// It can be used from any thread, and lives as long as its service.
+pub struct PairExchange {
+    service: Service,
+    target: Arc<Target>,
+    /// Which of the service's handlers it is.
+    number: u32,
+}
+
+impl PairExchange {
+    /// Gives every rank's `value` to be averaged. A collective call: all ranks make the same ones of a service, in the same
+    /// order, with values and options that are alike. Bytes: n − 1 messages of one byte.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one locks and
+    /// another does not, for integers, and for feedback other than none and difference.
+    pub fn create(
+        comm: &Communicator,
+        service: &Service,
+        value: &Buffer,
+        options: PairOptions,
+    ) -> Result<Self> {
+        let PairOptions { locked, encoding } = options;
+        check(comm, service, value, encoding.as_ref())?;
+        let me = comm.world().health().peers()[comm.rank()].clone();
+        let target = Arc::new(Target::new(me, value, encoding, locked)?);
+        // Before the others can know that it is there.
+        let number = service.register(Arc::<Target>::clone(&target))?;
+        let mine = u8::from(locked);
+        let theirs = comm.block_on(tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]))?;
+        if let Some(other) = (0..comm.size()).find(|rank| *rank != comm.rank() && theirs[*rank] != mine) {
+            let (locks, not) = if locked { (comm.rank(), other) } else { (other, comm.rank()) };
+            let what = format!("rank {locks} locks its pair exchanges, rank {not} does not");
+            return Err(Error::usage(what, "give all ranks the same options"));
+        }
+        Ok(PairExchange { service: service.clone(), target, number })
+    }
+
+    /// Averages this rank's value with that of `peer`; done when both have changed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank has
+    /// failed, or the codec refuses a value.
+    pub fn exchange(&self, peer: usize) -> Result<Pending<Exchanged>> {
+        let (rank, size) = (self.service.rank(), self.service.size());
+        if peer == rank || peer >= size {
+            let what = format!("rank {rank} of {size} cannot exchange with rank {peer}");
+            return Err(Error::usage(what, "choose another rank"));
+        }
+        let (target, number) = (Arc::clone(&self.target), self.number);
+        Ok(self.service.submit(move |core| async move {
+            let exchange = Exchange { core: Rc::clone(&core), target, number, peer };
+            exchange.run().await.inspect_err(|error| core.fail(error))
+        }))
+    }
+
+    /// `into ← x`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `into` is of another type or length.
+    pub fn load(&self, into: &mut Buffer) -> Result<()> {
+        copy_all(&self.target.state().value, into)
+    }
+
+    /// `x ← x + weight × from`: a step of this rank's own. Exchanges that are under way keep it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `from` is of another type or length.
+    pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
+        add(weight, from, &self.target.state().value)
+    }
+
+    /// Exchanges that have changed x so far.
+    pub fn exchanges(&self) -> u64 {
+        self.target.state().exchanges
+    }
+}
+
+/// An exchange that this rank has begun.
+struct Exchange {
+    core: Rc<Core>,
+    target: Arc<Target>,
+    number: u32,
+    peer: usize,
+}
+
+impl Exchange {
+    async fn run(&self) -> Result<Exchanged> {
+        self.take(|state| &mut state.turn_taken).await?;
+        let outcome = match self.target.locked {
+            false => self.by_difference().await,
+            true if self.core.rank() < self.peer => {
+                self.take(|state| &mut state.locked).await?;
+                let outcome = self.by_difference().await;
+                self.target.state().locked = false;
+                outcome
+            }
+            true => self.under_the_peers_lock().await,
+        };
+        self.target.state().turn_taken = false;
+        outcome
+    }
+
+    /// Waits until a flag of this rank is free, and takes it.
+    async fn take(&self, flag: impl Fn(&mut State) -> &mut bool) -> Result<()> {
+        let label = super::core::request_label()?;
+        let free = || {
+            let mut state = self.target.state();
+            Ok((!std::mem::replace(flag(&mut state), true)).then_some(()))
+        };
+        self.core.until(&label, free).await
+    }
+
+    async fn by_difference(&self) -> Result<Exchanged> {
+        let (core, target) = (&self.core, &self.target);
+        let value = target.say_value(self.peer)?;
+        let (answer, landed) = self.ask(EXCHANGE, Some(value), Some(target.differences.room()?)).await?;
+        let Some(landed) = landed else { return Err(self.nothing()) };
+        let difference = target.differences.rounded(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
+        Ok(Exchanged { mine: target.apply(-1.0, &difference)?, theirs: answer })
+    }
+
+    async fn under_the_peers_lock(&self) -> Result<Exchanged> {
+        let (core, target) = (&self.core, &self.target);
+        let (_, landed) = self.ask(LOCK, None, Some(target.values.room()?)).await?;
+        let Some(landed) = landed else { return Err(self.nothing()) };
+        self.take(|state| &mut state.locked).await?;
+        let (mine, difference) = target.meet(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
+        target.state().locked = false;
+        let (theirs, _) = self.ask(RELEASE, Some(difference), None).await?;
+        Ok(Exchanged { mine, theirs })
+    }
+
+    /// The first argument of the peer's answer, and its payload.
+    async fn ask(
+        &self,
+        verb: u16,
+        payload: Option<Payload>,
+        into: Option<Arc<Buffer>>,
+    ) -> Result<(u64, Option<Landed>)> {
+        let (handler, fingerprint) = (self.number, self.target.fingerprint);
+        let ask = Ask { handler, verb, fingerprint, arguments: [0; 3], payload, into };
+        let answer = self.core.ask(self.peer, ask).await?;
+        Ok((answer.arguments[0], answer.payload))
+    }
+
+    fn nothing(&self) -> Error {
+        Error::usage(format!("rank {} answered with nothing", self.peer), "report it as a bug")
+    }
+}

@@ -1,0 +1,186 @@
+//! What one rank says to another of a value x that changes: all of it each time, or encoded, with what both remember.
+//!
+//! | encoding | message | remembered by the sender | by the receiver | the receiver's value |
+//! |---|---|---|---|---|
+//! | none | x | – | – | the message |
+//! | no feedback | c = C(x) | – | – | D(c) |
+//! | error | c = C(x + e); e ← x + e − D(c) | e | – | D(c) |
+//! | difference | c = C(x − h); h ← h + D(c) | h | h ← h + D(c) | h |
+//!
+//! D decodes. Each pair of ranks has its own e and h, in each direction.
+
+use super::core::Payload;
+use super::spares::{Spares, add, copy_all};
+use crate::encoding::{Encoding, Feedback};
+use crate::{Buffer, DType, Device, Error, Host, Peer, Result};
+use hexagram_physical::codec::CodecError;
+use hexagram_physical::error::During;
+use std::sync::Arc;
+
+/// What becomes of values on their way: shared by all pairs of ranks.
+pub(super) struct Language {
+    encoding: Option<Encoding>,
+    pub(super) values: Spares,
+    messages: Spares,
+}
+
+/// What a sender remembers of one receiver.
+pub(super) struct Speaker(Option<Encoding>);
+
+/// What a receiver remembers of one sender.
+#[derive(Default)]
+pub(super) struct Listener(Option<Buffer>);
+
+impl Language {
+    /// For values of `len` elements.
+    pub(super) fn new(dtype: DType, len: usize, encoding: Option<Encoding>) -> Self {
+        let largest = encoding.as_ref().map_or(0, |encoding| encoding.codec().encoded_len(len));
+        Language { encoding, values: Spares::of(dtype, len), messages: Spares::of(DType::U8, largest) }
+    }
+
+    pub(super) fn speaker(&self) -> Speaker {
+        Speaker(self.encoding.as_ref().map(fresh))
+    }
+
+    /// Whether a message to one is a message to all.
+    pub(super) fn remembers(&self) -> bool {
+        self.encoding.as_ref().is_some_and(|encoding| encoding.feedback() != Feedback::None)
+    }
+
+    /// Room for any message.
+    pub(super) fn room(&self) -> Result<Arc<Buffer>> {
+        if self.encoding.is_some() { self.messages.take() } else { self.values.take() }
+    }
+
+    /// The message of `rank` to `to` for `value`. Nothing is remembered of a message that cannot be made.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`], where the codec refuses an element.
+    pub(super) fn say(
+        &self,
+        speaker: &mut Speaker,
+        rank: &Peer,
+        to: usize,
+        value: &Buffer,
+    ) -> Result<Payload> {
+        let Speaker(Some(encoding)) = speaker else {
+            return self.values.copy_of(value).map(Payload::whole);
+        };
+        let message = self.messages.take()?;
+        let (seed, len) = (encoding.draw(&[rank.rank as u64, to as u64]), value.len());
+        let (codec, feedback) = (Arc::clone(encoding.codec()), encoding.feedback());
+        if feedback == Feedback::None {
+            let len = encode(&codec, rank, value, &message, seed)?;
+            encoding.state_mut().advance();
+            return Ok(Payload { buffer: message, len });
+        }
+        let (name, sign) = if feedback == Feedback::Error { ("error", 1.0) } else { ("difference", -1.0) };
+        let (remembered, _) = encoding.state_mut().entry(&Host, name, DType::F32, len)?;
+        let said = self.values.copy_of(value)?;
+        add(sign, &remembered, &said)?;
+        let bytes = encode(&codec, rank, &said, &message, seed)?;
+        // e ← (x + e) − D(c), or h ← h + D(c).
+        if feedback == Feedback::Error {
+            copy_all(&said, &remembered)?;
+        }
+        self.decode(rank, &message, bytes, Some(-sign as f32), &remembered)?;
+        encoding.state_mut().advance();
+        Ok(Payload { buffer: message, len: bytes })
+    }
+
+    /// The value behind the first `bytes` bytes of a message of `from`.
+    pub(super) fn hear(
+        &self,
+        listener: &mut Listener,
+        from: &Peer,
+        message: &Arc<Buffer>,
+        bytes: usize,
+    ) -> Result<Arc<Buffer>> {
+        let Some(encoding) = &self.encoding else { return plain(from, message, bytes) };
+        let value = self.values.take()?;
+        if encoding.feedback() != Feedback::Difference {
+            self.decode(from, message, bytes, None, &value)?;
+            return Ok(value);
+        }
+        if listener.0.is_none() {
+            listener.0 = Some(Host.alloc(DType::F32, value.len())?);
+        }
+        if let Some(remembered) = &listener.0 {
+            self.decode(from, message, bytes, Some(1.0), remembered)?;
+            copy_all(remembered, &value)?;
+        }
+        Ok(value)
+    }
+
+    /// Encodes a value once and for all, without feedback: the message, and `value ← D(message)`.
+    pub(super) fn round(&self, rank: &Peer, to: usize, turn: u64, value: &Arc<Buffer>) -> Result<Payload> {
+        let Some(encoding) = &self.encoding else { return Ok(Payload::whole(Arc::clone(value))) };
+        let message = self.messages.take()?;
+        let seed = encoding.draw(&[rank.rank as u64, to as u64, turn]);
+        let len = encode(encoding.codec(), rank, value, &message, seed)?;
+        self.decode(rank, &message, len, None, value)?;
+        Ok(Payload { buffer: message, len })
+    }
+
+    /// What [`Language::round`] left at the sender.
+    pub(super) fn rounded(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<Arc<Buffer>> {
+        if self.encoding.is_none() {
+            return plain(from, message, bytes);
+        }
+        let value = self.values.take()?;
+        self.decode(from, message, bytes, None, &value)?;
+        Ok(value)
+    }
+
+    fn decode(
+        &self,
+        from: &Peer,
+        message: &Buffer,
+        bytes: usize,
+        weight: Option<f32>,
+        to: &Buffer,
+    ) -> Result<()> {
+        let Some(encoding) = &self.encoding else { return Ok(()) };
+        let (codec, message) = (encoding.codec(), message.read(0..bytes)?);
+        let decoded = Host.decode(&**codec, &message, weight, &mut to.write(0..to.len())?)?;
+        decoded.map_err(|refusal| Error::PeerFailed {
+            culprit: from.clone(),
+            cause: format!("sent a message that {} cannot decode ({refusal})", codec.name()),
+            during: During::Nothing,
+        })
+    }
+}
+
+/// Another encoding like this one, which remembers nothing.
+pub(super) fn fresh(encoding: &Encoding) -> Encoding {
+    let codec = Arc::clone(encoding.codec());
+    Encoding::new(codec).with_feedback(encoding.feedback()).with_seed(encoding.seed())
+}
+
+/// A value that came as it is.
+fn plain(from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<Arc<Buffer>> {
+    let expected = message.len() * message.dtype().size();
+    if bytes == expected {
+        return Ok(Arc::clone(message));
+    }
+    let cause = format!("sent {bytes} bytes for a value of {expected}");
+    Err(Error::PeerFailed { culprit: from.clone(), cause, during: During::Nothing })
+}
+
+fn encode(
+    codec: &Arc<dyn crate::codec::Codec>,
+    rank: &Peer,
+    from: &Buffer,
+    to: &Buffer,
+    seed: u64,
+) -> Result<usize> {
+    let (from, mut to) = (from.read(0..from.len())?, to.write(0..to.len())?);
+    Host.encode(&**codec, &from, &mut to, seed)?.map_err(|refusal| match refusal {
+        CodecError::NotFinite { index, value } => {
+            Error::NotFinite { place: rank.clone(), tensor: None, index, value, during: During::Nothing }
+        }
+        CodecError::Damaged { what } => {
+            Error::usage(format!("{} cannot encode: {what}", codec.name()), "mend the codec")
+        }
+    })
+}

@@ -1,0 +1,308 @@
+//! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
+//!
+//! With x the value of a rank and p its push-sum scalar, yⱼ and qⱼ the buffer that it keeps for its in-neighbour j:
+//!
+//! ```
+//! use hexagram_logical::asynchronous::{Service, Window};
+//! use hexagram_logical::testing::spawn;
+//! use hexagram_logical::{Buffer, TransportKind};
+//!
+//! // A ring, on which everyone hands half of what it has to the next.
+//! let means = spawn(TransportKind::Thread, 4, |comm| {
+//!     let (rank, n) = (comm.rank(), comm.size());
+//!     let service = Service::start(&comm)?;
+//!     let mine = Buffer::from_slice(&[rank as f32])?;
+//!     let window = Window::create(&comm, &service, &mine, &[(rank + n - 1) % n], None)?;
+//!     for _ in 0..60 {
+//!         window.accumulate(0.5, &[((rank + 1) % n, 0.5)])?.wait()?;
+//!         window.collect()?;
+//!     }
+//!     comm.blocking().barrier()?; // what the others have sent last is here
+//!     window.collect()?;
+//!     let mut mean = Buffer::from_slice(&[0f32])?;
+//!     window.estimate(&mut mean)?;
+//!     let mean = mean.host::<f32>()?[0];
+//!     service.close()?;
+//!     Ok(mean)
+//! });
+//! assert!(means.unwrap().iter().all(|mean| (mean - 1.5).abs() < 1e-2));
+//! ```
+
+mod target;
+
+use super::agree::{check, tell_everyone};
+use super::core::Ask;
+use super::service::{Pending, Service};
+use super::spares::{add, copy_all, scale};
+use super::speech::Speaker;
+use crate::encoding::Encoding;
+use crate::{Buffer, Communicator, Error, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use target::{ACCUMULATE, GET, PUT, Target};
+
+/// One rank's part of a window: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0 at
+/// first) for every in-neighbour.
+///
+/// | operation | what it does | bytes that it sends |
+/// |---|---|---|
+/// | [`Window::put`] | yᵢ ← w x, qᵢ ← w p on every receiver | k · (payload) |
+/// | [`Window::accumulate`] | yᵢ ← yᵢ + w x, qᵢ ← qᵢ + w p on every receiver | k · (payload) |
+/// | [`Window::get`] | yⱼ ← w xⱼ, qⱼ ← w pⱼ here, of every sender j | k · request; each sender a reply with payload |
+/// | [`Window::update`] | x ← w₀ x + Σ wⱼ yⱼ, p ← w₀ p + Σ wⱼ qⱼ, and y, q ← 0 if asked | none |
+///
+/// *Steps*: one request and its answer, which the receiver's service gives without its program. *Bytes*, with k peers
+/// and P the bytes of x, or of its message where it is encoded: a request has [`REQUEST_BYTES`](super::REQUEST_BYTES), an
+/// answer [`REPLY_BYTES`](super::REPLY_BYTES), and a payload rides along with either, for P bytes, if it (of an answer: the
+/// largest that it can be) has up to [`INLINE_BYTES`](super::INLINE_BYTES); a larger one is a message of its own. Every message has
+/// [`HEADER_BYTES`](crate::HEADER_BYTES). *Memory*: x, y of every in-neighbour, as many P as are on their way, and what the feedback
+/// remembers (see [`Window::create`]). *Determinism*: none; whatever has arrived counts. But a value and its scalar are written and
+/// read together, a value is never half of one message and half of another, and what a rank sends to another arrives in
+/// order.
+///
+/// Source: the windows of Bluefog (Ying et al., "BlueFog: make decentralized algorithms practical for optimization and deep
+/// learning", 2021), after MPI's. Push-sum: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003.
+///
+/// A window can be used from any thread, and lives as long as its service.
+pub struct Window {
+    service: Service,
+    target: Arc<Target>,
+    /// Which of the service's handlers it is.
+    number: u32,
+    /// What is remembered of each out-neighbour. Whoever holds this may change x.
+    speakers: Mutex<BTreeMap<usize, Speaker>>,
+}
+
+impl Window {
+    /// Makes a window of all ranks. A collective call: all ranks make the same ones of a service, in the same order; `value`
+    /// and `encoding` are alike on all, and each names the ranks that may put into its part, its in-neighbours.
+    ///
+    /// With an encoding, what travels is encoded, and each pair of ranks remembers, beside x and y: nothing without feedback;
+    /// with error feedback, S at the sender of puts and accumulates, and S at that of gets; with difference feedback, the
+    /// same at both ends.
+    ///
+    /// Bytes: n − 1 messages of one byte.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] for
+    /// integers, and for in-neighbours and feedback that cannot be.
+    pub fn create(
+        comm: &Communicator,
+        service: &Service,
+        value: &Buffer,
+        sources: &[usize],
+        encoding: Option<Encoding>,
+    ) -> Result<Self> {
+        check(comm, service, value, encoding.as_ref())?;
+        let mut wanted = vec![0u8; comm.size()];
+        for source in sources {
+            comm.check_rank(*source)?;
+            if *source == comm.rank() || std::mem::replace(&mut wanted[*source], 1) == 1 {
+                let what = format!("rank {source} cannot be an in-neighbour of rank {} there", comm.rank());
+                return Err(Error::usage(what, "name each of the other ranks at most once"));
+            }
+        }
+        let me = comm.world().health().peers()[comm.rank()].clone();
+        let target = Arc::new(Target::new(me, value, sources, encoding)?);
+        // Before the others can know that it is there.
+        let number = service.register(Arc::<Target>::clone(&target))?;
+        let wanting = comm.block_on(tell_everyone(comm, target.fingerprint, &wanted))?;
+        let receivers = (0..comm.size()).filter(|rank| wanting[*rank] != 0);
+        let speakers = receivers.map(|to| (to, target.language.speaker())).collect();
+        Ok(Window { service: service.clone(), target, number, speakers: Mutex::new(speakers) })
+    }
+
+    /// The ranks that this one may put to: those that have named it as an in-neighbour.
+    pub fn destinations(&self) -> Vec<usize> {
+        self.speakers().keys().copied().collect()
+    }
+
+    /// Writes x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
+    /// q ← w p; here, x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory, determinism.
+    ///
+    /// Returns once x may be changed again; what was put is there once the result has been waited for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for ranks that are no out-neighbours, and [`Error::NotFinite`] where the codec refuses x: nothing is
+    /// sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
+    pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
+        self.write(PUT, self_weight, to)
+    }
+
+    /// Adds x to the buffers of `to`, and then scales it: as [`Window::put`], with y ← y + w x and q ← q + w p. Weights
+    /// that add up to 1 with `self_weight` keep Σ x + Σ y over all ranks as it is.
+    ///
+    /// # Errors
+    /// As [`Window::put`].
+    pub fn accumulate(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
+        self.write(ACCUMULATE, self_weight, to)
+    }
+
+    fn write(&self, verb: u16, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
+        let mut speakers = self.speakers();
+        check_peers(to, |rank| speakers.contains_key(&rank), "out-neighbour")?;
+        let (target, number) = (&self.target, self.number);
+        let mass = target.state().mass;
+        let mut asks: Vec<(usize, Ask)> = Vec::with_capacity(to.len());
+        for (rank, weight) in to {
+            let shared = asks.first().filter(|_| !target.language.remembers());
+            let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), speakers.get_mut(rank)) {
+                (Some(payload), _) => payload,
+                (None, Some(speaker)) => target.language.say(speaker, &target.me, *rank, &target.value)?,
+                (None, None) => continue,
+            };
+            let arguments = [weight.to_bits(), mass.to_bits(), 0];
+            let fingerprint = target.fingerprint;
+            let payload = Some(payload);
+            asks.push((*rank, Ask { handler: number, verb, fingerprint, arguments, payload, into: None }));
+        }
+        if self_weight != 1.0 {
+            let mut state = target.state();
+            scale(self_weight, &target.value)?;
+            state.mass *= self_weight;
+        }
+        // Still with the speakers: what is said first is sent first.
+        Ok(self.service.submit(move |core| async move { core.ask_all(asks).await.map(drop) }))
+    }
+
+    /// Fetches the values of `from`: for each rank j of it, with its weight w, yⱼ ← w xⱼ and qⱼ ← w pⱼ. See
+    /// [`Window`] for bytes, memory, determinism.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for ranks that are no in-neighbours. What [`Pending::wait`] says: as every operation, when a rank
+    /// has failed, or its codec refuses its value.
+    pub fn get(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
+        let target = Arc::clone(&self.target);
+        check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
+        let mut asks = Vec::with_capacity(from.len());
+        for (rank, _) in from {
+            let (fingerprint, into) = (target.fingerprint, Some(target.language.room()?));
+            let ask =
+                Ask { handler: self.number, verb: GET, fingerprint, arguments: [0; 3], payload: None, into };
+            asks.push((*rank, ask));
+        }
+        let from = from.to_vec();
+        Ok(self.service.submit(move |core| async move {
+            let answers = core.ask_all(asks).await?;
+            let stored = from.iter().zip(answers).try_for_each(|((rank, weight), answer)| {
+                let mass = f64::from_bits(answer.arguments[0]);
+                let payload = answer.payload.as_ref().map(|landed| (&landed.buffer, landed.bytes));
+                payload.map_or(Ok(()), |(buffer, bytes)| {
+                    target.fetched(&core.peer(*rank), *weight, mass, buffer, bytes)
+                })
+            });
+            stored.inspect_err(|error| core.fail(error))
+        }))
+    }
+
+    /// Combines what has arrived: x ← `self_weight` x + Σ w yⱼ and p ← `self_weight` p + Σ w qⱼ, over the ranks j of
+    /// `weights`, in that order; with `reset`, their y and q are 0 afterwards. Sends nothing.
+    ///
+    /// Puts and gets of others wait for as long as it takes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for ranks that are no in-neighbours.
+    pub fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
+        let _local = self.speakers();
+        let mut state = self.target.state();
+        check_peers(weights, |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
+        scale(self_weight, &self.target.value)?;
+        let mut mass = self_weight * state.mass;
+        for (rank, weight) in weights {
+            if let Some(neighbour) = state.neighbours.get_mut(rank) {
+                add(*weight, &neighbour.value, &self.target.value)?;
+                mass += weight * neighbour.mass;
+                if reset {
+                    neighbour.clear()?;
+                }
+            }
+        }
+        state.mass = mass;
+        Ok(())
+    }
+
+    /// Takes in all that has arrived: [`Window::update`] with weights of 1 and a reset, for values that were accumulated.
+    ///
+    /// # Errors
+    /// None but those of a bug.
+    pub fn collect(&self) -> Result<()> {
+        let weights: Vec<_> = self.target.state().neighbours.keys().map(|rank| (*rank, 1.0)).collect();
+        self.update(1.0, &weights, true)
+    }
+
+    /// How often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
+    pub fn version(&self, of: usize) -> Option<u64> {
+        self.target.state().neighbours.get(&of).map(|neighbour| neighbour.version)
+    }
+
+    /// The push-sum scalar p.
+    pub fn mass(&self) -> f64 {
+        self.target.state().mass
+    }
+
+    /// `into ← x`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `into` is of another type or length.
+    pub fn load(&self, into: &mut Buffer) -> Result<()> {
+        let _state = self.target.state();
+        copy_all(&self.target.value, into)
+    }
+
+    /// `into ← x ÷ p`: push-sum's estimate of the mean.
+    ///
+    /// # Errors
+    /// As [`Window::load`].
+    pub fn estimate(&self, into: &mut Buffer) -> Result<()> {
+        let mass = {
+            let state = self.target.state();
+            copy_all(&self.target.value, into)?;
+            state.mass
+        };
+        scale(1.0 / mass, into)
+    }
+
+    /// `into ← y` of an in-neighbour.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is none, or `into` is of another type or length.
+    pub fn load_neighbour(&self, of: usize, into: &mut Buffer) -> Result<()> {
+        let state = self.target.state();
+        check_peers(&[(of, 1.0)], |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
+        state.neighbours.get(&of).map_or(Ok(()), |neighbour| copy_all(&neighbour.value, into))
+    }
+
+    /// `x ← from`; p stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `from` is of another type or length.
+    pub fn store(&self, from: &Buffer) -> Result<()> {
+        let _local = self.speakers();
+        let _state = self.target.state();
+        copy_all(from, &self.target.value)
+    }
+
+    /// `x ← x + weight × from`.
+    ///
+    /// # Errors
+    /// As [`Window::store`].
+    pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
+        let _local = self.speakers();
+        let _state = self.target.state();
+        add(weight, from, &self.target.value)
+    }
+
+    fn speakers(&self) -> MutexGuard<'_, BTreeMap<usize, Speaker>> {
+        self.speakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_peers(peers: &[(usize, f64)], known: impl Fn(usize) -> bool, what: &str) -> Result<()> {
+    for (at, (rank, _)) in peers.iter().enumerate() {
+        if !known(*rank) || peers[..at].iter().any(|(other, _)| other == rank) {
+            let what = format!("rank {rank} is no {what} of this window, or was named twice");
+            return Err(Error::usage(what, "name ranks of the window's graph, each at most once"));
+        }
+    }
+    Ok(())
+}

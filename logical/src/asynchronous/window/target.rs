@@ -1,0 +1,174 @@
+//! What others do with this rank's part of a window.
+
+use crate::asynchronous::core::Payload;
+use crate::asynchronous::service::{Handler, Landed, Reply, Served};
+use crate::asynchronous::spares::{add, clear, copy_all, scale};
+use crate::asynchronous::speech::{Language, Listener, Speaker};
+use crate::asynchronous::wire::Request;
+use crate::encoding::{Encoding, Feedback};
+use crate::{Buffer, Device, Error, Host, Peer, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The arguments of these are the weight and the sender's push-sum scalar, as bits.
+pub(super) const PUT: u16 = 0;
+pub(super) const ACCUMULATE: u16 = 1;
+/// The first argument of its answer is the push-sum scalar.
+pub(super) const GET: u16 = 2;
+
+/// What a rank has of an in-neighbour.
+pub(super) struct Neighbour {
+    pub(super) value: Arc<Buffer>,
+    pub(super) mass: f64,
+    pub(super) version: u64,
+    /// Of what it puts, and of what is got from it.
+    put: Listener,
+    got: Listener,
+}
+
+impl Neighbour {
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.mass = 0.0;
+        clear(&self.value)
+    }
+}
+
+/// What is written and read together.
+pub(super) struct State {
+    pub(super) mass: f64,
+    pub(super) neighbours: BTreeMap<usize, Neighbour>,
+}
+
+/// One rank's part of a window.
+pub(super) struct Target {
+    pub(super) me: Peer,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) language: Language,
+    /// Only this rank's program writes it, under the lock of the state.
+    pub(super) value: Buffer,
+    state: Mutex<State>,
+    /// What is remembered of those who get.
+    getters: Mutex<HashMap<usize, Speaker>>,
+}
+
+impl Target {
+    pub(super) fn new(
+        me: Peer,
+        value: &Buffer,
+        sources: &[usize],
+        encoding: Option<Encoding>,
+    ) -> Result<Self> {
+        let (dtype, len) = (value.dtype(), value.len());
+        if let Some(encoding) = &encoding {
+            encoding.expect_feedback("a window", &[Feedback::None, Feedback::Error, Feedback::Difference])?;
+        }
+        let fingerprint = Fingerprint {
+            codec: encoding.as_ref().map(Encoding::digest),
+            ..Fingerprint::new(OperationKind::Window, dtype, len)
+        };
+        let language = Language::new(dtype, len, encoding);
+        let mut neighbours = BTreeMap::new();
+        for source in sources {
+            let value = language.values.take()?;
+            let (put, got) = Default::default();
+            neighbours.insert(*source, Neighbour { value, mass: 0.0, version: 0, put, got });
+        }
+        let own = Host.alloc(dtype, len)?;
+        copy_all(value, &own)?;
+        let state = Mutex::new(State { mass: 1.0, neighbours });
+        Ok(Target { me, fingerprint, language, value: own, state, getters: Mutex::default() })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does with a neighbour's buffer what `write` says, with the value of a message and its scalar.
+    fn write(
+        &self,
+        from: &Peer,
+        (message, bytes): (&Arc<Buffer>, usize),
+        listener: impl Fn(&mut Neighbour) -> &mut Listener,
+        write: impl FnOnce(&mut Neighbour, Arc<Buffer>) -> Result<()>,
+    ) -> Result<()> {
+        let no_neighbour = || {
+            let what = format!("rank {} is no in-neighbour of rank {}", from.rank, self.me.rank);
+            Error::usage(what, "name it where the window is created")
+        };
+        let mut state = self.state();
+        let neighbour = state.neighbours.get_mut(&from.rank).ok_or_else(no_neighbour)?;
+        let value = self.language.hear(listener(neighbour), from, message, bytes)?;
+        write(neighbour, value)?;
+        neighbour.version += 1;
+        Ok(())
+    }
+
+    /// Stores what was got of `from`.
+    pub(super) fn fetched(
+        &self,
+        from: &Peer,
+        weight: f64,
+        mass: f64,
+        message: &Arc<Buffer>,
+        bytes: usize,
+    ) -> Result<()> {
+        self.write(
+            from,
+            (message, bytes),
+            |neighbour| &mut neighbour.got,
+            |neighbour, value| replace(neighbour, value, weight, mass),
+        )
+    }
+
+    fn give(&self, to: usize) -> Result<Reply> {
+        let mut getters = self.getters.lock().unwrap_or_else(PoisonError::into_inner);
+        let speaker = getters.entry(to).or_insert_with(|| self.language.speaker());
+        let state = self.state();
+        let payload: Payload = self.language.say(speaker, &self.me, to, &self.value)?;
+        Ok(Reply { arguments: [state.mass.to_bits(), 0], payload: Some(payload) })
+    }
+}
+
+/// `y ← w x, q ← w p`.
+fn replace(neighbour: &mut Neighbour, value: Arc<Buffer>, weight: f64, mass: f64) -> Result<()> {
+    scale(weight, &value)?;
+    neighbour.value = value;
+    neighbour.mass = weight * mass;
+    Ok(())
+}
+
+impl Handler for Target {
+    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.fingerprint, from)?;
+        match request.verb {
+            GET => Host.alloc(self.value.dtype(), 0).map(Arc::new),
+            _ => self.language.room(),
+        }
+    }
+
+    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+        let [weight, mass] = [0, 1].map(|at| f64::from_bits(request.arguments[at]));
+        let message = (&payload.buffer, payload.bytes);
+        match request.verb {
+            PUT => self.write(
+                from,
+                message,
+                |neighbour| &mut neighbour.put,
+                |neighbour, value| replace(neighbour, value, weight, mass),
+            )?,
+            ACCUMULATE => self.write(
+                from,
+                message,
+                |neighbour| &mut neighbour.put,
+                |neighbour, value| {
+                    neighbour.mass += weight * mass;
+                    add(weight, &value, &neighbour.value)
+                },
+            )?,
+            GET => return self.give(from.rank).map(Served::Done),
+            _ => return Err(request.unknown(from)),
+        }
+        Ok(Served::Done(Reply::empty()))
+    }
+}
