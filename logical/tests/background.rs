@@ -5,6 +5,8 @@
 
 use half::bf16;
 use hexagram_logical::asynchronous::{Background, Handle, Model, Outcome};
+use hexagram_logical::codec::Half;
+use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{
     Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
@@ -141,6 +143,33 @@ fn the_mean_over_ranks_survives_a_hundred_averages_under_constant_updates() {
             (0..n).flat_map(|rank| (0..100).map(move |round| (rank + round) as f64 / 16.0)).sum();
         let want: Vec<f64> = sums(&gathered(comm, &before)).iter().map(|sum| sum + updates).collect();
         assert!(close(&sums(&gathered(comm, &read::<f64>(&shared))), &want));
+        Ok(())
+    });
+}
+
+#[test]
+fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
+    matrix(|comm| {
+        let background = Background::start(comm)?;
+        for feedback in [Feedback::None, Feedback::TwoLevel, Feedback::Difference] {
+            let encoding = Encoding::new(Arc::new(Half::BF16)).with_feedback(feedback);
+            let encoding = Arc::new(Mutex::new(encoding));
+            let mine: Vec<f32> = uneven(comm.rank(), 3000).iter().map(|x| *x as f32).collect();
+            let shared = model(&mine);
+            for round in 0..3 {
+                let handle = background.post_mean_encoded(&shared, &encoding)?;
+                assert_eq!(handle.wait()?, Outcome::Applied);
+                let got: Vec<f64> = read::<f32>(&shared).into_iter().map(f64::from).collect();
+                let all = gathered(comm, &got);
+                assert!(all.iter().all(|other| *other == all[0]), "{feedback}, round {round}");
+                let exact = gathered(comm, &mine.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+                for (x, sum) in got.iter().zip(sums(&exact)) {
+                    let mean = sum / comm.size() as f64;
+                    assert!((x - mean).abs() <= mean / 32.0 + 1e-6, "{x} is not {mean}: {feedback}");
+                }
+            }
+            assert_eq!(encoding.lock().unwrap().state().operations(), 3);
+        }
         Ok(())
     });
 }

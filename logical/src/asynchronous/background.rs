@@ -19,6 +19,7 @@
 //! ```
 
 use super::companion;
+use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,6 +147,24 @@ impl Background {
         self.post(model, async |comm, copy| comm.all_reduce(copy, ReduceOp::Mean).await)
     }
 
+    /// Posts the same in low precision: [`Communicator::all_reduce_encoded`]. Its mean is off by the codec's error, equally on
+    /// all ranks, and so is the sum over ranks. Parameters change little from one mean to the next, so that
+    /// [`Feedback::Difference`](crate::encoding::Feedback::Difference) suits them.
+    ///
+    /// The encoding's lock is held while the operation is under way: ask for it, to save its state, when none is.
+    ///
+    /// # Errors
+    /// As [`Background::post`].
+    pub fn post_mean_encoded(&self, model: &Model, encoding: &Arc<Mutex<Encoding>>) -> Result<Handle> {
+        let encoding = Arc::clone(encoding);
+        #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
+        let operation = async move |comm: &Communicator, copy: &mut Buffer| {
+            let mut encoding = lock(&encoding);
+            comm.all_reduce_encoded(copy, ReduceOp::Mean, &mut encoding).await
+        };
+        self.post(model, operation)
+    }
+
     /// Gives up what no rank has begun. A collective call: all ranks make it, however much each of them has posted.
     ///
     /// An operation that has begun on one rank is finished by all. Those after it that were posted before this call are
@@ -197,8 +216,8 @@ fn ended(failure: &OnceLock<Error>) -> Error {
     failure.get().cloned().unwrap_or_else(died)
 }
 
-fn lock(model: &Model) -> MutexGuard<'_, Buffer> {
-    model.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn copy(from: &Buffer, to: &Buffer) -> Result<()> {
@@ -210,13 +229,9 @@ fn copy(from: &Buffer, to: &Buffer) -> Result<()> {
 struct Spares(Mutex<Vec<Buffer>>);
 
 impl Spares {
-    fn list(&self) -> MutexGuard<'_, Vec<Buffer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A buffer that holds anything.
     fn take(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        let mut spares = self.list();
+        let mut spares = lock(&self.0);
         let fits = |spare: &Buffer| (spare.dtype(), spare.len()) == (dtype, len);
         match spares.iter().position(fits) {
             Some(at) => Ok(spares.swap_remove(at)),
@@ -225,7 +240,7 @@ impl Spares {
     }
 
     fn put(&self, buffer: Buffer) {
-        self.list().push(buffer);
+        lock(&self.0).push(buffer);
     }
 }
 
