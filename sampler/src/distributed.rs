@@ -3,8 +3,10 @@
 //!
 //! Source: `torch/utils/data/distributed.py`.
 
+use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
 use crate::permutation::randperm;
+use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// The most positions an epoch may have: as many as one allocation holds.
 const LONGEST: usize = isize::MAX as usize / size_of::<usize>();
@@ -25,11 +27,14 @@ pub struct DistributedOptions {
     pub shuffle: bool,
     /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
     pub seed: u64,
-    /// The first epoch; see [`DistributedSampler::set_epoch`].
+    /// The first epoch; see [`Sampler::set_epoch`].
     pub epoch: u64,
     /// What to do when ranks cannot have equally many: leave the last samples of the order out (true), or
     /// repeat the first ones (false).
     pub drop_last: bool,
+    /// Neither leave out nor repeat: every sample is drawn exactly once, and some ranks draw once more than others.
+    /// For evaluation; in training, a rank that draws more waits for the others in vain.
+    pub exact: bool,
 }
 
 impl Default for DistributedOptions {
@@ -42,45 +47,9 @@ impl Default for DistributedOptions {
             seed: 0,
             epoch: 0,
             drop_last: false,
+            exact: false,
         }
     }
-}
-
-/// Options that no sampler can follow.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SamplerError {
-    /// Nobody to give samples to.
-    #[error(
-        "a sampler needs at least one replica; \
-         set `replicas` to the number of ranks, 1 if there is only this one"
-    )]
-    NoReplicas,
-
-    /// The rank does not exist.
-    #[error(
-        "rank {rank} does not exist among {replicas} replicas; \
-         ranks count from 0, so set `rank` to at most {}",
-        replicas.saturating_sub(1)
-    )]
-    RankOutOfRange {
-        /// The rank asked for.
-        rank: usize,
-        /// How many there are.
-        replicas: usize,
-    },
-
-    /// An epoch has more positions than memory has addresses.
-    #[error(
-        "{len} samples among {replicas} replicas are more than this machine can count; \
-         sample shards of the data set one after another"
-    )]
-    TooLarge {
-        /// Samples in the data set.
-        len: usize,
-        /// Ranks that share them.
-        replicas: usize,
-    },
 }
 
 /// The share of one rank in every epoch, equal to PyTorch's `DistributedSampler` index for index.
@@ -90,11 +59,11 @@ pub enum SamplerError {
 /// many.
 ///
 /// Deterministic: the order depends on the options and the epoch only, so that ranks need not talk to each
-/// other.
+/// other. It does not depend on the number of ranks: [`iter_from`](Sampler::iter_from) a position draws what is
+/// left, divided among as many ranks as there are now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DistributedSampler {
     options: DistributedOptions,
-    share: usize,
 }
 
 impl DistributedSampler {
@@ -102,32 +71,34 @@ impl DistributedSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] when there are no replicas, when `rank` is not one of them, or when the positions of
-    /// an epoch exceed the address space.
+    /// [`SamplerError`] when there are no samples or no replicas, when `rank` is not one of them, when `drop_last`
+    /// would drop everything or comes with `exact`, or when the positions of an epoch exceed the address space.
     pub fn new(options: DistributedOptions) -> Result<Self, SamplerError> {
-        let DistributedOptions { len, replicas, rank, drop_last, .. } = options;
-        if replicas == 0 {
-            return Err(SamplerError::NoReplicas);
+        let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = options;
+        check_rank(rank, replicas)?;
+        if len == 0 {
+            return Err(SamplerError::NoSamples);
         }
-        if rank >= replicas {
-            return Err(SamplerError::RankOutOfRange { rank, replicas });
+        if drop_last && exact {
+            return Err(SamplerError::Contradiction { one: "drop_last", other: "exact" });
         }
-        // PyTorch's ceil((len - replicas) / replicas) for an uneven len is the quotient rounded down.
-        let share = if drop_last { len / replicas } else { len.div_ceil(replicas) };
-        if len > LONGEST || share.checked_mul(replicas).is_none() {
+        if drop_last && len < replicas {
+            return Err(SamplerError::AllDropped { len, together: replicas });
+        }
+        if len > LONGEST || len.checked_next_multiple_of(replicas).is_none() {
             return Err(SamplerError::TooLarge { len, replicas });
         }
-        Ok(DistributedSampler { options, share })
+        Ok(DistributedSampler { options })
     }
 
-    /// How many samples this rank has in an epoch: the same number on every rank.
+    /// How many samples this rank has in an epoch: the same number on every rank, unless `exact`.
     pub fn len(&self) -> usize {
-        self.share
+        self.share(0)
     }
 
-    /// Whether an epoch is empty: no samples, or fewer than ranks with `drop_last`.
+    /// Whether this rank has no samples: with `exact`, when there are fewer than ranks.
     pub fn is_empty(&self) -> bool {
-        self.share == 0
+        self.len() == 0
     }
 
     /// Chooses the epoch whose order [`indices`](Self::indices) gives. Call it before each epoch, on every
@@ -141,12 +112,61 @@ impl DistributedSampler {
     /// A shuffled epoch draws the order of the whole data set first: `8 len` bytes, and time proportional to
     /// `len`.
     pub fn indices(&self) -> Vec<usize> {
+        self.iter().collect()
+    }
+
+    /// How many of the samples from `position` on are this rank's.
+    fn share(&self, position: usize) -> usize {
+        let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = self.options;
+        let left = len.saturating_sub(position);
+        match (drop_last, exact) {
+            (true, _) => left / replicas,
+            (false, false) => left.div_ceil(replicas),
+            (false, true) => left.saturating_sub(rank).div_ceil(replicas),
+        }
+    }
+}
+
+impl Sampler for DistributedSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.share(0)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.options.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.options.epoch = epoch;
+    }
+
+    fn stride(&self) -> usize {
+        self.options.replicas
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let DistributedOptions { len, shuffle, seed, .. } = self.options;
+        fingerprint("distributed", [len as u64, shuffle.into(), if shuffle { seed } else { 0 }])
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
         let DistributedOptions { len, replicas, rank, shuffle, seed, epoch, .. } = self.options;
-        let positions = (0..self.share).map(|i| (rank + i * replicas) % len);
+        let mine = (0..self.share(position)).map(move |draw| (position + rank + draw * replicas) % len);
         if !shuffle {
-            return positions.collect();
+            return Box::new(mine);
         }
         let order = randperm(len, &mut Mersenne::new(seed.wrapping_add(epoch)));
-        positions.map(|position| order[position]).collect()
+        Box::new(mine.map(move |position| order[position]))
+    }
+}
+
+/// Checks that a rank exists.
+pub(crate) fn check_rank(rank: usize, replicas: usize) -> Result<(), SamplerError> {
+    match replicas {
+        0 => Err(SamplerError::NoReplicas),
+        _ if rank >= replicas => Err(SamplerError::RankOutOfRange { rank, replicas }),
+        _ => Ok(()),
     }
 }

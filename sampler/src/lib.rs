@@ -21,14 +21,26 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `distributed.rs` | the sampler: padding, dropping, the share of one rank |
+//! | `sampler.rs` | the trait of all samplers: an order for each epoch that can be entered anywhere |
+//! | `sequential.rs` | the data set in its own order |
+//! | `distributed.rs` | the share of one rank: padding, dropping, exact |
+//! | `batch.rs` | batches of another sampler's draws |
 //! | `permutation.rs` | the order of all samples: `torch.randperm` |
 //! | `mersenne.rs` | the random numbers behind it: `torch.Generator` on the CPU |
+//! | `error.rs` | what can be wrong with a sampler's options |
 
+mod batch;
 mod distributed;
+mod error;
 mod mersenne;
 mod permutation;
+mod sampler;
+mod sequential;
 
-pub use distributed::{DistributedOptions, DistributedSampler, SamplerError};
+pub use batch::BatchSampler;
+pub use distributed::{DistributedOptions, DistributedSampler};
+pub use error::SamplerError;
 pub use mersenne::Mersenne;
 pub use permutation::randperm;
+pub use sampler::{Draws, Sampler};
+pub use sequential::SequentialSampler;

@@ -24,6 +24,7 @@ fn options(case: &Value, rank: usize) -> DistributedOptions {
         seed: number(&case["seed"]),
         epoch: number(&case["epoch"]),
         drop_last: case["drop_last"].as_bool().unwrap(),
+        exact: false,
     }
 }
 

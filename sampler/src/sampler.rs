@@ -1,0 +1,101 @@
+//! What every sampler is: an order of draws, one for each epoch, that can be entered anywhere. Open this file to
+//! write a sampler of your own, or something that reads one, such as a loader.
+
+/// The draws of one rank, from some position of an epoch to its end.
+pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
+
+/// An order of draws for each epoch: of samples (`Item = usize`), or of batches (`Item = Vec<usize>`).
+///
+/// An order follows from the sampler's options and the epoch alone. Ranks therefore need not talk to each other,
+/// and `(epoch, position)` is all it takes to go on in the middle of an epoch.
+///
+/// A *position* counts what all ranks have drawn together: when every rank has drawn `k` times since position
+/// `p`, the epoch is at `p + k * stride()`. A sampler whose order does not depend on the number of ranks can go on
+/// there with another number of them, and draws exactly what is left.
+///
+/// ```
+/// use hexagram_sampler::{DistributedOptions, DistributedSampler, Sampler};
+///
+/// let of = |ranks, rank| DistributedSampler::new(DistributedOptions {
+///     len: 10, replicas: ranks, rank, shuffle: false, ..Default::default()
+/// });
+/// let two = of(2, 0)?;
+/// assert_eq!(two.iter().take(3).collect::<Vec<_>>(), [0, 2, 4]);
+/// // Both ranks have drawn three times when the job is stopped. Four ranks go on:
+/// let position = 3 * two.stride();
+/// assert_eq!(of(4, 0)?.iter_from(position).collect::<Vec<_>>(), [6]);
+/// assert_eq!(of(4, 3)?.iter_from(position).collect::<Vec<_>>(), [9]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
+pub trait Sampler: Send + Sync {
+    /// What is drawn: the index of a sample, or the indices of a batch.
+    type Item;
+
+    /// How often this rank draws in the whole of the current epoch.
+    fn len(&self) -> usize;
+
+    /// Whether this rank draws nothing in the current epoch.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The epoch whose order is drawn.
+    fn epoch(&self) -> u64;
+
+    /// Chooses the epoch. Call it before each epoch, on every rank; without it all epochs have the same order.
+    fn set_epoch(&mut self, epoch: u64);
+
+    /// How many positions lie between two draws of this rank: usually, how many samples all ranks together see in
+    /// one draw.
+    fn stride(&self) -> usize {
+        1
+    }
+
+    /// A number that is equal for samplers with the same orders in all epochs, whatever their rank. Who goes on at a
+    /// position compares it, so as not to go on in another order.
+    fn fingerprint(&self) -> u64;
+
+    /// The draws of this rank in the current epoch from `position` on; none from the epoch's end on.
+    fn iter_from(&self, position: usize) -> Draws<Self::Item>;
+
+    /// The draws of this rank in the current epoch.
+    fn iter(&self) -> Draws<Self::Item> {
+        self.iter_from(0)
+    }
+}
+
+impl<S: Sampler + ?Sized> Sampler for Box<S> {
+    type Item = S::Item;
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn epoch(&self) -> u64 {
+        (**self).epoch()
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        (**self).set_epoch(epoch);
+    }
+
+    fn stride(&self) -> usize {
+        (**self).stride()
+    }
+
+    fn fingerprint(&self) -> u64 {
+        (**self).fingerprint()
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<Self::Item> {
+        (**self).iter_from(position)
+    }
+}
+
+/// FNV-1a over 64-bit words, begun with the sampler's name: what [`Sampler::fingerprint`] is made of.
+pub(crate) fn fingerprint(name: &str, words: impl IntoIterator<Item = u64>) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let named = name.bytes().fold(OFFSET, step);
+    words.into_iter().flat_map(u64::to_le_bytes).fold(named, step)
+}

@@ -1,0 +1,49 @@
+//! PyTorch's `SequentialSampler`: the data set in its own order.
+
+use crate::error::SamplerError;
+use crate::sampler::{Draws, Sampler, fingerprint};
+
+/// Samples `0, 1, 2, …`, the same in every epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequentialSampler {
+    len: usize,
+    epoch: u64,
+}
+
+impl SequentialSampler {
+    /// Draws each of `len` samples once.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::NoSamples`] if there are none.
+    pub fn new(len: usize) -> Result<Self, SamplerError> {
+        if len == 0 {
+            return Err(SamplerError::NoSamples);
+        }
+        Ok(SequentialSampler { len, epoch: 0 })
+    }
+}
+
+impl Sampler for SequentialSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    fn fingerprint(&self) -> u64 {
+        fingerprint("sequential", [self.len as u64])
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        Box::new(position..self.len.max(position))
+    }
+}
