@@ -5,11 +5,9 @@
 
 use crate::error::SamplerError;
 use crate::mersenne::Mersenne;
-use crate::permutation::randperm;
+use crate::permutation::Order;
+use crate::ranks::{check_dropping, check_ranks};
 use crate::sampler::{Draws, Sampler, fingerprint};
-
-/// The most positions an epoch may have: as many as one allocation holds.
-const LONGEST: usize = isize::MAX as usize / size_of::<usize>();
 
 /// What a [`DistributedSampler`] is told. Defaults are PyTorch's: one replica, shuffled, seed 0, nothing
 /// dropped.
@@ -75,18 +73,12 @@ impl DistributedSampler {
     /// would drop everything or comes with `exact`, or when the positions of an epoch exceed the address space.
     pub fn new(options: DistributedOptions) -> Result<Self, SamplerError> {
         let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = options;
-        check_rank(rank, replicas)?;
-        if len == 0 {
-            return Err(SamplerError::NoSamples);
-        }
+        check_ranks(len, rank, replicas, replicas)?;
         if drop_last && exact {
             return Err(SamplerError::Contradiction { one: "drop_last", other: "exact" });
         }
-        if drop_last && len < replicas {
-            return Err(SamplerError::AllDropped { len, together: replicas });
-        }
-        if len > LONGEST || len.checked_next_multiple_of(replicas).is_none() {
-            return Err(SamplerError::TooLarge { len, replicas });
+        if drop_last {
+            check_dropping(len, replicas)?;
         }
         Ok(DistributedSampler { options })
     }
@@ -109,7 +101,7 @@ impl DistributedSampler {
 
     /// The samples of this rank in the current epoch, in the order to train on them.
     ///
-    /// A shuffled epoch draws the order of the whole data set first: `8 len` bytes, and time proportional to
+    /// A shuffled epoch draws the order of the whole data set first: `4 len` bytes (`8 len` from 2^32 samples on), and time proportional to
     /// `len`.
     pub fn indices(&self) -> Vec<usize> {
         self.iter().collect()
@@ -157,16 +149,7 @@ impl Sampler for DistributedSampler {
         if !shuffle {
             return Box::new(mine);
         }
-        let order = randperm(len, &mut Mersenne::new(seed.wrapping_add(epoch)));
-        Box::new(mine.map(move |position| order[position]))
-    }
-}
-
-/// Checks that a rank exists.
-pub(crate) fn check_rank(rank: usize, replicas: usize) -> Result<(), SamplerError> {
-    match replicas {
-        0 => Err(SamplerError::NoReplicas),
-        _ if rank >= replicas => Err(SamplerError::RankOutOfRange { rank, replicas }),
-        _ => Ok(()),
+        let order = Order::drawn(len, &mut Mersenne::new(seed.wrapping_add(epoch)));
+        Box::new(mine.map(move |position| order.at(position)))
     }
 }

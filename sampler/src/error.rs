@@ -1,6 +1,8 @@
 //! What can be wrong with a sampler's options. Every message says what to change.
 
-/// Options that no sampler can follow.
+use std::path::PathBuf;
+
+/// Options that no sampler can follow, or a file of complexities that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
@@ -30,8 +32,8 @@ pub enum SamplerError {
 
     /// Leaving out the uneven rest leaves nothing.
     #[error(
-        "{len} samples are fewer than the {together} that all ranks draw together, and `drop_last` drops them all; \
-         use fewer ranks or smaller batches, or let samples be repeated"
+        "{len} samples are fewer than the {together} that all ranks draw together, so that dropping the last ones \
+         drops all; use fewer ranks or smaller batches, or let samples be repeated"
     )]
     AllDropped {
         /// Samples in the data set.
@@ -40,9 +42,9 @@ pub enum SamplerError {
         together: usize,
     },
 
-    /// An epoch has more positions than memory has addresses.
+    /// An epoch has more positions than can be counted.
     #[error(
-        "{len} samples among {replicas} replicas are more than this machine can count; \
+        "{len} samples among {replicas} replicas are more than this sampler can count; \
          sample shards of the data set one after another"
     )]
     TooLarge {
@@ -62,6 +64,112 @@ pub enum SamplerError {
     },
 
     /// A batch of nothing.
-    #[error("a batch needs at least one sample; set `batch_size` to 1 or more")]
+    #[error("a batch needs at least one sample; set its size to 1 or more")]
     EmptyBatch,
+
+    /// An option whose number makes no sense.
+    #[error("`{option}` cannot be {value}; {remedy}")]
+    BadNumber {
+        /// The option.
+        option: &'static str,
+        /// What it was set to.
+        value: f64,
+        /// What it may be.
+        remedy: &'static str,
+    },
+
+    /// A list that has to have one number for each sample or rank.
+    #[error("`{option}` has {given} numbers instead of {expected}; give one for each {each}")]
+    WrongCount {
+        /// The option.
+        option: &'static str,
+        /// How many there are.
+        given: usize,
+        /// How many there have to be.
+        expected: usize,
+        /// What each of them belongs to.
+        each: &'static str,
+    },
+
+    /// A step in which not every rank can have a sample.
+    #[error(
+        "a global batch of {global_batch} leaves some of {replicas} ranks without a sample; let it be at least {replicas}"
+    )]
+    SmallBatch {
+        /// Samples of a step.
+        global_batch: usize,
+        /// Ranks that share them.
+        replicas: usize,
+    },
+
+    /// A complexity, weight or speed by which nothing can be weighed.
+    #[error("`{option}` number {at} (from 0) is {value}; it has to be finite, and {least}")]
+    BadEntry {
+        /// The list.
+        option: &'static str,
+        /// Which entry.
+        at: usize,
+        /// What it is.
+        value: f64,
+        /// How small it may be.
+        least: &'static str,
+    },
+
+    /// Weights by which not enough samples can be drawn.
+    #[error(
+        "{positive} samples have a weight above 0, so that {wanted} cannot be drawn; \
+         draw fewer, or with replacement, or give weight to more"
+    )]
+    FewWeights {
+        /// How many can be drawn at all.
+        positive: usize,
+        /// How many were to be drawn, each once.
+        wanted: usize,
+    },
+
+    /// A sample that is larger than a batch may be.
+    #[error(
+        "sample {sample} has {tokens} tokens, more than the {limit} that a batch may have; \
+         raise the limit, or leave out or cut long samples"
+    )]
+    Oversized {
+        /// Its index.
+        sample: usize,
+        /// Its complexity.
+        tokens: f64,
+        /// The limit of a batch.
+        limit: f64,
+    },
+
+    /// The complexity of a sample could not be found out.
+    #[error("the complexity of sample {sample} is not known: {cause}; see that it can be loaded")]
+    Unknown {
+        /// Its index.
+        sample: usize,
+        /// What the complexity function said.
+        cause: String,
+    },
+
+    /// A file of complexities that cannot be read, understood or written.
+    #[error("{}: {cause}; the file has to hold one number a line, one line a sample", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+}
+
+/// Checks that a number is one that things can be weighed by.
+pub(crate) fn check_entries(
+    option: &'static str,
+    values: &[f64],
+    positive: bool,
+) -> Result<(), SamplerError> {
+    let bad = |value: &f64| !value.is_finite() || *value < 0.0 || (positive && *value == 0.0);
+    let least = if positive { "above 0" } else { "at least 0" };
+    match values.iter().position(bad) {
+        Some(at) => Err(SamplerError::BadEntry { option, at, value: values[at], least }),
+        None => Ok(()),
+    }
 }

@@ -22,25 +22,53 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `sampler.rs` | the trait of all samplers: an order for each epoch that can be entered anywhere |
-//! | `sequential.rs` | the data set in its own order |
-//! | `distributed.rs` | the share of one rank: padding, dropping, exact |
+//! | `sequential.rs`, `random.rs` | the samplers of one rank: in order, at random, of a subset, by weight |
 //! | `batch.rs` | batches of another sampler's draws |
-//! | `permutation.rs` | the order of all samples: `torch.randperm` |
-//! | `mersenne.rs` | the random numbers behind it: `torch.Generator` on the CPU |
+//! | `distributed.rs` | one rank's share of a shuffled data set |
+//! | `load_balancing.rs`, `load_balancing_batch.rs` | Bagua's: samples of similar complexity at the same time |
+//! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks equally long |
+//! | `elastic.rs` | batches that are the same for any number of ranks, of any number of samples |
+//! | `balance.rs` | how well ranks are balanced, as a number |
+//! | `complexity.rs` | how much work each sample is: evaluated in parallel, kept in a file |
+//! | `ranks.rs` | what samplers of many ranks have in common |
+//! | `mersenne.rs`, `permutation.rs`, `multinomial.rs` | PyTorch's random numbers, orders, and draws by weight |
+//! | `keyed.rs` | a random order that takes no memory |
+//! | `radix.rs` | sorting by cost |
 //! | `error.rs` | what can be wrong with a sampler's options |
 
+mod assign;
+mod balance;
 mod batch;
+mod complexity;
+mod cost_balanced;
 mod distributed;
+mod elastic;
 mod error;
+mod keyed;
+mod load_balancing;
+mod load_balancing_batch;
 mod mersenne;
+mod multinomial;
 mod permutation;
+mod radix;
+mod random;
+mod ranks;
 mod sampler;
 mod sequential;
 
+pub use balance::Balance;
 pub use batch::BatchSampler;
+pub use complexity::Complexities;
+pub use cost_balanced::{CostBalancedOptions, CostBalancedSampler};
 pub use distributed::{DistributedOptions, DistributedSampler};
+pub use elastic::{ElasticOptions, ElasticSampler};
 pub use error::SamplerError;
+pub use keyed::KeyedPermutation;
+pub use load_balancing::{LoadBalancingDistributedSampler, LoadBalancingOptions};
+pub use load_balancing_batch::{BatchFunction, Batching, LoadBalancingBatchSampler};
 pub use mersenne::Mersenne;
 pub use permutation::randperm;
+pub use random::{RandomOptions, RandomSampler, SubsetRandomSampler, WeightedOptions, WeightedRandomSampler};
+pub use ranks::{ForRank, Tail};
 pub use sampler::{Draws, Sampler};
 pub use sequential::SequentialSampler;

@@ -39,6 +39,7 @@ impl Mersenne {
     }
 
     /// The next 32 random bits: PyTorch's `random()`.
+    #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.next == WORDS {
             self.twist();
@@ -52,19 +53,49 @@ impl Mersenne {
     }
 
     /// The next 64 random bits, high word first: PyTorch's `random64()`.
+    #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let high = self.next_u32();
         let low = self.next_u32();
         u64::from(high) << 32 | u64::from(low)
     }
 
+    /// A number below `range`, which must not be 0: one entry of `torch.randint(range, …)`.
+    ///
+    /// The remainder of 32 random bits, of 64 when `range` is [`WIDE`](Self::WIDE) or more.
+    #[inline]
+    pub fn below(&mut self, range: u64) -> u64 {
+        if range < Self::WIDE { u64::from(self.next_u32() % range as u32) } else { self.next_u64() % range }
+    }
+
+    /// The range from which on [`below`](Self::below) draws 64 bits, so that the remainder stays even: as torch 2.15
+    /// does. Earlier versions of PyTorch did so from 2^32 on.
+    pub const WIDE: u64 = 1 << 28;
+
+    /// A number from 0 up to, but without, 1: one entry of `torch.rand(…, dtype=torch.float64)`.
+    #[inline]
+    pub fn uniform(&mut self) -> f64 {
+        const BITS: u32 = f64::MANTISSA_DIGITS;
+        (self.next_u64() & ((1 << BITS) - 1)) as f64 / (1u64 << BITS) as f64
+    }
+
     /// Replaces all words at once, each from itself, its neighbour and the word `SHIFT` ahead.
+    #[inline(never)]
     fn twist(&mut self) {
-        for i in 0..WORDS {
-            let joined = (self.state[i] & 0x8000_0000) | (self.state[(i + 1) % WORDS] & 0x7fff_ffff);
-            let magic = if joined & 1 == 1 { 0x9908_b0df } else { 0 };
-            self.state[i] = self.state[(i + SHIFT) % WORDS] ^ (joined >> 1) ^ magic;
+        const BEHIND: usize = WORDS - SHIFT;
+        let state = &mut self.state;
+        let mixed = |word: u32, neighbour: u32| {
+            let joined = (word & 0x8000_0000) | (neighbour & 0x7fff_ffff);
+            (joined >> 1) ^ ((joined & 1).wrapping_neg() & 0x9908_b0df)
+        };
+        // Three pieces, so that no index wraps within one.
+        for i in 0..BEHIND {
+            state[i] = state[i + SHIFT] ^ mixed(state[i], state[i + 1]);
         }
+        for i in BEHIND..WORDS - 1 {
+            state[i] = state[i - BEHIND] ^ mixed(state[i], state[i + 1]);
+        }
+        state[WORDS - 1] = state[SHIFT - 1] ^ mixed(state[WORDS - 1], state[0]);
         self.next = 0;
     }
 }

@@ -11,7 +11,8 @@ const LARGE: usize = (u32::MAX / 20) as usize;
 
 /// A random order of `0..n`, equal to `torch.randperm(n, generator=generator)`.
 ///
-/// Takes `8 n` bytes and one draw an entry (two from 214 748 364 entries on). Deterministic.
+/// Takes `8 n` bytes, `4 n` more while it works, and one draw an entry (two from 214 748 364 entries on).
+/// Deterministic.
 ///
 /// ```
 /// use hexagram_sampler::{Mersenne, randperm};
@@ -19,26 +20,61 @@ const LARGE: usize = (u32::MAX / 20) as usize;
 /// assert_eq!(randperm(5, &mut Mersenne::new(0)), [4, 0, 1, 3, 2]);
 /// ```
 pub fn randperm(n: usize, generator: &mut Mersenne) -> Vec<usize> {
-    if n < LARGE { shuffled(n, generator) } else { inside_out(n, generator) }
+    Order::drawn(n, generator).into_indices()
+}
+
+/// A drawn order, in as little memory as it takes: half of what `usize` would, which also makes drawing it faster.
+#[derive(Debug, Clone)]
+pub(crate) enum Order {
+    /// Up to 2^32 entries.
+    Short(Vec<u32>),
+    Long(Vec<usize>),
+}
+
+impl Order {
+    /// `torch.randperm`.
+    pub(crate) fn drawn(n: usize, generator: &mut Mersenne) -> Self {
+        match u32::try_from(n) {
+            Ok(short) if n < LARGE => Order::Short(shuffled(short, generator)),
+            Ok(short) => Order::Short(inside_out(short.into(), generator, |i| i as u32)),
+            Err(_) => Order::Long(inside_out(n as u64, generator, |i| i as usize)),
+        }
+    }
+
+    /// The entry at a position, which must be below `n`.
+    #[inline]
+    pub(crate) fn at(&self, position: usize) -> usize {
+        match self {
+            Order::Short(order) => order[position] as usize,
+            Order::Long(order) => order[position],
+        }
+    }
+
+    fn into_indices(self) -> Vec<usize> {
+        match self {
+            Order::Short(order) => order.into_iter().map(|index| index as usize).collect(),
+            Order::Long(order) => order,
+        }
+    }
 }
 
 /// Fisher-Yates from the front: each place takes one of the entries not yet placed.
-fn shuffled(n: usize, generator: &mut Mersenne) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..n).collect();
+fn shuffled(n: u32, generator: &mut Mersenne) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
-        let ahead = generator.next_u32() as usize % (n - i);
-        order.swap(i, i + ahead);
+        let ahead = generator.next_u32() % (n - i);
+        order.swap(i as usize, (i + ahead) as usize);
     }
     order
 }
 
 /// Fisher-Yates inside out: each new entry takes a place so far, and who stood there moves to the end.
-fn inside_out(n: usize, generator: &mut Mersenne) -> Vec<usize> {
-    let mut order = Vec::with_capacity(n);
+fn inside_out<T>(n: u64, generator: &mut Mersenne, entry: impl Fn(u64) -> T) -> Vec<T> {
+    let mut order = Vec::with_capacity(n as usize);
     for i in 0..n {
-        let place = (generator.next_u64() % (i as u64 + 1)) as usize;
-        order.push(i);
-        order.swap(i, place);
+        let place = (generator.next_u64() % (i + 1)) as usize;
+        order.push(entry(i));
+        order.swap(i as usize, place);
     }
     order
 }
@@ -47,16 +83,16 @@ fn inside_out(n: usize, generator: &mut Mersenne) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn is_a_permutation(mut order: Vec<usize>) -> bool {
+    fn is_a_permutation(mut order: Vec<u32>) -> bool {
         order.sort_unstable();
-        order.iter().copied().eq(0..order.len())
+        order.iter().copied().eq(0..order.len() as u32)
     }
 
     #[test]
     fn both_ways_give_permutations_of_every_length() {
         for n in [0, 1, 2, 3, 17, 1000] {
             assert!(is_a_permutation(shuffled(n, &mut Mersenne::new(3))), "{n}");
-            assert!(is_a_permutation(inside_out(n, &mut Mersenne::new(3))), "{n}");
+            assert!(is_a_permutation(inside_out(n.into(), &mut Mersenne::new(3), |i| i as u32)), "{n}");
         }
     }
 

@@ -1,0 +1,125 @@
+//! Which rank has which samples of a step, so that all finish at the same time. Open this file to see why ranks differ.
+//!
+//! ```text
+//! longest first   the samples by falling cost, each to the rank that would finish it first: the least
+//!                 (load + cost) / speed; when only as many are left as ranks that have none, to one of those
+//! even out        while the slowest and the fastest rank differ by more than 0.2 %: of all moves of a sample from the
+//!                 slowest to the fastest, alone or for another one, that which leaves the lesser maximum
+//! ```
+//!
+//! Source: Graham, "Bounds on multiprocessing timing anomalies" (SIAM J. Appl. Math. 17, 1969); for unequal speeds,
+//! Gonzalez, Ibarra and Sahni, "Bounds for LPT schedules on uniform processors" (SIAM J. Comput. 6, 1977).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What ranks may differ by, relative to the slowest.
+const EVEN: f64 = 0.002;
+
+/// For each rank, whose speeds are positive, the places of its samples among `costs`, ascending.
+///
+/// Every rank has at least one if there are as many; else the first ranks have one each. Time is proportional to
+/// samples times different speeds, but for steps that are hard to even out.
+pub(crate) fn assign(costs: &[f64], speeds: &[f64]) -> Vec<Vec<usize>> {
+    let mut ranks = if costs.len() < speeds.len() {
+        (0..speeds.len()).map(|rank| (rank..costs.len()).take(1).collect()).collect()
+    } else {
+        let mut ranks = longest_first(costs, speeds);
+        even_out(&mut ranks, costs, speeds);
+        ranks
+    };
+    ranks.iter_mut().for_each(|places| places.sort_unstable());
+    ranks
+}
+
+/// Ranks of one speed; the least loaded is on top, and of equally loaded ones that with the fewest samples. Loads are
+/// not negative, so that their bits are ordered as they are.
+struct Class {
+    speed: f64,
+    ranks: BinaryHeap<Reverse<(u64, usize, usize)>>,
+}
+
+fn classes(speeds: &[f64]) -> Vec<Class> {
+    let mut classes: Vec<Class> = Vec::new();
+    for (rank, &speed) in speeds.iter().enumerate() {
+        let idle = Reverse((0, 0, rank));
+        match classes.iter_mut().find(|class| class.speed == speed) {
+            Some(class) => class.ranks.push(idle),
+            None => classes.push(Class { speed, ranks: BinaryHeap::from([idle]) }),
+        }
+    }
+    classes
+}
+
+fn longest_first(costs: &[f64], speeds: &[f64]) -> Vec<Vec<usize>> {
+    let mut longest: Vec<usize> = (0..costs.len()).collect();
+    longest.sort_by(|one, other| costs[*other].total_cmp(&costs[*one]));
+    let mut classes = classes(speeds);
+    let mut idle = speeds.len();
+    let mut assigned = vec![Vec::new(); speeds.len()];
+    for (done, place) in longest.into_iter().enumerate() {
+        let only_idle = costs.len() - done <= idle;
+        let finish = |class: &mut Class| {
+            let Reverse((load, count, rank)) = *class.ranks.peek()?;
+            let time = (f64::from_bits(load) + costs[place]) / class.speed;
+            (count == 0 || !only_idle).then_some((time.to_bits(), count, rank))
+        };
+        let soonest = classes.iter_mut().filter_map(|class| Some((finish(class)?, class)));
+        let Some((_, class)) = soonest.min_by_key(|(finish, _)| *finish) else { continue };
+        let Some(mut top) = class.ranks.peek_mut() else { continue };
+        let Reverse((load, count, rank)) = *top;
+        *top = Reverse(((f64::from_bits(load) + costs[place]).to_bits(), count + 1, rank));
+        idle -= usize::from(count == 0);
+        assigned[rank].push(place);
+    }
+    assigned
+}
+
+fn even_out(ranks: &mut [Vec<usize>], costs: &[f64], speeds: &[f64]) {
+    let sum = |places: &Vec<usize>| places.iter().map(|place| costs[*place]).sum::<f64>();
+    let mut loads: Vec<f64> = ranks.iter().map(sum).collect();
+    for _ in 0..2 * ranks.len() {
+        let time = |rank: &usize| loads[*rank] / speeds[*rank];
+        let by_time = |one: &usize, other: &usize| time(one).total_cmp(&time(other));
+        let Some(slow) = (0..ranks.len()).max_by(by_time) else { return };
+        let Some(fast) = (0..ranks.len()).min_by(by_time) else { return };
+        if time(&fast) >= time(&slow) * (1.0 - EVEN) {
+            return;
+        }
+        let longest = |moved: f64| {
+            let (left, got) = ((loads[slow] - moved) / speeds[slow], (loads[fast] + moved) / speeds[fast]);
+            left.max(got)
+        };
+        let Some((longest, give, take)) = best_move(&ranks[slow], &ranks[fast], costs, longest) else {
+            return;
+        };
+        if longest >= time(&slow) {
+            return;
+        }
+        let given = ranks[slow].swap_remove(give);
+        let taken = take.map(|take| ranks[fast].swap_remove(take));
+        ranks[fast].push(given);
+        ranks[slow].extend(taken);
+        let moved = costs[given] - taken.map_or(0.0, |taken| costs[taken]);
+        (loads[slow], loads[fast]) = (loads[slow] - moved, loads[fast] + moved);
+    }
+}
+
+/// What the slow rank gives, and what it takes for that, if anything, with the time that results.
+fn best_move(
+    slow: &[usize],
+    fast: &[usize],
+    costs: &[f64],
+    longest: impl Fn(f64) -> f64,
+) -> Option<(f64, usize, Option<usize>)> {
+    let alone = (slow.len() > 1).then_some((None, 0.0));
+    let taken: Vec<_> =
+        fast.iter().enumerate().map(|(at, place)| (Some(at), costs[*place])).chain(alone).collect();
+    let moves = slow.iter().enumerate().flat_map(|(give, place)| {
+        let given = costs[*place];
+        taken.iter().map(move |(take, taken)| (given - taken, give, *take))
+    });
+    moves
+        .map(|(moved, give, take)| (longest(moved), give, take))
+        .min_by(|one, other| one.0.total_cmp(&other.0))
+}

@@ -1,0 +1,182 @@
+//! How much work each sample is: tokens, say, or milliseconds. Open this file to evaluate complexities in parallel, or
+//! to keep them in a file from one run to the next.
+//!
+//! The file holds one number a line, one line a sample, in the order of the data set.
+
+use crate::error::{SamplerError, check_entries};
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+/// How many samples a thread takes on at a time.
+const BLOCK: usize = 64;
+
+/// The complexity of every sample of a data set: finite numbers that are not negative, whole or not. Cheap to clone.
+///
+/// Whole numbers are exact up to 2^53.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Complexities {
+    values: Arc<[f64]>,
+}
+
+impl Complexities {
+    /// Takes complexities that are known.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError`] if there are none, or one is negative, infinite or NaN.
+    pub fn new(values: Vec<f64>) -> Result<Self, SamplerError> {
+        if values.is_empty() {
+            return Err(SamplerError::NoSamples);
+        }
+        check_entries("complexities", &values, false)?;
+        // Adding 0 makes -0 a 0, whose bits are ordered as they should be.
+        Ok(Complexities { values: values.into_iter().map(|value| value + 0.0).collect() })
+    }
+
+    /// Evaluates `complexity` for each of `len` samples, on all cores. A sample is evaluated once.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::Unknown`] with what the function said, for the first sample that is found to fail; those of
+    /// [`new`](Self::new).
+    pub fn evaluate<E: Display>(
+        len: usize,
+        complexity: impl Fn(usize) -> Result<f64, E> + Sync,
+    ) -> Result<Self, SamplerError> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let work = || {
+            let mut done = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let begin = next.fetch_add(BLOCK, Ordering::Relaxed);
+                if begin >= len {
+                    break;
+                }
+                let block = begin..len.min(begin + BLOCK);
+                let values = block.map(|sample| {
+                    complexity(sample)
+                        .map_err(|cause| SamplerError::Unknown { sample, cause: cause.to_string() })
+                });
+                let values: Result<Vec<f64>, _> = values.collect();
+                failed.fetch_or(values.is_err(), Ordering::Relaxed);
+                done.push((begin, values?));
+            }
+            Ok(done)
+        };
+        let blocks: Result<Vec<_>, SamplerError> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..cores.min(len.div_ceil(BLOCK))).map(|_| scope.spawn(work)).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let mut blocks = blocks?.concat();
+        blocks.sort_unstable_by_key(|block| block.0);
+        Complexities::new(blocks.into_iter().flat_map(|block| block.1).collect())
+    }
+
+    /// Reads complexities from a file.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::File`] if it cannot be read or a line is no number; those of [`new`](Self::new).
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, SamplerError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|cause| file_error(path, cause))?;
+        let number = |(at, line): (usize, &str)| {
+            let number = line.trim().parse::<f64>();
+            number.map_err(|_| file_error(path, format!("line {} is no number: {line:?}", at + 1)))
+        };
+        let values: Result<_, _> = text.trim_end().lines().enumerate().map(number).collect();
+        Complexities::new(values?)
+    }
+
+    /// Writes them to a file, which appears whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::File`] if it cannot be written.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SamplerError> {
+        let path = path.as_ref();
+        // Beside its place, under a name that no other process uses: several ranks may be writing the same file.
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".{}.part", std::process::id()));
+        let written = self.write_lines(Path::new(&aside)).and_then(|()| fs::rename(&aside, path));
+        written.map_err(|cause| {
+            let _ = fs::remove_file(&aside);
+            file_error(path, cause)
+        })
+    }
+
+    fn write_lines(&self, path: &Path) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for value in &*self.values {
+            writeln!(file, "{value}")?;
+        }
+        file.into_inner()?.sync_all()
+    }
+
+    /// Reads complexities from a file; if there is none, evaluates and writes them.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::WrongCount`] if the file is of a data set of another length; those of [`read`](Self::read),
+    /// [`evaluate`](Self::evaluate) and [`write`](Self::write).
+    pub fn cached<E: Display>(
+        path: impl AsRef<Path>,
+        len: usize,
+        complexity: impl Fn(usize) -> Result<f64, E> + Sync,
+    ) -> Result<Self, SamplerError> {
+        let path = path.as_ref();
+        if !path.exists() {
+            let evaluated = Complexities::evaluate(len, complexity)?;
+            evaluated.write(path)?;
+            return Ok(evaluated);
+        }
+        let read = Complexities::read(path)?;
+        read.check_len(len)?;
+        Ok(read)
+    }
+
+    /// Checks that they are those of `len` samples.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::WrongCount`] if not.
+    pub fn check_len(&self, len: usize) -> Result<(), SamplerError> {
+        let given = self.len();
+        match given == len {
+            true => Ok(()),
+            false => {
+                Err(SamplerError::WrongCount { option: "complexities", given, expected: len, each: "sample" })
+            }
+        }
+    }
+
+    /// How many samples there are: at least one.
+    #[allow(clippy::len_without_is_empty, reason = "they are never empty")]
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The complexity of each sample.
+    pub fn as_slice(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// The difference between the most and the least complex sample.
+    pub(crate) fn spread(&self) -> f64 {
+        let highest = self.values.iter().copied().fold(0.0, f64::max);
+        highest - self.values.iter().copied().fold(highest, f64::min)
+    }
+}
+
+fn file_error(path: &Path, cause: impl Display) -> SamplerError {
+    SamplerError::File { path: path.to_owned(), cause: cause.to_string() }
+}

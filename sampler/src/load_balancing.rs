@@ -1,0 +1,179 @@
+//! Bagua's `LoadBalancingDistributedSampler`: ranks draw samples of similar complexity at the same time, so that nobody
+//! waits long for the rank with the longest one. Open this file to see which samples come together.
+//!
+//! Source: `bagua/torch_api/contrib/load_balancing_data_loader.py`; Gan et al., "BAGUA: Scaling up Distributed Learning
+//! with System Relaxations" (VLDB 2021).
+
+use crate::complexity::Complexities;
+use crate::error::SamplerError;
+use crate::mersenne::Mersenne;
+use crate::permutation::Order;
+use crate::radix::ascending;
+use crate::ranks::{check_dropping, check_ranks};
+use crate::sampler::{Draws, Sampler, fingerprint};
+
+/// What a [`LoadBalancingDistributedSampler`] is told besides complexities. Defaults are Bagua's.
+///
+/// All ranks must agree on everything but `rank`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadBalancingOptions {
+    /// Ranks that share the data set.
+    pub replicas: usize,
+    /// Which of them this is, from 0.
+    pub rank: usize,
+    /// Whether groups have a random order, and random members within `random_level`; otherwise samples come in the
+    /// order of complexity.
+    pub shuffle: bool,
+    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    pub seed: u64,
+    /// The first epoch.
+    pub epoch: u64,
+    /// What to do when ranks cannot have equally many: leave the most complex samples out (true), or repeat the least
+    /// complex ones (false).
+    pub drop_last: bool,
+    /// From 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up to this
+    /// part of the difference between the largest and the smallest one.
+    pub random_level: f64,
+}
+
+impl Default for LoadBalancingOptions {
+    fn default() -> Self {
+        LoadBalancingOptions {
+            replicas: 1,
+            rank: 0,
+            shuffle: true,
+            seed: 0,
+            epoch: 0,
+            drop_last: false,
+            random_level: 0.0,
+        }
+    }
+}
+
+/// The share of one rank in every epoch, equal to Bagua's `LoadBalancingDistributedSampler` index for index.
+///
+/// Samples are sorted by complexity plus noise and cut into groups of one for each rank, which are shuffled. All ranks
+/// have equally many. Groups are other ones for another number of ranks, so that an epoch can go on only with the same
+/// number; [`CostBalancedSampler`](crate::CostBalancedSampler) does not have this limit.
+///
+/// An epoch takes `36 len` bytes while it is sorted, `4 len` afterwards. Deterministic.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadBalancingDistributedSampler {
+    complexities: Complexities,
+    options: LoadBalancingOptions,
+    share: usize,
+    /// Noise is below this.
+    noise: u64,
+}
+
+impl LoadBalancingDistributedSampler {
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError`] when there are no replicas, `rank` is not one of them, `random_level` is not from 0 to 1,
+    /// `drop_last` would drop everything, or there are more samples or noise than can be counted.
+    pub fn new(complexities: Complexities, options: LoadBalancingOptions) -> Result<Self, SamplerError> {
+        let LoadBalancingOptions { replicas, rank, drop_last, random_level, .. } = options;
+        let len = complexities.len();
+        check_ranks(len, rank, replicas, replicas)?;
+        if u32::try_from(len).is_err() {
+            return Err(SamplerError::TooLarge { len, replicas });
+        }
+        check_level(random_level)?;
+        if drop_last {
+            check_dropping(len, replicas)?;
+        }
+        let noise = complexities.spread() * random_level + 1.0;
+        if noise >= i64::MAX as f64 {
+            let remedy = "complexities that lie so far apart leave no room for noise: scale them down";
+            return Err(SamplerError::BadNumber { option: "random_level", value: random_level, remedy });
+        }
+        let share = if drop_last { len / replicas } else { len.div_ceil(replicas) };
+        Ok(LoadBalancingDistributedSampler { complexities, options, share, noise: noise as u64 })
+    }
+
+    /// What the samples are balanced by.
+    pub fn complexities(&self) -> &Complexities {
+        &self.complexities
+    }
+
+    pub(crate) fn options(&self) -> &LoadBalancingOptions {
+        &self.options
+    }
+
+    /// The order of the current epoch, for all ranks.
+    pub(crate) fn groups(&self) -> Groups {
+        let LoadBalancingOptions { replicas, shuffle, seed, epoch, .. } = self.options;
+        let complexities = self.complexities.as_slice().iter().copied();
+        if !shuffle {
+            return Groups { sorted: ascending(complexities), shuffled: None, replicas };
+        }
+        let mut generator = Mersenne::new(seed.wrapping_add(epoch));
+        let noisy = complexities.map(|complexity| complexity + generator.below(self.noise) as f64);
+        let sorted = ascending(noisy);
+        Groups { sorted, shuffled: Some(Order::drawn(self.share, &mut generator)), replicas }
+    }
+}
+
+/// One sample for each rank, again and again.
+pub(crate) struct Groups {
+    /// All samples by complexity and noise.
+    sorted: Vec<u32>,
+    shuffled: Option<Order>,
+    replicas: usize,
+}
+
+impl Groups {
+    /// What `rank` draws at a place of the epoch.
+    pub(crate) fn at(&self, place: usize, rank: usize) -> usize {
+        let group = self.shuffled.as_ref().map_or(place, |order| order.at(place));
+        self.sorted[(group * self.replicas + rank) % self.sorted.len()] as usize
+    }
+}
+
+impl Sampler for LoadBalancingDistributedSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.share
+    }
+
+    fn epoch(&self) -> u64 {
+        self.options.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.options.epoch = epoch;
+    }
+
+    fn stride(&self) -> usize {
+        self.options.replicas
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let LoadBalancingOptions { replicas, shuffle, seed, drop_last, random_level, .. } = self.options;
+        let complexities = self.complexities.as_slice().iter().map(|complexity| complexity.to_bits());
+        let flags = [replicas as u64, shuffle.into(), drop_last.into(), seed, random_level.to_bits()];
+        fingerprint("load balancing", flags.into_iter().chain(complexities))
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        let LoadBalancingOptions { replicas, rank, .. } = self.options;
+        let begin = position.div_ceil(replicas).min(self.share);
+        let groups = self.groups();
+        Box::new((begin..self.share).map(move |place| groups.at(place, rank)))
+    }
+}
+
+/// Checks that a level of randomness is one.
+pub(crate) fn check_level(random_level: f64) -> Result<(), SamplerError> {
+    match (0.0..=1.0).contains(&random_level) {
+        true => Ok(()),
+        false => Err(SamplerError::BadNumber {
+            option: "random_level",
+            value: random_level,
+            remedy: "choose it from 0, best balanced, to 1, nearly random",
+        }),
+    }
+}

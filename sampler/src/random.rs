@@ -1,0 +1,259 @@
+//! PyTorch's `RandomSampler`, `SubsetRandomSampler` and `WeightedRandomSampler`, index for index.
+//!
+//! PyTorch draws all epochs from one generator, whose state would have to be kept to go on; here epoch `e` is the first
+//! epoch of a generator seeded with `seed + e`, as `DistributedSampler` has it.
+//!
+//! Source: `torch/utils/data/sampler.py`.
+
+use crate::error::{SamplerError, check_entries};
+use crate::mersenne::Mersenne;
+use crate::multinomial;
+use crate::permutation::Order;
+use crate::sampler::{Draws, Sampler, fingerprint};
+use std::sync::Arc;
+
+/// What a [`RandomSampler`] is told. Defaults are PyTorch's: each sample once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RandomOptions {
+    /// Samples in the data set.
+    pub len: usize,
+    /// Draw each sample out of all, so that some come again and others not at all.
+    pub replacement: bool,
+    /// How many to draw; all by default. More than there are, without replacement: order after order.
+    pub num_samples: Option<usize>,
+    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    pub seed: u64,
+    /// The first epoch.
+    pub epoch: u64,
+}
+
+/// The whole data set in random order, on one rank.
+///
+/// ```
+/// use hexagram_sampler::{RandomOptions, RandomSampler, Sampler};
+///
+/// let sampler = RandomSampler::new(RandomOptions { len: 5, ..Default::default() })?;
+/// assert_eq!(sampler.iter().collect::<Vec<_>>(), [4, 0, 1, 3, 2]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RandomSampler {
+    options: RandomOptions,
+    draws: usize,
+}
+
+impl RandomSampler {
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError`] if there are no samples, or none are to be drawn.
+    pub fn new(options: RandomOptions) -> Result<Self, SamplerError> {
+        if options.len == 0 {
+            return Err(SamplerError::NoSamples);
+        }
+        let draws = options.num_samples.unwrap_or(options.len);
+        check_draws(draws)?;
+        Ok(RandomSampler { options, draws })
+    }
+
+    fn with_replacement(&self, mut generator: Mersenne, position: usize) -> Draws<usize> {
+        let range = self.options.len as u64;
+        for _ in 0..position.min(self.draws) {
+            generator.below(range);
+        }
+        Box::new((position..self.draws.max(position)).map(move |_| generator.below(range) as usize))
+    }
+
+    /// Order after order.
+    fn without_replacement(&self, mut generator: Mersenne, position: usize) -> Draws<usize> {
+        let len = self.options.len;
+        if position >= self.draws {
+            return Box::new(std::iter::empty());
+        }
+        for _ in 0..position / len {
+            Order::drawn(len, &mut generator);
+        }
+        let mut order = Order::drawn(len, &mut generator);
+        Box::new((position..self.draws).map(move |place| {
+            if place % len == 0 && place > position {
+                order = Order::drawn(len, &mut generator);
+            }
+            order.at(place % len)
+        }))
+    }
+}
+
+impl Sampler for RandomSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.draws
+    }
+
+    fn epoch(&self) -> u64 {
+        self.options.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.options.epoch = epoch;
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let RandomOptions { len, replacement, seed, .. } = self.options;
+        fingerprint("random", [len as u64, replacement.into(), self.draws as u64, seed])
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        let RandomOptions { replacement, seed, epoch, .. } = self.options;
+        let generator = Mersenne::new(seed.wrapping_add(epoch));
+        match replacement {
+            true => self.with_replacement(generator, position),
+            false => self.without_replacement(generator, position),
+        }
+    }
+}
+
+/// Some samples of the data set, in random order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubsetRandomSampler {
+    indices: Arc<[usize]>,
+    seed: u64,
+    epoch: u64,
+}
+
+impl SubsetRandomSampler {
+    /// Draws each of `indices` once.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError::NoSamples`] if there are none.
+    pub fn new(indices: Vec<usize>, seed: u64) -> Result<Self, SamplerError> {
+        if indices.is_empty() {
+            return Err(SamplerError::NoSamples);
+        }
+        Ok(SubsetRandomSampler { indices: indices.into(), seed, epoch: 0 })
+    }
+}
+
+impl Sampler for SubsetRandomSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    fn fingerprint(&self) -> u64 {
+        fingerprint("subset", self.indices.iter().map(|&index| index as u64).chain([self.seed]))
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        let (indices, len) = (self.indices.clone(), self.indices.len());
+        let order = Order::drawn(len, &mut Mersenne::new(self.seed.wrapping_add(self.epoch)));
+        Box::new((position..len.max(position)).map(move |place| indices[order.at(place)]))
+    }
+}
+
+/// What a [`WeightedRandomSampler`] is told. Defaults are PyTorch's: with replacement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightedOptions {
+    /// How likely each sample is to be drawn; they need not add up to 1.
+    pub weights: Vec<f64>,
+    /// How many to draw.
+    pub num_samples: usize,
+    /// Whether a sample may be drawn again.
+    pub replacement: bool,
+    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    pub seed: u64,
+    /// The first epoch.
+    pub epoch: u64,
+}
+
+impl Default for WeightedOptions {
+    fn default() -> Self {
+        WeightedOptions { weights: Vec::new(), num_samples: 0, replacement: true, seed: 0, epoch: 0 }
+    }
+}
+
+/// Samples drawn by weight: `torch.multinomial`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightedRandomSampler {
+    options: Arc<WeightedOptions>,
+    epoch: u64,
+}
+
+impl WeightedRandomSampler {
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplerError`] if there are no weights, a weight is negative, infinite or NaN, nothing is to be drawn, or
+    /// fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that have none).
+    pub fn new(options: WeightedOptions) -> Result<Self, SamplerError> {
+        let WeightedOptions { weights, num_samples, replacement, epoch, .. } = &options;
+        if weights.is_empty() {
+            return Err(SamplerError::NoSamples);
+        }
+        check_draws(*num_samples)?;
+        check_entries("weights", weights, false)?;
+        let positive = weights.iter().filter(|weight| **weight > 0.0).count();
+        let needed = if *replacement { 1 } else { *num_samples };
+        if positive < needed {
+            return Err(SamplerError::FewWeights { positive, wanted: *num_samples });
+        }
+        let epoch = *epoch;
+        Ok(WeightedRandomSampler { options: Arc::new(options), epoch })
+    }
+}
+
+impl Sampler for WeightedRandomSampler {
+    type Item = usize;
+
+    fn len(&self) -> usize {
+        self.options.num_samples
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let WeightedOptions { weights, num_samples, replacement, seed, .. } = &*self.options;
+        let numbers = [*num_samples as u64, u64::from(*replacement), *seed];
+        fingerprint("weighted", numbers.into_iter().chain(weights.iter().map(|weight| weight.to_bits())))
+    }
+
+    fn iter_from(&self, position: usize) -> Draws<usize> {
+        let WeightedOptions { weights, num_samples, replacement, seed, .. } = &*self.options;
+        let mut generator = Mersenne::new(seed.wrapping_add(self.epoch));
+        // One draw goes the way without replacement in PyTorch, too, which takes other random numbers.
+        let drawn = match *replacement && *num_samples > 1 {
+            true => multinomial::with_replacement(weights, *num_samples, &mut generator),
+            false => multinomial::without_replacement(weights, *num_samples, &mut generator),
+        };
+        Box::new(drawn.into_iter().skip(position))
+    }
+}
+
+fn check_draws(draws: usize) -> Result<(), SamplerError> {
+    match draws {
+        0 => Err(SamplerError::BadNumber {
+            option: "num_samples",
+            value: 0.0,
+            remedy: "draw at least one sample",
+        }),
+        _ => Ok(()),
+    }
+}

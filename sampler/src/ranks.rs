@@ -1,0 +1,90 @@
+//! Who draws: one rank of several. Open this file for the checks that all samplers of many ranks share, or to see how
+//! options learn their rank from a communicator.
+
+use crate::error::SamplerError;
+
+/// Options that know which rank they are for, and how many there are. Everything else is as by default.
+///
+/// What knows a rank, such as a communicator, makes options by this, and struct update syntax does the rest:
+///
+/// ```
+/// use hexagram_sampler::{DistributedOptions, ForRank};
+///
+/// let options = DistributedOptions { len: 100, ..ForRank::for_rank(1, 4) };
+/// assert_eq!((options.rank, options.replicas), (1, 4));
+/// ```
+pub trait ForRank {
+    /// The defaults for `rank` of `replicas`.
+    fn for_rank(rank: usize, replicas: usize) -> Self;
+}
+
+/// Options with fields `rank` and `replicas`, and defaults for the others.
+macro_rules! for_rank {
+    ($($options:ty),*) => {$(
+        impl ForRank for $options {
+            fn for_rank(rank: usize, replicas: usize) -> Self {
+                Self { rank, replicas, ..Self::default() }
+            }
+        }
+    )*};
+}
+
+for_rank!(
+    crate::distributed::DistributedOptions,
+    crate::load_balancing::LoadBalancingOptions,
+    crate::elastic::ElasticOptions,
+    crate::cost_balanced::CostBalancedOptions
+);
+
+/// Checks that there are samples and ranks, that this is one of them, and that all positions of an epoch can be
+/// counted, even when ranks draw `together` so many at a time.
+pub(crate) fn check_ranks(
+    len: usize,
+    rank: usize,
+    replicas: usize,
+    together: usize,
+) -> Result<(), SamplerError> {
+    match replicas {
+        0 => return Err(SamplerError::NoReplicas),
+        _ if rank >= replicas => return Err(SamplerError::RankOutOfRange { rank, replicas }),
+        _ => (),
+    }
+    if len == 0 {
+        return Err(SamplerError::NoSamples);
+    }
+    let countable = len <= LONGEST && len.checked_add(together).is_some_and(|end| end <= LONGEST);
+    if countable { Ok(()) } else { Err(SamplerError::TooLarge { len, replicas }) }
+}
+
+/// Checks that something is left when the uneven rest is not drawn.
+pub(crate) fn check_dropping(len: usize, together: usize) -> Result<(), SamplerError> {
+    if len < together { Err(SamplerError::AllDropped { len, together }) } else { Ok(()) }
+}
+
+/// The most positions an epoch may have: as many as one allocation holds, and their number still adds up.
+const LONGEST: usize = isize::MAX as usize / size_of::<usize>();
+
+/// What happens to the samples that are left when an epoch is not a whole number of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tail {
+    /// They are not drawn in this epoch; in another, shuffled epoch others are left.
+    #[default]
+    Drop,
+    /// The first samples of the order are repeated until the last step is full.
+    Pad,
+    /// The last step has only them, so that every sample is drawn exactly once: for evaluation. A rank for which
+    /// nothing is left there has one batch less.
+    Exact,
+}
+
+impl Tail {
+    /// How many positions from `position` on are drawn, of an epoch of `len` samples in steps of `together`.
+    pub(crate) fn left(self, len: usize, position: usize, together: usize) -> usize {
+        let left = len.saturating_sub(position);
+        match self {
+            Tail::Drop => left - left % together,
+            Tail::Pad => left.next_multiple_of(together),
+            Tail::Exact => left,
+        }
+    }
+}
