@@ -1,0 +1,180 @@
+//! What is wrong with a call is said at once, with what to change.
+#![allow(clippy::unwrap_used)]
+
+use hexagram_sampler::{
+    BatchSampler, Batching, Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions,
+    DistributedSampler, ElasticOptions, ElasticSampler, LoadBalancingBatchSampler,
+    LoadBalancingDistributedSampler, LoadBalancingOptions, RandomOptions, RandomSampler, SamplerError,
+    SequentialSampler, SubsetRandomSampler, WeightedOptions, WeightedRandomSampler,
+};
+use std::convert::Infallible;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn refused<T>(result: Result<T, SamplerError>, what: &str) {
+    let Err(error) = result else { unreachable!("not refused: {what}") };
+    assert!(error.to_string().contains(what), "{error} instead of {what}");
+}
+
+fn costs(values: &[f64]) -> Complexities {
+    Complexities::new(values.to_vec()).unwrap()
+}
+
+#[test]
+fn distributed() {
+    let new = |options| DistributedSampler::new(options);
+    let options = DistributedOptions { len: 9, replicas: 4, ..Default::default() };
+    refused(new(DistributedOptions { replicas: 0, ..options }), "set `replicas`");
+    refused(new(DistributedOptions { rank: 4, ..options }), "rank 4 does not exist among 4 replicas");
+    refused(new(DistributedOptions { len: 0, ..options }), "there are no samples; set `len`");
+    refused(new(DistributedOptions { len: 3, drop_last: true, ..options }), "3 samples are fewer than the 4");
+    refused(new(DistributedOptions { drop_last: true, exact: true, ..options }), "`drop_last` and `exact`");
+    refused(new(DistributedOptions { len: usize::MAX, ..options }), "more than this sampler can count");
+    refused(new(DistributedOptions { replicas: usize::MAX, ..options }), "more than this sampler can count");
+    assert!(new(DistributedOptions { len: 3, ..options }).is_ok(), "more ranks than samples are padded");
+}
+
+#[test]
+fn samplers_of_one_rank() {
+    refused(SequentialSampler::new(0), "no samples");
+    refused(SubsetRandomSampler::new(Vec::new(), 0), "no samples");
+    refused(BatchSampler::new(SequentialSampler::new(3).unwrap(), 0, false), "at least one sample");
+    refused(RandomSampler::new(RandomOptions::default()), "no samples");
+    let none = RandomOptions { len: 3, num_samples: Some(0), ..Default::default() };
+    refused(RandomSampler::new(none), "`num_samples` cannot be 0");
+
+    let weighted = |weights: &[f64], num_samples, replacement| {
+        let options =
+            WeightedOptions { weights: weights.to_vec(), num_samples, replacement, ..Default::default() };
+        WeightedRandomSampler::new(options)
+    };
+    refused(weighted(&[], 1, true), "no samples");
+    refused(weighted(&[1.0], 0, true), "`num_samples` cannot be 0");
+    refused(weighted(&[1.0, -2.0], 1, true), "`weights` number 1 (from 0) is -2");
+    refused(weighted(&[f64::NAN], 1, true), "is NaN");
+    refused(weighted(&[f64::INFINITY], 1, true), "is inf");
+    refused(weighted(&[0.0, 0.0], 1, true), "0 samples have a weight above 0, so that 1 cannot be drawn");
+    refused(
+        weighted(&[1.0, 0.0, 1.0], 3, false),
+        "2 samples have a weight above 0, so that 3 cannot be drawn",
+    );
+    assert!(weighted(&[1.0, 0.0, 1.0], 3, true).is_ok());
+}
+
+#[test]
+fn elastic() {
+    let new = |options| ElasticSampler::new(options);
+    let options = ElasticOptions { len: 9, replicas: 4, global_batch: 8, ..Default::default() };
+    refused(new(ElasticOptions { replicas: 0, ..options }), "set `replicas`");
+    refused(new(ElasticOptions { len: 0, ..options }), "no samples");
+    refused(new(ElasticOptions { rank: 9, ..options }), "rank 9 does not exist");
+    refused(new(ElasticOptions { global_batch: 3, ..options }), "leaves some of 4 ranks without a sample");
+    refused(new(ElasticOptions { global_batch: 10, ..options }), "9 samples are fewer than the 10");
+    refused(new(ElasticOptions { global_batch: usize::MAX, ..options }), "more than this sampler can count");
+}
+
+#[test]
+fn load_balancing() {
+    let new = |options| LoadBalancingDistributedSampler::new(costs(&[1.0, 2.0, 3.0]), options);
+    let options = LoadBalancingOptions { replicas: 4, ..Default::default() };
+    refused(new(LoadBalancingOptions { rank: 4, ..options }), "rank 4 does not exist");
+    refused(new(LoadBalancingOptions { replicas: 0, ..options }), "set `replicas`");
+    refused(new(LoadBalancingOptions { drop_last: true, ..options }), "3 samples are fewer than the 4");
+    for random_level in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+        refused(new(LoadBalancingOptions { random_level, ..options }), "`random_level` cannot be");
+    }
+    let apart = LoadBalancingDistributedSampler::new(
+        costs(&[0.0, 1e30]),
+        LoadBalancingOptions { random_level: 1.0, ..Default::default() },
+    );
+    refused(apart, "scale them down");
+
+    let batched = |batching| LoadBalancingBatchSampler::new(new(options).unwrap(), batching, false);
+    refused(batched(Batching::Fixed(0)), "at least one sample");
+    refused(batched(Batching::MaxTokens(2.5)), "sample 2 has 3 tokens, more than the 2.5");
+    refused(batched(Batching::MaxPaddedTokens(0.0)), "`max_tokens` cannot be 0");
+    refused(batched(Batching::MaxTokens(f64::NAN)), "`max_tokens` cannot be NaN");
+}
+
+#[test]
+fn cost_balanced() {
+    let new = |options| CostBalancedSampler::new(costs(&[1.0; 9]), options);
+    let options = CostBalancedOptions { replicas: 2, global_batch: 4, ..Default::default() };
+    let with = |change: fn(&mut CostBalancedOptions)| {
+        let mut options = options.clone();
+        change(&mut options);
+        new(options)
+    };
+    refused(with(|options| options.rank = 2), "rank 2 does not exist");
+    refused(with(|options| options.global_batch = 1), "leaves some of 2 ranks without a sample");
+    refused(with(|options| options.global_batch = 10), "9 samples are fewer than the 10");
+    refused(
+        with(|options| options.speeds = vec![1.0]),
+        "`speeds` has 1 numbers instead of 2; give one for each rank",
+    );
+    refused(with(|options| options.speeds = vec![1.0, 0.0]), "`speeds` number 1 (from 0) is 0");
+    refused(with(|options| options.random_level = 2.0), "`random_level` cannot be 2");
+    refused(with(|options| options.mix = 0), "`mix` cannot be 0");
+    assert!(with(|options| options.mix = 1000).is_ok(), "as many kinds as there are samples");
+}
+
+/// A path in a folder of this test's own.
+fn file(name: &str) -> PathBuf {
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("complexities-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
+
+#[test]
+fn complexities() {
+    refused(Complexities::new(Vec::new()), "no samples");
+    for (value, shown) in [(f64::NAN, "NaN"), (-1.0, "-1"), (f64::INFINITY, "inf")] {
+        refused(Complexities::new(vec![0.0, value]), &format!("`complexities` number 1 (from 0) is {shown}"));
+    }
+    let failing = |sample: usize| if sample == 700 { Err("torn page") } else { Ok(1.0) };
+    refused(Complexities::evaluate(1000, failing), "complexity of sample 700 is not known: torn page");
+    refused(
+        Complexities::evaluate(1000, |sample| Ok::<_, Infallible>(sample as f64 - 1.0)),
+        "number 0 (from 0) is -1",
+    );
+    refused(Complexities::read(file("missing")), "missing: ");
+    for (text, what) in [
+        ("1\nx\n", "line 2 is no number: \"x\""),
+        ("1\n\n2", "line 2"),
+        ("1\nnan\n", "is NaN"),
+        ("", "no samples"),
+    ] {
+        fs::write(file("bad"), text).unwrap();
+        refused(Complexities::read(file("bad")), what);
+    }
+    refused(costs(&[1.0]).write(file("no").join("such").join("folder")), "folder: ");
+}
+
+#[test]
+fn complexities_are_evaluated_once_and_kept() {
+    let evaluated = AtomicUsize::new(0);
+    let complexity = |sample: usize| {
+        evaluated.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Infallible>(sample as f64 / 3.0)
+    };
+    let path = file("kept");
+    let first = Complexities::cached(&path, 1000, complexity).unwrap();
+    assert_eq!(first, costs(&(0..1000).map(|sample| f64::from(sample) / 3.0).collect::<Vec<_>>()));
+    let again = Complexities::cached(&path, 1000, complexity).unwrap();
+    assert_eq!((again, evaluated.into_inner()), (first, 1000), "equal to the last bit");
+    refused(
+        Complexities::cached(&path, 999, |_| Ok::<_, Infallible>(1.0)),
+        "has 1000 numbers instead of 999",
+    );
+    assert_eq!(
+        fs::read_dir(path.parent().unwrap())
+            .unwrap()
+            .filter(|file| {
+                file.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "part")
+            })
+            .count(),
+        0
+    );
+}
