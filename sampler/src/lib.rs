@@ -35,18 +35,22 @@
 //! | `keyed.rs` | a random order that takes no memory |
 //! | `radix.rs` | sorting by cost |
 //! | `error.rs` | what can be wrong with a sampler's options |
+//! | `dataset/` | where samples come from: the traits of datasets, and the datasets that ship |
+//! | `loader/` | batches of samples, prepared by threads ahead of the training loop |
 
 mod assign;
 mod balance;
 mod batch;
 mod complexity;
 mod cost_balanced;
+pub mod dataset;
 mod distributed;
 mod elastic;
 mod error;
 mod keyed;
 mod load_balancing;
 mod load_balancing_batch;
+pub mod loader;
 mod mersenne;
 mod multinomial;
 mod permutation;

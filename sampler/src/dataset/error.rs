@@ -1,0 +1,68 @@
+//! What can be wrong with a dataset's files. Every message names the file, the place and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a sample could not be loaded: any error.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Data that cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    /// A file could not be opened or read.
+    #[error("cannot read {}: {cause}; check the path and that you may read the file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's own words.
+        cause: Arc<io::Error>,
+    },
+
+    /// A file holds something else than it should.
+    #[error("{}{place}: {what}; {remedy}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, with a colon in front: `:12` for line 12; empty for the whole.
+        place: String,
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+
+    /// There is no such sample.
+    #[error("there is no sample {index} among {len}; use a sampler made for this dataset's length")]
+    OutOfRange {
+        /// The sample asked for.
+        index: usize,
+        /// How many there are.
+        len: usize,
+    },
+
+    /// Datasets that cannot be put side by side.
+    #[error("{one} samples cannot be paired with {other}; make both datasets equally long")]
+    Unequal {
+        /// Length of one dataset.
+        one: usize,
+        /// Length of the other.
+        other: usize,
+    },
+}
+
+impl DatasetError {
+    pub(super) fn read(path: &Path, cause: io::Error) -> Self {
+        DatasetError::Read { path: path.into(), cause: Arc::new(cause) }
+    }
+
+    pub(super) fn format(path: &Path, what: impl Into<String>, remedy: &'static str) -> Self {
+        DatasetError::Format { path: path.into(), place: String::new(), what: what.into(), remedy }
+    }
+
+    /// `index`, if there is such a sample.
+    pub(super) fn in_range(index: usize, len: usize) -> Result<usize, Self> {
+        if index < len { Ok(index) } else { Err(DatasetError::OutOfRange { index, len }) }
+    }
+}

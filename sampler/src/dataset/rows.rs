@@ -1,0 +1,94 @@
+//! Equally shaped samples in one piece of memory, of which every sample is a view: nothing is copied before the
+//! batch is made. Open this file to train on an array, or on a file of fixed-size records larger than memory.
+
+use super::map::Map;
+use super::{Cause, Dataset, DatasetError, Fetch};
+use crate::loader::{Array, Element, Shape, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The rows of an array, or the records of a mapped file.
+#[derive(Clone)]
+pub struct Rows<T> {
+    store: Store<T>,
+    shape: Shape,
+    /// The first element of row 0.
+    start: usize,
+    /// Elements from one row to the next.
+    stride: usize,
+    len: usize,
+}
+
+impl<T: Element> Rows<T> {
+    /// The first dimension of an array counts samples, as in PyTorch; an array without dimensions has none.
+    pub fn new(array: Array<T>) -> Self {
+        let (len, shape) = match array.shape().split_first() {
+            Some((len, rest)) => (*len, Shape::of(rest).unwrap_or_default()),
+            None => (0, Shape::default()),
+        };
+        Rows { start: 0, stride: shape.elements(), store: Arc::new(array), shape, len }
+    }
+
+    /// The records of a file: after `header` bytes, one array of `shape` after another, in the machine's byte order.
+    ///
+    /// The file is mapped, not read, and must not be cut short while the dataset is used: Linux would end the
+    /// process with SIGBUS.
+    ///
+    /// # Errors
+    ///
+    /// [`DatasetError`] when the file cannot be opened, when its size is not that of the header and whole records,
+    /// or when the header would leave elements at addresses where they cannot be read.
+    pub fn open(
+        path: impl AsRef<Path>,
+        header: usize,
+        shape: impl Into<Shape>,
+    ) -> Result<Self, DatasetError> {
+        let (path, shape) = (path.as_ref(), shape.into());
+        let map = Map::open(path)?;
+        let (size, record) = (map.bytes().len(), shape.elements().saturating_mul(size_of::<T>()));
+        if record == 0 || size < header || !(size - header).is_multiple_of(record) {
+            let what = format!(
+                "{size} bytes are not a header of {header} and records of {record} bytes (shape {shape})"
+            );
+            return Err(DatasetError::format(path, what, "correct the header or the shape"));
+        }
+        if !header.is_multiple_of(size_of::<T>()) {
+            let what = format!("records after a header of {header} bytes are not aligned");
+            return Err(DatasetError::format(path, what, "read them as bytes, with `Rows::<u8>`"));
+        }
+        let (start, len) = (header / size_of::<T>(), (size - header) / record);
+        Ok(Rows { store: Arc::new(map), shape, start, stride: shape.elements(), len })
+    }
+
+    /// Rows of part of some shared memory; whether all of it exists is seen when a row is loaded.
+    pub(super) fn part(store: Store<T>, start: usize, stride: usize, shape: Shape, len: usize) -> Self {
+        Rows { store, shape, start, stride, len }
+    }
+
+    /// The shape of each sample.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// One sample, which looks at the memory of all.
+    ///
+    /// # Errors
+    ///
+    /// [`DatasetError::OutOfRange`] if there is no such row.
+    pub fn row(&self, index: usize) -> Result<Array<T>, Cause> {
+        let index = DatasetError::in_range(index, self.len)?;
+        Ok(Array::view(self.shape, &self.store, self.start + index * self.stride)?)
+    }
+}
+
+impl<T: Element> Dataset for Rows<T> {
+    type Sample = Array<T>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, _: &Fetch<'_>) -> Result<Array<T>, Cause> {
+        self.row(index)
+    }
+}

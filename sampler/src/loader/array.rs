@@ -1,0 +1,259 @@
+//! An array of numbers with a shape: what image and record datasets give, and what batches are stacked into. Open
+//! this file to hand a batch to your own framework ([`Array::as_slice`], [`Array::shape`]) or to make samples.
+
+use crate::loader::pool::{Buffer, Element, Pool};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// The most dimensions an array has, the one of the batch included.
+pub const MAX_DIMENSIONS: usize = 8;
+
+/// Sizes of the dimensions of an array, outermost first; none for a single number.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    sizes: [usize; MAX_DIMENSIONS],
+    dimensions: usize,
+}
+
+impl Shape {
+    /// A shape of these sizes; `None` beyond [`MAX_DIMENSIONS`].
+    pub fn of(given: &[usize]) -> Option<Shape> {
+        let mut sizes = [0; MAX_DIMENSIONS];
+        sizes.get_mut(..given.len())?.copy_from_slice(given);
+        Some(Shape { sizes, dimensions: given.len() })
+    }
+
+    /// The same shape with a dimension of `size` in front; `None` beyond [`MAX_DIMENSIONS`].
+    pub fn stacked(&self, size: usize) -> Option<Shape> {
+        if self.dimensions == MAX_DIMENSIONS {
+            return None;
+        }
+        let mut sizes = self.sizes;
+        sizes.rotate_right(1);
+        sizes[0] = size;
+        Some(Shape { sizes, dimensions: self.dimensions + 1 })
+    }
+
+    /// The product of all sizes: how many elements an array of this shape has.
+    pub fn elements(&self) -> usize {
+        self.iter().fold(1, |product, size| product.saturating_mul(*size))
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(given: [usize; N]) -> Self {
+        const { assert!(N <= MAX_DIMENSIONS, "an array has at most 8 dimensions") };
+        let mut sizes = [0; MAX_DIMENSIONS];
+        sizes[..N].copy_from_slice(&given);
+        Shape { sizes, dimensions: N }
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.sizes[..self.dimensions]
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Numbers and their shape, in row-major order.
+///
+/// Views of a dataset share its memory ([`Array::view`]); batches own pooled memory.
+pub struct Array<T: Element> {
+    shape: Shape,
+    data: Data<T>,
+}
+
+/// Memory that several arrays look at: a vector, a mapped file.
+pub type Store<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
+
+enum Data<T: Element> {
+    Pooled(Buffer<T>),
+    Own(Vec<T>),
+    Shared { store: Store<T>, start: usize },
+}
+
+/// Elements that do not fill a shape.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an array of shape {shape} has {} elements, not {elements}; correct the shape", shape.elements())]
+pub struct ShapeError {
+    /// The shape asked for.
+    pub shape: Shape,
+    /// How many elements were there.
+    pub elements: usize,
+}
+
+impl<T: Element> Array<T> {
+    /// An array of elements in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] unless there are as many elements as the shape says.
+    pub fn new(shape: impl Into<Shape>, elements: Vec<T>) -> Result<Self, ShapeError> {
+        let shape = checked(shape.into(), elements.len())?;
+        Ok(Array { shape, data: Data::Own(elements) })
+    }
+
+    /// An array in pooled memory, as [`Pool::take`] gives it.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] unless there are as many elements as the shape says.
+    pub fn pooled(shape: impl Into<Shape>, elements: Buffer<T>) -> Result<Self, ShapeError> {
+        let shape = checked(shape.into(), elements.len())?;
+        Ok(Array { shape, data: Data::Pooled(elements) })
+    }
+
+    /// An array that looks at elements `start..` of shared memory, and copies nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] when the memory ends before the array does.
+    pub fn view(shape: impl Into<Shape>, store: &Store<T>, start: usize) -> Result<Self, ShapeError> {
+        let shape = shape.into();
+        let left = (**store).as_ref().len().saturating_sub(start);
+        checked(shape, left.min(shape.elements()))?;
+        Ok(Array { shape, data: Data::Shared { store: store.clone(), start } })
+    }
+
+    /// For callers that took the buffer for this shape.
+    pub(super) fn filling(shape: Shape, elements: Buffer<T>) -> Self {
+        debug_assert_eq!(shape.elements(), elements.len());
+        Array { shape, data: Data::Pooled(elements) }
+    }
+
+    /// Sizes of the dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// All elements, in row-major order.
+    pub fn as_slice(&self) -> &[T] {
+        match &self.data {
+            Data::Pooled(buffer) => buffer,
+            Data::Own(elements) => elements,
+            Data::Shared { store, start } => &(**store).as_ref()[*start..][..self.shape.elements()],
+        }
+    }
+
+    /// All elements, to change them; a view is copied first.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        if let Data::Shared { .. } = self.data {
+            self.data = Data::Own(self.as_slice().to_vec());
+        }
+        match &mut self.data {
+            Data::Pooled(buffer) => buffer,
+            Data::Own(elements) => elements,
+            Data::Shared { .. } => &mut [],
+        }
+    }
+
+    /// The elements, each converted, in memory of `pool`: pixels to floats, for instance.
+    pub fn map<U: Element>(&self, pool: &Pool, convert: impl Fn(T) -> U) -> Array<U> {
+        let mut buffer = pool.take(self.shape.elements());
+        for (to, from) in buffer.iter_mut().zip(self.as_slice()) {
+            *to = convert(*from);
+        }
+        Array { shape: self.shape, data: Data::Pooled(buffer) }
+    }
+}
+
+fn checked(shape: Shape, elements: usize) -> Result<Shape, ShapeError> {
+    if shape.elements() == elements { Ok(shape) } else { Err(ShapeError { shape, elements }) }
+}
+
+impl<T: Element> Deref for Array<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<T: Element> AsRef<[T]> for Array<T> {
+    fn as_ref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<T: Element + PartialEq> PartialEq for Array<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.shape == other.shape && self.as_slice() == other.as_slice()
+    }
+}
+
+impl<T: Element> Clone for Array<T> {
+    fn clone(&self) -> Self {
+        let data = match &self.data {
+            Data::Shared { store, start } => Data::Shared { store: store.clone(), start: *start },
+            _ => Data::Own(self.as_slice().to_vec()),
+        };
+        Array { shape: self.shape, data }
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array{} ", self.shape)?;
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_and_elements_must_agree() {
+        assert!(Array::new([2, 3], vec![0u8; 6]).is_ok());
+        let error = Array::new([2, 3], vec![0u8; 5]).unwrap_err().to_string();
+        assert_eq!(error, "an array of shape [2, 3] has 6 elements, not 5; correct the shape");
+        let store: Store<u8> = Arc::new(vec![1, 2, 3]);
+        assert!(Array::view([3], &store, 0).is_ok());
+        assert!(Array::view([3], &store, 1).is_err());
+        assert!(Array::view([1], &store, 99).is_err());
+        assert!(Array::<u8>::new([usize::MAX, 2], vec![]).is_err());
+    }
+
+    #[test]
+    fn changing_a_view_leaves_the_dataset_alone() {
+        let store: Store<u8> = Arc::new(vec![1, 2, 3, 4]);
+        let mut view = Array::view([2], &store, 1).unwrap();
+        assert_eq!(view.as_slice(), [2, 3]);
+        view.as_mut_slice()[0] = 9;
+        assert_eq!(view.as_slice(), [9, 3]);
+        assert_eq!((*store).as_ref(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn stacking_stops_at_the_most_dimensions() {
+        let mut shape = Shape::default();
+        assert_eq!(shape.elements(), 1);
+        for size in (1..=MAX_DIMENSIONS).rev() {
+            shape = shape.stacked(size).unwrap();
+        }
+        assert_eq!(shape.to_string(), "[1, 2, 3, 4, 5, 6, 7, 8]");
+        assert_eq!(shape.stacked(2), None);
+    }
+
+    #[test]
+    fn conversion_keeps_the_shape() {
+        let array = Array::new([1, 2], vec![0u8, 255]).unwrap();
+        let floats = array.map(&Pool::new(), |pixel| f32::from(pixel) / 255.0);
+        assert_eq!(floats, Array::new([1, 2], vec![0.0, 1.0]).unwrap());
+    }
+}

@@ -1,0 +1,138 @@
+//! Batches in the order in which they were asked for, although they arrive in any order. Open this file to see why
+//! the order does not depend on the number of workers.
+//!
+//! Every task has a ticket, one more than the last. A slot is kept for every ticket from the first that has not been
+//! handed out; there are never more slots than batches may be outstanding.
+
+use super::fetch::Done;
+use std::collections::VecDeque;
+
+pub(super) struct Arrivals<B> {
+    /// The ticket of the first slot.
+    first: u64,
+    slots: VecDeque<Slot<B>>,
+}
+
+struct Slot<B> {
+    epoch: u64,
+    /// Where the epoch stands once this batch has been handed out.
+    end: usize,
+    holds: Holds<B>,
+}
+
+enum Holds<B> {
+    Awaited,
+    Arrived(Done<B>),
+    HandedOut,
+}
+
+impl<B> Arrivals<B> {
+    pub(super) fn new() -> Self {
+        Arrivals { first: 0, slots: VecDeque::new() }
+    }
+
+    /// How many slots are taken.
+    pub(super) fn outstanding(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Keeps a slot for a new task, and gives its ticket.
+    pub(super) fn expect(&mut self, epoch: u64, end: usize) -> u64 {
+        self.slots.push_back(Slot { epoch, end, holds: Holds::Awaited });
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    /// Puts what arrived into its slot; what nobody expects any more is dropped.
+    pub(super) fn put(&mut self, done: Done<B>) {
+        let slot = done.ticket.checked_sub(self.first).and_then(|at| self.slots.get_mut(at as usize));
+        if let Some(slot) = slot {
+            slot.holds = Holds::Arrived(done);
+        }
+    }
+
+    /// Whether nothing is outstanding of an epoch.
+    pub(super) fn is_through(&self, epoch: u64) -> bool {
+        self.slots.iter().all(|slot| slot.epoch != epoch)
+    }
+
+    /// The next batch of an epoch: the first one, or with `in_order` false the first that is there.
+    pub(super) fn take(&mut self, epoch: u64, in_order: bool) -> Option<Done<B>> {
+        let candidates = if in_order { 1 } else { self.slots.len() };
+        let of_epoch = self.slots.iter_mut().take(candidates).filter(|slot| slot.epoch == epoch);
+        let found = of_epoch.into_iter().find(|slot| matches!(slot.holds, Holds::Arrived(_)))?;
+        match std::mem::replace(&mut found.holds, Holds::HandedOut) {
+            Holds::Arrived(done) => Some(done),
+            _ => None,
+        }
+    }
+
+    /// Gives up the slots of what has been handed out before everything else, and says where the epoch stands then.
+    pub(super) fn retire(&mut self) -> Option<usize> {
+        let mut position = None;
+        while self.slots.front().is_some_and(|slot| matches!(slot.holds, Holds::HandedOut)) {
+            position = self.slots.pop_front().map(|slot| slot.end);
+            self.first += 1;
+        }
+        position
+    }
+
+    /// Forgets everything outstanding; tickets go on.
+    pub(super) fn clear(&mut self) {
+        self.first += self.slots.len() as u64;
+        self.slots.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loader::fetch::Made;
+
+    fn done(ticket: u64) -> Done<u64> {
+        Done { ticket, generation: 0, epoch: 0, lane: 0, made: Made::Batch(ticket), samples: 1, skipped: 0 }
+    }
+
+    fn expecting(count: usize) -> Arrivals<u64> {
+        let mut arrivals = Arrivals::new();
+        (0..count).for_each(|at| assert_eq!(arrivals.expect(0, 10 * (at + 1)), at as u64));
+        arrivals
+    }
+
+    #[test]
+    fn what_arrives_early_waits_for_its_turn() {
+        let mut arrivals = expecting(3);
+        arrivals.put(done(2));
+        arrivals.put(done(1));
+        assert!(arrivals.take(0, true).is_none());
+        arrivals.put(done(0));
+        for ticket in 0..3 {
+            assert_eq!(arrivals.take(0, true).unwrap().ticket, ticket);
+            assert_eq!(arrivals.retire(), Some(10 * (ticket as usize + 1)));
+        }
+        assert!(arrivals.is_through(0));
+    }
+
+    #[test]
+    fn out_of_order_the_position_stays_before_what_is_missing() {
+        let mut arrivals = expecting(3);
+        arrivals.put(done(1));
+        assert_eq!(arrivals.take(0, false).unwrap().ticket, 1);
+        assert_eq!(arrivals.retire(), None);
+        arrivals.put(done(0));
+        assert_eq!(arrivals.take(0, false).unwrap().ticket, 0);
+        assert_eq!(arrivals.retire(), Some(20));
+        assert_eq!(arrivals.outstanding(), 1);
+    }
+
+    #[test]
+    fn the_next_epoch_waits_and_forgotten_tickets_are_dropped() {
+        let mut arrivals = expecting(1);
+        let next = arrivals.expect(1, 10);
+        arrivals.put(Done { epoch: 1, ..done(next) });
+        assert!(arrivals.take(0, true).is_none() && arrivals.take(0, false).is_none());
+        arrivals.clear();
+        arrivals.put(done(0));
+        assert_eq!(arrivals.expect(0, 5), 2);
+        assert!(arrivals.take(0, true).is_none());
+    }
+}

@@ -1,0 +1,57 @@
+//! Wakes a future that waits for a batch: when one arrives, and when time is up. Works with any executor.
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+/// Rung by whoever brings something.
+#[derive(Clone, Default)]
+pub(super) struct Bell(Arc<Mutex<Option<Waker>>>);
+
+impl Bell {
+    /// The next [`ring`](Self::ring) wakes this future.
+    pub(super) fn register(&self, waker: &Waker) {
+        let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *registered {
+            Some(earlier) => earlier.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    pub(super) fn ring(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Rings a bell when time is up, in a thread of its own, because no executor's clock can be relied upon. The thread
+/// ends when the clock is dropped.
+pub(super) struct Clock(Sender<Instant>);
+
+impl Clock {
+    pub(super) fn start(bell: Bell) -> std::io::Result<Self> {
+        let (sender, deadlines) = unbounded();
+        std::thread::Builder::new().name("loader clock".into()).spawn(move || watch(&deadlines, &bell))?;
+        Ok(Clock(sender))
+    }
+
+    /// Rings at this time, and not at the one set before.
+    pub(super) fn set(&self, deadline: Instant) {
+        let _ = self.0.send(deadline);
+    }
+}
+
+fn watch(deadlines: &Receiver<Instant>, bell: &Bell) {
+    while let Ok(mut deadline) = deadlines.recv() {
+        loop {
+            match deadlines.recv_deadline(deadline) {
+                Ok(later) => deadline = later,
+                Err(RecvTimeoutError::Timeout) => break bell.ring(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}

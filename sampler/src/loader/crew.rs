@@ -1,0 +1,224 @@
+//! The threads that load: workers, and the one that pins. Open this file for how they start, get work, and end.
+//!
+//! ```text
+//! caller -> tasks (one queue, or one a worker) -> workers -> [pinning thread] -> caller
+//! ```
+//!
+//! Threads and not processes: samples need no serialization and no shared memory, a dataset is opened once, nothing
+//! is forked, and a thread that fails can say why. What makes other loaders use processes, a lock around the
+//! interpreter, does not exist here.
+
+use super::bell::Bell;
+use super::error::{LoaderError, Who};
+use super::fetch::{Done, Fetchers, Made, Task};
+use super::options::WorkerInit;
+use super::worker::{Bench, Status, guarded};
+use crate::dataset::Cause;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// A batch goes through this on its way to the caller.
+pub(super) type PinStage<B> = Arc<dyn Fn(B) -> Result<B, Cause> + Send + Sync>;
+
+/// What every worker is made of.
+pub(super) struct Recipe<B> {
+    pub(super) fetchers: Fetchers<B>,
+    pub(super) init: Option<WorkerInit>,
+    pub(super) pin: Option<PinStage<B>>,
+    pub(super) workers: usize,
+    pub(super) base_seed: u64,
+    pub(super) patience: Duration,
+    pub(super) bell: Bell,
+    pub(super) pool: super::pool::Pool,
+}
+
+/// Threads at work.
+pub(super) struct Crew<B> {
+    /// Ends of the queues; none left tells the workers to end.
+    lanes: Vec<Lane>,
+    results: Receiver<Done<B>>,
+    statuses: Vec<Arc<Status>>,
+    generation: Arc<AtomicU64>,
+    /// Dropped to end pauses.
+    closing: Option<Sender<()>>,
+    /// Disconnected once all threads have ended.
+    running: Receiver<()>,
+    patience: Duration,
+}
+
+struct Lane {
+    tasks: Sender<Task>,
+    /// To take tasks back.
+    queue: Receiver<Task>,
+}
+
+impl<B: Send + 'static> Crew<B> {
+    pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
+        let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
+        let (alive, running) = unbounded();
+        let (closing, closed) = unbounded();
+        let (made, results) = unbounded();
+        let mut crew = Crew {
+            lanes: queues.collect(),
+            results,
+            statuses: Vec::new(),
+            generation: Arc::default(),
+            closing: Some(closing),
+            running,
+            patience: recipe.patience,
+        };
+        // Without a pinning stage the workers ring, otherwise the thread that pins does.
+        let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
+        for id in 0..recipe.workers {
+            let (status, queue) = (Arc::new(Status::default()), crew.lanes[id % lanes].queue.clone());
+            crew.statuses.push(status.clone());
+            let bench = Bench {
+                who: Who::Worker(id),
+                info: super::worker::WorkerInfo {
+                    id,
+                    workers: recipe.workers,
+                    epoch: 0,
+                    base_seed: recipe.base_seed,
+                },
+                pool: recipe.pool.clone(),
+                status,
+                generation: crew.generation.clone(),
+                closing: closed.clone(),
+            };
+            let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
+            let (fetchers, init) = (recipe.fetchers.clone(), recipe.init.clone());
+            let spawned =
+                Builder::new().name(format!("loader {id}")).spawn(move || desk.serve(bench, &fetchers, init));
+            spawned
+                .map_err(|cause| LoaderError::Spawn { worker: Who::Worker(id), cause: Arc::new(cause) })?;
+        }
+        if let Some(stage) = recipe.pin.clone() {
+            let (pinned, results) = unbounded();
+            let made = std::mem::replace(&mut crew.results, results);
+            let bell = recipe.bell.clone();
+            let pinning = move || {
+                let _alive = alive;
+                for done in made {
+                    if pinned.send(pin(done, &stage)).is_err() {
+                        return;
+                    }
+                    bell.ring();
+                }
+            };
+            let spawned = Builder::new().name("loader pin".into()).spawn(pinning);
+            spawned.map_err(|cause| LoaderError::Spawn {
+                worker: Who::Worker(recipe.workers),
+                cause: Arc::new(cause),
+            })?;
+        }
+        Ok(crew)
+    }
+
+    /// Which tasks and results count.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn send(&self, task: Task) {
+        // A queue has no reader only if its worker has ended, which the results tell.
+        let _ = self.lanes[task.lane].tasks.send(task);
+    }
+
+    /// What has been made, if anything that still counts.
+    pub(super) fn try_receive(&self) -> Option<Done<B>> {
+        self.results.try_iter().find(|done| done.generation == self.generation())
+    }
+
+    /// Waits for the next that is made.
+    pub(super) fn receive(&self, deadline: Instant) -> Result<Done<B>, LoaderError> {
+        loop {
+            match self.results.recv_deadline(deadline) {
+                Ok(done) if done.generation != self.generation() => {}
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Timeout) => return Err(self.timeout()),
+                Err(RecvTimeoutError::Disconnected) => return Err(LoaderError::Gone),
+            }
+        }
+    }
+
+    /// Nothing came in time: what the workers do instead.
+    pub(super) fn timeout(&self) -> LoaderError {
+        let doing = self.statuses.iter().enumerate().map(|(id, status)| status.describe(Who::Worker(id)));
+        LoaderError::Timeout { after: self.patience, doing: doing.collect::<Vec<_>>().join(", ") }
+    }
+
+    /// Takes back what has not been begun, and forgets the rest.
+    pub(super) fn cancel(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.lanes.iter().for_each(|lane| lane.queue.try_iter().for_each(drop));
+        self.results.try_iter().for_each(drop);
+    }
+}
+
+impl<B> Drop for Crew<B> {
+    /// Waits for the threads, each of which ends after the sample that it is loading.
+    fn drop(&mut self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.lanes.clear();
+        self.closing = None;
+        if self.running.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(
+                "workers of a loader that has gone are still busy after {:?}; they will end with the process",
+                self.patience
+            );
+        }
+    }
+}
+
+/// What a worker thread owns.
+struct Desk<B> {
+    queue: Receiver<Task>,
+    made: Sender<Done<B>>,
+    bell: Bell,
+    /// Dropped when the thread ends.
+    _alive: Sender<()>,
+}
+
+impl<B: Send + 'static> Desk<B> {
+    fn serve(self, mut bench: Bench, fetchers: &Fetchers<B>, init: Option<WorkerInit>) {
+        let mut fetcher = fetchers();
+        let mut init = init;
+        for task in &self.queue {
+            if bench.is_stale(task.generation) {
+                continue;
+            }
+            // Only now, so that whoever asks for a batch hears of the failure.
+            bench.info.epoch = task.epoch;
+            let failed = init.as_ref().and_then(|init| guarded(|| init(&bench.info)).err());
+            let done = match failed {
+                Some(cause) => {
+                    Some(task.failed(LoaderError::Init { worker: bench.who, cause: cause.into() }))
+                }
+                None => {
+                    init = None;
+                    fetcher.fetch(task, &mut bench)
+                }
+            };
+            bench.status.idle();
+            if let Some(done) = done {
+                if self.made.send(done).is_err() {
+                    return;
+                }
+                self.bell.ring();
+            }
+        }
+    }
+}
+
+/// Takes a batch through the pinning stage.
+pub(super) fn pin<B>(done: Done<B>, stage: &PinStage<B>) -> Done<B> {
+    let Done { made: Made::Batch(batch), epoch, .. } = done else { return done };
+    let made = match guarded(|| stage(batch)) {
+        Ok(batch) => Made::Batch(batch),
+        Err(cause) => Made::Failed(LoaderError::Pin { epoch, cause: cause.into() }),
+    };
+    Done { made, ..done }
+}

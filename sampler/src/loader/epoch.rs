@@ -1,0 +1,367 @@
+//! Iteration: what happens between two batches. Open this file for prefetching, deadlines, and what dropping an
+//! iterator early does.
+
+use super::DataLoader;
+use super::arrivals::Arrivals;
+use super::bell::Clock;
+use super::crew::{Crew, pin};
+use super::error::{LoaderError, Who};
+use super::fetch::{Done, Fetcher, Made, Task};
+use super::plan::LoaderState;
+use super::worker::Bench;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// What a loader is doing.
+pub(super) struct Run<B> {
+    hands: Option<Hands<B>>,
+    arrivals: Arrivals<B>,
+    /// Epoch and position of the next batch to be handed out.
+    at: (u64, usize),
+    /// Where the next call of [`DataLoader::iter`] begins.
+    next: (u64, usize),
+    /// Whether the plan has gone on to the epoch after the current one.
+    ahead: bool,
+    /// Whether the current epoch has ended, well or not.
+    over: bool,
+    /// Batches still to be dropped before the position is reached.
+    replay: usize,
+    /// Items handed out in this epoch.
+    items: usize,
+    pub(super) skipped: u64,
+    clock: Option<Clock>,
+    /// Of the batch that a future waits for.
+    deadline: Option<Instant>,
+}
+
+impl<B> Default for Run<B> {
+    fn default() -> Self {
+        Run {
+            hands: None,
+            arrivals: Arrivals::new(),
+            at: (0, 0),
+            next: (0, 0),
+            ahead: false,
+            over: true,
+            replay: 0,
+            items: 0,
+            skipped: 0,
+            clock: None,
+            deadline: None,
+        }
+    }
+}
+
+/// Who loads.
+enum Hands<B> {
+    Caller(Box<dyn Fetcher<B>>, Box<Bench>),
+    Crew(Crew<B>),
+}
+
+/// A batch, an error, or the end of the epoch.
+type Batch<B> = Option<Result<B, LoaderError>>;
+
+/// One epoch of a [`DataLoader`]: an iterator over its batches.
+///
+/// An error ends it. Dropping it early takes back the batches under way; workers that are not persistent have ended
+/// when it is gone.
+pub struct Epoch<'a, B: Send + 'static> {
+    loader: &'a mut DataLoader<B>,
+}
+
+impl<B: Send + 'static> DataLoader<B> {
+    /// The batches of the next epoch: epoch 0 first, or where [`resume`](Self::resume) or
+    /// [`set_epoch`](Self::set_epoch) said.
+    #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
+    pub fn iter(&mut self) -> Epoch<'_, B> {
+        let (epoch, position) = self.run.next;
+        // Unless the workers have begun with it already.
+        if !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
+            self.cancel();
+            self.plan.begin(epoch, position);
+        }
+        self.run.ahead = false;
+        self.run.at = (epoch, position);
+        self.run.next = (epoch + 1, 0);
+        self.run.replay = if self.plan.replays() { position } else { 0 };
+        (self.run.over, self.run.items, self.run.deadline) = (false, 0, None);
+        Epoch { loader: self }
+    }
+
+    /// Chooses the epoch that the next [`iter`](Self::iter) gives. Without it epochs follow each other.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.run.next = (epoch, 0);
+    }
+
+    /// Where the loader stands: after the last batch that was handed out.
+    pub fn state(&self) -> LoaderState {
+        let (epoch, position) = self.run.at;
+        LoaderState { seed: self.recipe.base_seed, epoch, position, order: self.plan.order() }
+    }
+
+    /// Goes on where another loader of the same dataset and order stood: the next [`iter`](Self::iter) gives exactly
+    /// the batches that it had left, whatever its number of workers. With another number of ranks all ranks together
+    /// get what was left, if the sampler's order does not depend on it.
+    ///
+    /// Takes no time, except with an iterable dataset, whose earlier items are loaded again and dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`LoaderError::State`] if the state is one of another order or seed, in which the position means nothing.
+    pub fn resume(&mut self, state: &LoaderState) -> Result<(), LoaderError> {
+        let ours = self.state();
+        if (state.seed, state.order) != (ours.seed, ours.order) {
+            let describe = |state: &LoaderState| format!("seed {} and order {:#x}", state.seed, state.order);
+            return Err(LoaderError::State { theirs: describe(state), ours: describe(&ours) });
+        }
+        self.cancel();
+        self.run.at = (state.epoch, state.position);
+        self.run.next = self.run.at;
+        Ok(())
+    }
+
+    /// Ends the threads.
+    pub(super) fn stop(&mut self) {
+        self.run.hands = None;
+        self.run.arrivals.clear();
+        self.run.ahead = false;
+    }
+
+    /// Forgets what is under way.
+    fn cancel(&mut self) {
+        if let Some(Hands::Crew(crew)) = &self.run.hands {
+            crew.cancel();
+        }
+        self.run.arrivals.clear();
+        self.run.ahead = false;
+    }
+
+    /// The next batch, if it is there.
+    fn poll_batch(&mut self) -> Poll<Batch<B>> {
+        loop {
+            if self.run.over {
+                return Poll::Ready(None);
+            }
+            if let Err(error) = self.feed() {
+                return Poll::Ready(self.fail(error));
+            }
+            if let Some(Hands::Crew(crew)) = &self.run.hands {
+                while let Some(done) = crew.try_receive() {
+                    arrive(&mut self.plan, &mut self.run.arrivals, done);
+                }
+            }
+            let epoch = self.run.at.0;
+            match self.run.arrivals.take(epoch, self.in_order) {
+                Some(done) => {
+                    if let Some(batch) = self.hand_out(done) {
+                        return Poll::Ready(Some(batch));
+                    }
+                }
+                None if self.is_through() => self.finish(),
+                None => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Whether the current epoch has nothing left to hand out.
+    fn is_through(&self) -> bool {
+        let epoch = self.run.at.0;
+        self.run.arrivals.is_through(epoch) && (self.plan.epoch() != epoch || self.plan.has_ended())
+    }
+
+    /// Gives work to whoever loads, as far ahead as allowed, into the next epoch if workers persist.
+    fn feed(&mut self) -> Result<(), LoaderError> {
+        if self.run.hands.is_none() {
+            self.run.hands = Some(self.hire()?);
+        }
+        while self.run.arrivals.outstanding() < self.outstanding {
+            let Some(next) = self.plan.next() else {
+                let (epoch, _) = self.run.at;
+                if self.persistent && self.plan.epoch() == epoch && self.plan.has_ended() {
+                    self.plan.begin(epoch + 1, 0);
+                    self.run.ahead = true;
+                    continue;
+                }
+                return Ok(());
+            };
+            let epoch = self.plan.epoch();
+            let ticket = self.run.arrivals.expect(epoch, next.end);
+            match &mut self.run.hands {
+                Some(Hands::Caller(fetcher, bench)) => {
+                    let task = Task { ticket, generation: 0, epoch, lane: 0, work: next.work };
+                    let Some(mut done) = fetcher.fetch(task, bench) else { continue };
+                    if let Some(stage) = &self.recipe.pin {
+                        done = pin(done, stage);
+                    }
+                    arrive(&mut self.plan, &mut self.run.arrivals, done);
+                }
+                Some(Hands::Crew(crew)) => {
+                    let (generation, lane) = (crew.generation(), next.lane);
+                    crew.send(Task { ticket, generation, epoch, lane, work: next.work });
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn hire(&self) -> Result<Hands<B>, LoaderError> {
+        let recipe = &self.recipe;
+        Ok(match recipe.workers {
+            0 => {
+                let bench = Bench::of_caller(recipe.base_seed, recipe.pool.clone());
+                Hands::Caller((recipe.fetchers)(), Box::new(bench))
+            }
+            _ => Hands::Crew(Crew::start(recipe, self.plan.lanes())?),
+        })
+    }
+
+    /// Hands out what came of a task, unless that is nothing.
+    fn hand_out(&mut self, done: Done<B>) -> Batch<B> {
+        if let Made::Failed(error) = done.made {
+            return self.fail(error);
+        }
+        let position = self.run.arrivals.retire().filter(|_| !self.plan.replays());
+        self.run.at.1 = position.unwrap_or(self.run.at.1);
+        self.count(done.samples);
+        let Made::Batch(batch) = done.made else {
+            self.run.skipped += done.skipped;
+            return None;
+        };
+        if self.run.replay > 0 {
+            self.run.replay -= 1;
+            return None;
+        }
+        self.run.skipped += done.skipped;
+        self.run.at.1 += usize::from(self.plan.replays());
+        Some(Ok(batch))
+    }
+
+    /// Warns once an iterable dataset has given more than it promised.
+    fn count(&mut self, items: usize) {
+        let before = self.run.items;
+        self.run.items += items;
+        let Some(promised) = self.promised else { return };
+        if before <= promised && self.run.items > promised {
+            tracing::warn!(
+                "an iterable dataset has given {} items in epoch {}, but its len() promised {promised}; \
+                 if every worker gives all of them, let `iter` look at its WorkerInfo",
+                self.run.items,
+                self.run.at.0,
+            );
+        }
+    }
+
+    /// The epoch is over, well.
+    fn finish(&mut self) {
+        self.run.over = true;
+        self.run.at = (self.run.at.0 + 1, 0);
+        self.run.next = self.run.at;
+    }
+
+    /// The epoch is over, not well.
+    fn fail(&mut self, error: LoaderError) -> Batch<B> {
+        self.run.over = true;
+        Some(Err(error))
+    }
+
+    /// The next batch; waits for it.
+    fn next_blocking(&mut self) -> Batch<B> {
+        let deadline = Instant::now() + self.recipe.patience;
+        loop {
+            if let Poll::Ready(batch) = self.poll_batch() {
+                return batch;
+            }
+            let Some(Hands::Crew(crew)) = &self.run.hands else { return None };
+            match crew.receive(deadline) {
+                Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
+                Err(error) => return self.fail(error),
+            }
+        }
+    }
+
+    /// The next batch, or a promise to wake `waker`.
+    fn poll_waking(&mut self, waker: &Waker) -> Poll<Batch<B>> {
+        // First of all, so that what arrives meanwhile rings.
+        self.recipe.bell.register(waker);
+        if let Poll::Ready(batch) = self.poll_batch() {
+            self.run.deadline = None;
+            return Poll::Ready(batch);
+        }
+        let Some(Hands::Crew(crew)) = &self.run.hands else { return Poll::Ready(None) };
+        match self.run.deadline {
+            Some(deadline) if Instant::now() >= deadline => {
+                let error = crew.timeout();
+                Poll::Ready(self.fail(error))
+            }
+            Some(_) => Poll::Pending,
+            None => match self.set_clock() {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(self.fail(error)),
+            },
+        }
+    }
+
+    fn set_clock(&mut self) -> Result<(), LoaderError> {
+        let deadline = Instant::now() + self.recipe.patience;
+        let clock = match self.run.clock.take() {
+            Some(clock) => clock,
+            None => Clock::start(self.recipe.bell.clone())
+                .map_err(|cause| LoaderError::Spawn { worker: Who::Caller, cause: Arc::new(cause) })?,
+        };
+        clock.set(deadline);
+        self.run.clock = Some(clock);
+        self.run.deadline = Some(deadline);
+        Ok(())
+    }
+}
+
+/// Takes in what was made.
+fn arrive<B>(plan: &mut super::plan::Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
+    if let Made::Exhausted = done.made {
+        plan.exhausted(done.epoch, done.lane);
+    }
+    arrivals.put(done);
+}
+
+impl<B: Send + 'static> Epoch<'_, B> {
+    /// The next batch, without blocking the thread: for any executor. `None` at the end of the epoch. Dropping the
+    /// future loses nothing: the batch comes with the next call.
+    ///
+    /// Without workers the batch is made while the future is polled.
+    pub async fn next_async(&mut self) -> Option<Result<B, LoaderError>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The same, for a stream of your own.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
+        self.loader.poll_waking(context.waker())
+    }
+
+    /// Where the loader stands: after the last batch that was handed out.
+    pub fn state(&self) -> LoaderState {
+        self.loader.state()
+    }
+}
+
+impl<B: Send + 'static> Iterator for Epoch<'_, B> {
+    type Item = Result<B, LoaderError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.loader.next_blocking()
+    }
+}
+
+impl<B: Send + 'static> Drop for Epoch<'_, B> {
+    fn drop(&mut self) {
+        let loader = &mut *self.loader;
+        if !std::mem::replace(&mut loader.run.over, true) {
+            loader.cancel();
+        }
+        if !loader.persistent {
+            loader.stop();
+        }
+    }
+}

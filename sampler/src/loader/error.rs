@@ -1,0 +1,161 @@
+//! Everything that can go wrong while loading. Every error names the worker, what it was doing, why that failed, and
+//! what to do.
+
+use crate::error::SamplerError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why there is no batch.
+///
+/// An error ends the epoch; [`DataLoader::state`](super::DataLoader::state) still stands before the batch that
+/// failed, so that a run can go on there.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoaderError {
+    /// Options that contradict each other or the dataset.
+    #[error("{what}; {remedy}")]
+    Options {
+        /// What contradicts what.
+        what: String,
+        /// What to change.
+        remedy: &'static str,
+    },
+
+    /// Nothing can be sampled, for instance because the dataset is empty.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+
+    /// A state that belongs to a loader with other options.
+    #[error(
+        "the state was taken with {theirs}, but this loader has {ours}; make the loader with the same options"
+    )]
+    State {
+        /// What differs, of the state.
+        theirs: String,
+        /// The same of this loader.
+        ours: String,
+    },
+
+    /// A sample could not be loaded.
+    #[error(
+        "{worker} cannot load sample {index} in epoch {epoch}{}: {cause}; \
+         correct the sample, or set `on_failure` to skip it",
+        tries(*attempts)
+    )]
+    Sample {
+        /// The sample.
+        index: usize,
+        /// Who tried.
+        worker: Who,
+        /// In which epoch.
+        epoch: u64,
+        /// How often it was tried.
+        attempts: u32,
+        /// The dataset's own error, or its panic.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// An iterable dataset failed.
+    #[error(
+        "{worker} cannot load its item {item} in epoch {epoch}: {cause}; correct the dataset, or set `on_failure` to skip the item"
+    )]
+    Item {
+        /// Which of the items that this worker has had in this epoch, from 0.
+        item: usize,
+        /// Who tried.
+        worker: Who,
+        /// In which epoch.
+        epoch: u64,
+        /// The dataset's own error, or its panic.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// Samples did not become a batch.
+    #[error("{worker} cannot make a batch of {samples} in epoch {epoch}: {cause}")]
+    Collate {
+        /// Who tried.
+        worker: Who,
+        /// The samples, in words: the one at fault and the first, if that is known.
+        samples: String,
+        /// In which epoch.
+        epoch: u64,
+        /// The collate function's own error, or its panic.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The initialization of a worker failed.
+    #[error("`worker_init` failed in {worker}: {cause}")]
+    Init {
+        /// Which worker.
+        worker: Who,
+        /// The function's own error, or its panic.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The pinning stage failed.
+    #[error(
+        "a batch of epoch {epoch} cannot be pinned: {cause}; see that the device is there, or leave out pinning"
+    )]
+    Pin {
+        /// In which epoch.
+        epoch: u64,
+        /// The stage's own error, or its panic.
+        cause: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// No batch came in time.
+    #[error("no batch within {after:?}: {doing}; make the dataset faster, or raise `timeout`")]
+    Timeout {
+        /// How long the loader waited.
+        after: Duration,
+        /// What each worker does at this moment, in words.
+        doing: String,
+    },
+
+    /// The system refused another thread.
+    #[error("cannot start {worker}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)")]
+    Spawn {
+        /// Which worker.
+        worker: Who,
+        /// The system's own words.
+        cause: Arc<std::io::Error>,
+    },
+
+    /// Workers ended without a word.
+    #[error("the workers have ended before the epoch; this is a defect of hexagram, please report it")]
+    Gone,
+}
+
+impl LoaderError {
+    pub(super) fn options(what: impl Into<String>, remedy: &'static str) -> Self {
+        LoaderError::Options { what: what.into(), remedy }
+    }
+}
+
+/// A thread that loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// A worker, from 0.
+    Worker(usize),
+    /// The thread that asks for batches, when there are no workers.
+    Caller,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Worker(id) => write!(f, "worker {id}"),
+            Who::Caller => f.write_str("the caller's thread"),
+        }
+    }
+}
+
+fn tries(attempts: u32) -> String {
+    if attempts > 1 { format!(" ({attempts} tries)") } else { String::new() }
+}
+
+/// A panic, caught and made an error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it panicked: {0}")]
+pub struct Panicked(pub String);

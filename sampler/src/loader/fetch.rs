@@ -1,0 +1,254 @@
+//! From a task to a batch: what every worker does. Open this file to see in which order samples are loaded, tried
+//! again, skipped and collated.
+
+use super::collate::CollateError;
+use super::error::LoaderError;
+use super::options::{LoaderOptions, OnFailure};
+use super::pool::Pool;
+use super::worker::{Bench, guarded};
+use crate::dataset::{Cause, Dataset, Fetch, IterableDataset, Pass};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One batch to make.
+pub(super) struct Task {
+    pub(super) ticket: u64,
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    /// Of which queue.
+    pub(super) lane: usize,
+    pub(super) work: Work,
+}
+
+pub(super) enum Work {
+    /// These samples.
+    Samples(Vec<usize>),
+    /// So many of whatever comes next.
+    Next(usize),
+}
+
+/// What became of a task.
+pub(super) struct Done<B> {
+    pub(super) ticket: u64,
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    pub(super) lane: usize,
+    pub(super) made: Made<B>,
+    /// Samples in the batch.
+    pub(super) samples: usize,
+    /// Samples left out because they could not be loaded.
+    pub(super) skipped: u64,
+}
+
+pub(super) enum Made<B> {
+    Batch(B),
+    /// All samples were skipped.
+    Nothing,
+    /// This worker's part of an iterable dataset has ended.
+    Exhausted,
+    Failed(LoaderError),
+}
+
+/// Makes batches, in one thread.
+pub(super) trait Fetcher<B>: Send {
+    /// Makes the batch of a task; `None` if nobody wants it any more.
+    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>>;
+}
+
+/// Makes a fetcher for each thread.
+pub(super) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>;
+
+/// Makes a batch of samples.
+pub(super) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
+
+/// What to do about samples that cannot be loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Policy {
+    on_failure: OnFailure,
+    retries: u32,
+    pause: Duration,
+    drop_last: bool,
+}
+
+impl From<&LoaderOptions> for Policy {
+    fn from(options: &LoaderOptions) -> Self {
+        let LoaderOptions { on_failure, retries, retry_pause: pause, drop_last, .. } = *options;
+        Policy { on_failure, retries, pause, drop_last }
+    }
+}
+
+/// A batch of samples by their indices.
+pub(super) struct ByIndex<S, B> {
+    pub(super) dataset: Arc<dyn Dataset<Sample = S>>,
+    pub(super) assemble: Assemble<S, B>,
+    pub(super) policy: Policy,
+}
+
+impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
+    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>> {
+        bench.info.epoch = task.epoch;
+        let Work::Samples(indices) = &task.work else { return None };
+        let (mut samples, mut kept) = (Vec::with_capacity(indices.len()), Vec::with_capacity(indices.len()));
+        for index in indices {
+            if bench.is_stale(task.generation) {
+                return None;
+            }
+            match self.load(*index, bench) {
+                Ok(sample) => {
+                    samples.push(sample);
+                    kept.push(*index);
+                }
+                Err(_) if self.policy.on_failure == OnFailure::Skip => {}
+                Err(error) => return Some(task.failed(error)),
+            }
+        }
+        let skipped = (indices.len() - kept.len()) as u64;
+        let words = |place| match place {
+            Some(0) | None => in_words("samples", &kept),
+            Some(place) => format!("samples {} (the first) and {}", kept[0], kept[place]),
+        };
+        Some(task.assembled(samples, skipped, &self.assemble, words, bench))
+    }
+}
+
+impl<S, B> ByIndex<S, B> {
+    fn load(&self, index: usize, bench: &Bench) -> Result<S, LoaderError> {
+        bench.status.loading(index);
+        let fetch = Fetch::new(&bench.info, &bench.pool, index);
+        let mut attempts = 1;
+        loop {
+            let cause = match guarded(|| self.dataset.get(index, &fetch)) {
+                Ok(sample) => return Ok(sample),
+                Err(cause) => cause,
+            };
+            if attempts > self.policy.retries {
+                let (worker, epoch, cause) = (bench.who, bench.info.epoch, cause.into());
+                return Err(LoaderError::Sample { index, worker, epoch, attempts, cause });
+            }
+            attempts += 1;
+            bench.pause(self.policy.pause);
+        }
+    }
+}
+
+/// A batch of what an iterable dataset gives next.
+pub(super) struct InTurn<S, B> {
+    pub(super) dataset: Arc<dyn IterableDataset<Sample = S>>,
+    pub(super) assemble: Assemble<S, B>,
+    pub(super) policy: Policy,
+    pub(super) pass: Option<OnePass<S>>,
+}
+
+/// A worker's pass over its part, in one epoch.
+pub(super) struct OnePass<S> {
+    epoch: u64,
+    generation: u64,
+    items: Pass<S>,
+    /// How many items it has given, failed ones included.
+    given: usize,
+    ended: bool,
+}
+
+impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
+    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>> {
+        bench.info.epoch = task.epoch;
+        let Work::Next(wanted) = task.work else { return None };
+        let failed = |item, cause: Cause, bench: &Bench| {
+            let (worker, epoch, cause) = (bench.who, bench.info.epoch, cause.into());
+            LoaderError::Item { item, worker, epoch, cause }
+        };
+        let Policy { on_failure, drop_last, .. } = self.policy;
+        let pass = match self.pass(&task, bench) {
+            Ok(pass) => pass,
+            Err(cause) => return Some(task.failed(failed(0, cause, bench))),
+        };
+        let (mut samples, mut skipped) = (Vec::with_capacity(wanted), 0);
+        while samples.len() < wanted && !pass.ended {
+            if bench.is_stale(task.generation) {
+                return None;
+            }
+            bench.status.loading(pass.given);
+            match guarded(|| pass.items.next().transpose()) {
+                Ok(Some(sample)) => samples.push(sample),
+                Ok(None) => {
+                    pass.ended = true;
+                    break;
+                }
+                Err(_) if on_failure == OnFailure::Skip => skipped += 1,
+                Err(cause) => return Some(task.failed(failed(pass.given, cause, bench))),
+            }
+            pass.given += 1;
+        }
+        if samples.is_empty() || (samples.len() < wanted && drop_last) {
+            return Some(Done { skipped, ..task.done(Made::Exhausted) });
+        }
+        let given = pass.given;
+        let words = |_| format!("its items up to {}", given - 1);
+        Some(task.assembled(samples, skipped, &self.assemble, words, bench))
+    }
+}
+
+impl<S, B> InTurn<S, B> {
+    /// The pass that a task belongs to, begun if it is the first.
+    fn pass(&mut self, task: &Task, bench: &Bench) -> Result<&mut OnePass<S>, Cause> {
+        let Task { epoch, generation, .. } = *task;
+        let current = self.pass.take().filter(|pass| (pass.epoch, pass.generation) == (epoch, generation));
+        let pass = match current {
+            Some(pass) => pass,
+            None => {
+                let items = guarded(|| self.dataset.iter(&bench.info))?;
+                OnePass { epoch, generation, items, given: 0, ended: false }
+            }
+        };
+        Ok(self.pass.insert(pass))
+    }
+}
+
+impl Task {
+    pub(super) fn done<B>(&self, made: Made<B>) -> Done<B> {
+        let Task { ticket, generation, epoch, lane, .. } = *self;
+        Done { ticket, generation, epoch, lane, made, samples: 0, skipped: 0 }
+    }
+
+    pub(super) fn failed<B>(&self, error: LoaderError) -> Done<B> {
+        self.done(Made::Failed(error))
+    }
+
+    /// Makes a batch of what was loaded; `words` names samples, given the place of the one at fault.
+    fn assembled<S, B>(
+        &self,
+        samples: Vec<S>,
+        skipped: u64,
+        assemble: &Assemble<S, B>,
+        words: impl Fn(Option<usize>) -> String,
+        bench: &Bench,
+    ) -> Done<B> {
+        if samples.is_empty() {
+            return Done { skipped, ..self.done(Made::Nothing) };
+        }
+        bench.status.collating();
+        let count = samples.len();
+        match guarded(|| assemble(samples, &bench.pool)) {
+            Ok(batch) => Done { samples: count, skipped, ..self.done(Made::Batch(batch)) },
+            Err(cause) => {
+                let place = cause.downcast_ref::<CollateError>().map(|error| error.place);
+                let (worker, epoch) = (bench.who, self.epoch);
+                self.failed(LoaderError::Collate {
+                    worker,
+                    samples: words(place),
+                    epoch,
+                    cause: cause.into(),
+                })
+            }
+        }
+    }
+}
+
+/// A few of many numbers.
+fn in_words(what: &str, numbers: &[usize]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = numbers.iter().take(SHOWN).map(usize::to_string).collect();
+    let rest =
+        if numbers.len() > SHOWN { format!(" and {} more", numbers.len() - SHOWN) } else { String::new() };
+    format!("{what} {}{rest}", shown.join(", "))
+}

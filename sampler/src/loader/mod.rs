@@ -1,0 +1,274 @@
+//! The loader: batches of a dataset, prepared by threads ahead of the training loop. Open this file first;
+//! `docs/sampling.md` compares it with PyTorch's `DataLoader`, whose parameters it has.
+//!
+//! ```
+//! use hexagram_sampler::dataset::{Items, Zip};
+//! use hexagram_sampler::loader::{DataLoader, LoaderOptions};
+//!
+//! let dataset = Zip::new(Items((0..100).map(|i| i as f32).collect()), Items(vec![1i64; 100]))?;
+//! let options = LoaderOptions { batch_size: Some(8), shuffle: true, workers: 2, ..Default::default() };
+//! let mut loader = DataLoader::new(dataset, options)?;
+//! for _epoch in 0..3 {
+//!     for batch in loader.iter() {
+//!         let (features, labels) = batch?;
+//!         assert_eq!(features.len(), labels.len());
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `options.rs` | parameters, and which contradict each other |
+//! | `epoch.rs` | iteration, blocking and asynchronous |
+//! | `plan.rs` | which batch comes next, and the state to go on from |
+//! | `crew.rs` | the threads, their queues, the pinning stage |
+//! | `arrivals.rs` | the stable order |
+//! | `fetch.rs` | a worker's work: load, try again, skip, collate |
+//! | `worker.rs` | what a worker knows, and how panics are caught |
+//! | `collate.rs`, `array.rs`, `pool.rs` | batches and their memory |
+//! | `generator.rs` | random numbers for one sample |
+//! | `bell.rs` | how futures are woken |
+//! | `error.rs` | what can go wrong |
+
+mod array;
+mod arrivals;
+mod bell;
+mod collate;
+mod crew;
+mod epoch;
+mod error;
+mod fetch;
+mod generator;
+mod options;
+mod plan;
+mod pool;
+mod worker;
+
+use crate::batch::BatchSampler;
+use crate::dataset::{Cause, Dataset, Iterable, IterableDataset};
+use crate::distributed::{DistributedOptions, DistributedSampler};
+use crate::sampler::Sampler;
+use crate::sequential::SequentialSampler;
+pub use array::{Array, MAX_DIMENSIONS, Shape, ShapeError, Store};
+pub use collate::{Collate, CollateError, Misfit, padded};
+use crew::Recipe;
+pub use epoch::Epoch;
+use epoch::Run;
+pub use error::{LoaderError, Panicked, Who};
+use fetch::{Assemble, ByIndex, Fetchers, InTurn, Policy};
+pub use generator::SampleGenerator;
+pub use options::{LoaderOptions, OnFailure, WorkerInit};
+pub use plan::LoaderState;
+use plan::Plan;
+pub use pool::{Buffer, Element, Pool, PoolUsage};
+use std::sync::Arc;
+pub use worker::WorkerInfo;
+
+/// Makes batches `B` of a dataset's samples, epoch after epoch.
+///
+/// The order of batches depends on the sampler alone, never on the number of workers (unless
+/// [`LoaderOptions::in_order`] is false). The loader advances the sampler's epoch by itself. Memory: at most
+/// `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and again.
+pub struct DataLoader<B> {
+    recipe: Recipe<B>,
+    plan: Plan,
+    /// What goes on from one call to the next.
+    run: Run<B>,
+    in_order: bool,
+    outstanding: usize,
+    persistent: bool,
+    /// Items that an iterable dataset promised.
+    promised: Option<usize>,
+    /// Batches in an epoch, if that can be known beforehand.
+    batches: Option<usize>,
+}
+
+/// A [`Dataset`], or an [`IterableDataset`] in its wrapper [`Iterable`].
+pub trait Source: Sized {
+    /// One sample, before it becomes part of a batch.
+    type Sample: Send + 'static;
+
+    #[doc(hidden)]
+    fn parts<B: Send + 'static>(
+        self,
+        assemble: Assemble<Self::Sample, B>,
+        options: &mut LoaderOptions,
+    ) -> Result<Parts<B>, LoaderError>;
+}
+
+/// What a loader takes from its dataset.
+#[doc(hidden)]
+pub struct Parts<B> {
+    plan: Plan,
+    fetchers: Fetchers<B>,
+    promised: Option<usize>,
+    batches: Option<usize>,
+}
+
+impl<D: Dataset<Sample: Send + 'static> + 'static> Source for D {
+    type Sample = D::Sample;
+
+    fn parts<B: Send + 'static>(
+        self,
+        assemble: Assemble<Self::Sample, B>,
+        options: &mut LoaderOptions,
+    ) -> Result<Parts<B>, LoaderError> {
+        let plan = Plan::batches(batches(self.len(), options)?);
+        let (dataset, policy): (Arc<dyn Dataset<Sample = D::Sample>>, _) =
+            (Arc::new(self), Policy::from(&*options));
+        let fetchers: Fetchers<B> = Arc::new(move || {
+            Box::new(ByIndex { dataset: dataset.clone(), assemble: assemble.clone(), policy })
+        });
+        Ok(Parts { batches: plan.len(), plan, fetchers, promised: None })
+    }
+}
+
+impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D> {
+    type Sample = D::Sample;
+
+    fn parts<B: Send + 'static>(
+        self,
+        assemble: Assemble<Self::Sample, B>,
+        options: &mut LoaderOptions,
+    ) -> Result<Parts<B>, LoaderError> {
+        options.check_iterable()?;
+        let (batch, promised) = (options.batch_size.unwrap_or(1), self.0.len());
+        let count = |items: usize| if options.drop_last { items / batch } else { items.div_ceil(batch) };
+        let (dataset, policy): (Arc<dyn IterableDataset<Sample = D::Sample>>, _) =
+            (Arc::new(self.0), Policy::from(&*options));
+        let fetchers: Fetchers<B> = Arc::new(move || {
+            Box::new(InTurn { dataset: dataset.clone(), assemble: assemble.clone(), policy, pass: None })
+        });
+        Ok(Parts {
+            plan: Plan::passes(batch, options.workers),
+            fetchers,
+            promised,
+            batches: promised.map(count),
+        })
+    }
+}
+
+/// The order that the options ask for.
+fn batches(
+    len: usize,
+    options: &mut LoaderOptions,
+) -> Result<Box<dyn Sampler<Item = Vec<usize>>>, LoaderError> {
+    if let Some(batches) = options.batch_sampler.take() {
+        return Ok(batches);
+    }
+    let samples: Box<dyn Sampler<Item = usize>> = match options.sampler.take() {
+        Some(sampler) => sampler,
+        None if options.shuffle => {
+            let whole = DistributedOptions { len, seed: options.seed, ..Default::default() };
+            Box::new(DistributedSampler::new(whole)?)
+        }
+        None => Box::new(SequentialSampler::new(len)?),
+    };
+    Ok(Box::new(BatchSampler::new(samples, options.batch_size.unwrap_or(1), options.drop_last)?))
+}
+
+impl<B: Send + 'static> DataLoader<B> {
+    /// A loader whose samples know how to become a batch; see [`Collate`].
+    ///
+    /// # Errors
+    ///
+    /// [`LoaderError`] when options contradict each other, or when there is nothing to sample.
+    pub fn new<S>(dataset: S, options: LoaderOptions) -> Result<Self, LoaderError>
+    where
+        S: Source<Sample: Collate<Batch = B>>,
+    {
+        Self::with_collate(dataset, options, |samples, pool| Ok(Collate::collate(samples, pool)?))
+    }
+
+    /// A loader with a function that makes a batch of samples; it runs in the workers, and takes memory from the
+    /// loader's pool.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_collate<S, F>(dataset: S, options: LoaderOptions, collate: F) -> Result<Self, LoaderError>
+    where
+        S: Source,
+        F: Fn(Vec<S::Sample>, &Pool) -> Result<B, Cause> + Send + Sync + 'static,
+    {
+        options.check()?;
+        if options.batch_size.is_none() {
+            let what = "`batch_size` is none, which leaves nothing to collate";
+            return Err(LoaderError::options(what, "make the loader with `DataLoader::unbatched`"));
+        }
+        Self::build(dataset, options, Arc::new(collate))
+    }
+
+    /// A loader of single samples: PyTorch's `batch_size=None`. [`LoaderOptions::batch_size`] has to be none.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn unbatched<S: Source<Sample = B>>(dataset: S, options: LoaderOptions) -> Result<Self, LoaderError> {
+        options.check()?;
+        if options.batch_size.is_some() {
+            let what = "a loader without batches has no `batch_size`";
+            return Err(LoaderError::options(what, "set `batch_size` to none"));
+        }
+        let only = |samples: Vec<B>, _: &Pool| samples.into_iter().next().ok_or_else(|| "no sample".into());
+        Self::build(dataset, options, Arc::new(only))
+    }
+
+    fn build<S: Source>(
+        dataset: S,
+        mut options: LoaderOptions,
+        assemble: Assemble<S::Sample, B>,
+    ) -> Result<Self, LoaderError> {
+        let Parts { plan, fetchers, promised, batches } = dataset.parts(assemble, &mut options)?;
+        let recipe = Recipe {
+            fetchers,
+            init: options.worker_init.take(),
+            pin: None,
+            workers: options.workers,
+            base_seed: options.seed,
+            patience: options.patience(),
+            bell: Default::default(),
+            pool: Pool::new(),
+        };
+        Ok(DataLoader {
+            recipe,
+            plan,
+            run: Run::default(),
+            in_order: options.in_order,
+            outstanding: options.outstanding(),
+            persistent: options.persistent_workers,
+            promised,
+            batches,
+        })
+    }
+
+    /// Sends each batch through `stage`, in a thread of its own (the caller's, without workers): PyTorch's
+    /// `pin_memory`. There is no CUDA backend yet, so that the stage is yours: copy the batch to page-locked memory,
+    /// or start its transfer.
+    pub fn pin(mut self, stage: impl Fn(B) -> Result<B, Cause> + Send + Sync + 'static) -> Self {
+        self.stop();
+        self.recipe.pin = Some(Arc::new(stage));
+        self
+    }
+
+    /// Batches in an epoch: of an iterable dataset the best guess, `None` if it does not tell its length.
+    pub fn len(&self) -> Option<usize> {
+        self.batches.map(|batches| self.plan.len().unwrap_or(batches))
+    }
+
+    /// Whether an epoch is known to have no batches.
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Samples left out so far because they could not be loaded; see [`OnFailure::Skip`].
+    pub fn skipped(&self) -> u64 {
+        self.run.skipped
+    }
+
+    /// Memory for batches, which collate functions and datasets share.
+    pub fn pool(&self) -> &Pool {
+        &self.recipe.pool
+    }
+}

@@ -1,0 +1,180 @@
+//! What a loader is told, with PyTorch's defaults, and which combinations make no sense.
+
+use super::error::LoaderError;
+use super::worker::WorkerInfo;
+use crate::dataset::Cause;
+use crate::sampler::Sampler;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a loader with workers waits for a batch unless told otherwise: long enough for slow storage, short enough
+/// that a stuck worker is found the same day.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Batches a worker prepares ahead unless told otherwise.
+const PREFETCH: usize = 2;
+
+/// A function that each worker calls once, before its first sample.
+pub type WorkerInit = Arc<dyn Fn(&WorkerInfo) -> Result<(), Cause> + Send + Sync>;
+
+/// What a [`DataLoader`](super::DataLoader) is told. Names and defaults are those of PyTorch's `DataLoader`, except
+/// that `num_workers` is `workers`, `generator` is `seed`, and a timeout is on by default. The collate function is an
+/// argument of [`DataLoader::with_collate`](super::DataLoader::with_collate), pinning one of
+/// [`DataLoader::pin`](super::DataLoader::pin).
+pub struct LoaderOptions {
+    /// Samples in a batch; `None` for single samples, with
+    /// [`DataLoader::unbatched`](super::DataLoader::unbatched).
+    pub batch_size: Option<usize>,
+    /// Whether each epoch has a random order: `randperm`, seeded with `seed + epoch` like PyTorch's
+    /// `DistributedSampler`.
+    pub shuffle: bool,
+    /// Which samples in which order, instead of `shuffle`.
+    pub sampler: Option<Box<dyn Sampler<Item = usize>>>,
+    /// Which batches in which order, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    pub batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>>,
+    /// Threads that load; with 0 the caller's thread does, when a batch is asked for.
+    pub workers: usize,
+    /// Leaves out a last batch that is not full; of an iterable dataset, each worker's.
+    pub drop_last: bool,
+    /// How long to wait for a batch of the workers; `None` means five minutes.
+    pub timeout: Option<Duration>,
+    /// Called by each worker before its first sample.
+    pub worker_init: Option<WorkerInit>,
+    /// Base of all random numbers: of the shuffled order, of workers, of samples.
+    pub seed: u64,
+    /// Batches prepared ahead for each worker; `None` means 2.
+    pub prefetch_factor: Option<usize>,
+    /// Keeps the workers from one epoch to the next, which they begin to load while the caller is between epochs.
+    pub persistent_workers: bool,
+    /// Whether batches come in the sampler's order; otherwise as they get ready.
+    pub in_order: bool,
+    /// What to do about a sample that cannot be loaded.
+    pub on_failure: OnFailure,
+    /// How often such a sample is tried again before that.
+    pub retries: u32,
+    /// How long to wait before each new try.
+    pub retry_pause: Duration,
+}
+
+/// What happens when a sample cannot be loaded: the dataset returned an error or panicked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// The epoch ends with an error that names sample and worker.
+    #[default]
+    Fail,
+    /// The batch is made without the sample, and [`DataLoader::skipped`](super::DataLoader::skipped) counts it. A
+    /// batch that loses all its samples is left out, so that ranks may have different numbers of steps.
+    Skip,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> Self {
+        LoaderOptions {
+            batch_size: Some(1),
+            shuffle: false,
+            sampler: None,
+            batch_sampler: None,
+            workers: 0,
+            drop_last: false,
+            timeout: None,
+            worker_init: None,
+            seed: 0,
+            prefetch_factor: None,
+            persistent_workers: false,
+            in_order: true,
+            on_failure: OnFailure::Fail,
+            retries: 0,
+            retry_pause: Duration::from_millis(100),
+        }
+    }
+}
+
+impl fmt::Debug for LoaderOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoaderOptions { batch_size, shuffle, workers, drop_last, timeout, seed, .. } = self;
+        let mut fields = f.debug_struct("LoaderOptions");
+        fields.field("batch_size", batch_size).field("shuffle", shuffle).field("workers", workers);
+        fields.field("drop_last", drop_last).field("timeout", timeout).field("seed", seed);
+        fields.finish_non_exhaustive()
+    }
+}
+
+impl LoaderOptions {
+    /// Batches that may be under way at once.
+    pub(super) fn outstanding(&self) -> usize {
+        self.workers.saturating_mul(self.prefetch_factor.unwrap_or(PREFETCH)).max(1)
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.timeout.unwrap_or(PATIENCE)
+    }
+
+    /// Refuses what contradicts itself, whatever the dataset.
+    pub(super) fn check(&self) -> Result<(), LoaderError> {
+        let inline = self.workers == 0;
+        let own_batches = self.batch_sampler.is_some();
+        let refusals = [
+            (self.batch_size == Some(0), "`batch_size` is 0", "set it to 1 or more"),
+            (
+                self.sampler.is_some() && self.shuffle,
+                "`sampler` and `shuffle` both set the order",
+                "leave out `shuffle`, and let the sampler shuffle",
+            ),
+            (
+                own_batches
+                    && (self.batch_size != Some(1)
+                        || self.shuffle
+                        || self.sampler.is_some()
+                        || self.drop_last),
+                "`batch_sampler` makes whole batches, so that `batch_size`, `shuffle`, `sampler` and `drop_last` \
+                 would have no effect",
+                "leave them out",
+            ),
+            (
+                self.batch_size.is_none() && self.drop_last,
+                "`drop_last` drops a batch, but `batch_size` is none",
+                "leave out `drop_last`",
+            ),
+            (
+                inline && self.prefetch_factor.is_some(),
+                "`prefetch_factor` is for workers, of which there are none",
+                "set `workers` to 1 or more, or leave it out",
+            ),
+            (
+                inline && self.persistent_workers,
+                "`persistent_workers` keeps workers, of which there are none",
+                "set `workers` to 1 or more, or leave it out",
+            ),
+            (
+                inline && self.timeout.is_some(),
+                "`timeout` cannot interrupt the caller's own thread, which loads when there are no workers",
+                "set `workers` to 1 or more, or leave it out",
+            ),
+            (
+                inline && self.worker_init.is_some(),
+                "`worker_init` is called by workers, of which there are none",
+                "set `workers` to 1 or more, or leave it out",
+            ),
+            (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out for five minutes"),
+            (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
+        ];
+        match refusals.into_iter().find(|(contradicts, ..)| *contradicts) {
+            Some((_, what, remedy)) => Err(LoaderError::options(what, remedy)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what an iterable dataset, which has an order of its own, cannot follow.
+    pub(super) fn check_iterable(&self) -> Result<(), LoaderError> {
+        if self.shuffle || self.sampler.is_some() || self.batch_sampler.is_some() {
+            let what = "an iterable dataset has an order of its own, so that `shuffle`, `sampler` and \
+                        `batch_sampler` would have no effect";
+            return Err(LoaderError::options(what, "leave them out, and let the dataset shuffle"));
+        }
+        if self.retries > 0 {
+            let what = "`retries` cannot ask an iterable dataset for the same item again";
+            return Err(LoaderError::options(what, "leave it out, and let the dataset try again"));
+        }
+        Ok(())
+    }
+}

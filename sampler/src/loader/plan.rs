@@ -1,0 +1,145 @@
+//! Which batch comes next: the order of an epoch, read from a sampler or dealt out to the passes over an iterable
+//! dataset. Open this file for the O(1) state of a loader.
+
+use super::fetch::Work;
+use crate::sampler::{Draws, Sampler};
+
+/// Where a loader stands: all it takes to go on, with another number of workers, and, if the sampler's order does not
+/// depend on them, of ranks.
+///
+/// Take it after the step of the last batch that was trained on. It does not grow with the dataset or the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LoaderState {
+    /// The loader's seed.
+    pub seed: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// How far all ranks together have come in it, as [`Sampler`] counts; of an iterable dataset, in batches.
+    pub position: usize,
+    /// The order in which this is a position: [`Sampler::fingerprint`].
+    pub order: u64,
+}
+
+/// Reads the order of one epoch after another.
+pub(super) struct Plan {
+    source: Source,
+    epoch: u64,
+    position: usize,
+}
+
+enum Source {
+    /// Batches of indices.
+    Batches {
+        sampler: Box<dyn Sampler<Item = Vec<usize>>>,
+        /// What is left of the epoch, once it has begun.
+        draws: Option<Draws<Vec<usize>>>,
+    },
+    /// Batches of whatever comes next.
+    Passes {
+        batch: usize,
+        /// Whether the part of each worker has ended in this epoch.
+        ended: Vec<bool>,
+        /// Whose turn it is.
+        turn: usize,
+    },
+}
+
+/// A batch to be made, who has to make it (where that matters), and where the epoch stands afterwards.
+pub(super) struct Next {
+    pub(super) work: Work,
+    pub(super) lane: usize,
+    pub(super) end: usize,
+}
+
+impl Plan {
+    pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
+        Plan { source: Source::Batches { sampler, draws: None }, epoch: 0, position: 0 }
+    }
+
+    pub(super) fn passes(batch: usize, workers: usize) -> Self {
+        let ended = vec![false; workers.max(1)];
+        Plan { source: Source::Passes { batch, ended, turn: 0 }, epoch: 0, position: 0 }
+    }
+
+    /// How many queues the tasks go to: one for all workers, or one each.
+    pub(super) fn lanes(&self) -> usize {
+        match &self.source {
+            Source::Batches { .. } => 1,
+            Source::Passes { ended, .. } => ended.len(),
+        }
+    }
+
+    /// Batches in the current epoch, if that is known.
+    pub(super) fn len(&self) -> Option<usize> {
+        match &self.source {
+            Source::Batches { sampler, .. } => Some(sampler.len()),
+            Source::Passes { .. } => None,
+        }
+    }
+
+    /// The epoch being planned.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// See [`LoaderState::order`]. The order of an iterable dataset depends on the number of workers.
+    pub(super) fn order(&self) -> u64 {
+        match &self.source {
+            Source::Batches { sampler, .. } => sampler.fingerprint(),
+            Source::Passes { batch, ended, .. } => (*batch as u64) << 32 | ended.len() as u64,
+        }
+    }
+
+    /// Whether an epoch can only be entered at its beginning, so that batches have to be made again and dropped to
+    /// get to a position: an iterable dataset's, whose positions count batches.
+    pub(super) fn replays(&self) -> bool {
+        matches!(self.source, Source::Passes { .. })
+    }
+
+    /// Goes to a position of an epoch.
+    pub(super) fn begin(&mut self, epoch: u64, position: usize) {
+        (self.epoch, self.position) = (epoch, position);
+        match &mut self.source {
+            Source::Batches { sampler, draws } => {
+                sampler.set_epoch(epoch);
+                *draws = Some(sampler.iter_from(position));
+            }
+            Source::Passes { ended, turn, .. } => {
+                ended.fill(false);
+                (*turn, self.position) = (0, 0);
+            }
+        }
+    }
+
+    /// The next batch of the epoch, if there is one.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        let (work, lane, step) = match &mut self.source {
+            Source::Batches { sampler, draws } => {
+                (Work::Samples(draws.as_mut()?.next()?), 0, sampler.stride())
+            }
+            Source::Passes { batch, ended, turn } => {
+                let lanes = ended.len();
+                let lane = (0..lanes).map(|ahead| (*turn + ahead) % lanes).find(|lane| !ended[*lane])?;
+                *turn = (lane + 1) % lanes;
+                (Work::Next(*batch), lane, 1)
+            }
+        };
+        self.position = self.position.saturating_add(step);
+        Some(Next { work, lane, end: self.position })
+    }
+
+    /// A worker's part has ended in an epoch.
+    pub(super) fn exhausted(&mut self, epoch: u64, lane: usize) {
+        if let (Source::Passes { ended, .. }, true) = (&mut self.source, epoch == self.epoch) {
+            ended[lane] = true;
+        }
+    }
+
+    /// Whether the epoch has no more batches to plan. Asks nothing of the dataset.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.source {
+            Source::Batches { draws, .. } => draws.as_ref().is_none_or(|draws| draws.len() == 0),
+            Source::Passes { ended, .. } => ended.iter().all(|ended| *ended),
+        }
+    }
+}

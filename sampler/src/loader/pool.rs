@@ -1,0 +1,215 @@
+//! Memory that batches are built in, used again and again. Open this file to learn why a loader's memory stays
+//! flat, or to take a buffer for a dataset of your own.
+//!
+//! A buffer goes back to its pool when it is dropped, wherever that happens: the pool keeps what is idle for the
+//! next one of about the same size. What lies idle never exceeds what was in use at once.
+
+use bytemuck::{Pod, Zeroable};
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Types whose values are plain numbers: what arrays and buffers hold.
+pub trait Element: Pod + Send + Sync {}
+
+impl<T: Pod + Send + Sync> Element for T {}
+
+/// A cache line: the unit in which a pool allocates, so that every buffer is aligned for any element and for
+/// vector instructions.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+const LINE: usize = 64;
+
+/// Buffers that wait to be used again. Cloning gives another handle to the same pool; handles may be used from any
+/// thread.
+#[derive(Clone, Default)]
+pub struct Pool {
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    /// Oldest first.
+    idle: VecDeque<Vec<Line>>,
+    usage: PoolUsage,
+}
+
+/// How much memory a [`Pool`] has handed out and kept, in bytes and buffers.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Bytes in buffers that somebody holds.
+    pub in_use: usize,
+    /// The most bytes that were in use at once.
+    pub peak: usize,
+    /// Bytes in buffers that wait.
+    pub idle: usize,
+    /// Buffers allocated since the pool was made; it stops growing once buffers are used again.
+    pub allocated: u64,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new() -> Self {
+        Pool::default()
+    }
+
+    /// A buffer of `len` elements with arbitrary contents: zeros, or what an earlier user left there.
+    pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
+        let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
+        let recycled = self.shelf().recycle(wanted);
+        let lines = recycled.unwrap_or_else(|| vec![Line::zeroed(); rounded(wanted)]);
+        Buffer { lines, len, home: self.clone(), element: PhantomData }
+    }
+
+    /// What the pool holds at this moment.
+    pub fn usage(&self) -> PoolUsage {
+        self.shelf().usage
+    }
+
+    /// A panic elsewhere leaves the shelf as good as before: it only holds idle memory.
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pool").field(&self.usage()).finish()
+    }
+}
+
+impl Shelf {
+    /// The smallest idle buffer that is large enough and not more than twice as large; counts what is taken, also if
+    /// the caller has to allocate it.
+    fn recycle(&mut self, wanted: usize) -> Option<Vec<Line>> {
+        let fits = |lines: &Vec<Line>| (wanted..=rounded(wanted) * 2).contains(&lines.len());
+        let candidates = self.idle.iter().enumerate().filter(|(_, lines)| fits(lines));
+        let found = candidates.min_by_key(|(_, lines)| lines.len()).map(|(at, _)| at);
+        let lines = found.and_then(|at| self.idle.remove(at));
+        let bytes = LINE * lines.as_ref().map_or(rounded(wanted), Vec::len);
+        self.usage.in_use += bytes;
+        self.usage.peak = self.usage.peak.max(self.usage.in_use);
+        match &lines {
+            Some(_) => self.usage.idle -= bytes,
+            None => self.usage.allocated += 1,
+        }
+        lines
+    }
+
+    /// Keeps a buffer, and forgets the oldest ones if too much lies idle.
+    fn put_back(&mut self, lines: Vec<Line>) {
+        self.usage.in_use -= LINE * lines.len();
+        self.usage.idle += LINE * lines.len();
+        self.idle.push_back(lines);
+        while self.usage.idle > self.usage.peak {
+            let Some(oldest) = self.idle.pop_front() else { return };
+            self.usage.idle -= LINE * oldest.len();
+        }
+    }
+}
+
+/// Sizes are rounded up to eighths of a power of two, so that batches of slightly different sizes share buffers.
+fn rounded(lines: usize) -> usize {
+    let eighth = (lines / 8).max(1).next_power_of_two();
+    lines.div_ceil(eighth) * eighth
+}
+
+/// Elements in memory of a [`Pool`], to which the memory returns when the buffer is dropped.
+pub struct Buffer<T: Element> {
+    lines: Vec<Line>,
+    len: usize,
+    home: Pool,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        bytemuck::cast_slice(&bytemuck::cast_slice::<Line, u8>(&self.lines)[..self.len * size_of::<T>()])
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let bytes = bytemuck::cast_slice_mut::<Line, u8>(&mut self.lines);
+        bytemuck::cast_slice_mut(&mut bytes[..self.len * size_of::<T>()])
+    }
+}
+
+impl<T: Element> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.home.shelf().put_back(std::mem::take(&mut self.lines));
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back_and_is_used_again() {
+        let pool = Pool::new();
+        let address = pool.take::<f32>(1000).as_ptr().addr();
+        for _ in 0..10 {
+            assert_eq!(pool.take::<f32>(990).as_ptr().addr(), address);
+            assert_eq!(pool.take::<u8>(4000).as_ptr().addr(), address, "of any element type");
+        }
+        assert_eq!(pool.usage().allocated, 1);
+        assert_eq!(pool.usage().in_use, 0);
+    }
+
+    #[test]
+    fn buffers_have_the_length_asked_for_and_are_aligned() {
+        let pool = Pool::new();
+        for len in [0, 1, 7, 16, 17, 1000] {
+            let mut buffer = pool.take::<[f32; 3]>(len);
+            buffer.fill([1.0, 2.0, 3.0]);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.iter().all(|element| *element == [1.0, 2.0, 3.0]));
+            assert_eq!(buffer.as_ptr().addr() % align_of::<f32>(), 0);
+        }
+    }
+
+    #[test]
+    fn idle_memory_never_exceeds_what_was_in_use_at_once() {
+        let pool = Pool::new();
+        for round in 0..200 {
+            let held: Vec<Buffer<u8>> =
+                (0..4).map(|at| pool.take(1 << ((round * 7 + at * 3) % 16))).collect();
+            drop(held);
+            let usage = pool.usage();
+            assert!(usage.idle <= usage.peak, "{usage:?}");
+        }
+        let shelf = pool.shelf();
+        assert_eq!(shelf.idle.iter().map(|lines| lines.len() * LINE).sum::<usize>(), shelf.usage.idle);
+    }
+
+    #[test]
+    fn a_small_buffer_does_not_occupy_a_huge_one() {
+        let pool = Pool::new();
+        drop(pool.take::<u8>(1 << 20));
+        let small = pool.take::<u8>(100);
+        assert_eq!(pool.usage().idle, 1 << 20);
+        assert!(small.lines.len() * LINE <= 256);
+    }
+
+    #[test]
+    fn rounding_wastes_at_most_a_quarter_beyond_a_few_lines() {
+        for lines in 0..5000 {
+            let rounded = rounded(lines);
+            assert!(rounded >= lines && rounded <= lines + lines / 4 + 1, "{lines} {rounded}");
+        }
+    }
+}

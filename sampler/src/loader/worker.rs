@@ -1,0 +1,127 @@
+//! What a worker knows of itself, and how code that is not ours runs in it: no panic ends a worker.
+
+use super::error::{Panicked, Who};
+use super::generator::SampleGenerator;
+use super::pool::Pool;
+use crate::dataset::Cause;
+use crossbeam_channel::{Receiver, never};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A worker of a loader: what PyTorch's `get_worker_info()` tells. The caller's thread counts as the only worker when
+/// there are none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerInfo {
+    /// Which worker, from 0.
+    pub id: usize,
+    /// How many there are: at least 1.
+    pub workers: usize,
+    /// The epoch that is being loaded.
+    pub epoch: u64,
+    /// The loader's seed.
+    pub base_seed: u64,
+}
+
+impl WorkerInfo {
+    /// A seed for this worker in this epoch. What is drawn from it changes with the number of workers; see
+    /// [`Fetch::generator`](crate::dataset::Fetch::generator) for random numbers that do not.
+    pub fn seed(&self) -> u64 {
+        SampleGenerator::new(!self.base_seed, self.epoch, self.id).next_u64()
+    }
+}
+
+/// What a thread that loads has with it.
+pub(super) struct Bench {
+    pub(super) who: Who,
+    pub(super) info: WorkerInfo,
+    pub(super) pool: Pool,
+    /// Where the thread writes what it does.
+    pub(super) status: Arc<Status>,
+    /// Counts cancellations; a task of an earlier generation is not wanted any more.
+    pub(super) generation: Arc<AtomicU64>,
+    /// Becomes ready when the loader goes.
+    pub(super) closing: Receiver<()>,
+}
+
+impl Bench {
+    /// For the caller's own thread.
+    pub(super) fn of_caller(base_seed: u64, pool: Pool) -> Self {
+        Bench {
+            who: Who::Caller,
+            info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
+            pool,
+            status: Arc::default(),
+            generation: Arc::default(),
+            closing: never(),
+        }
+    }
+
+    pub(super) fn is_stale(&self, generation: u64) -> bool {
+        self.generation.load(Ordering::Relaxed) != generation
+    }
+
+    /// Waits before a new try, unless the loader goes meanwhile.
+    pub(super) fn pause(&self, pause: Duration) {
+        let _ = self.closing.recv_timeout(pause);
+    }
+}
+
+/// What a worker is doing, for those who wait for it.
+pub(super) struct Status {
+    /// The item being loaded, or one of the constants below.
+    item: AtomicU64,
+    /// Milliseconds from `epoch` to the beginning of that.
+    since: AtomicU64,
+    begun: Instant,
+}
+
+const IDLE: u64 = u64::MAX;
+const COLLATING: u64 = u64::MAX - 1;
+
+impl Default for Status {
+    fn default() -> Self {
+        Status { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), begun: Instant::now() }
+    }
+}
+
+impl Status {
+    pub(super) fn loading(&self, item: usize) {
+        self.set(item as u64);
+    }
+
+    pub(super) fn collating(&self) {
+        self.set(COLLATING);
+    }
+
+    pub(super) fn idle(&self) {
+        self.set(IDLE);
+    }
+
+    fn set(&self, item: u64) {
+        self.since.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.item.store(item, Ordering::Relaxed);
+    }
+
+    /// In words, for an error.
+    pub(super) fn describe(&self, who: Who) -> String {
+        let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
+        let so_far = self.begun.elapsed().saturating_sub(since);
+        match self.item.load(Ordering::Relaxed) {
+            IDLE => format!("{who} is idle"),
+            COLLATING => format!("{who} has been making a batch for {so_far:.1?}"),
+            item => format!("{who} has been loading sample {item} for {so_far:.1?}"),
+        }
+    }
+}
+
+/// Runs code that is not ours: a panic becomes an error.
+pub(super) fn guarded<T>(run: impl FnOnce() -> Result<T, Cause>) -> Result<T, Cause> {
+    // What a panic leaves half done is the dataset's own, which has to expect that as with any thread.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Panicked(text.unwrap_or_else(|| "without a message".into())).into())
+    })
+}

@@ -1,0 +1,160 @@
+//! Every sample exactly once, for any number of ranks and workers, also when the job stops in mid-epoch and goes on
+//! with others.
+
+use crate::support::{numbers, options, uneven};
+use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
+use hexagram_sampler::{DistributedOptions, DistributedSampler};
+
+const LEN: usize = 103;
+const BATCH: usize = 5;
+
+/// The loaders of all ranks.
+fn ranks(count: usize, workers: usize) -> Vec<DataLoader<Array<usize>>> {
+    let loader = |rank| {
+        let sampler = DistributedSampler::new(DistributedOptions {
+            len: LEN,
+            replicas: count,
+            rank,
+            seed: 9,
+            exact: true,
+            ..Default::default()
+        });
+        let given =
+            LoaderOptions { sampler: Some(Box::new(sampler.unwrap())), seed: 9, ..options(BATCH, workers) };
+        DataLoader::new(uneven(LEN), given).unwrap()
+    };
+    (0..count).map(loader).collect()
+}
+
+/// Each rank takes at most so many batches of the next epoch; gives all samples, and where every rank stands.
+fn steps(loaders: &mut [DataLoader<Array<usize>>], most: usize) -> (Vec<usize>, Vec<LoaderState>) {
+    let mut seen = Vec::new();
+    let states = loaders.iter_mut().map(|loader| {
+        let mut batches = loader.iter();
+        batches.by_ref().take(most).for_each(|batch| seen.extend_from_slice(&batch.unwrap()));
+        batches.state()
+    });
+    let states = states.collect();
+    (seen, states)
+}
+
+fn assert_complete(mut seen: Vec<usize>, what: &str) {
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..LEN), "{what}");
+}
+
+#[test]
+fn every_sample_comes_exactly_once() {
+    for count in 1..=8 {
+        for workers in 0..=4 {
+            let mut loaders = ranks(count, workers);
+            for _ in 0..2 {
+                let (seen, _) = steps(&mut loaders, usize::MAX);
+                assert_complete(seen, &format!("{count} ranks, {workers} workers"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_that_stops_goes_on_with_other_ranks_and_workers() {
+    for count in 1..=8 {
+        for workers in 0..=4 {
+            let whole = LEN / (BATCH * count);
+            let stop = (count * 7 + workers * 3) % (whole + 1);
+            let (others, other_workers) = (8 - (count + workers) % 8, 4 - (workers + count) % 5);
+            let what =
+                format!("{count} ranks, {workers} workers; {others}, {other_workers} from step {stop} on");
+            let (mut seen, states) = steps(&mut ranks(count, workers), stop);
+            assert!(states.iter().all(|state| *state == states[0]), "{what}");
+            assert_eq!(states[0].position, stop * count * BATCH, "{what}");
+
+            let mut loaders = ranks(others, other_workers);
+            loaders.iter_mut().for_each(|loader| loader.resume(&states[0]).unwrap());
+            let (rest, after) = steps(&mut loaders, usize::MAX);
+            seen.extend(rest);
+            assert_complete(seen, &what);
+            assert!(after.iter().all(|state| (state.epoch, state.position) == (1, 0)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn stopping_twice_is_no_different() {
+    let (mut seen, states) = steps(&mut ranks(3, 2), 2);
+    for (count, workers, most) in [(5, 1, 1), (2, 4, 3), (7, 0, usize::MAX)] {
+        let mut loaders = ranks(count, workers);
+        let state = if most == 1 { states[0] } else { seen_state(seen.len()) };
+        loaders.iter_mut().for_each(|loader| loader.resume(&state).unwrap());
+        seen.extend(steps(&mut loaders, most).0);
+    }
+    assert_complete(seen, "three stops");
+
+    fn seen_state(position: usize) -> LoaderState {
+        LoaderState { position, ..ranks(1, 0)[0].state() }
+    }
+}
+
+#[test]
+fn the_state_is_that_of_the_batches_handed_out_not_of_those_prefetched() {
+    let loader = |workers| {
+        let given = LoaderOptions { shuffle: true, persistent_workers: workers > 0, ..options(4, workers) };
+        DataLoader::new(uneven(50), given).unwrap()
+    };
+    let mut whole = loader(0);
+    let orders: Vec<Vec<usize>> = (0..3).map(|_| crate::support::epoch(&mut whole).concat()).collect();
+    for workers in [0, 1, 4] {
+        for stop in 0..=13 {
+            let mut first = loader(workers);
+            assert_eq!(crate::support::epoch(&mut first).concat(), orders[0]);
+            let mut second = first.iter();
+            let head: Vec<usize> =
+                second.by_ref().take(stop).flat_map(|batch| batch.unwrap().to_vec()).collect();
+            drop(second);
+            let state = first.state();
+            assert_eq!((state.epoch, state.position), (1, 4 * stop));
+            let mut other = loader(4 - workers);
+            other.resume(&state).unwrap();
+            let tail = crate::support::epoch(&mut other).concat();
+            assert_eq!([head, tail].concat(), orders[1], "{workers} workers, {stop} batches");
+            assert_eq!(crate::support::epoch(&mut other).concat(), orders[2], "the epoch after");
+            // Without resuming, an epoch that was left early is over.
+            assert_eq!(crate::support::epoch(&mut first).concat(), orders[2]);
+        }
+    }
+}
+
+#[test]
+fn a_failed_epoch_can_be_resumed() {
+    let given = || LoaderOptions { seed: 2, shuffle: true, ..options(4, 2) };
+    let mut whole = DataLoader::new(numbers(40), given()).unwrap();
+    let order = crate::support::epoch(&mut whole).concat();
+    let failing = std::sync::atomic::AtomicBool::new(true);
+    let bad = order[21];
+    let load = move |index: usize, _: &hexagram_sampler::dataset::Fetch<'_>| {
+        if index == bad && failing.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            return Err("not now".into());
+        }
+        Ok(index)
+    };
+    let mut loader = DataLoader::new(crate::support::Numbers { len: 40, load }, given()).unwrap();
+    let head: Vec<usize> = loader.iter().filter_map(Result::ok).flat_map(|batch| batch.to_vec()).collect();
+    assert_eq!(head, order[..20]);
+    let state = loader.state();
+    loader.resume(&state).unwrap();
+    assert_eq!(crate::support::epoch(&mut loader).concat(), order[20..]);
+}
+
+#[test]
+fn the_state_of_another_order_is_refused() {
+    let loader = |len, seed| {
+        DataLoader::new(numbers(len), LoaderOptions { shuffle: true, seed, ..options(4, 0) }).unwrap()
+    };
+    let state = loader(50, 1).state();
+    assert!(loader(50, 1).resume(&state).is_ok());
+    for mut other in [loader(51, 1), loader(50, 2)] {
+        let error = other.resume(&state).unwrap_err();
+        assert!(matches!(error, LoaderError::State { .. }), "{error}");
+        assert!(error.to_string().ends_with("make the loader with the same options"), "{error}");
+    }
+}
