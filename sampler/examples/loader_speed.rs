@@ -1,8 +1,9 @@
 //! How fast the loader is, for `bench/loader`: an epoch of 50 000 shuffled samples of 3 × 32 × 32 f32 with labels, in
-//! batches of 64. Give it numbers of workers; it prints samples/s for each, one a line.
+//! batches of 64. Reads numbers of workers, one a line, and answers each with samples/s.
 
 use hexagram_sampler::dataset::{Cause, Items, Rows, Zip};
 use hexagram_sampler::loader::{Array, DataLoader, LoaderOptions, SampleGenerator};
+use std::io::Write;
 use std::time::Instant;
 
 const SAMPLES: usize = 50_000;
@@ -13,20 +14,21 @@ fn main() -> Result<(), Cause> {
     let pixels = (0..SHAPE.iter().product()).map(|_| generator.next_f64() as f32).collect();
     let images = Rows::new(Array::new(SHAPE, pixels)?);
     let dataset = Zip::new(images, Items((0..SAMPLES as i64).collect()))?;
-    for workers in std::env::args().skip(1) {
+    for workers in std::io::stdin().lines() {
         let options = LoaderOptions {
             batch_size: Some(64),
             shuffle: true,
-            workers: workers.parse()?,
+            workers: workers?.trim().parse()?,
             ..LoaderOptions::default()
         };
-        let mut loader = DataLoader::new(dataset.clone(), options)?;
+        // Everything from nothing to the last batch, threads included, as PyTorch's is measured.
         let (begun, mut count) = (Instant::now(), 0);
-        for batch in loader.iter() {
+        for batch in DataLoader::new(dataset.clone(), options)?.iter() {
             let (_, labels) = batch?;
             count += labels.len();
         }
         println!("{:.0}", count as f64 / begun.elapsed().as_secs_f64());
+        std::io::stdout().flush()?;
     }
     Ok(())
 }

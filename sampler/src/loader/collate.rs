@@ -14,6 +14,7 @@
 
 use crate::loader::array::{Array, Shape};
 use crate::loader::pool::{Element, Pool};
+use crate::loader::prefetch;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -105,6 +106,9 @@ impl<T: Element> Collate for Array<T> {
         for (place, sample) in samples.iter().enumerate() {
             if *sample.shape() != first {
                 return Err(Misfit::Shape { found: *sample.shape(), first }.at(place));
+            }
+            if let Some(next) = samples.get(place + 1) {
+                prefetch::soon(next);
             }
             stacked[place * size..][..size].copy_from_slice(sample);
         }

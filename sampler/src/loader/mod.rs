@@ -26,7 +26,7 @@
 //! | `arrivals.rs` | the stable order |
 //! | `fetch.rs` | a worker's work: load, try again, skip, collate |
 //! | `worker.rs` | what a worker knows, and how panics are caught |
-//! | `collate.rs`, `array.rs`, `pool.rs` | batches and their memory |
+//! | `collate.rs`, `array.rs`, `pool.rs`, `prefetch.rs` | batches and their memory |
 //! | `generator.rs` | random numbers for one sample |
 //! | `bell.rs` | how futures are woken |
 //! | `error.rs` | what can go wrong |
@@ -43,6 +43,7 @@ mod generator;
 mod options;
 mod plan;
 mod pool;
+mod prefetch;
 mod worker;
 
 use crate::batch::BatchSampler;
