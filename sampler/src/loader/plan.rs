@@ -23,6 +23,8 @@ pub struct LoaderState {
 /// Reads the order of one epoch after another.
 pub(super) struct Plan {
     source: Source,
+    /// See [`LoaderState::order`].
+    order: u64,
     epoch: u64,
     position: usize,
 }
@@ -53,12 +55,16 @@ pub(super) struct Next {
 
 impl Plan {
     pub(super) fn batches(sampler: Box<dyn Sampler<Item = Vec<usize>>>) -> Self {
-        Plan { source: Source::Batches { sampler, draws: None }, epoch: 0, position: 0 }
+        // Once, because it may take a look at the cost of every sample.
+        let order = sampler.fingerprint();
+        Plan { source: Source::Batches { sampler, draws: None }, order, epoch: 0, position: 0 }
     }
 
     pub(super) fn passes(batch: usize, workers: usize) -> Self {
         let ended = vec![false; workers.max(1)];
-        Plan { source: Source::Passes { batch, ended, turn: 0 }, epoch: 0, position: 0 }
+        // The order depends on the number of workers.
+        let order = (batch as u64) << 32 | ended.len() as u64;
+        Plan { source: Source::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
     }
 
     /// How many queues the tasks go to: one for all workers, or one each.
@@ -82,12 +88,8 @@ impl Plan {
         self.epoch
     }
 
-    /// See [`LoaderState::order`]. The order of an iterable dataset depends on the number of workers.
     pub(super) fn order(&self) -> u64 {
-        match &self.source {
-            Source::Batches { sampler, .. } => sampler.fingerprint(),
-            Source::Passes { batch, ended, .. } => (*batch as u64) << 32 | ended.len() as u64,
-        }
+        self.order
     }
 
     /// Whether an epoch can only be entered at its beginning, so that batches have to be made again and dropped to
