@@ -136,8 +136,8 @@ fn squared_error(
     let outcome = spawn(TransportKind::Thread, ranks, |comm| {
         let (mut x, mut encoding) = (numbers(comm.rank(), len), encoding(codec, feedback));
         if options.difference == Difference::AfterMixing {
-            let mut buffer = hexagram_logical::Buffer::from_slice(&x)?;
-            comm.block_on(comm.gossip_synchronize(&mut buffer, &Topology::Ring, 0, &mut encoding))?;
+            let buffer = hexagram_logical::Buffer::from_slice(&x)?;
+            comm.block_on(comm.gossip_synchronize(&buffer, &Topology::Ring, 0, &mut encoding))?;
         }
         let (first, begun) = distance(&comm, &x, None)?;
         let mut errors = Vec::new();
