@@ -258,6 +258,33 @@ fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
     }
 }
 
+#[test]
+fn the_sum_over_neighbours_stays_near_what_they_have() {
+    for (transport, ranks) in cases(&[4]) {
+        spawn(transport, ranks, |comm| {
+            let (rank, size) = (comm.rank(), comm.size());
+            let (mut x, mut encoding) =
+                (numbers(rank, 50), encoding(MinMax8::default(), Feedback::Difference));
+            for round in 0..300 {
+                x.iter_mut().zip(numbers(rank + 4 * round, 50)).for_each(|(x, update)| *x += 0.1 * update);
+                comm.blocking().gossip_encoded(&mut x, &Topology::Ring, 0, &mut encoding, choco(0.5))?;
+            }
+            let mut copies = vec![0f32; 50 * size];
+            comm.blocking().all_gather(&remembered(&encoding, "own"), &mut copies)?;
+            let row = Topology::Ring.mixing(size, 0)?.row(rank);
+            let largest = copies.iter().fold(0f32, |most, x| most.max(x.abs()));
+            for (at, sum) in remembered(&encoding, "neighbours").iter().enumerate() {
+                let want: f64 =
+                    row.iter().map(|(from, weight)| weight * f64::from(copies[from * 50 + at])).sum();
+                let off = (f64::from(*sum) - want).abs() / f64::from(largest);
+                assert!(off < 2e-6, "{off}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
 fn codecs() -> [Arc<dyn Codec>; 4] {
     [Arc::new(Half::BF16), Arc::new(MinMax8::default()), Arc::new(Sign::default()), Arc::new(Lossy::TopTenth)]
 }

@@ -155,6 +155,54 @@ fn a_matrix_of_ones_own_and_one_that_changes_by_step() {
     });
 }
 
+#[test]
+fn d_psgd_stops_where_theory_says() {
+    // fᵢ = aᵢ (x − bᵢ)² / 2 on a ring of 4: the fixed point of x ← W x − γ A (x − b).
+    const GAMMA: f64 = 0.1;
+    let (a, b) = ([1.0, 3.0, 0.5, 2.0], [0.0, 1.0, -2.0, 4.0]);
+    for (transport, ranks) in cases(&[4]) {
+        spawn(transport, ranks, |comm| {
+            let rank = comm.rank();
+            let mut x = [0f64];
+            for step in 0..400 {
+                let gradient = a[rank] * (x[0] - b[rank]);
+                comm.blocking().gossip(&mut x, &Topology::Ring, step)?;
+                x[0] -= GAMMA * gradient;
+            }
+            let mut all = [0f64; 4];
+            comm.blocking().all_gather(&x, &mut all)?;
+            for i in 0..4 {
+                // (I − W + γ A) x = γ A b
+                let neighbours = all[(i + 1) % 4] + all[(i + 3) % 4];
+                let residual = all[i] * (2.0 / 3.0 + GAMMA * a[i]) - neighbours / 3.0 - GAMMA * a[i] * b[i];
+                assert!(residual.abs() < 1e-12, "{residual} on rank {i} of {all:?}");
+            }
+            assert!((all[0] - all[3]).abs() > 0.01, "with unequal losses, ranks stay apart: {all:?}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn groups_gossip_among_themselves() {
+    matrix(|comm| {
+        let (rank, parity) = (comm.rank(), comm.rank() % 2);
+        // Numbered backwards, so that ranks there are not those of the world.
+        let group = comm.block_on(comm.split(Some(parity as u32), -(rank as i64)))?.unwrap();
+        let members: Vec<usize> = (0..comm.size()).rev().filter(|rank| rank % 2 == parity).collect();
+        let mut x = [rank as f64];
+        group.blocking().gossip(&mut x, &Topology::OnePeerExponential, 0)?;
+        let size = members.len();
+        let peer = members[(group.rank() + size - usize::from(size > 1)) % size];
+        assert_eq!(x, [(rank + peer) as f64 / 2.0]);
+        let (mut y, mut weight) = ([rank as f64], 1.0);
+        comm.blocking().push_sum(&mut y, &mut weight, &Topology::Complete, 0)?;
+        assert!((y[0] - (comm.size() - 1) as f64 / 2.0).abs() < 1e-12, "{y:?}");
+        Ok(())
+    });
+}
+
 /// Bytes that this rank sends in `operation`.
 fn bytes(comm: &Communicator, operation: impl FnOnce() -> Result<()>) -> Result<u64> {
     let before = comm.world().traffic().bytes_sent();

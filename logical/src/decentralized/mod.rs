@@ -9,6 +9,21 @@
 //!
 //! Who mixes with whom, and with which weights wᵢⱼ, says a [`Schedule`]: a [`Topology`], or any [`Mixing`] matrix, or one
 //! for every step. Senders and receivers of a step are read from one matrix, so that they cannot miss each other.
+//!
+//! ```
+//! use hexagram_logical::TransportKind;
+//! use hexagram_logical::decentralized::Topology;
+//! use hexagram_logical::testing::spawn;
+//!
+//! let means = spawn(TransportKind::Thread, 4, |comm| {
+//!     let mut mine = [comm.rank() as f32];
+//!     for step in 0..2 {
+//!         comm.blocking().gossip(&mut mine, &Topology::OnePeerExponential, step)?;
+//!     }
+//!     Ok(mine)
+//! });
+//! assert_eq!(means.unwrap(), [[1.5]; 4], "exact after log₂ n steps");
+//! ```
 
 mod encoded;
 mod gossip;

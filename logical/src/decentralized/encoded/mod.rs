@@ -18,10 +18,12 @@
 //! | | stays away from the mean | asks for | remembers | state |
 //! |---|---|---|---|---|
 //! | none | by the codec's error, always | – | nothing | 0 |
-//! | error | by about γ times the codec's error | a small γ | e | S |
-//! | CHOCO | not | a contraction, γ to suit it | x̂ᵢ, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
-//! | DCD | not | unbiased or fine: coarse codecs diverge | x̂ᵢ, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
-//! | ECD | not | [absolute noise](crate::codec::Noise::Absolute) | x′, Σⱼ wᵢⱼ x̂ⱼ | 2 S |
+//! | error | by about γ times the codec's error | a small γ | e, as `error` | S |
+//! | CHOCO | not | a contraction, γ to suit it | x̂ᵢ, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
+//! | DCD | not | unbiased or fine: coarse codecs diverge | as CHOCO | 2 S + 8 |
+//! | ECD | not | [absolute noise](crate::codec::Noise::Absolute) | x′, as `own`; Σⱼ wᵢⱼ x̂ⱼ, as `neighbours`; `graph` | 2 S + 8 |
+//!
+//! `graph` is the digest of the matrix that the sum belongs to.
 //!
 //! Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
 //! communication", 2019 (CHOCO); Tang, Gan, Zhang, Zhang and Liu, "Communication compression for decentralized training",
@@ -85,7 +87,7 @@ impl Communicator {
     /// [`Codec::encoded_len`](crate::codec::Codec::encoded_len), to every destination. Memory: state, as the table says; for
     /// the time of the operation a message for every source and one's own, and S. Determinism: messages are decoded in the
     /// order of ranks, one's own with the others, so that x̂ᵢ has the same bits for its rank as for its neighbours' sums;
-    /// those round by themselves, and wander off by some 10⁻⁷ of x in some hundred steps.
+    /// those round by themselves, and after some hundred steps are off by some 10⁻⁷ of the largest x.
     ///
     /// # Errors
     /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the state;
