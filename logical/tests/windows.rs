@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hexagram_logical::asynchronous::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Service, Window};
-use hexagram_logical::codec::Half;
+use hexagram_logical::codec::{Half, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{Buffer, Communicator, Element, Error, HEADER_BYTES, Result, TransportKind};
@@ -364,5 +364,60 @@ fn a_rank_that_never_closes_is_named_at_the_deadline() {
             Ok(())
         })
         .unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_encoded_is_named_and_not_sent() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 2, |comm| {
+            let service = Service::start(&comm)?;
+            let encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
+            let (window, others) = complete(&comm, &service, 500, Some(encoding))?;
+            let to = weighted(&others, 1.0);
+            window.put(0.5, &to)?.wait()?;
+            let mut mine = vec![1f32; 500];
+            mine[123] = f32::NAN;
+            window.store(&Buffer::from_slice(&mine)?)?;
+            comm.blocking().barrier()?;
+            let sent = comm.world().traffic().bytes_sent();
+            for refused in [window.put(0.5, &to).err(), window.accumulate(0.5, &to).err()] {
+                let named = matches!(&refused, Some(Error::NotFinite { place, index: 123, .. }) if place.rank == comm.rank());
+                assert!(named, "{refused:?}");
+            }
+            assert_eq!((comm.world().traffic().bytes_sent(), window.mass()), (sent, 0.5));
+            // Once it is mended, all goes on.
+            window.store(&Buffer::from_slice(&vec![2f32; 500])?)?;
+            window.put(0.5, &to)?.wait()?;
+            comm.blocking().barrier()?;
+            assert_eq!(window.version(others[0]), Some(2));
+            assert_eq!(neighbour(&window, others[0], 500), vec![2.0; 500]);
+            service.close()
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn whoever_fetches_what_cannot_be_encoded_learns_where_it_is() {
+    for transport in TransportKind::ALL {
+        let stored = std::sync::Barrier::new(2);
+        let errors = spawn(transport, 2, |comm| {
+            let service = Service::start(&comm)?;
+            let (window, others) =
+                complete(&comm, &service, 500, Some(Encoding::new(Arc::new(MinMax8::default()))))?;
+            if comm.rank() == 1 {
+                let mut mine = vec![1f32; 500];
+                mine[123] = f32::INFINITY;
+                window.store(&Buffer::from_slice(&mine)?)?;
+            }
+            // Not one of the communicator's, in which a rank might still be.
+            stored.wait();
+            let got = if comm.rank() == 0 { window.get(&weighted(&others, 1.0))?.wait() } else { Ok(()) };
+            Ok(got.and_then(|()| service.close()).unwrap_err().to_string())
+        });
+        for text in errors.unwrap() {
+            assert!(text.contains("element 123") && text.contains("rank 1 ("), "{text}");
+        }
     }
 }

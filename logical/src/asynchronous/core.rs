@@ -133,10 +133,15 @@ impl Core {
         Core { comm, handlers, lines, queues, left, heard, failure }
     }
 
-    /// Ends everything that is under way, here and elsewhere, because of `error`.
-    pub(super) fn fail(&self, error: &Error) {
+    /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first, where
+    /// that is why this has.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        if matches!(error, Error::Poisoned { .. }) {
+            return self.failure().unwrap_or(error);
+        }
         let _ = self.failure.set(error.clone());
-        self.comm.give_up(error);
+        self.comm.give_up(&error);
+        error
     }
 
     /// What has gone wrong first, here or elsewhere.
@@ -186,7 +191,7 @@ impl Core {
     pub(crate) async fn ask(&self, to: usize, ask: Ask) -> Result<Answer> {
         let outcome =
             if to == self.rank() { self.ask_oneself(ask).await } else { self.converse(to, ask).await };
-        outcome.inspect_err(|error| self.fail(error))
+        outcome.map_err(|error| self.fail(error))
     }
 
     /// Asks several at once: the answers, in the order of `asks`.
@@ -357,7 +362,7 @@ impl Core {
             let next = self.queues.borrow_mut().get_mut(&key).and_then(VecDeque::pop_front);
             let Some(incoming) = next else { break };
             if let Err(error) = self.reply(key.0, incoming).await {
-                self.fail(&error);
+                self.fail(error);
             }
         }
         self.queues.borrow_mut().remove(&key);

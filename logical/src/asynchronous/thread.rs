@@ -59,7 +59,7 @@ impl Worker {
             while let Poll::Ready(outcome) = endpoint.poll(listening, &mut context()) {
                 busy = true;
                 let heard = outcome.and_then(|got| self.hear(got, &mailbox));
-                heard.unwrap_or_else(|error| core.fail(&error));
+                heard.unwrap_or_else(|error| drop(core.fail(error)));
                 listening = listen(&core, &mailbox)?;
             }
             busy |= advance(&core, &mut self.own) | advance(&core, &mut self.theirs);
@@ -106,7 +106,7 @@ impl Worker {
             let goodbye = |peer| -> Task {
                 let core = Rc::clone(&self.core);
                 Box::pin(async move {
-                    core.say_goodbye(peer).await.unwrap_or_else(|error| core.fail(&error));
+                    core.say_goodbye(peer).await.unwrap_or_else(|error| drop(core.fail(error)));
                 })
             };
             self.own.extend(others.map(goodbye));
@@ -119,8 +119,7 @@ impl Worker {
         }
         drop(left);
         let error = self.obstacle(&missing)?;
-        self.core.fail(&error);
-        Some(Err(error))
+        Some(Err(self.core.fail(error)))
     }
 
     /// Why some will never close their service.
@@ -153,7 +152,7 @@ fn advance(core: &Core, tasks: &mut Vec<Task>) -> bool {
         // What a user's update does is not this thread's business.
         let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context()).is_pending()));
         polled.unwrap_or_else(|panic| {
-            core.fail(&panicked("what answers a request", &*panic));
+            core.fail(panicked("what answers a request", &*panic));
             false
         })
     });

@@ -85,11 +85,11 @@ fn a_rank_that_is_killed_is_named_by_every_survivor() {
     }
 }
 
-#[test]
-fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
+/// Kills each of three ranks that play `role`; the survivors name it.
+fn kill_each(role: &str) {
     for transport in transports() {
         for victim in 0..3 {
-            let mut job = Job::start("background", transport, 3);
+            let mut job = Job::start(role, transport, 3);
             job.all_hear("ready");
             let killed = job.signal(victim, Signal::KILL);
             let survivors = (0..3).filter(|rank| *rank != victim);
@@ -98,6 +98,26 @@ fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
             job.ends();
         }
     }
+}
+
+#[test]
+fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
+    kill_each("background");
+}
+
+#[test]
+fn a_killed_rank_ends_what_others_want_of_its_window() {
+    kill_each("window");
+}
+
+#[test]
+fn a_killed_rank_ends_pair_exchanges_and_their_locks() {
+    kill_each("pairs");
+}
+
+#[test]
+fn a_rank_that_is_killed_keeps_nobody_from_ending_its_service() {
+    kill_each("closing");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the ranks of a job do, each in a process of its own.
 
 use super::job::{ROLE, TRANSPORT};
-use hexagram_logical::asynchronous::{Background, Model};
+use hexagram_logical::asynchronous::{Background, Model, PairExchange, PairOptions, Service, Window};
 use hexagram_logical::physical::Vigilance;
 use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
 use std::env;
@@ -39,7 +39,7 @@ fn culprit(error: &Error) -> String {
 fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
-    if !["collectives", "background"].contains(&role) {
+    if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
         options.vigilance = Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE };
     }
     let world = World::join(&options)?;
@@ -52,6 +52,9 @@ fn play(role: &str) -> Result<()> {
         "leaver" => leaver(&world),
         "early end" => early_end(world),
         "background" => background(&world),
+        "window" => window(&world),
+        "pairs" => pairs(&world),
+        "closing" => closing(&world),
         _ => unreachable!("nobody plays {role}"),
     }
 }
@@ -152,6 +155,51 @@ fn background(world: &World) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Puts, gets and updates without end.
+fn window(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    let service = Service::start(&comm)?;
+    let others: Vec<usize> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
+    let window = Window::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, &others, None)?;
+    let peers: Vec<_> = others.iter().map(|rank| (*rank, 0.25)).collect();
+    for round in 0.. {
+        let put = window.put(1.0, &peers)?;
+        window.get(&peers)?.wait()?;
+        put.wait()?;
+        window.update(0.5, &peers, false)?;
+        if round == 0 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// Exchanges with one after the other, under the lock.
+fn pairs(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    let service = Service::start(&comm)?;
+    let options = PairOptions { locked: true, encoding: None };
+    let pair = PairExchange::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, options)?;
+    for round in 1.. {
+        pair.exchange((comm.rank() + 1 + round % (comm.size() - 1)) % comm.size())?.wait()?;
+        if round == 1 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// Has nothing more to ask for, while rank 0, or 1 if it is killed, goes on.
+fn closing(world: &World) -> Result<()> {
+    let comm = Communicator::open(world, 0)?;
+    let service = Service::start(&comm)?;
+    eprintln!("ready");
+    if comm.rank() == 0 {
+        compute_until_told(world);
+    }
+    service.close()
 }
 
 /// Takes no part in anything, as a computation that lasts too long, until somebody has given up.

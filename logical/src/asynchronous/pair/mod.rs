@@ -135,7 +135,7 @@ impl PairExchange {
         let (target, number) = (Arc::clone(&self.target), self.number);
         Ok(self.service.submit(move |core| async move {
             let exchange = Exchange { core: Rc::clone(&core), target, number, peer };
-            exchange.run().await.inspect_err(|error| core.fail(error))
+            exchange.run().await.map_err(|error| core.fail(error))
         }))
     }
 

@@ -191,7 +191,7 @@ impl Window {
                     target.fetched(&core.peer(*rank), *weight, mass, buffer, bytes)
                 })
             });
-            stored.inspect_err(|error| core.fail(error))
+            stored.map_err(|error| core.fail(error))
         }))
     }
 
