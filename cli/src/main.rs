@@ -1,8 +1,9 @@
-//! The `hexagram` program: starts, measures and checks distributed jobs. Each subcommand has a file of its own.
+//! The `hexagram` program: starts, measures and checks distributed jobs, and shows what they would see. Each subcommand has a file of its own.
 
 mod bench;
 mod check;
 mod run;
+mod sample;
 mod say;
 mod transports;
 
@@ -24,6 +25,7 @@ enum Command {
     Run(run::Run),
     Bench(bench::Bench),
     Check(check::Check),
+    Sample(sample::Sample),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Check(check) => check.execute(),
+        Command::Sample(sample) => sample.execute(),
     }
 }
 

@@ -1,0 +1,309 @@
+//! `hexagram sample`: which samples each rank would see, in which order, and how well ranks would be balanced. Open this
+//! file for the options and the JSON.
+
+use crate::say;
+use clap::{Args, ValueEnum};
+use hexagram::sampler::{
+    Balance, Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
+    LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler, SamplerError,
+};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+distributed is PyTorch's DistributedSampler, load-balancing and batch are Bagua's LoadBalancingDistributedSampler and \
+LoadBalancingDistributedBatchSampler, index for index; batch makes batches of at most --max-tokens.
+
+The balance is what the costliest rank of a step costs over what the average one does, averaged over steps; 1 is \
+perfect. A step is one sample of each rank, or one batch; a sample costs its number in --complexity, or 1.
+
+Exit code: 0, 2 for a wrong call, 1 if a file cannot be read.
+
+Example: hexagram sample --len 10 --ranks 4 --seed 42";
+
+/// Print which samples each rank sees in an epoch, in which order.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Sample {
+    /// Samples in the data set
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1 << 32))]
+    len: u64,
+
+    /// Ranks that share them
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(..=1 << 16))]
+    ranks: u32,
+
+    /// Print the list of this rank only
+    #[arg(long, value_name = "R")]
+    rank: Option<usize>,
+
+    /// Which sampler
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Kind::Distributed)]
+    sampler: Kind,
+
+    /// Seeds the order, together with the epoch; negative ones are PyTorch's
+    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
+    seed: u64,
+
+    /// Which epoch
+    #[arg(long, value_name = "E", default_value_t = 0)]
+    epoch: u64,
+
+    /// Keep the order of the data set, or of complexity
+    #[arg(long)]
+    no_shuffle: bool,
+
+    /// Leave out what does not divide evenly (batches, with batch), instead of repeating some
+    #[arg(long)]
+    drop_last: bool,
+
+    /// What each sample costs: a file with one number a line
+    #[arg(long, value_name = "FILE")]
+    complexity: Option<PathBuf>,
+
+    /// How far load balancing gives way to chance, from 0 to 1 [default: 0]
+    #[arg(long, value_name = "L", allow_negative_numbers = true)]
+    random_level: Option<f64>,
+
+    /// What a batch may cost
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    max_tokens: Option<f64>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A sampler by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Distributed,
+    LoadBalancing,
+    Batch,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Distributed => "distributed",
+            Kind::LoadBalancing => "load-balancing",
+            Kind::Batch => "batch",
+        }
+    }
+}
+
+/// What all ranks draw.
+enum Drawn {
+    Samples(Vec<Vec<usize>>),
+    Batches(Vec<Vec<Vec<usize>>>),
+}
+
+impl Sample {
+    /// Prints the lists. Whoever stops reading them early has seen enough.
+    pub(crate) fn execute(self) -> ExitCode {
+        let (drawn, balance) = match self.draw() {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                say::line("sample", &error);
+                return ExitCode::from(if matches!(error, Refusal::Sampler(SamplerError::File { .. })) {
+                    1
+                } else {
+                    2
+                });
+            }
+        };
+        let mut out = BufWriter::new(io::stdout().lock());
+        let printed = if self.json {
+            self.print_json(&mut out, drawn, balance)
+        } else {
+            self.print(&mut out, drawn, balance)
+        };
+        match printed.and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                say::line("sample", format_args!("cannot print: {error}"));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        }
+    }
+
+    fn draw(&self) -> Result<(Drawn, Balance), Refusal> {
+        self.check()?;
+        let complexities = self.complexity.as_ref().map(Complexities::read).transpose()?;
+        if let Some(complexities) = &complexities {
+            complexities.check_len(self.len as usize)?;
+        }
+        let cost = |sample: usize| complexities.as_ref().map_or(1.0, |known| known.as_slice()[sample]);
+        let balancing = |rank| {
+            let complexities =
+                complexities.clone().ok_or(Refusal::Call("give --complexity, by which to balance"))?;
+            Ok(LoadBalancingDistributedSampler::new(complexities, self.balancing(rank))?)
+        };
+        let batching = |rank| {
+            let limit = self.max_tokens.ok_or(Refusal::Call("give --max-tokens, to make batches by"))?;
+            Ok(LoadBalancingBatchSampler::new(balancing(rank)?, Batching::MaxTokens(limit), self.drop_last)?)
+        };
+        match self.sampler {
+            Kind::Distributed => {
+                let drawn = self.all_ranks(|rank| Ok(DistributedSampler::new(self.distributed(rank))?))?;
+                let balance = balance(&drawn, |sample| cost(*sample));
+                Ok((Drawn::Samples(drawn), balance))
+            }
+            Kind::LoadBalancing => {
+                let drawn = self.all_ranks(balancing)?;
+                let balance = balance(&drawn, |sample| cost(*sample));
+                Ok((Drawn::Samples(drawn), balance))
+            }
+            Kind::Batch => {
+                let drawn = self.all_ranks(batching)?;
+                let balance = balance(&drawn, |batch| batch.iter().copied().map(cost).sum());
+                Ok((Drawn::Batches(drawn), balance))
+            }
+        }
+    }
+
+    /// Refuses options that the sampler would not follow.
+    fn check(&self) -> Result<(), Refusal> {
+        if self.max_tokens.is_some() && self.sampler != Kind::Batch {
+            return Err(Refusal::Call("--max-tokens makes batches, for which --sampler has to be batch"));
+        }
+        if self.random_level.is_some() && self.sampler == Kind::Distributed {
+            return Err(Refusal::Call("--random-level is for --sampler load-balancing or batch"));
+        }
+        Ok(())
+    }
+
+    fn distributed(&self, rank: usize) -> DistributedOptions {
+        DistributedOptions {
+            len: self.len as usize,
+            replicas: self.ranks as usize,
+            rank,
+            shuffle: !self.no_shuffle,
+            seed: self.seed,
+            epoch: self.epoch,
+            drop_last: self.drop_last,
+            exact: false,
+        }
+    }
+
+    fn balancing(&self, rank: usize) -> LoadBalancingOptions {
+        LoadBalancingOptions {
+            replicas: self.ranks as usize,
+            rank,
+            shuffle: !self.no_shuffle,
+            seed: self.seed,
+            epoch: self.epoch,
+            // Bagua's batches are of all samples; it is they that are dropped.
+            drop_last: self.drop_last && self.sampler != Kind::Batch,
+            random_level: self.random_level.unwrap_or(0.0),
+        }
+    }
+
+    fn all_ranks<S: Sampler>(
+        &self,
+        sampler: impl Fn(usize) -> Result<S, Refusal>,
+    ) -> Result<Vec<Vec<S::Item>>, Refusal> {
+        sampler(self.rank.unwrap_or(0))?;
+        (0..self.ranks as usize).map(|rank| Ok(sampler(rank)?.iter().collect())).collect()
+    }
+
+    /// The ranks to print.
+    fn shown<T>(&self, mut drawn: Vec<T>) -> impl Iterator<Item = (usize, T)> {
+        let first = self.rank.unwrap_or(0);
+        let mut shown = drawn.split_off(first);
+        shown.truncate(self.rank.map_or(usize::MAX, |_| 1));
+        (first..).zip(shown)
+    }
+
+    fn print(&self, out: &mut impl Write, drawn: Drawn, balance: Balance) -> io::Result<()> {
+        match drawn {
+            Drawn::Samples(ranks) => {
+                for (rank, samples) in self.shown(ranks) {
+                    writeln!(out, "rank {rank}: {}", joined(&samples))?;
+                }
+            }
+            Drawn::Batches(ranks) => {
+                for (rank, batches) in self.shown(ranks) {
+                    let batches: Vec<_> =
+                        batches.iter().map(|batch| format!("[{}]", joined(batch))).collect();
+                    writeln!(out, "rank {rank}: {}", joined(&batches))?;
+                }
+            }
+        }
+        writeln!(
+            out,
+            "balance: {:.4} max/mean cost per step, {:.4} in the worst",
+            balance.mean(),
+            balance.worst()
+        )
+    }
+
+    fn print_json(&self, out: &mut impl Write, drawn: Drawn, balance: Balance) -> io::Result<()> {
+        let ranks: Vec<Value> = match drawn {
+            Drawn::Samples(ranks) => self.shown(ranks).map(|(_, samples)| json!(samples)).collect(),
+            Drawn::Batches(ranks) => self.shown(ranks).map(|(_, batches)| json!(batches)).collect(),
+        };
+        let object = json!({
+            "sampler": self.sampler.name(),
+            "len": self.len,
+            "num_replicas": self.ranks,
+            "rank": self.rank,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "shuffle": !self.no_shuffle,
+            "drop_last": self.drop_last,
+            "complexity": self.complexity.as_ref().map(|path| path.display().to_string()),
+            "random_level": self.random_level.unwrap_or(0.0),
+            "max_tokens": self.max_tokens,
+            "ranks": ranks,
+            "balance": balance.mean(),
+            "worst_balance": balance.worst(),
+        });
+        writeln!(out, "{object}")
+    }
+}
+
+/// What the draws of all ranks cost, step by step.
+fn balance<T>(ranks: &[Vec<T>], cost: impl Fn(&T) -> f64) -> Balance {
+    let mut balance = Balance::default();
+    for step in 0..ranks.first().map_or(0, Vec::len) {
+        balance.add(ranks.iter().filter_map(|draws| draws.get(step)).map(&cost));
+    }
+    balance
+}
+
+fn joined(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Reads a seed as PyTorch does, to which -1 is 2^64 - 1.
+fn seed(text: &str) -> Result<u64, String> {
+    let number = text.parse::<i128>().ok();
+    let seed = number.filter(|number| (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(number));
+    seed.map(|seed| seed as u64).ok_or_else(|| "write a whole number from -2^63 to 2^64 - 1".to_owned())
+}
+
+/// Why nothing is drawn.
+#[derive(Debug)]
+enum Refusal {
+    /// Options that do not belong together.
+    Call(&'static str),
+    Sampler(SamplerError),
+}
+
+impl From<SamplerError> for Refusal {
+    fn from(error: SamplerError) -> Self {
+        Refusal::Sampler(error)
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Call(what) => f.write_str(what),
+            Refusal::Sampler(error) => error.fmt(f),
+        }
+    }
+}
