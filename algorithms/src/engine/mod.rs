@@ -96,7 +96,7 @@ impl DataParallel {
         let plan = Plan::new(parameters, &options);
         plan.agree(comm, algorithm.name(), &options)?;
         let channel = comm.world().fresh_channel()?;
-        let (scheduler, buffers) = Scheduler::start(comm, channel, Arc::clone(&algorithm), plan.buckets())?;
+        let (scheduler, buffers) = Scheduler::start(comm, channel, Arc::clone(&algorithm), &plan)?;
         let backward = Backward::new(plan, options.unused, scheduler.port(), buffers);
         let backward = Arc::new(Mutex::new(backward));
         Ok(DataParallel { comm: comm.clone(), algorithm, backward, scheduler, blocked: Duration::ZERO })

@@ -6,6 +6,7 @@
 use super::EngineOptions;
 use hexagram_logical::{Communicator, DType, Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One trainable tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,19 @@ pub(super) struct BucketPlan {
 impl BucketPlan {
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
+    }
+}
+
+/// Where each tensor lies in one bucket, for errors that count elements of the bucket.
+pub(super) struct Tensors(Vec<(Range<usize>, Arc<str>)>);
+
+impl Tensors {
+    /// The same error, about an element of a tensor.
+    pub(super) fn name(&self, error: Error) -> Error {
+        let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
+        let found = self.0.iter().find(|(range, _)| range.contains(&index));
+        let (start, tensor) = found.map_or((0, None), |(range, name)| (range.start, Some(Arc::clone(name))));
+        Error::NotFinite { place, tensor, index: index - start, value, during }
     }
 }
 
@@ -77,6 +91,15 @@ impl Plan {
 
     pub(super) fn buckets(&self) -> &[BucketPlan] {
         &self.buckets
+    }
+
+    /// By bucket.
+    pub(super) fn tensors(&self) -> Vec<Tensors> {
+        let name = |index: usize| Arc::from(self.parameters[index].name.as_str());
+        let of = |bucket: &BucketPlan| {
+            Tensors(bucket.members.iter().map(|(index, range)| (range.clone(), name(*index))).collect())
+        };
+        self.buckets.iter().map(of).collect()
     }
 
     pub(super) fn parameters(&self) -> &[Parameter] {

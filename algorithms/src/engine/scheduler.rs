@@ -3,7 +3,7 @@
 //! Buckets start in plan order, whatever the order in which they become complete, since ranks may differ in that; a slow
 //! bucket does not keep the next from starting. Each has a lane of its own.
 
-use super::plan::BucketPlan;
+use super::plan::{Plan, Tensors};
 use crate::algorithm::AnyAlgorithm;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
 use hexagram_logical::physical::drive::{self, Wait};
@@ -64,8 +64,9 @@ impl Scheduler {
         comm: &Communicator,
         channel: u16,
         algorithm: Arc<dyn AnyAlgorithm>,
-        buckets: &[BucketPlan],
+        plan: &Plan,
     ) -> Result<(Self, Vec<Buffer>)> {
+        let (buckets, tensors) = (plan.buckets(), plan.tensors());
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
         let (started, starting) = unbounded();
@@ -89,7 +90,7 @@ impl Scheduler {
                 let _ = started.send(Ok((comm.bell(), buffers)));
                 let lanes = (0..count).map(|lane| comm.lane(lane)).collect();
                 let reported = outgoing.clone();
-                let flight = Flight::new(comm, lanes, algorithm, states, outgoing);
+                let flight = Flight::new(comm, lanes, algorithm, (states, tensors), outgoing);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| flight.run(&incoming))) {
                     let _ = reported.send(Err(panicked(&*panic)));
                 }
@@ -146,6 +147,7 @@ struct Flight {
     algorithm: Arc<dyn AnyAlgorithm>,
     /// `None` while the bucket's hook has it.
     states: Vec<Option<State>>,
+    tensors: Vec<Tensors>,
     /// Complete, but not yet their turn.
     waiting: BTreeMap<usize, Buffer>,
     running: Vec<Running>,
@@ -159,12 +161,12 @@ impl Flight {
         comm: Communicator,
         lanes: Vec<Communicator>,
         algorithm: Arc<dyn AnyAlgorithm>,
-        states: Vec<State>,
+        (states, tensors): (Vec<State>, Vec<Tensors>),
         outgoing: Sender<Done>,
     ) -> Self {
         let states = states.into_iter().map(Some).collect();
         let (waiting, running) = (BTreeMap::new(), Vec::new());
-        Flight { comm, lanes, algorithm, states, waiting, running, next: 0, outgoing }
+        Flight { comm, lanes, algorithm, states, tensors, waiting, running, next: 0, outgoing }
     }
 
     /// Works until the training thread is gone or a hook fails.
@@ -227,7 +229,7 @@ impl Flight {
                 continue;
             };
             drop(self.running.swap_remove(at));
-            outcome?;
+            outcome.map_err(|error| self.tensors[bucket].name(error))?;
             self.states[bucket] = Some(state);
             let _ = self.outgoing.send(Ok((bucket, buffer)));
             self.start();

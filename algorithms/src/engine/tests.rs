@@ -4,6 +4,8 @@ use super::plan::Plan;
 use super::*;
 use crate::algorithm::{Algorithm, Trigram};
 use crate::gradient_all_reduce::GradientAllReduce;
+use hexagram_logical::codec::Half;
+use hexagram_logical::encoding::Encoding;
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, ReduceOp, TransportKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -340,6 +342,60 @@ fn a_plugins_error_reaches_the_training_loop_of_every_rank() {
         // The verdict may find another rank at the end of the step before.
         let steps = steps.unwrap();
         assert!(steps[1] == 2 && steps.iter().all(|step| (1..=2).contains(step)), "{transport}: {steps:?}");
+    }
+}
+
+/// Encodes what cannot all be encoded.
+struct Encodes;
+
+impl Algorithm for Encodes {
+    type State = Encoding;
+
+    fn name(&self) -> &'static str {
+        "encodes"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn state(&self, _: &Buffer) -> Result<Encoding> {
+        Ok(Encoding::new(Arc::new(Half::F16)))
+    }
+
+    async fn bucket_ready(
+        &self,
+        comm: &Communicator,
+        encoding: &mut Encoding,
+        bucket: &mut Buffer,
+    ) -> Result<()> {
+        comm.all_reduce_encoded(bucket, ReduceOp::Mean, encoding).await
+    }
+}
+
+#[test]
+fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
+    for transport in TransportKind::ALL {
+        let step = |comm: &Communicator| {
+            let mut engine = DataParallel::new(comm, parameters(4, 10), Arc::new(Encodes), options(40, 80))?;
+            let hooks = engine.hooks();
+            engine.begin(Mode::Synchronize)?;
+            for index in (0..4).rev() {
+                let mut gradient = [1.0f32; 10];
+                gradient[7] = if comm.rank() == 2 && index == 1 { f32::NAN } else { 1.0 };
+                hooks.ready_slice(index, &gradient)?;
+            }
+            engine.finish()
+        };
+        let errors = spawn(transport, 3, |comm| Ok(step(&comm).err())).unwrap();
+        for (rank, error) in errors.into_iter().map(Option::unwrap).enumerate() {
+            match error {
+                Error::NotFinite { place, tensor: Some(tensor), index, .. } => {
+                    assert_eq!((rank, place.rank, &*tensor, index), (2, 2, "p1", 7), "{transport}");
+                }
+                other => assert!(rank != 2 && other.to_string().contains("is NaN on rank 2"), "{other}"),
+            }
+        }
     }
 }
 
