@@ -96,6 +96,26 @@ fn every_type_and_reduction_is_right() {
 }
 
 #[test]
+fn every_codec_is_right_and_named() {
+    let file = folder("codecs").join("rows.json");
+    for (codec, full) in [("f16", "f16("), ("bf16", "bf16("), ("minmax8", "min-max-u8("), ("sign", "sign(")] {
+        for transport in ["thread", "tcp"] {
+            let mut command = program(&["bench", "all_reduce", "--codec", codec, "--transport", transport]);
+            command.args(["--ranks", "3", "-b", "20", "-e", "300K", "-f", "100", "--iters", "2"]);
+            command.args(["--back-to-back", "--json"]).arg(&file);
+            let ended = run(command);
+            well(&ended);
+            let rows = rows(&ended.stdout);
+            let wrong: Vec<_> = rows.iter().map(|row| (row[3], *row.last().unwrap())).collect();
+            assert_eq!(wrong, [("mean", "0"); 3], "{codec} over {transport}");
+            assert!(ended.stdout[0].contains(full), "{:?}", ended.stdout);
+            let list: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+            assert!(list[0]["codec"].as_str().unwrap().starts_with(full));
+        }
+    }
+}
+
+#[test]
 fn our_launcher_gives_the_ranks() {
     let bench = ["--", env!("CARGO_BIN_EXE_hexagram"), "bench", "all_reduce", "-b", "8", "-e", "8"];
     let mut command = hexagram(&["-n", "2"]);
@@ -137,6 +157,8 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
     for (arguments, code, what) in [
         (vec!["-b", "2K", "-e", "1K"], 2, "let -b be at most -e"),
         (vec!["-b", "0", "-e", "1K"], 2, "0 bytes times 4"),
+        (vec!["--codec", "f16", "-o", "sum"], 2, "--codec is for the mean of f32"),
+        (vec!["--codec", "f16", "-d", "f64"], 2, "--codec is for the mean of f32"),
         (vec!["--ranks", "0"], 2, "0 ranks"),
         (vec!["--ranks", "0", "--transport", "thread"], 2, "0 ranks"),
         (vec!["--ranks", "100000", "--transport", "thread"], 2, "ask for 1 to 1024 ranks"),
@@ -153,9 +175,15 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
             ended.stderr
         );
     }
-    for arguments in
-        [["-b", "1X"], ["-f", "1"], ["-d", "f8"], ["-o", "xor"], ["--transport", "pigeon"], ["--iters", "0"]]
-    {
+    for arguments in [
+        ["-b", "1X"],
+        ["-f", "1"],
+        ["-d", "f8"],
+        ["-o", "xor"],
+        ["--transport", "pigeon"],
+        ["--iters", "0"],
+        ["--codec", "zip"],
+    ] {
         let mut command = program(&["bench", "all_reduce"]);
         command.args(arguments);
         let ended = run(command);

@@ -2,7 +2,7 @@
 
 use super::codecs::{Dithered, Largest};
 use super::{bits, contribution, matrix};
-use hexagram_logical::codec::{Codec, Half};
+use hexagram_logical::codec::{Codec, Half, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
@@ -131,6 +131,32 @@ fn difference_feedback_converges_where_the_largest_element_alone_diverges() {
             let factor = (norms[1199] / norms[599]).powf(1.0 / 600.0);
             assert!((factor - 0.99312).abs() < 1e-4, "{factor} per step");
             assert!(norms[1199] < 1e-3, "{}", norms[1199]);
+            Ok(())
+        };
+        spawn(transport, ranks, run).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}
+
+#[test]
+fn error_feedback_converges_where_signs_alone_stay() {
+    // fᵢ = ⟨aᵢ, x⟩² with aᵢ = ±(1, −1) + ½(1, 1): both signs say (1, −1), along which nothing is gained (Karimireddy et
+    // al. 2019, counterexample 3).
+    for (transport, ranks) in cases(&[2]) {
+        let descend = |comm: &Communicator, feedback| -> Result<f32> {
+            let a = if comm.rank() == 0 { [1.5f32, -0.5] } else { [-0.5, 1.5] };
+            let mut encoding = Encoding::new(Arc::new(Sign::whole())).with_feedback(feedback);
+            let mut x = [1.0f32, 1.0];
+            for _ in 0..1000 {
+                let product = a[0] * x[0] + a[1] * x[1];
+                let mut direction = a.map(|a| 2.0 * product * a);
+                comm.blocking().all_reduce_sparse(&mut direction, ReduceOp::Mean, &mut encoding)?;
+                x = [x[0] - 0.05 * direction[0], x[1] - 0.05 * direction[1]];
+            }
+            Ok((1.5 * x[0] - 0.5 * x[1]).powi(2) + (1.5 * x[1] - 0.5 * x[0]).powi(2))
+        };
+        let run = |comm: Communicator| {
+            let (alone, helped) = (descend(&comm, Feedback::None)?, descend(&comm, Feedback::Error)?);
+            assert!(alone > 1.99 && helped < 1e-20, "{alone} and {helped}");
             Ok(())
         };
         spawn(transport, ranks, run).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));

@@ -11,11 +11,12 @@ mod linear;
 mod vote;
 
 use codecs::{Dithered, Largest};
-use hexagram_logical::codec::{Codec, Half};
+use hexagram_logical::codec::{Codec, named, names};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{Reference, cases, spawn};
-use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
-use std::sync::Arc;
+use hexagram_logical::{Communicator, ReduceOp, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
 /// None, one, fewer than ranks, and odd.
@@ -38,8 +39,11 @@ fn contribution(rank: usize, step: usize, range: std::ops::Range<usize>) -> Vec<
     range.map(|at| value(rank, step, at)).collect()
 }
 
-fn codecs() -> [Arc<dyn Codec>; 4] {
-    [Arc::new(Half::F16), Arc::new(Half::BF16), Arc::new(Dithered), Arc::new(Largest(40))]
+/// The built-in ones, and those that show what a primitive does with a codec.
+fn codecs() -> Vec<Arc<dyn Codec>> {
+    let mut all: Vec<Arc<dyn Codec>> = vec![Arc::new(Dithered), Arc::new(Largest(40))];
+    all.extend(names().into_iter().map(|name| named(name).unwrap()));
+    all
 }
 
 /// So that signs of zeros count, too.
@@ -47,77 +51,90 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Some steps of an operation on one bucket, each compared with the reference.
-fn scatter_gather(
-    comm: &Communicator,
-    mut encoding: Encoding,
-    (len, op): (usize, ReduceOp),
+/// Some steps of one primitive on one bucket.
+struct Case {
+    sparse: bool,
+    codec: Arc<dyn Codec>,
+    feedback: Feedback,
+    len: usize,
+    op: ReduceOp,
     steps: usize,
-) -> Result<()> {
-    let (rank, size) = (comm.rank(), comm.size());
-    let mut reference = Reference::new(&encoding, size, len, op);
-    for step in 0..steps {
-        let mut buffer = Buffer::from_slice(&contribution(rank, step, 0..len))?;
-        comm.block_on(comm.all_reduce_encoded(&mut buffer, op, &mut encoding))?;
-        let expected = reference.all_reduce_encoded(|rank, range| contribution(rank, step, range))?;
-        assert_eq!(
-            bits(&buffer.host::<f32>()?),
-            bits(&expected),
-            "{encoding:?}, {len} elements, step {step}"
-        );
+}
+
+impl Case {
+    fn encoding(&self) -> Encoding {
+        Encoding::new(self.codec.clone()).with_feedback(self.feedback).with_seed(7)
+    }
+
+    /// The result of every step, computed once for all transports and ranks.
+    fn expected(&self, ranks: usize) -> Arc<Vec<Vec<u32>>> {
+        static KNOWN: Mutex<BTreeMap<String, Arc<Vec<Vec<u32>>>>> = Mutex::new(BTreeMap::new());
+        let Case { sparse, codec, feedback, len, op, steps } = self;
+        let key = format!("{ranks} {sparse} {} {feedback} {len} {op} {steps}", codec.name());
+        let mut known = KNOWN.lock().unwrap();
+        let compute = || {
+            let mut reference = Reference::new(&self.encoding(), ranks, *len, *op);
+            let step = |step| match sparse {
+                true => reference.all_reduce_sparse(|rank| contribution(rank, step, 0..*len)),
+                false => reference.all_reduce_encoded(|rank, range| contribution(rank, step, range)),
+            };
+            let results: Vec<Vec<f32>> = (0..*steps).map(step).collect::<Result<_>>().unwrap();
+            Arc::new(results.iter().map(|result| bits(result)).collect())
+        };
+        Arc::clone(known.entry(key).or_insert_with(compute))
+    }
+
+    fn run(&self, comm: &Communicator) -> Result<()> {
+        let mut encoding = self.encoding();
+        for (step, expected) in self.expected(comm.size()).iter().enumerate() {
+            let mut mine = contribution(comm.rank(), step, 0..self.len);
+            match self.sparse {
+                true => comm.blocking().all_reduce_sparse(&mut mine, self.op, &mut encoding)?,
+                false => comm.blocking().all_reduce_encoded(&mut mine, self.op, &mut encoding)?,
+            }
+            assert!(bits(&mine) == *expected, "{encoding:?}, {} elements, step {step}", self.len);
+        }
+        Ok(())
+    }
+}
+
+/// Every codec with each feedback and length.
+fn all_cases(comm: &Communicator, sparse: bool, feedbacks: &[Feedback]) -> Result<()> {
+    let ops = [ReduceOp::Sum, ReduceOp::Mean].into_iter().cycle();
+    for codec in codecs() {
+        for feedback in feedbacks {
+            for (len, op) in LENGTHS.into_iter().zip(ops.clone()) {
+                Case { sparse, codec: codec.clone(), feedback: *feedback, len, op, steps: 3 }.run(comm)?;
+            }
+        }
     }
     Ok(())
 }
 
 #[test]
 fn scatter_gather_is_the_reference_bit_for_bit() {
-    matrix(|comm| {
-        for codec in codecs() {
-            for feedback in [Feedback::None, Feedback::Error, Feedback::TwoLevel, Feedback::Difference] {
-                for (len, op) in LENGTHS.into_iter().zip([ReduceOp::Sum, ReduceOp::Mean].into_iter().cycle())
-                {
-                    let encoding = Encoding::new(codec.clone()).with_feedback(feedback).with_seed(7);
-                    scatter_gather(comm, encoding, (len, op), 3)?;
-                }
-            }
-        }
-        Ok(())
-    });
+    use Feedback::{Difference, Error, None, TwoLevel};
+    matrix(|comm| all_cases(comm, false, &[None, Error, TwoLevel, Difference]));
+}
+
+#[test]
+fn sparse_messages_are_the_reference_bit_for_bit() {
+    matrix(|comm| all_cases(comm, true, &[Feedback::None, Feedback::Error, Feedback::Difference]));
 }
 
 #[test]
 fn many_segments_are_the_reference_too() {
     // Seven segments a chunk, more than are under way at a time; the last one has 5 elements or 6.
-    let len = 2 * 6 * 65_536 + 11;
+    let case = || Case {
+        sparse: false,
+        codec: Arc::new(Dithered),
+        feedback: Feedback::TwoLevel,
+        len: 2 * 6 * 65_536 + 11,
+        op: ReduceOp::Mean,
+        steps: 1,
+    };
     for (transport, ranks) in cases(&[2]) {
-        let run = |comm: Communicator| {
-            let encoding = Encoding::new(Arc::new(Dithered)).with_feedback(Feedback::TwoLevel);
-            scatter_gather(&comm, encoding, (len, ReduceOp::Mean), 1)
-        };
+        let run = |comm: Communicator| case().run(&comm);
         spawn(transport, ranks, run).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
     }
-}
-
-#[test]
-fn sparse_messages_are_the_reference_bit_for_bit() {
-    matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
-        for codec in codecs() {
-            for feedback in [Feedback::None, Feedback::Error, Feedback::Difference] {
-                for (len, op) in LENGTHS.into_iter().zip([ReduceOp::Mean, ReduceOp::Sum].into_iter().cycle())
-                {
-                    let mut encoding = Encoding::new(codec.clone()).with_feedback(feedback).with_seed(8);
-                    let mut reference = Reference::new(&encoding, size, len, op);
-                    for step in 0..3 {
-                        let mut mine = contribution(rank, step, 0..len);
-                        comm.blocking().all_reduce_sparse(&mut mine, op, &mut encoding)?;
-                        let expected =
-                            reference.all_reduce_sparse(|rank| contribution(rank, step, 0..len))?;
-                        assert_eq!(bits(&mine), bits(&expected), "{encoding:?}, {len} elements");
-                    }
-                }
-            }
-        }
-        Ok(())
-    });
 }
