@@ -31,10 +31,11 @@
 
 mod rules;
 
-use super::gossip::{Stochastic, fingerprint, mixable};
+use super::gossip::{Stochastic, fingerprint};
 use super::mixing::Mixing;
 use super::neighbours::Neighbours;
 use super::schedule::Schedule;
+use crate::centralized::{free_to_read, free_to_write};
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Error, Result};
 use rules::{Copies, Round};
@@ -102,6 +103,7 @@ impl Communicator {
         options: GossipOptions,
     ) -> Result<()> {
         let mixing = self.encodable(buffer, schedule, step)?;
+        free_to_write(buffer)?;
         options.check()?;
         let rule = Rule::of(self, encoding, &mixing, options, buffer.len())?;
         let codec = encoding.digest_with(&format!(", {options:?}"));
@@ -140,6 +142,7 @@ impl Communicator {
         encoding: &mut Encoding,
     ) -> Result<()> {
         let mixing = self.encodable(buffer, schedule, step)?;
+        free_to_read(buffer)?;
         encoding.expect_feedback("gossip_synchronize", &[Feedback::Difference, Feedback::Extrapolation])?;
         let copies = Copies::of(self, encoding, buffer.len())?;
         let codec = encoding.digest_with(", synchronized");
@@ -153,7 +156,6 @@ impl Communicator {
     }
 
     fn encodable(&self, buffer: &Buffer, schedule: &dyn Schedule, step: u64) -> Result<Mixing> {
-        mixable(buffer)?;
         if buffer.dtype() != DType::F32 {
             let what = format!("codecs encode f32, not {}", buffer.dtype());
             return Err(Error::usage(what, "convert to f32 first, or use gossip at full precision"));
