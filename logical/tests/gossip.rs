@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use half::{bf16, f16};
-use hexagram_logical::decentralized::{Mixing, Schedule, Topology};
+use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{Communicator, Element, Error, HEADER_BYTES, Result, TransportKind};
 use std::collections::BTreeSet;
@@ -351,21 +351,27 @@ fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(us
 }
 
 #[test]
-fn ranks_that_mean_different_graphs_are_told_so() {
-    all_fail(
-        |comm| {
-            let topology = if comm.rank() == 2 { Topology::Complete } else { Topology::Ring };
-            comm.blocking().gossip(&mut [1f32; 9], &topology, 0)?;
-            comm.blocking().barrier()
-        },
-        |rank, error| {
-            let text = error.to_string();
-            assert!(
-                text.contains("disagree") && text.contains("gossip(9 × f32, graph #"),
-                "rank {rank}: {text}"
-            );
-        },
-    );
+fn ranks_that_mean_different_graphs_or_weights_are_told_so() {
+    let near = |rank: usize| BTreeSet::from([(rank + 1) % 4, (rank + 3) % 4]);
+    let edges = (0..4).flat_map(|to| near(to).into_iter().map(move |from| (from, to)));
+    let edge = |(from, to)| Edge { from, to, source: 0.25, destination: 1.0 };
+    let otherwise = Mixing::of_edges(vec![0.5; 4], &edges.map(edge).collect::<Vec<_>>()).unwrap();
+    for other in [Topology::Complete.mixing(4, 0).unwrap(), otherwise] {
+        all_fail(
+            |comm| {
+                let ring = Topology::Ring.mixing(4, 0)?;
+                comm.blocking().gossip(&mut [1f32; 9], if comm.rank() == 2 { &other } else { &ring }, 0)?;
+                comm.blocking().barrier()
+            },
+            |rank, error| {
+                let text = error.to_string();
+                assert!(
+                    text.contains("disagree") && text.contains("gossip(9 × f32, graph #"),
+                    "rank {rank}: {text}"
+                );
+            },
+        );
+    }
 }
 
 #[test]
