@@ -31,7 +31,7 @@ use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Error, Result};
 use std::rc::Rc;
 use std::sync::Arc;
-use target::{EXCHANGE, LOCK, RELEASE, State, Target};
+use target::{EXCHANGE, LOCK, PASSED, RELEASE, State, Target};
 
 /// How ranks exchange; alike on all.
 #[derive(Debug, Default)]
@@ -46,7 +46,8 @@ pub struct PairOptions {
 /// What an exchange has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it.
+    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it. Without a lock, several
+    /// may be under way, and this is the last so far.
     pub mine: u64,
     /// Which of its partner.
     pub theirs: u64,
@@ -59,10 +60,10 @@ pub struct Exchanged {
 /// *Steps*, of a rank a that exchanges with b: a sends its value; b's service computes d, adds it to its own, and answers
 /// with d; a's service subtracts it. Whatever was done to xₐ meanwhile is kept. The mean of all values stays as it is, up
 /// to the rounding of one addition on each side, since both apply the same d; nobody waits for a lock, so that nothing
-/// can block, even if all exchange with each other at once. But exchanges that overlap mix values of different times: two
-/// ranks that exchange with each other at the same moment may swap their values, and values come together only in the
-/// long run. A rank begins one exchange at a time, and more wait for their turn: many with one old value would feed back
-/// on themselves, and diverge.
+/// can block, even if all exchange with each other at once. But exchanges that overlap mix values of different times, so
+/// that values come together only in the long run. For that, a rank begins one exchange at a time, and more wait for
+/// their turn: many with one old value would feed back on themselves, and diverge. And where two ranks begin one with each
+/// other at the same moment, which would have them swap their values, the lower rank's counts for both.
 ///
 /// *Locked* ([`PairOptions::locked`]), none do: each rank's value has a lock, which an exchange takes on both partners, that of
 /// the lower rank first. Ranks that wait for a lock hold only those of lower ranks, so that no circle of them can wait
@@ -75,7 +76,7 @@ pub struct Exchanged {
 ///
 /// | | messages, V being a value and D a difference as they travel |
 /// |---|---|
-/// | difference; locked and a < b | request with V; answer with D |
+/// | difference; locked and a < b | request with V; answer with D, or without where another counts for both |
 /// | locked and a > b | request; answer with V; request with D; answer |
 ///
 /// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *Memory*: x, as many V and D as are under way,
@@ -199,10 +200,15 @@ impl Exchange {
     async fn by_difference(&self) -> Result<Exchanged> {
         let (core, target) = (&self.core, &self.target);
         let value = target.say_value(self.peer)?;
-        let (answer, landed) = self.ask(EXCHANGE, Some(value), Some(target.differences.room()?)).await?;
-        let Some(landed) = landed else { return Err(self.nothing()) };
+        target.state().asking = Some(self.peer);
+        let answer = self.ask(EXCHANGE, Some(value), Some(target.differences.room()?)).await?;
+        target.state().asking = None;
+        let ([theirs, passed], Some(landed)) = answer else { return Err(self.nothing()) };
+        if passed == PASSED {
+            return Ok(Exchanged { mine: target.state().exchanges, theirs });
+        }
         let difference = target.differences.rounded(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
-        Ok(Exchanged { mine: target.apply(-1.0, &difference)?, theirs: answer })
+        Ok(Exchanged { mine: target.apply(-1.0, &difference)?, theirs })
     }
 
     async fn under_the_peers_lock(&self) -> Result<Exchanged> {
@@ -212,21 +218,21 @@ impl Exchange {
         self.take(|state| &mut state.locked).await?;
         let (mine, difference) = target.meet(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
         target.state().locked = false;
-        let (theirs, _) = self.ask(RELEASE, Some(difference), None).await?;
+        let ([theirs, _], _) = self.ask(RELEASE, Some(difference), None).await?;
         Ok(Exchanged { mine, theirs })
     }
 
-    /// The first argument of the peer's answer, and its payload.
+    /// The peer's answer, and its payload.
     async fn ask(
         &self,
         verb: u16,
         payload: Option<Payload>,
         into: Option<Arc<Buffer>>,
-    ) -> Result<(u64, Option<Landed>)> {
+    ) -> Result<([u64; 2], Option<Landed>)> {
         let (handler, fingerprint) = (self.number, self.target.fingerprint);
         let ask = Ask { handler, verb, fingerprint, arguments: [0; 3], payload, into };
         let answer = self.core.ask(self.peer, ask).await?;
-        Ok((answer.arguments[0], answer.payload))
+        Ok((answer.arguments, answer.payload))
     }
 
     fn nothing(&self) -> Error {

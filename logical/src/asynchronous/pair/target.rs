@@ -12,12 +12,16 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// With a value, answered with a difference. The first argument of every answer counts the exchanges of who gives it.
+/// With a value, answered with a difference, or without one as [`PASSED`]. The first argument of every answer counts the
+/// exchanges of who gives it.
 pub(super) const EXCHANGE: u16 = 0;
 /// Answered with a value, which stays locked.
 pub(super) const LOCK: u16 = 1;
 /// With a difference, which ends the lock.
 pub(super) const RELEASE: u16 = 2;
+
+/// Second argument of an answer: the exchange that the asked rank has begun itself counts for both.
+pub(super) const PASSED: u64 = 1;
 
 /// What is read and written together.
 pub(super) struct State {
@@ -27,6 +31,8 @@ pub(super) struct State {
     pub(super) locked: bool,
     /// This rank has begun an exchange.
     pub(super) turn_taken: bool,
+    /// With whom, while that one has this rank's value and may change its own.
+    pub(super) asking: Option<usize>,
     /// Who asked for the lock, if another rank has it.
     holder: Option<usize>,
     /// What is remembered of each partner.
@@ -61,8 +67,17 @@ impl Target {
         let own = Host.alloc(dtype, len)?;
         copy_all(value, &own)?;
         let (speakers, listeners) = Default::default();
-        let (exchanges, turn_taken, holder) = (0, false, None);
-        let state = State { value: own, exchanges, locked: false, turn_taken, holder, speakers, listeners };
+        let (exchanges, locked_now, turn_taken, asking, holder) = (0, false, false, None, None);
+        let state = State {
+            value: own,
+            exchanges,
+            locked: locked_now,
+            turn_taken,
+            asking,
+            holder,
+            speakers,
+            listeners,
+        };
         Ok(Target { me, fingerprint, values, differences, locked, state: Mutex::new(state) })
     }
 
@@ -90,6 +105,19 @@ impl Target {
         add(1.0, &difference, value)?;
         *exchanges += 1;
         Ok((*exchanges, message))
+    }
+
+    /// Whether an exchange that `from` has begun is one with this rank's own, which counts for both.
+    fn is_met(&self, from: &Peer) -> bool {
+        !self.locked && self.me.rank < from.rank && self.state().asking == Some(from.rank)
+    }
+
+    /// Lets an exchange pass, of which only what is remembered of values counts.
+    fn pass(&self, from: &Peer, payload: &Landed) -> Result<Reply> {
+        let State { exchanges, listeners, .. } = &mut *self.state();
+        let listener = listeners.entry(from.rank).or_default();
+        self.values.hear(listener, from, &payload.buffer, payload.bytes)?;
+        Ok(Reply { arguments: [*exchanges, PASSED], payload: None })
     }
 
     /// `x ← x + sign × difference`: how many exchanges there were.
@@ -125,6 +153,7 @@ impl Handler for Target {
     fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
         match request.verb {
             EXCHANGE | LOCK if self.state().locked => Ok(Served::Later),
+            EXCHANGE if self.is_met(from) => Ok(Served::Done(self.pass(from, payload)?)),
             EXCHANGE => {
                 let (exchanges, message) = self.meet(from, &payload.buffer, payload.bytes)?;
                 Ok(Served::Done(Reply { arguments: [exchanges, 0], payload: Some(message) }))
