@@ -3,6 +3,8 @@
 //! The facade: what `cargo add hexagram` gives. Each module is a layer and imports only those below it; the README has
 //! the picture and the reading path.
 
+mod sampling;
+
 pub use hexagram_algorithms as algorithms;
 pub use hexagram_logical as logical;
 pub use hexagram_physical as physical;
@@ -16,6 +18,7 @@ pub use hexagram_physical::TlsFiles;
 pub use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
 pub use hexagram_physical::launch;
 pub use hexagram_sampler::DistributedSampler;
+pub use sampling::Sampling;
 
 /// The README's Rust, compiled and run as a documentation test.
 #[cfg(doctest)]

@@ -3,8 +3,9 @@
 //! ```text
 //! longest first   the samples by falling cost, each to the rank that would finish it first: the least
 //!                 (load + cost) / speed; when only as many are left as ranks that have none, to one of those
-//! even out        while the slowest and the fastest rank differ by more than 0.2 %: of all moves of a sample from the
-//!                 slowest to the fastest, alone or for another one, that which leaves the lesser maximum
+//! even out        while the slowest rank takes 0.1 % longer than if all finished together: of all moves of one of its
+//!                 samples to another rank, alone or for another one, that which leaves the two the least maximum; to
+//!                 the fastest rank if that shortens the step, else to the next
 //! ```
 //!
 //! Source: Graham, "Bounds on multiprocessing timing anomalies" (SIAM J. Appl. Math. 17, 1969); for unequal speeds,
@@ -13,8 +14,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What ranks may differ by, relative to the slowest.
-const EVEN: f64 = 0.002;
+/// How much longer than on average the slowest rank may take.
+const EVEN: f64 = 0.001;
 
 /// For each rank, whose speeds are positive, the places of its samples among `costs`, ascending.
 ///
@@ -78,24 +79,21 @@ fn longest_first(costs: &[f64], speeds: &[f64]) -> Vec<Vec<usize>> {
 fn even_out(ranks: &mut [Vec<usize>], costs: &[f64], speeds: &[f64]) {
     let sum = |places: &Vec<usize>| places.iter().map(|place| costs[*place]).sum::<f64>();
     let mut loads: Vec<f64> = ranks.iter().map(sum).collect();
-    for _ in 0..2 * ranks.len() {
+    let enough = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>() * (1.0 + EVEN);
+    // Every move shortens the longest time or leaves one rank less that takes so long; few moves come near the best.
+    for _ in 0..4 * ranks.len() {
         let time = |rank: &usize| loads[*rank] / speeds[*rank];
-        let by_time = |one: &usize, other: &usize| time(one).total_cmp(&time(other));
-        let Some(slow) = (0..ranks.len()).max_by(by_time) else { return };
-        let Some(fast) = (0..ranks.len()).min_by(by_time) else { return };
-        if time(&fast) >= time(&slow) * (1.0 - EVEN) {
-            return;
-        }
-        let longest = |moved: f64| {
-            let (left, got) = ((loads[slow] - moved) / speeds[slow], (loads[fast] + moved) / speeds[fast]);
-            left.max(got)
+        let mut fastest: Vec<usize> = (0..ranks.len()).collect();
+        fastest.sort_by(|one, other| time(one).total_cmp(&time(other)));
+        let Some(slow) = fastest.pop().filter(|slow| time(slow) > enough) else { return };
+        let better = |fast: &usize| {
+            let longest = |moved: f64| {
+                ((loads[slow] - moved) / speeds[slow]).max((loads[*fast] + moved) / speeds[*fast])
+            };
+            let found = best_move(&ranks[slow], &ranks[*fast], costs, longest)?;
+            (found.0 < time(&slow)).then_some((*fast, found.1, found.2))
         };
-        let Some((longest, give, take)) = best_move(&ranks[slow], &ranks[fast], costs, longest) else {
-            return;
-        };
-        if longest >= time(&slow) {
-            return;
-        }
+        let Some((fast, give, take)) = fastest.iter().find_map(better) else { return };
         let given = ranks[slow].swap_remove(give);
         let taken = take.map(|take| ranks[fast].swap_remove(take));
         ranks[fast].push(given);

@@ -62,7 +62,7 @@ impl Default for CostBalancedOptions {
             seed: 0,
             epoch: 0,
             tail: Tail::Drop,
-            mix: 4,
+            mix: 2,
             random_level: 0.1,
         }
     }
