@@ -315,10 +315,13 @@ fn models_of_different_lengths_are_an_error_on_all_ranks() {
 #[test]
 fn one_rank_that_posts_less_is_named_by_all_that_posted_more() {
     for transport in TransportKind::ALL {
+        // Nobody errs while others are still in the first operation.
+        let first = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let background = Background::start(&comm)?;
             let shared = model(&[0f32; 4]);
             background.post_mean(&shared)?.wait()?;
+            first.wait();
             if comm.rank() == 1 {
                 return Ok(None);
             }

@@ -5,6 +5,15 @@ use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
+/// Whether a communicator has the ranks of a service.
+pub(super) fn check_ranks(comm: &Communicator, service: &Service) -> Result<()> {
+    if comm.world_ranks().iter().copied().eq(0..service.size()) {
+        return Ok(());
+    }
+    let what = "the communicator and the service are not of the same ranks";
+    Err(Error::usage(what, "use one of all ranks, in their order"))
+}
+
 /// Whether values like this one, so encoded, can be averaged by the ranks of a service.
 pub(super) fn check(
     comm: &Communicator,
@@ -12,10 +21,7 @@ pub(super) fn check(
     value: &Buffer,
     encoding: Option<&Encoding>,
 ) -> Result<()> {
-    if !comm.world_ranks().iter().copied().eq(0..service.size()) {
-        let what = "the communicator and the service are not of the same ranks";
-        return Err(Error::usage(what, "use one of all ranks, in their order"));
-    }
+    check_ranks(comm, service)?;
     let dtype = value.dtype();
     if !dtype.is_float() {
         return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));
@@ -46,4 +52,12 @@ pub(super) async fn tell_everyone(
     .await?;
     let back = back.host::<u8>()?;
     Ok(back.to_vec())
+}
+
+/// Returns once all ranks have come here, if all make what `mine` says.
+///
+/// # Errors
+/// [`Error::Mismatch`] if they make different things.
+pub(super) fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
+    comm.block_on(tell_everyone(comm, mine, &vec![0; comm.size()])).map(drop)
 }

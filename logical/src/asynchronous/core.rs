@@ -12,7 +12,7 @@
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
 use super::service::{Handler, Landed, Reply, Served};
-use super::wire::{Head, INLINE_BYTES, LEAVE, REPLY_BYTES, REQUEST_BYTES, Request, SLOTS};
+use super::wire::{Head, INLINE_BYTES, LEAVE, REPLY_BYTES, REQUEST_BYTES, Request, SLOTS, nonsense};
 use crate::{Buffer, Call, Communicator, DType, Error, Land, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -293,7 +293,7 @@ impl Core {
 
     /// A rank that speaks another language.
     fn nonsense(&self, from: usize, what: &str) -> Error {
-        Error::PeerFailed { culprit: self.peer(from), cause: format!("sent {what}"), during: During::Nothing }
+        nonsense(&self.peer(from), what)
     }
 
     /// The slot and the number of the next request to `to`, when it is its turn.

@@ -2,9 +2,11 @@
 
 mod agree;
 mod background;
+mod clock;
 mod companion;
 mod core;
 mod pair;
+mod server;
 mod service;
 mod spares;
 mod speech;
@@ -13,7 +15,9 @@ mod window;
 mod wire;
 
 pub use background::{Background, Handle, Model, Outcome};
+pub use clock::Clock;
 pub use pair::{Exchanged, PairExchange, PairOptions};
+pub use server::{Add, Pulled, Push, Server, ServerOptions, Sgd, Update};
 pub use service::{Pending, Service};
 pub use window::Window;
 pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};

@@ -130,7 +130,6 @@ impl Service {
     }
 
     /// Has requests that wait tried again, as something has happened on this rank.
-    #[allow(dead_code, reason = "windows wait for nothing on their own rank; servers do")]
     pub(crate) fn stir(&self) {
         self.0.bell.ring();
     }

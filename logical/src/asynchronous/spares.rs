@@ -3,7 +3,7 @@
 use crate::{Buffer, DType, Device, Host, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers of one type and length. As many as were ever needed at once.
+/// Buffers of one type, and of one length or shorter. As many as were ever needed at once.
 pub(super) struct Spares {
     dtype: DType,
     len: usize,
@@ -17,11 +17,18 @@ impl Spares {
 
     /// A buffer that nobody else has, with any content. It comes back by being dropped.
     pub(super) fn take(&self) -> Result<Arc<Buffer>> {
+        self.room(self.len)
+    }
+
+    /// The same, with room for `len` elements, which may be fewer: the next power of two, so that there are few lengths.
+    pub(super) fn room(&self, len: usize) -> Result<Arc<Buffer>> {
+        let len = len.next_power_of_two().min(self.len);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(free) = buffers.iter().find(|buffer| Arc::strong_count(buffer) == 1) {
+        let free = |buffer: &&Arc<Buffer>| buffer.len() == len && Arc::strong_count(buffer) == 1;
+        if let Some(free) = buffers.iter().find(free) {
             return Ok(Arc::clone(free));
         }
-        let buffer = Arc::new(Host.alloc(self.dtype, self.len)?);
+        let buffer = Arc::new(Host.alloc(self.dtype, len)?);
         buffers.push(Arc::clone(&buffer));
         Ok(buffer)
     }

@@ -11,9 +11,10 @@
 
 use super::core::Payload;
 use super::spares::{Spares, add, copy_all};
+use super::wire::nonsense;
+use crate::codec::{Codec, CodecError};
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, DType, Device, Error, Host, Peer, Result};
-use hexagram_physical::codec::CodecError;
+use crate::{Buffer, DType, Device, Error, Host, Part, Peer, Result};
 use hexagram_physical::error::During;
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ impl Language {
         let (seed, len) = (encoding.draw(&[rank.rank as u64, to as u64]), value.len());
         let (codec, feedback) = (Arc::clone(encoding.codec()), encoding.feedback());
         if feedback == Feedback::None {
-            let len = encode(&codec, rank, value, &message, seed)?;
+            let len = encode(&*codec, rank, 0, Part::whole(value), &message, seed)?;
             encoding.state_mut().advance();
             return Ok(Payload { buffer: message, len });
         }
@@ -78,7 +79,7 @@ impl Language {
         let (remembered, _) = encoding.state_mut().entry(&Host, name, DType::F32, len)?;
         let said = self.values.copy_of(value)?;
         add(sign, &remembered, &said)?;
-        let bytes = encode(&codec, rank, &said, &message, seed)?;
+        let bytes = encode(&*codec, rank, 0, Part::whole(&said), &message, seed)?;
         // e ← (x + e) − D(c), or h ← h + D(c).
         if feedback == Feedback::Error {
             copy_all(&said, &remembered)?;
@@ -117,7 +118,7 @@ impl Language {
         let Some(encoding) = &self.encoding else { return Ok(Payload::whole(Arc::clone(value))) };
         let message = self.messages.take()?;
         let seed = encoding.draw(&[rank.rank as u64, to as u64, turn]);
-        let len = encode(encoding.codec(), rank, value, &message, seed)?;
+        let len = encode(&**encoding.codec(), rank, 0, Part::whole(value), &message, seed)?;
         self.decode(rank, &message, len, None, value)?;
         Ok(Payload { buffer: message, len })
     }
@@ -141,13 +142,8 @@ impl Language {
         to: &Buffer,
     ) -> Result<()> {
         let Some(encoding) = &self.encoding else { return Ok(()) };
-        let (codec, message) = (encoding.codec(), message.read(0..bytes)?);
-        let decoded = Host.decode(&**codec, &message, weight, &mut to.write(0..to.len())?)?;
-        decoded.map_err(|refusal| Error::PeerFailed {
-            culprit: from.clone(),
-            cause: format!("sent a message that {} cannot decode ({refusal})", codec.name()),
-            during: During::Nothing,
-        })
+        let message = Part::of(message, 0..bytes);
+        decode(&**encoding.codec(), from, message, weight, Part::whole(to))
     }
 }
 
@@ -163,24 +159,40 @@ fn plain(from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<Arc<Buffer>
     if bytes == expected {
         return Ok(Arc::clone(message));
     }
-    let cause = format!("sent {bytes} bytes for a value of {expected}");
-    Err(Error::PeerFailed { culprit: from.clone(), cause, during: During::Nothing })
+    Err(nonsense(from, &format!("{bytes} bytes for a value of {expected}")))
 }
 
-fn encode(
-    codec: &Arc<dyn crate::codec::Codec>,
+/// The message of `rank` for some elements, which errors count from `start` on: its size in bytes.
+pub(super) fn encode(
+    codec: &dyn Codec,
     rank: &Peer,
-    from: &Buffer,
+    start: usize,
+    from: Part<'_>,
     to: &Buffer,
     seed: u64,
 ) -> Result<usize> {
-    let (from, mut to) = (from.read(0..from.len())?, to.write(0..to.len())?);
-    Host.encode(&**codec, &from, &mut to, seed)?.map_err(|refusal| match refusal {
+    let (from, mut to) = (from.read()?, to.write(0..to.len())?);
+    Host.encode(codec, &from, &mut to, seed)?.map_err(|refusal| match refusal {
         CodecError::NotFinite { index, value } => {
-            Error::NotFinite { place: rank.clone(), tensor: None, index, value, during: During::Nothing }
+            let (place, index, during) = (rank.clone(), start + index, During::Nothing);
+            Error::NotFinite { place, tensor: None, index, value, during }
         }
         CodecError::Damaged { what } => {
             Error::usage(format!("{} cannot encode: {what}", codec.name()), "mend the codec")
         }
+    })
+}
+
+/// `to ← to + weight × D(message)`, or `to ← D(message)` without a weight, of a message of `from`.
+pub(super) fn decode(
+    codec: &dyn Codec,
+    from: &Peer,
+    message: Part<'_>,
+    weight: Option<f32>,
+    to: Part<'_>,
+) -> Result<()> {
+    let decoded = Host.decode(codec, &message.read()?, weight, &mut to.write()?)?;
+    decoded.map_err(|refusal| {
+        nonsense(from, &format!("a message that {} cannot decode ({refusal})", codec.name()))
     })
 }

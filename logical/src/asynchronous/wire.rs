@@ -101,6 +101,11 @@ impl Request {
     }
 }
 
+/// The error for a rank that speaks another language: what it `sent`.
+pub(crate) fn nonsense(peer: &Peer, sent: &str) -> Error {
+    Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), during: During::Nothing }
+}
+
 /// The head of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {

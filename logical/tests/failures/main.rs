@@ -106,6 +106,12 @@ fn a_killed_rank_ends_what_others_wait_for_in_the_background() {
 }
 
 #[test]
+fn a_killed_rank_ends_what_others_want_of_its_shard_and_clock() {
+    kill_each("server");
+    kill_each("stale server");
+}
+
+#[test]
 fn a_killed_rank_ends_what_others_want_of_its_window() {
     kill_each("window");
 }

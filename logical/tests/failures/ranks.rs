@@ -1,7 +1,9 @@
 //! What the ranks of a job do, each in a process of its own.
 
 use super::job::{ROLE, TRANSPORT};
-use hexagram_logical::asynchronous::{Background, Model, PairExchange, PairOptions, Service, Window};
+use hexagram_logical::asynchronous::{
+    Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
+};
 use hexagram_logical::physical::Vigilance;
 use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
 use std::env;
@@ -52,6 +54,8 @@ fn play(role: &str) -> Result<()> {
         "leaver" => leaver(&world),
         "early end" => early_end(world),
         "background" => background(&world),
+        "server" => server(&world, 0),
+        "stale server" => server(&world, 2),
         "window" => window(&world),
         "pairs" => pairs(&world),
         "closing" => closing(&world),
@@ -150,6 +154,25 @@ fn background(world: &World) -> Result<()> {
     let model = Model::new(Mutex::new(Buffer::zeroed(DType::F32, 50_000)?));
     for round in 0.. {
         background.post_mean(&model)?.wait()?;
+        if round == 0 {
+            eprintln!("ready");
+        }
+    }
+    Ok(())
+}
+
+/// Pushes, ticks and pulls without end, as fast as the slowest allows.
+fn server(world: &World, staleness: u64) -> Result<()> {
+    const LEN: usize = 50_000;
+    let comm = Communicator::open(world, 0)?;
+    let service = Service::start(&comm)?;
+    let clock = Clock::start(&comm, &service, staleness)?;
+    let mut x = Buffer::zeroed(DType::F32, LEN)?;
+    let mut server = Server::start(&comm, &service, &clock, &x, Add, ServerOptions::default())?;
+    for round in 0.. {
+        server.push(0..LEN, &x)?;
+        clock.tick();
+        server.pull(0..LEN, &mut x)?;
         if round == 0 {
             eprintln!("ready");
         }

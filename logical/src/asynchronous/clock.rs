@@ -1,0 +1,208 @@
+//! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
+
+use super::agree::{agree, check_ranks};
+use super::core::Ask;
+use super::service::{Handler, Landed, Pending, Reply, Served, Service};
+use super::wire::Request;
+use crate::{Buffer, Communicator, DType, Peer, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The clock of stale synchronous parallelism (SSP): no rank is more than s clocks ahead of the slowest.
+///
+/// With c the number of a rank's [ticks](Clock::tick), [`Clock::wait`] returns once
+///
+/// > c − min over ranks of c ≤ s
+///
+/// With s = 0 every wait is a barrier (BSP, bulk synchronous parallelism); with s = [`Clock::UNBOUNDED`] there is none.
+/// The clock that the others see of a rank stays behind while requests are under way that the rank has made of a
+/// [`Server`](super::Server) with this clock before it ticked on: who sees a clock can rely on its updates being in place.
+///
+/// *Steps*: a tick tells nobody. A wait asks the ranks that are not known to be far enough, all at once, and each answers
+/// when it is: one round trip after the slowest. The answer says how far that rank has come, which spares later questions
+/// when it is ahead. *Bytes* sent per rank: for each rank that it asks [`REQUEST_BYTES`](super::REQUEST_BYTES), for each
+/// that asks [`REPLY_BYTES`](super::REPLY_BYTES), and headers; with s = 0 each asks all others once a clock. *Memory*: 8 n
+/// bytes. *Determinism*: results of servers are deterministic with s = 0 only.
+///
+/// A rank that has dropped its clock, and its servers, has finished: nobody waits for it any more. Cheap to clone.
+///
+/// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
+#[derive(Clone)]
+pub struct Clock(Arc<Inner>);
+
+struct Inner {
+    service: Service,
+    number: u32,
+    fingerprint: Fingerprint,
+    staleness: u64,
+    ticks: Arc<Ticks>,
+    /// How far each rank is known to have come.
+    known: Mutex<Vec<u64>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.ticks.lock().finished = true;
+        self.service.stir();
+    }
+}
+
+impl Clock {
+    /// The staleness with which nobody waits.
+    pub const UNBOUNDED: u64 = u64::MAX;
+
+    /// A clock at 0, on all ranks. A collective call.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`; [`Error::Usage`](crate::Error::Usage) if
+    /// `comm` is not of all ranks.
+    pub fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
+        check_ranks(comm, service)?;
+        let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
+        let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
+        let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });
+        let number = service.register(ticks.clone())?;
+        agree(comm, fingerprint)?;
+        let known = Mutex::new(vec![0; service.size()]);
+        Ok(Clock(Arc::new(Inner { service: service.clone(), number, fingerprint, staleness, ticks, known })))
+    }
+
+    /// How many clocks a rank may be ahead of the slowest.
+    pub fn staleness(&self) -> u64 {
+        self.0.staleness
+    }
+
+    /// This rank's clock.
+    pub fn now(&self) -> u64 {
+        self.0.ticks.lock().now
+    }
+
+    /// The slowest rank's clock, as far as this rank knows: all updates of clocks before it are in place.
+    pub fn slowest(&self) -> u64 {
+        let seen = self.0.ticks.lock().seen();
+        let mut known = self.known();
+        known[self.0.service.rank()] = seen;
+        known.iter().copied().fold(u64::MAX, u64::min)
+    }
+
+    /// Ends this clock of this rank; the number of the next.
+    pub fn tick(&self) -> u64 {
+        let now = {
+            let mut state = self.0.ticks.lock();
+            state.now += 1;
+            state.now
+        };
+        self.0.service.stir();
+        now
+    }
+
+    /// Waits until the slowest rank is at most s clocks behind; returns how far it has come at least.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late, [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
+    pub fn wait(&self) -> Result<u64> {
+        self.wait_until(self.now().saturating_sub(self.0.staleness))
+    }
+
+    /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have made.
+    ///
+    /// # Errors
+    /// As [`Clock::wait`].
+    pub fn settle(&self) -> Result<u64> {
+        self.wait_until(self.now())
+    }
+
+    fn wait_until(&self, clock: u64) -> Result<u64> {
+        let late = |known: &[u64]| (0..known.len()).filter(|rank| known[*rank] < clock).collect::<Vec<_>>();
+        let asked: Vec<_> =
+            late(&self.known()).into_iter().map(|rank| (rank, self.ask(rank, clock))).collect();
+        for (rank, answer) in asked {
+            let clock = answer.wait()?;
+            let known = &mut self.known()[rank];
+            *known = clock.max(*known);
+        }
+        Ok(self.slowest())
+    }
+
+    /// A rank's clock, its own too, when that is `clock` or later.
+    fn ask(&self, rank: usize, clock: u64) -> Pending<u64> {
+        let (handler, fingerprint) = (self.0.number, self.0.fingerprint);
+        let arguments = [clock, 0, 0];
+        let ask = Ask { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
+        self.0.service.submit(move |core| async move { Ok(core.ask(rank, ask).await?.arguments[0]) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the others from seeing a later clock than this one, until it is dropped.
+    pub(super) fn hold(&self) -> Hold {
+        let mut state = self.0.ticks.lock();
+        let clock = state.now;
+        *state.held.entry(clock).or_default() += 1;
+        Hold { ticks: Arc::clone(&self.0.ticks), clock }
+    }
+}
+
+/// Something under way that was begun at a clock.
+pub(super) struct Hold {
+    ticks: Arc<Ticks>,
+    pub(super) clock: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.ticks.lock();
+        if let Some(count) = state.held.get_mut(&self.clock) {
+            *count -= 1;
+            if *count == 0 {
+                state.held.remove(&self.clock);
+            }
+        }
+    }
+}
+
+/// One rank's own clock, which answers the others.
+struct Ticks {
+    fingerprint: Fingerprint,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    now: u64,
+    /// How much is under way that was begun at each clock.
+    held: BTreeMap<u64, usize>,
+    finished: bool,
+}
+
+impl State {
+    /// How far the others may believe this rank to be.
+    fn seen(&self) -> u64 {
+        let now = if self.finished { u64::MAX } else { self.now };
+        self.held.keys().next().map_or(now, |held| *held.min(&now))
+    }
+}
+
+impl Ticks {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handler for Ticks {
+    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.fingerprint, from)?;
+        Buffer::zeroed(DType::U8, 0).map(Arc::new)
+    }
+
+    fn serve(&self, _: &Peer, request: &Request, _: &Landed) -> Result<Served> {
+        let seen = self.lock().seen();
+        if seen < request.arguments[0] {
+            return Ok(Served::Later);
+        }
+        Ok(Served::Done(Reply { arguments: [seen, 0], payload: None }))
+    }
+}

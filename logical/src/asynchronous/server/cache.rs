@@ -1,0 +1,37 @@
+//! Parameters that were pulled before, and may serve again.
+
+use super::Pulled;
+use super::terms::Piece;
+use crate::{Buffer, DType, Device, Host, Result};
+use std::ops::Range;
+
+/// A copy of all parameters, as old as each shard's entry says.
+pub(super) struct Cache {
+    pub(super) parameters: Buffer,
+    /// By rank, the clock before which all updates are in, and the version; `None` before the first pull.
+    known: Vec<Option<(u64, u64)>>,
+}
+
+impl Cache {
+    pub(super) fn new(len: usize, ranks: usize) -> Result<Self> {
+        Ok(Cache { parameters: Host.alloc(DType::F32, len)?, known: vec![None; ranks] })
+    }
+
+    /// Whether a shard's copy contains all updates before `clock`.
+    pub(super) fn holds(&self, rank: usize, clock: u64) -> bool {
+        self.known[rank].is_some_and(|(known, _)| known >= clock)
+    }
+
+    /// Records that a shard was pulled.
+    pub(super) fn note(&mut self, rank: usize, clock: u64, version: u64) {
+        self.known[rank] = Some((clock, version));
+    }
+
+    /// Copies `range`, the union of `pieces`, which are all known.
+    pub(super) fn read(&self, pieces: &[Piece], range: &Range<usize>, into: &Buffer) -> Result<Pulled> {
+        Host.copy(&self.parameters.read(range.clone())?, &mut into.write(0..into.len())?)?;
+        let known = || pieces.iter().filter_map(|piece| self.known[piece.rank]);
+        let clock = known().map(|(clock, _)| clock).min().unwrap_or(0);
+        Ok(Pulled { clock, versions: known().map(|(_, version)| version).collect() })
+    }
+}

@@ -1,0 +1,181 @@
+//! The side of a server that asks: what a rank pushes and pulls.
+
+use super::super::core::{Answer, Ask, Payload};
+use super::super::service::{Landed, Pending};
+use super::super::speech::{decode, encode};
+use super::super::wire::nonsense;
+use super::cache::Cache;
+use super::shard::{PULL, PUSH};
+use super::terms::Piece;
+use super::{Pulled, Server};
+use crate::centralized::free_to_write;
+use crate::encoding::Feedback;
+use crate::{Buffer, DType, Device, Host, Part, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Server {
+    /// Sends `delta` to the shards that have the parameters `range`. Returns when `delta` may be changed; a request that
+    /// fails later shows in what is called next.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where the
+    /// codec refuses it. Then nothing was sent, and nothing is remembered.
+    pub fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
+        self.terms.check(&range, delta)?;
+        let pieces = self.terms.pieces(&range);
+        let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
+        let copies = copies.collect::<Result<Vec<_>>>()?;
+        let payloads = match self.terms.pushed {
+            Some(_) => self.encode(&pieces, &range, &copies)?,
+            None => copies,
+        };
+        for (piece, payload) in pieces.iter().zip(payloads) {
+            let mut pending = self.ask(piece, Some(payload), None);
+            // Nobody waits for it, but what has failed already can be told.
+            if pending.poll() {
+                pending.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<Payload> {
+        let len = piece.range.len();
+        let buffer = self.terms.values.room(len)?;
+        Host.copy(&delta.read(piece.within(range))?, &mut buffer.write(0..len)?)?;
+        Ok(Payload { buffer, len })
+    }
+
+    /// The messages `C(g)` for copies of g, or `C(g + e); e ← g + e − D(C(g + e))` with error feedback.
+    fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, copies: &[Payload]) -> Result<Vec<Payload>> {
+        let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
+        let (codec, terms) = (Arc::clone(encoding.codec()), &*self.terms);
+        let error = match encoding.feedback() {
+            Feedback::Error => Some(encoding.state_mut().entry(&Host, "pushed", DType::F32, terms.len)?.0),
+            _ => None,
+        };
+        let mut messages = Vec::with_capacity(pieces.len());
+        for (piece, said) in pieces.iter().zip(copies) {
+            if let Some(error) = &error {
+                let error = error.read(piece.range.clone())?;
+                Host.add_scaled(1.0, &error, &mut said.buffer.write(0..said.len)?)?;
+            }
+            let (buffer, start) = (terms.push_room(said.len)?, piece.within(range).start);
+            let seed = encoding.draw(&[terms.rank as u64, piece.range.start as u64]);
+            let from = Part::of(&said.buffer, 0..said.len);
+            let len = encode(&*codec, terms.me(), start, from, &buffer, seed)?;
+            messages.push(Payload { buffer, len });
+        }
+        if let Some(error) = &error {
+            for ((piece, said), message) in pieces.iter().zip(copies).zip(&messages) {
+                let place = Part::of(error, piece.range.clone());
+                Host.copy(&said.buffer.read(0..said.len)?, &mut place.write()?)?;
+                decode(&*codec, terms.me(), Part::of(&message.buffer, 0..message.len), Some(-1.0), place)?;
+            }
+        }
+        encoding.state_mut().advance();
+        Ok(messages)
+    }
+
+    /// `into ← the parameters of range`, as they are once the clock lets this rank go on: see
+    /// [`Clock::wait`](super::super::Clock::wait).
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait); those of
+    /// any request before.
+    pub fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+        self.terms.check(&range, into)?;
+        free_to_write(into)?;
+        self.clock.wait()?;
+        let pieces = self.terms.pieces(&range);
+        let places: Vec<_> = pieces.iter().map(|piece| piece.within(&range)).collect();
+        self.fetch(&pieces, into, &places)
+    }
+
+    /// As [`Server::pull`], but what came in this way before serves again as long as it contains all pushes of clocks before
+    /// c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S bytes of memory.
+    ///
+    /// # Errors
+    /// As [`Server::pull`].
+    pub fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+        self.terms.check(&range, into)?;
+        free_to_write(into)?;
+        let mut cache = match self.cache.take() {
+            Some(cache) => cache,
+            None => Cache::new(self.terms.len, self.terms.peers.len())?,
+        };
+        let pieces = self.terms.pieces(&range);
+        let refreshed = self.refresh(&mut cache, &pieces);
+        let pulled = refreshed.and_then(|()| cache.read(&pieces, &range, into));
+        self.cache = Some(cache);
+        pulled
+    }
+
+    /// Pulls the shards of `pieces` that are too old.
+    fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
+        let needed = self.clock.now().saturating_sub(self.clock.staleness());
+        let stale = pieces.iter().filter(|piece| !cache.holds(piece.rank, needed));
+        let stale: Vec<Piece> = stale.map(|piece| Piece::of_shard(&self.terms, piece.rank)).collect();
+        if stale.is_empty() {
+            return Ok(());
+        }
+        self.clock.wait()?;
+        let places: Vec<_> = stale.iter().map(|piece| piece.range.clone()).collect();
+        let Pulled { clock, versions } = self.fetch(&stale, &cache.parameters, &places)?;
+        stale.iter().zip(versions).for_each(|(piece, version)| cache.note(piece.rank, clock, version));
+        Ok(())
+    }
+
+    /// Gets pieces, all at once, and puts them in their places.
+    fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
+        let clock = self.clock.slowest();
+        let ask = |piece: &Piece| {
+            let room = self.terms.pull_room(piece.range.len())?;
+            Ok(self.ask(piece, None, Some((clock, room))))
+        };
+        let asked = pieces.iter().map(ask).collect::<Result<Vec<_>>>()?;
+        let mut versions = Vec::with_capacity(pieces.len());
+        for ((piece, place), answer) in pieces.iter().zip(places).zip(asked) {
+            let answer = answer.wait()?;
+            versions.push(answer.arguments[0]);
+            self.land(piece, answer, Part::of(into, place.clone()))?;
+        }
+        Ok(Pulled { clock, versions })
+    }
+
+    fn land(&self, piece: &Piece, answer: Answer, to: Part<'_>) -> Result<()> {
+        let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
+        let (from, len) = (&self.terms.peers[piece.rank], piece.range.len());
+        if let Some(encoding) = &self.terms.pulled {
+            return decode(&**encoding.codec(), from, Part::of(&buffer, 0..bytes), None, to);
+        }
+        if bytes != len * size_of::<f32>() {
+            return Err(nonsense(from, "other parameters than were asked for"));
+        }
+        Host.copy(&buffer.read(0..len)?, &mut to.write()?)
+    }
+
+    /// Sends one request: a push with a payload, a pull with a settled clock and room for the answer. Until it is answered,
+    /// nobody sees this rank tick on.
+    fn ask(
+        &self,
+        piece: &Piece,
+        payload: Option<Payload>,
+        pull: Option<(u64, Arc<Buffer>)>,
+    ) -> Pending<Answer> {
+        let hold = self.clock.hold();
+        let (verb, clock, into) = match pull {
+            Some((settled, into)) => (PULL, settled, Some(into)),
+            None => (PUSH, hold.clock, None),
+        };
+        let arguments = [piece.start as u64, piece.range.len() as u64, clock];
+        let (to, handler, fingerprint) = (piece.rank, self.number, self.terms.fingerprint);
+        let ask = Ask { handler, verb, fingerprint, arguments, payload, into };
+        self.service.submit(move |core| async move {
+            let answer = core.ask(to, ask).await;
+            drop(hold);
+            answer
+        })
+    }
+}

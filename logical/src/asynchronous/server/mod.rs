@@ -1,0 +1,155 @@
+//! A parameter server on all ranks: each keeps a shard of the parameters, and changes it by what the others send.
+//!
+//! ```
+//! use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
+//! use hexagram_logical::testing::spawn;
+//! use hexagram_logical::{Buffer, TransportKind};
+//!
+//! let ranks = spawn(TransportKind::Thread, 4, |comm| {
+//!     let service = Service::start(&comm)?;
+//!     let clock = Clock::start(&comm, &service, 0)?;
+//!     let mut x = Buffer::from_slice(&[10f32; 100])?;
+//!     let mut server =
+//!         Server::start(&comm, &service, &clock, &x, Sgd { rate: 0.5 }, ServerOptions::default())?;
+//!     for _ in 0..3 {
+//!         server.pull(0..100, &mut x)?;
+//!         let gradient = Buffer::from_slice(&[comm.rank() as f32; 100])?;
+//!         server.push(0..100, &gradient)?;
+//!         clock.tick();
+//!     }
+//!     server.pull(0..100, &mut x)?;
+//!     let last = x.host::<f32>()?[99];
+//!     Ok(last)
+//! });
+//! assert_eq!(ranks.unwrap(), [1.0; 4]);
+//! ```
+
+mod cache;
+mod client;
+mod shard;
+mod terms;
+mod update;
+
+pub use update::{Add, Push, Sgd, Update};
+
+use super::agree::{agree, check_ranks};
+use super::clock::Clock;
+use super::service::Service;
+use crate::encoding::{Encoding, Feedback};
+use crate::{Buffer, Communicator, DType, Result};
+use cache::Cache;
+use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
+use hexagram_physical::native::chunk;
+use shard::Shard;
+use std::ops::Range;
+use std::sync::Arc;
+use terms::Terms;
+
+/// How a server's numbers travel. Equal on all ranks.
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// How deltas are encoded, without feedback or with [`Feedback::Error`]; as they are if `None`.
+    pub pushed: Option<Encoding>,
+    /// How parameters are encoded, without feedback; as they are if `None`.
+    pub pulled: Option<Encoding>,
+}
+
+/// What a pull has brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// All updates of clocks before this one are in it, of every rank.
+    pub clock: u64,
+    /// How many pushes each shard that it touches had applied, in the order of ranks.
+    pub versions: Vec<u64>,
+}
+
+/// A vector of f32 that is spread over all ranks, chunk r on rank r, and changed there by what any rank pushes.
+///
+/// With u the update, g a delta of rank q at clock c, x the parameters:
+///
+/// > push: x ← u(x, g, q, c), on the ranks that have them; pull: x as it is there
+///
+/// A pull at clock c contains every rank's pushes of clocks before c − s, all pushes that its own rank has made, and
+/// whatever else has come; s is the staleness of the [`Clock`]. With s = 0 it is exact: a delta is kept until its clock is
+/// over on all ranks, and applied in the order of clocks, then ranks, then pushes; a pull at clock c gives the result of all
+/// clocks before c and nothing else. This is bulk synchronous parallelism.
+///
+/// *Steps*: a push is one request to each shard that it touches, and does not wait. A pull waits for the clock, and is one
+/// request and its reply. *Bytes* sent per rank, with S the size of what is pushed or pulled: a push (n−1)/n · S and
+/// n − 1 requests of [`REQUEST_BYTES`](super::REQUEST_BYTES), which are answered by [`REPLY_BYTES`](super::REPLY_BYTES); a
+/// pull n − 1 requests, answered by (n−1)/n · S and n − 1 replies. Headers come on top; payloads of more than
+/// [`INLINE_BYTES`](super::INLINE_BYTES) are messages of their own. Encoded, S is that of the messages. *Memory*: S/n for the
+/// shard, S/n for what is being sent of it, S for each push and pull under way, and S for pushes that wait for their
+/// clock if s = 0. *Determinism*: with s = 0 all of it, on all transports; otherwise updates are applied in the order in
+/// which they come.
+///
+/// Sources: Li et al., "Scaling distributed machine learning with the parameter server", 2014; Ho et al., "More effective
+/// distributed ML via a stale synchronous parallel parameter server", 2013.
+pub struct Server {
+    service: Service,
+    clock: Clock,
+    number: u32,
+    terms: Arc<Terms>,
+    shard: Arc<Shard>,
+    /// With its memory.
+    pushed: Option<Encoding>,
+    cache: Option<Cache>,
+}
+
+impl Server {
+    /// Makes a server on all ranks. A collective call. `initial` holds all parameters, equal on all ranks; shard r begins
+    /// with chunk r of rank r's.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options;
+    /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do not
+    /// know, or `comm` is not of all ranks.
+    pub fn start(
+        comm: &Communicator,
+        service: &Service,
+        clock: &Clock,
+        initial: &Buffer,
+        update: impl Update + 'static,
+        options: ServerOptions,
+    ) -> Result<Self> {
+        check_ranks(comm, service)?;
+        let ServerOptions { pushed, pulled } = options;
+        let (rank, ranks, len) = (service.rank(), service.size(), initial.len());
+        let feedbacks = [(&pushed, &[Feedback::None, Feedback::Error][..]), (&pulled, &[Feedback::None])];
+        for (encoding, known) in feedbacks {
+            encoding.iter().try_for_each(|encoding| encoding.expect_feedback("a server", known))?;
+        }
+        let name = |encoding: &Option<Encoding>| encoding.as_ref().map(|it| it.digest().to_string());
+        let names = [name(&pushed), name(&pulled)];
+        let codec = names.iter().any(Option::is_some).then(|| CodecDigest::of(&format!("{names:?}")));
+        let fingerprint = Fingerprint { codec, ..Fingerprint::new(OperationKind::Server, DType::F32, len) };
+        let peers = comm.world().health().peers().to_vec();
+        let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
+        let terms = Arc::new(Terms::new(fingerprint, rank, peers, codec, pulled));
+        terms.check(&(0..len), initial)?;
+        let range = chunk(len, ranks, rank);
+        let parameters = initial.host()?[range.clone()].to_vec();
+        let ordered = clock.staleness() == 0;
+        let shard = Arc::new(Shard::new(Arc::clone(&terms), range, parameters, Box::new(update), ordered));
+        let number = service.register(shard.clone())?;
+        agree(comm, fingerprint)?;
+        let (service, clock) = (service.clone(), clock.clone());
+        Ok(Server { service, clock, number, terms, shard, pushed, cache: None })
+    }
+
+    /// The parameters that this rank has, and where they are in the whole vector; with s = 0 as of the slowest rank's clock, as
+    /// far as it is known. To save a server, call it on all ranks after [`Clock::settle`]; to restore it, start one with what
+    /// was saved.
+    ///
+    /// # Errors
+    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with a rank whose delta cannot be decoded.
+    pub fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
+        let range = chunk(self.terms.len, self.terms.peers.len(), self.terms.rank);
+        Ok((range, self.shard.parameters(self.clock.slowest())?))
+    }
+
+    /// How deltas are encoded, with what it remembers: to be saved and restored.
+    pub fn pushed(&mut self) -> Option<&mut Encoding> {
+        self.pushed.as_mut()
+    }
+}

@@ -1,0 +1,187 @@
+//! One rank's shard: it takes pushes in and hands parameters out, on the service's thread.
+//!
+//! ```text
+//! push   start len clock, delta of len elements   →
+//! pull   start len settled                        → version, len parameters
+//! ```
+//!
+//! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server's codecs.
+//! `settled` is a clock: everything that any rank has pushed before it has come here.
+
+use super::super::core::Payload;
+use super::super::service::{Handler, Landed, Reply, Served};
+use super::super::speech::{decode, encode};
+use super::super::wire::{Request, nonsense};
+use super::terms::Terms;
+use super::update::{Push, Update};
+use crate::{Buffer, DType, Part, Peer, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(super) const PUSH: u16 = 0;
+pub(super) const PULL: u16 = 1;
+
+/// What all pushes and pulls of one shard work on.
+pub(super) struct Shard {
+    terms: Arc<Terms>,
+    /// Which elements of the whole vector it has.
+    range: Range<usize>,
+    /// Deltas are applied by clock, and in it by rank.
+    ordered: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    parameters: Vec<f32>,
+    /// Pushes that were applied.
+    version: u64,
+    update: Box<dyn Update>,
+    /// By clock and rank, in the order in which they came.
+    waiting: BTreeMap<(u64, usize), Vec<Delta>>,
+    /// All parameters as they are sent, and their version.
+    image: Option<(u64, Payload)>,
+}
+
+/// What a rank pushed.
+struct Delta {
+    from: usize,
+    clock: u64,
+    /// Of the shard.
+    part: Range<usize>,
+    message: Arc<Buffer>,
+    bytes: usize,
+}
+
+impl Shard {
+    pub(super) fn new(
+        terms: Arc<Terms>,
+        range: Range<usize>,
+        parameters: Vec<f32>,
+        update: Box<dyn Update>,
+        ordered: bool,
+    ) -> Self {
+        let (waiting, image) = (BTreeMap::new(), None);
+        let state = Mutex::new(State { parameters, version: 0, update, waiting, image });
+        Shard { terms, range, ordered, state }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The parameters, with all that was pushed before the clock `settled`.
+    pub(super) fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
+        let state = &mut *self.lock();
+        self.catch_up(state, settled)?;
+        Ok(state.parameters.clone())
+    }
+
+    /// Which parameters a request is about.
+    fn part(&self, from: &Peer, request: &Request) -> Result<Range<usize>> {
+        let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+        match start.checked_add(len) {
+            Some(end) if end <= self.range.len() => Ok(start..end),
+            _ => Err(nonsense(from, "parameters that are not of this shard")),
+        }
+    }
+
+    fn push(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Reply> {
+        let (part, clock) = (self.part(from, request)?, request.arguments[2]);
+        if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
+            return Err(nonsense(from, "a delta of another length than it says"));
+        }
+        let (message, bytes) = (Arc::clone(&payload.buffer), payload.bytes);
+        let delta = Delta { from: from.rank, clock, part, message, bytes };
+        let state = &mut *self.lock();
+        if self.ordered {
+            state.waiting.entry((clock, from.rank)).or_default().push(delta);
+        } else {
+            self.apply(state, delta)?;
+        }
+        Ok(Reply::empty())
+    }
+
+    fn pull(&self, from: &Peer, request: &Request) -> Result<Reply> {
+        let part = self.part(from, request)?;
+        let state = &mut *self.lock();
+        self.catch_up(state, request.arguments[2])?;
+        let payload = Some(self.image(state, part)?);
+        Ok(Reply { arguments: [state.version, 0], payload })
+    }
+
+    /// Applies what was pushed before the clock `settled`, when order matters.
+    fn catch_up(&self, state: &mut State, settled: u64) -> Result<()> {
+        let later = state.waiting.split_off(&(settled, 0));
+        let due = std::mem::replace(&mut state.waiting, later);
+        due.into_values().flatten().try_for_each(|delta| self.apply(state, delta))
+    }
+
+    fn apply(&self, state: &mut State, delta: Delta) -> Result<()> {
+        let Delta { from, clock, part, message, bytes } = delta;
+        let range = self.range.start + part.start..self.range.start + part.end;
+        let (len, push) = (part.len(), Push { from, clock, range });
+        let decoded = match &self.terms.pushed {
+            None => message,
+            Some(codec) => {
+                let decoded = self.terms.values.room(len)?;
+                let message = Part::of(&message, 0..bytes);
+                decode(&**codec, &self.terms.peers[from], message, None, Part::of(&decoded, 0..len))?;
+                decoded
+            }
+        };
+        let elements = decoded.read(0..len)?;
+        state.update.apply(&mut state.parameters[part], bytemuck::cast_slice(elements.bytes()), &push);
+        state.version += 1;
+        Ok(())
+    }
+
+    /// Some parameters as they are sent. Those of the whole shard are made once a version, however many pull them.
+    fn image(&self, state: &mut State, part: Range<usize>) -> Result<Payload> {
+        let whole = part.len() == self.range.len();
+        if let Some((version, image)) = &state.image
+            && whole
+            && *version == state.version
+        {
+            return Ok(image.clone());
+        }
+        // The last one's room may be used again.
+        state.image = None;
+        let (len, start) = (part.len(), self.range.start + part.start);
+        let elements = self.terms.values.room(len)?;
+        let parameters = bytemuck::cast_slice(&state.parameters[part]);
+        elements.write(0..len)?.bytes_mut().copy_from_slice(parameters);
+        let image = match &self.terms.pulled {
+            None => Payload { buffer: elements, len },
+            Some(encoding) => {
+                let (buffer, from) = (self.terms.pull_room(len)?, Part::of(&elements, 0..len));
+                let seed = encoding.draw(&[state.version, start as u64]);
+                let len = encode(&**encoding.codec(), self.terms.me(), start, from, &buffer, seed)?;
+                Payload { buffer, len }
+            }
+        };
+        if whole {
+            state.image = Some((state.version, image.clone()));
+        }
+        Ok(image)
+    }
+}
+
+impl Handler for Shard {
+    fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
+        request.expect(&self.terms.fingerprint, from)?;
+        let len = self.part(from, request)?.len();
+        match request.verb {
+            PUSH => self.terms.push_room(len),
+            _ => Buffer::zeroed(DType::U8, 0).map(Arc::new),
+        }
+    }
+
+    fn serve(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Served> {
+        match request.verb {
+            PUSH => self.push(from, request, payload).map(Served::Done),
+            PULL => self.pull(from, request).map(Served::Done),
+            _ => Err(request.unknown(from)),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What the two sides of a server know of it: who has what, how it travels, and what is wrong when it cannot be read.
+
+use super::super::spares::Spares;
+use crate::encoding::Encoding;
+use crate::{Buffer, DType, Error, Peer, Result};
+use hexagram_physical::codec::Codec;
+use hexagram_physical::fingerprint::Fingerprint;
+use hexagram_physical::native::chunk;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What the two sides of a server know.
+pub(super) struct Terms {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) len: usize,
+    pub(super) rank: usize,
+    pub(super) peers: Vec<Peer>,
+    pub(super) pushed: Option<Arc<dyn Codec>>,
+    pub(super) pulled: Option<Encoding>,
+    /// For what is pushed and pulled, as it is and as it travels.
+    pub(super) values: Spares,
+    pushes: Spares,
+    pulls: Spares,
+}
+
+/// What one shard has of a range.
+pub(super) struct Piece {
+    pub(super) rank: usize,
+    /// In the shard.
+    pub(super) start: usize,
+    /// In the whole vector.
+    pub(super) range: Range<usize>,
+}
+
+impl Piece {
+    /// A whole shard.
+    pub(super) fn of_shard(terms: &Terms, rank: usize) -> Self {
+        Piece { rank, start: 0, range: terms.shard(rank) }
+    }
+
+    /// Where it is within what the caller has of `range`.
+    pub(super) fn within(&self, range: &Range<usize>) -> Range<usize> {
+        self.range.start - range.start..self.range.end - range.start
+    }
+}
+
+impl Terms {
+    pub(super) fn new(
+        fingerprint: Fingerprint,
+        rank: usize,
+        peers: Vec<Peer>,
+        pushed: Option<Arc<dyn Codec>>,
+        pulled: Option<Encoding>,
+    ) -> Self {
+        let len = fingerprint.count as usize;
+        let shard = len.div_ceil(peers.len());
+        let spares = |codec: Option<&Arc<dyn Codec>>| match codec {
+            Some(codec) => Spares::of(DType::U8, codec.encoded_len(shard)),
+            None => Spares::of(DType::F32, shard),
+        };
+        let (pushes, pulls) = (spares(pushed.as_ref()), spares(pulled.as_ref().map(Encoding::codec)));
+        let values = Spares::of(DType::F32, shard);
+        Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls }
+    }
+
+    /// Room for `len` elements on their way to a shard.
+    pub(super) fn push_room(&self, len: usize) -> Result<Arc<Buffer>> {
+        self.pushes.room(self.pushed.as_ref().map_or(len, |codec| codec.encoded_len(len)))
+    }
+
+    /// Room for `len` elements on their way from a shard.
+    pub(super) fn pull_room(&self, len: usize) -> Result<Arc<Buffer>> {
+        self.pulls.room(self.pulled.as_ref().map_or(len, |encoding| encoding.codec().encoded_len(len)))
+    }
+
+    /// This rank.
+    pub(super) fn me(&self) -> &Peer {
+        &self.peers[self.rank]
+    }
+
+    /// Which parameters a rank has.
+    pub(super) fn shard(&self, rank: usize) -> Range<usize> {
+        chunk(self.len, self.peers.len(), rank)
+    }
+
+    /// What the shards have of a range.
+    pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<Piece> {
+        let piece = |rank| {
+            let shard = self.shard(rank);
+            let range = range.start.max(shard.start)..range.end.min(shard.end);
+            (!range.is_empty()).then(|| Piece { rank, start: range.start - shard.start, range })
+        };
+        (0..self.peers.len()).filter_map(piece).collect()
+    }
+
+    /// Whether a buffer fits a range of the server's.
+    pub(super) fn check(&self, range: &Range<usize>, buffer: &Buffer) -> Result<()> {
+        if buffer.dtype() != DType::F32 {
+            let what = format!("a server has f32, not {}", buffer.dtype());
+            return Err(Error::usage(what, "convert to f32 first"));
+        }
+        if range.start > range.end || range.end > self.len || range.len() != buffer.len() {
+            let (len, whole) = (buffer.len(), self.len);
+            let what = format!("elements {range:?} of {whole} and a buffer of {len} elements do not fit");
+            return Err(Error::usage(what, "use a buffer as long as the range, and a range of the server's"));
+        }
+        Ok(())
+    }
+}

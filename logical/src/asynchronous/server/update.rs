@@ -1,0 +1,51 @@
+//! What a server does with what it is sent: the mathematics of an asynchronous algorithm, on the shard's own rank.
+
+use std::ops::Range;
+
+/// Who sent a delta, when, and for which parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The rank.
+    pub from: usize,
+    /// Its clock when it sent it.
+    pub clock: u64,
+    /// Which elements of the whole vector it changes.
+    pub range: Range<usize>,
+}
+
+/// Changes parameters by what a rank has sent. It may keep state, such as a momentum, for the shard that it is given parts
+/// of. Closures are updates too: `|parameters, delta, push| …`.
+pub trait Update: Send {
+    /// Changes `parameters`, the elements [`Push::range`], by `delta`, which is as long.
+    fn apply(&mut self, parameters: &mut [f32], delta: &[f32], push: &Push);
+}
+
+impl<F: FnMut(&mut [f32], &[f32], &Push) + Send> Update for F {
+    fn apply(&mut self, parameters: &mut [f32], delta: &[f32], push: &Push) {
+        self(parameters, delta, push);
+    }
+}
+
+/// `x ← x + d`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Add;
+
+impl Update for Add {
+    fn apply(&mut self, parameters: &mut [f32], delta: &[f32], _: &Push) {
+        parameters.iter_mut().zip(delta).for_each(|(x, d)| *x += d);
+    }
+}
+
+/// `x ← x − γ d`: a step of gradient descent for every gradient that comes. For a step by the mean of n ranks' gradients,
+/// give it γ ÷ n.
+#[derive(Debug, Clone, Copy)]
+pub struct Sgd {
+    /// γ.
+    pub rate: f32,
+}
+
+impl Update for Sgd {
+    fn apply(&mut self, parameters: &mut [f32], delta: &[f32], _: &Push) {
+        parameters.iter_mut().zip(delta).for_each(|(x, d)| *x -= self.rate * d);
+    }
+}

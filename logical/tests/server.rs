@@ -1,0 +1,535 @@
+//! The staleness clock and the sharded server: who waits for whom, what a pull contains, and what travels.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use hexagram_logical::asynchronous::{
+    Add, Clock, INLINE_BYTES, Pulled, Push, REPLY_BYTES, REQUEST_BYTES, Server, ServerOptions, Service, Sgd,
+};
+use hexagram_logical::codec::{Codec, CodecError, Half, Noise, Properties};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, Result, TransportKind};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+const RANKS: [usize; 4] = [2, 3, 4, 8];
+
+/// Runs `test` on every transport and number of ranks.
+fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
+    for (transport, ranks) in cases(&RANKS) {
+        spawn(transport, ranks, |comm| test(&comm)).unwrap_or_else(|e| panic!("{transport} × {ranks}: {e}"));
+    }
+}
+
+/// A clock, and a server that begins at zero.
+fn begin(
+    comm: &Communicator,
+    staleness: u64,
+    len: usize,
+    update: impl hexagram_logical::asynchronous::Update + 'static,
+    options: ServerOptions,
+) -> Result<(Clock, Server)> {
+    let service = Service::start(comm)?;
+    let clock = Clock::start(comm, &service, staleness)?;
+    let zeros = Buffer::from_slice(&vec![0f32; len])?;
+    let server = Server::start(comm, &service, &clock, &zeros, update, options)?;
+    Ok((clock, server))
+}
+
+fn read(buffer: &Buffer) -> Vec<f32> {
+    buffer.host::<f32>().unwrap().to_vec()
+}
+
+fn vector(elements: &[f32]) -> Buffer {
+    Buffer::from_slice(elements).unwrap()
+}
+
+/// The computation's next random number: which rank is how slow.
+fn random(seed: &mut u64) -> u64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    *seed
+}
+
+/// Gives others a chance to overtake, as a computation of uneven length does.
+fn dawdle(seed: &mut u64) {
+    for _ in 0..random(seed) % 64 {
+        std::thread::yield_now();
+    }
+}
+
+/// An update that depends on the order of deltas in every bit.
+fn blend(parameters: &mut [f32], delta: &[f32], push: &Push) {
+    let weight = 1.0 + (push.from * 3) as f32 / 7.0 + push.clock as f32 / 11.0;
+    for (at, (x, d)) in parameters.iter_mut().zip(delta).enumerate() {
+        *x = *x * 0.9 + (weight + (push.range.start + at) as f32 / 13.0) * d;
+    }
+}
+
+/// What rank `rank` pushes at a clock, given the parameters that it has pulled.
+fn gradient(rank: usize, clock: u64, at: usize, x: f32) -> f32 {
+    x / 3.0 + ((rank * 7 + at * 5) as u64 + clock * 11) as f32 % 17.0 / 5.0
+}
+
+/// A clock of bulk synchronous parallelism: everyone's gradient at the same parameters, applied in the order of ranks.
+fn step(x: &mut [f32], ranks: usize, clock: u64) {
+    let seen = x.to_vec();
+    for rank in 0..ranks {
+        let gradients: Vec<f32> = (0..x.len()).map(|at| gradient(rank, clock, at, seen[at])).collect();
+        blend(x, &gradients, &Push { from: rank, clock, range: 0..seen.len() });
+    }
+}
+
+#[test]
+fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
+    const LEN: usize = 1003;
+    matrix(|comm| {
+        let (clock, mut server) = begin(comm, 0, LEN, blend, ServerOptions::default())?;
+        let (rank, mut seed) = (comm.rank(), 0x9e37_79b9 + comm.rank() as u64);
+        let (mut x, mut want) = (vector(&[0.0; LEN]), vec![0.0; LEN]);
+        for now in 0..12 {
+            dawdle(&mut seed);
+            let pulled = server.pull(0..LEN, &mut x)?;
+            assert_eq!(pulled.clock, now);
+            assert_eq!(pulled.versions.len(), comm.size());
+            let seen = read(&x);
+            assert!(seen == want, "at clock {now}");
+            step(&mut want, comm.size(), now);
+            let g: Vec<f32> = (0..LEN).map(|at| gradient(rank, now, at, seen[at])).collect();
+            dawdle(&mut seed);
+            // In two pieces, which do not end where shards do.
+            server.push(0..LEN / 3, &vector(&g[..LEN / 3]))?;
+            dawdle(&mut seed);
+            server.push(LEN / 3..LEN, &vector(&g[LEN / 3..]))?;
+            clock.tick();
+        }
+        clock.settle()?;
+        let (range, mine) = server.shard()?;
+        assert!(mine == want[range]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
+    for (transport, ranks) in cases(&RANKS) {
+        for staleness in [0, 1, 4] {
+            // What rank 0's clock is at most; only where ranks share memory can others look at it.
+            let slow = AtomicU64::new(0);
+            let shared = transport.to_string() != "mpi";
+            spawn(transport, ranks, |comm| {
+                let service = Service::start(&comm)?;
+                let clock = Clock::start(&comm, &service, staleness)?;
+                let steps = staleness + 6;
+                if comm.rank() == 0 {
+                    // Everyone gets as far as it may while this rank stands still: they would wait for ever otherwise.
+                    for peer in 1..ranks {
+                        comm.blocking().recv(&mut [0i64], peer)?;
+                    }
+                    for _ in 0..steps {
+                        slow.fetch_add(1, Ordering::SeqCst);
+                        clock.tick();
+                        clock.wait()?;
+                    }
+                    return Ok(());
+                }
+                for _ in 0..staleness {
+                    clock.tick();
+                    assert_eq!(clock.wait()?, 0);
+                }
+                assert_eq!(clock.now(), staleness);
+                comm.blocking().send(&[0i64], 0)?;
+                for _ in staleness..steps {
+                    let now = clock.tick();
+                    let slowest = clock.wait()?;
+                    assert!(now <= slowest + staleness, "at {now} while another is at {slowest}");
+                    // It was not let through before the slow rank went on.
+                    assert!(!shared || now <= slow.load(Ordering::SeqCst) + staleness);
+                }
+                Ok(())
+            })
+            .unwrap_or_else(|e| panic!("{transport} × {ranks}, staleness {staleness}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn without_bound_nobody_waits_and_settling_waits_for_all() {
+    matrix(|comm| {
+        let service = Service::start(comm)?;
+        let clock = Clock::start(comm, &service, Clock::UNBOUNDED)?;
+        if comm.rank() == 0 {
+            for _ in 0..1000 {
+                clock.tick();
+                clock.wait()?;
+            }
+            comm.blocking().barrier()?;
+        } else {
+            // Rank 0 has done all its work by now.
+            comm.blocking().barrier()?;
+            (0..1000).for_each(|_| _ = clock.tick());
+        }
+        assert_eq!(clock.settle()?, 1000);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rank_that_has_finished_holds_nobody_back() {
+    matrix(|comm| {
+        let service = Service::start(comm)?;
+        let clock = Clock::start(comm, &service, 0)?;
+        for _ in 0..comm.rank() {
+            clock.tick();
+            clock.wait()?;
+        }
+        drop(clock);
+        service.close()
+    });
+}
+
+#[test]
+fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
+    matrix(|comm| {
+        const LEN: usize = 50;
+        for staleness in [1, 3] {
+            let (clock, mut server) = begin(comm, staleness, LEN, Add, ServerOptions::default())?;
+            let (n, mut seed) = (comm.size(), 77 + comm.rank() as u64);
+            let mut x = vector(&[0.0; LEN]);
+            for now in 0..20u64 {
+                dawdle(&mut seed);
+                let pulled = server.pull(0..LEN, &mut x)?;
+                let must = now.saturating_sub(staleness);
+                assert!(must <= pulled.clock && pulled.clock <= now, "{pulled:?} at {now}");
+                // Each rank adds 1 a clock: those of others before `must`, at least, and all of one's own; at most what the
+                // fastest rank may have made.
+                let least = (must * (n as u64 - 1) + now) as f32;
+                let most = ((now + staleness + 1) * (n as u64 - 1) + now) as f32;
+                for x in read(&x) {
+                    assert!(least <= x && x <= most, "{x} at clock {now}: not in {least}..={most}");
+                }
+                server.push(0..LEN, &vector(&[1.0; LEN]))?;
+                clock.tick();
+            }
+            clock.settle()?;
+            server.pull(0..LEN, &mut x)?;
+            assert_eq!(read(&x), [20.0 * n as f32; LEN]);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_cached_read_costs_nothing_until_it_is_too_old() {
+    const LEN: usize = 840;
+    matrix(|comm| {
+        let (clock, mut server) = begin(comm, 2, LEN, Add, ServerOptions::default())?;
+        let sent = || comm.world().traffic().messages_sent();
+        let mut x = vector(&[0.0; LEN]);
+        server.push(0..LEN, &vector(&[1.0; LEN]))?;
+        clock.settle()?;
+        let first = server.pull_cached(0..LEN, &mut x)?;
+        assert_eq!(first.clock, 0);
+        // Nobody else has anything to send either, and what was pushed before has been answered.
+        comm.blocking().barrier()?;
+        let before = sent();
+        for _ in 0..2 {
+            clock.tick();
+            let old = read(&x);
+            assert_eq!(server.pull_cached(0..LEN, &mut x)?, first);
+            assert_eq!(read(&x), old);
+        }
+        assert_eq!(sent(), before);
+        comm.blocking().barrier()?;
+        // At clock 3 all pushes of clock 0 have to be in it.
+        clock.tick();
+        let fresh = server.pull_cached(LEN / 2..LEN, &mut vector(&[0.0; LEN / 2]))?;
+        assert!(fresh.clock >= 1, "{fresh:?}");
+        server.pull_cached(0..LEN, &mut x)?;
+        assert_eq!(read(&x), [comm.size() as f32; LEN]);
+        Ok(())
+    });
+}
+
+#[test]
+fn ranges_go_where_they_belong_whatever_their_size() {
+    const LEN: usize = 37;
+    matrix(|comm| {
+        let (clock, mut server) = begin(comm, 0, LEN, Sgd { rate: 0.5 }, ServerOptions::default())?;
+        for (start, end) in [(0, 0), (0, 1), (5, 6), (3, 30), (36, 37), (0, 37)] {
+            if comm.rank() == 0 {
+                let delta: Vec<f32> = (start..end).map(|at| -2.0 * at as f32).collect();
+                server.push(start..end, &vector(&delta))?;
+            }
+            clock.tick();
+            clock.settle()?;
+        }
+        let times = |at: usize| {
+            [(0, 1), (5, 6), (3, 30), (36, 37), (0, 37)].iter().filter(|r| r.0 <= at && at < r.1).count()
+        };
+        let want: Vec<f32> = (0..LEN).map(|at| (at * times(at)) as f32).collect();
+        for (start, end) in [(0, 0), (36, 37), (2, 29), (0, 37)] {
+            let mut x = vector(&vec![0.0; end - start]);
+            server.pull(start..end, &mut x)?;
+            assert_eq!(read(&x), want[start..end]);
+            server.pull_cached(start..end, &mut x)?;
+            assert_eq!(read(&x), want[start..end]);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn several_servers_share_a_clock_and_more_ranks_than_elements_do_no_harm() {
+    matrix(|comm| {
+        let service = Service::start(comm)?;
+        let clock = Clock::start(comm, &service, 0)?;
+        let lens = [0, 1, 3, 400];
+        let mut servers: Vec<Server> = lens
+            .iter()
+            .map(|len| {
+                let zeros = vector(&vec![0.0; *len]);
+                Server::start(comm, &service, &clock, &zeros, Add, ServerOptions::default())
+            })
+            .collect::<Result<_>>()?;
+        for now in 0..5 {
+            for (server, len) in servers.iter_mut().zip(lens) {
+                let mut x = vector(&vec![0.0; len]);
+                server.pull(0..len, &mut x)?;
+                assert_eq!(read(&x), vec![(now * comm.size()) as f32; len]);
+                server.push(0..len, &vector(&vec![1.0; len]))?;
+            }
+            clock.tick();
+        }
+        Ok(())
+    });
+}
+
+/// Keeps the integer part, one byte each: an error that feedback has to make up for.
+#[derive(Debug)]
+struct Integers;
+
+impl Codec for Integers {
+    fn name(&self) -> String {
+        "integers".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Absolute }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        len
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        for (index, (x, code)) in from.iter().zip(to).enumerate() {
+            if !x.is_finite() {
+                return Err(CodecError::NotFinite { index, value: *x });
+            }
+            *code = *x as i8 as u8;
+        }
+        Ok(from.len())
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        if from.len() != to.len() {
+            return Err(CodecError::damaged("one byte for each number is missing"));
+        }
+        to.iter_mut().zip(from).for_each(|(x, code)| *x += weight * f32::from(*code as i8));
+        Ok(())
+    }
+}
+
+fn encoded(feedback: Feedback) -> ServerOptions {
+    ServerOptions {
+        pushed: Some(Encoding::new(Arc::new(Integers)).with_feedback(feedback)),
+        pulled: Some(Encoding::new(Arc::new(Half::BF16))),
+    }
+}
+
+#[test]
+fn what_is_pushed_encoded_arrives_in_the_end_with_error_feedback_and_not_without() {
+    const LEN: usize = 500;
+    matrix(|comm| {
+        for (feedback, want) in [(Feedback::Error, 6.0), (Feedback::None, 0.0)] {
+            let (clock, mut server) = begin(comm, 0, LEN, Add, encoded(feedback))?;
+            for _ in 0..8 {
+                server.push(0..LEN, &vector(&[0.75; LEN]))?;
+                clock.tick();
+            }
+            clock.settle()?;
+            let mut x = vector(&[1.0; LEN]);
+            server.pull(0..LEN, &mut x)?;
+            assert_eq!(read(&x), [want * comm.size() as f32; LEN]);
+            let remembered = server.pushed().unwrap().state().bytes();
+            assert_eq!(remembered, if feedback == Feedback::Error { 4 * LEN } else { 0 });
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_codec_that_refuses_a_delta_is_an_error_that_names_the_element() {
+    spawn(TransportKind::Shm, 2, |comm| {
+        let (_clock, mut server) = begin(&comm, 0, 10, Add, encoded(Feedback::None))?;
+        let mut delta = [1.0; 6];
+        delta[5] = f32::NAN;
+        match server.push(3..9, &vector(&delta)) {
+            Err(Error::NotFinite { place, index: 5, .. }) => assert_eq!(place.rank, comm.rank()),
+            other => panic!("{other:?}"),
+        }
+        comm.blocking().barrier()
+    })
+    .unwrap();
+}
+
+/// Bytes that each rank sends to push and pull `len` elements of which it keeps its own chunk.
+fn push_and_pull(n: usize, pushed: usize, pulled: usize) -> usize {
+    let apart = |bytes: usize| if bytes > INLINE_BYTES { HEADER_BYTES + bytes } else { bytes };
+    // As often as it asks others, it is asked.
+    (n - 1) * (2 * (2 * HEADER_BYTES + REQUEST_BYTES + REPLY_BYTES) + apart(pushed) + apart(pulled))
+}
+
+#[test]
+fn bytes_sent_are_those_of_the_formulas() {
+    // Divisible by all numbers of ranks; payloads that ride along, and payloads that do not.
+    for len in [840, 840 * 40] {
+        for (transport, n) in cases(&RANKS) {
+            for (options, widths) in
+                [(ServerOptions::default as fn() -> _, [4, 4]), (|| encoded(Feedback::None), [1, 2])]
+            {
+                let sent = spawn(transport, n, |comm| {
+                    let (clock, mut server) = begin(&comm, 0, len, Add, options())?;
+                    let sent = || comm.world().traffic().bytes_sent();
+                    // What a barrier costs, except for the first, and when nothing else is under way.
+                    comm.blocking().barrier()?;
+                    let before = sent();
+                    comm.blocking().barrier()?;
+                    let (before, barrier) = (sent(), sent() - before);
+                    comm.blocking().barrier()?;
+                    server.push(0..len, &vector(&vec![1.0; len]))?;
+                    server.pull(0..len, &mut vector(&vec![0.0; len]))?;
+                    // All have the answers to all they asked.
+                    comm.blocking().barrier()?;
+                    let pushed = sent() - before - 2 * barrier;
+                    comm.blocking().barrier()?;
+                    let before = sent();
+                    clock.tick();
+                    clock.wait()?;
+                    comm.blocking().barrier()?;
+                    Ok((pushed, sent() - before - barrier))
+                });
+                let [push, pull] = widths.map(|width| width * len / n);
+                let clock = (n - 1) * (2 * HEADER_BYTES + REQUEST_BYTES + REPLY_BYTES);
+                for sent in sent.unwrap() {
+                    let want = (push_and_pull(n, push, pull) as u64, clock as u64);
+                    assert_eq!(sent, want, "{len} elements, {n} ranks over {transport}");
+                }
+            }
+        }
+    }
+}
+
+/// Runs `body` on 3 ranks of every transport; every rank must get an error with all of `words` in it.
+fn all_fail(words: &[&str], body: impl Fn(&Communicator) -> Result<()> + Sync) {
+    for transport in TransportKind::ALL {
+        // Nobody errs while others are still opening their channels.
+        let open = Barrier::new(3);
+        let errors = spawn(transport, 3, |comm| {
+            open.wait();
+            Ok(body(&comm).err())
+        });
+        for (rank, error) in errors.unwrap().into_iter().enumerate() {
+            let text =
+                error.unwrap_or_else(|| panic!("rank {rank} over {transport} saw no error")).to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "rank {rank} over {transport}: {text}");
+        }
+    }
+}
+
+#[test]
+fn servers_and_clocks_that_differ_are_refused_on_all_ranks() {
+    all_fail(&["server(8 × f32)", "server(9 × f32)"], |comm| {
+        begin(comm, 1, if comm.rank() == 1 { 9 } else { 8 }, Add, ServerOptions::default()).map(drop)
+    });
+    all_fail(&["clock(3 ×", "clock(4 ×"], |comm| {
+        begin(comm, if comm.rank() == 2 { 4 } else { 3 }, 8, Add, ServerOptions::default()).map(drop)
+    });
+    all_fail(&["server(8 × f32)", "server(8 × f32, codec"], |comm| {
+        let options = if comm.rank() == 1 { encoded(Feedback::None) } else { ServerOptions::default() };
+        begin(comm, 1, 8, Add, options).map(drop)
+    });
+}
+
+#[test]
+fn an_update_that_panics_ends_everyones_server() {
+    all_fail(&["panicked"], |comm| {
+        let break_down = |_: &mut [f32], _: &[f32], push: &Push| assert!(push.from != 1, "as it was told to");
+        let (clock, mut server) = begin(comm, 2, 9, break_down, ServerOptions::default())?;
+        loop {
+            server.push(0..9, &vector(&[1.0; 9]))?;
+            clock.tick();
+            server.pull(0..9, &mut vector(&[0.0; 9]))?;
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_never_ticks_is_a_deadline_that_names_it() {
+    all_fail(&["rank 2 (host"], |comm| {
+        let (clock, _server) = begin(comm, 1, 9, Add, ServerOptions::default())?;
+        if comm.rank() == 2 {
+            // Until the others give up.
+            return comm.blocking().recv(&mut [0f32], 0);
+        }
+        comm.set_deadline(Duration::from_millis(300));
+        loop {
+            clock.tick();
+            clock.wait()?;
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_the_next_call_works() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let usage = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Usage { .. })), "{outcome:?}");
+        let (_clock, mut server) = begin(&comm, 0, 10, Add, ServerOptions::default())?;
+        usage(server.push(0..3, &vector(&[0.0; 4])));
+        usage(server.push(8..12, &vector(&[0.0; 4])));
+        usage(server.pull(0..4, &mut Buffer::from_slice(&[0f64; 4])?).map(drop));
+        usage(server.pull_cached(Range { start: 4, end: 0 }, &mut vector(&[])).map(drop));
+        let mut busy = vector(&[0.0; 10]);
+        let lent = busy.read(0..1)?;
+        assert!(matches!(server.pull(0..10, &mut busy), Err(Error::Busy { .. })));
+        drop(lent);
+        let Pulled { clock, versions } = server.pull(0..10, &mut busy)?;
+        assert_eq!((clock, versions), (0, vec![0, 0]));
+        let other = Encoding::new(Arc::new(Half::F16)).with_feedback(Feedback::Difference);
+        let options = ServerOptions { pushed: Some(other), pulled: None };
+        usage(begin(&comm, 0, 10, Add, options).map(drop));
+        comm.blocking().barrier()
+    })
+    .unwrap();
+}
+
+#[test]
+fn using_a_server_after_its_service_was_closed_is_an_error() {
+    spawn(TransportKind::Tcp, 2, |comm| {
+        let service = Service::start(&comm)?;
+        let clock = Clock::start(&comm, &service, 0)?;
+        let mut server =
+            Server::start(&comm, &service, &clock, &vector(&[0.0; 4]), Add, ServerOptions::default())?;
+        service.close()?;
+        assert!(server.push(0..4, &vector(&[1.0; 4])).is_err());
+        assert!(server.pull(0..4, &mut vector(&[1.0; 4])).is_err());
+        clock.tick();
+        assert!(clock.wait().is_err());
+        Ok(())
+    })
+    .unwrap();
+}
