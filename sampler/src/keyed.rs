@@ -59,7 +59,11 @@ impl KeyedPermutation {
         self.len == 0
     }
 
-    /// The entry at `position`, counted modulo [`len`](Self::len), which must not be 0.
+    /// The entry at `position`, counted modulo [`len`](Self::len).
+    ///
+    /// # Panics
+    ///
+    /// If there are no entries.
     #[inline]
     pub fn at(&self, position: usize) -> usize {
         let mut number = position as u64 % self.len;

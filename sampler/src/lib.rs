@@ -1,8 +1,9 @@
-//! Which sample goes to which rank: PyTorch's `DistributedSampler`, index for index, without PyTorch.
+//! Which sample goes to which rank: PyTorch's and Bagua's samplers, index for index, without Python, and some that go
+//! beyond; and the loader that fetches the samples.
 //!
 //! Every rank builds the same sampler with its own `rank` and reads its own share of the epoch's order; ranks
 //! never talk to each other, because the order follows from the seed and the epoch alone. A job that moves
-//! between PyTorch and Rust sees the same samples in the same steps.
+//! between PyTorch and Rust sees the same samples in the same steps. `docs/sampling.md` says which sampler is for what.
 //!
 //! ```
 //! use hexagram_sampler::{DistributedOptions, DistributedSampler};

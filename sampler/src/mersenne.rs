@@ -60,9 +60,13 @@ impl Mersenne {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// A number below `range`, which must not be 0: one entry of `torch.randint(range, …)`.
+    /// A number below `range`: one entry of `torch.randint(range, …)`.
     ///
     /// The remainder of 32 random bits, of 64 when `range` is [`WIDE`](Self::WIDE) or more.
+    ///
+    /// # Panics
+    ///
+    /// If `range` is 0.
     #[inline]
     pub fn below(&mut self, range: u64) -> u64 {
         if range < Self::WIDE { u64::from(self.next_u32() % range as u32) } else { self.next_u64() % range }

@@ -119,6 +119,14 @@ fn an_epoch_has_every_sample_and_the_next_has_other_steps() {
     assert!(first.iter().all(|step| !second.contains(step)));
     assert_eq!(first, steps(0));
 
+    // Without blur the same pieces come together, but in another order and with others.
+    let distinct = Complexities::new((0..400).map(f64::from).collect()).unwrap();
+    let sharp = CostBalancedOptions { random_level: 0.0, ..options.clone() };
+    let mut sharp = CostBalancedSampler::new(distinct, sharp).unwrap();
+    let first: Vec<_> = sharp.iter().collect();
+    sharp.set_epoch(1);
+    assert!(sharp.iter().zip(&first).all(|(second, first)| second != *first));
+
     let plain = CostBalancedOptions { shuffle: false, ..options };
     let plain = CostBalancedSampler::new(costs, plain).unwrap();
     assert!(plain.iter().flatten().eq(0..400), "without shuffling, in the order of the data set");

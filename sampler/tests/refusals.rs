@@ -11,6 +11,12 @@ use std::convert::Infallible;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// No test comes near it unless something hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn refused<T>(result: Result<T, SamplerError>, what: &str) {
     let Err(error) = result else { unreachable!("not refused: {what}") };
@@ -150,6 +156,28 @@ fn complexities() {
         refused(Complexities::read(file("bad")), what);
     }
     refused(costs(&[1.0]).write(file("no").join("such").join("folder")), "folder: ");
+}
+
+/// Every block waits until another thread has begun the next, so that no thread has neighbouring ones.
+#[test]
+fn complexities_are_in_order_whoever_evaluates_them() {
+    const BLOCK: usize = 64;
+    let len = 10 * BLOCK;
+    let several = thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    let (furthest, moved) = (Mutex::new(0), Condvar::new());
+    let complexity = |sample: usize| {
+        let mut seen = furthest.lock().unwrap();
+        *seen = sample.max(*seen);
+        moved.notify_all();
+        let next = (sample / BLOCK + 1) * BLOCK;
+        if several && next < len {
+            let waited = moved.wait_timeout_while(seen, DEADLINE, |seen| *seen < next).unwrap();
+            assert!(!waited.1.timed_out(), "nobody takes on block {next}");
+        }
+        Ok::<_, Infallible>(sample as f64)
+    };
+    let evaluated = Complexities::evaluate(len, complexity).unwrap();
+    assert!(evaluated.as_slice().iter().copied().eq((0..len).map(|sample| sample as f64)));
 }
 
 #[test]
