@@ -162,6 +162,16 @@ impl<T: Element> Array<T> {
         }
     }
 
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] unless the shape has as many elements.
+    pub fn reshaped(self, shape: impl Into<Shape>) -> Result<Self, ShapeError> {
+        let shape = checked(shape.into(), self.shape.elements())?;
+        Ok(Array { shape, ..self })
+    }
+
     /// The elements, each converted, in memory of `pool`: pixels to floats, for instance.
     pub fn map<U: Element>(&self, pool: &Pool, convert: impl Fn(T) -> U) -> Array<U> {
         let mut buffer = pool.take(self.shape.elements());
@@ -255,5 +265,7 @@ mod tests {
         let array = Array::new([1, 2], vec![0u8, 255]).unwrap();
         let floats = array.map(&Pool::new(), |pixel| f32::from(pixel) / 255.0);
         assert_eq!(floats, Array::new([1, 2], vec![0.0, 1.0]).unwrap());
+        assert_eq!(*floats.clone().reshaped([2, 1, 1]).unwrap().shape(), [2, 1, 1].into());
+        assert!(floats.reshaped([3]).is_err());
     }
 }

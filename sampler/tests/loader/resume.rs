@@ -3,7 +3,10 @@
 
 use crate::support::{numbers, options, uneven};
 use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, LoaderState};
-use hexagram_sampler::{DistributedOptions, DistributedSampler};
+use hexagram_sampler::{
+    Complexities, CostBalancedOptions, CostBalancedSampler, DistributedOptions, DistributedSampler,
+    ElasticOptions, ElasticSampler, Sampler, SamplerError, Tail,
+};
 
 const LEN: usize = 103;
 const BATCH: usize = 5;
@@ -22,6 +25,20 @@ fn ranks(count: usize, workers: usize) -> Vec<DataLoader<Array<usize>>> {
         let given =
             LoaderOptions { sampler: Some(Box::new(sampler.unwrap())), seed: 9, ..options(BATCH, workers) };
         DataLoader::new(uneven(LEN), given).unwrap()
+    };
+    (0..count).map(loader).collect()
+}
+
+/// The loaders of all ranks, whose batches are those of a sampler of steps.
+fn ranks_of_steps<S: Sampler<Item = Vec<usize>> + 'static>(
+    count: usize,
+    workers: usize,
+    sampler: impl Fn(usize) -> Result<S, SamplerError>,
+) -> Vec<DataLoader<Array<usize>>> {
+    let loader = |rank| {
+        let batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>> =
+            Some(Box::new(sampler(rank).unwrap()));
+        DataLoader::new(uneven(LEN), LoaderOptions { batch_sampler, ..options(1, workers) }).unwrap()
     };
     (0..count).map(loader).collect()
 }
@@ -77,6 +94,44 @@ fn a_job_that_stops_goes_on_with_other_ranks_and_workers() {
             assert!(after.iter().all(|state| (state.epoch, state.position) == (1, 0)), "{what}");
         }
     }
+}
+
+/// Steps of 13 samples, which is no multiple of the number of ranks: stopped on some ranks, gone on with others.
+fn assert_steps_are_complete(ranks: impl Fn(usize, usize) -> Vec<DataLoader<Array<usize>>>) {
+    for (count, stop, others) in [(1, 3, 8), (4, 0, 3), (3, 5, 4), (8, 7, 5), (5, 8, 2), (2, 1, 7)] {
+        let (mut seen, states) = steps(&mut ranks(count, count % 3), stop);
+        assert!(states.iter().all(|state| (state.epoch, state.position) == (0, stop * 13)), "{states:?}");
+        let mut loaders = ranks(others, others % 3);
+        loaders.iter_mut().for_each(|loader| loader.resume(&states[0]).unwrap());
+        seen.extend(steps(&mut loaders, usize::MAX).0);
+        assert_complete(seen, &format!("{count} ranks, then {others} from step {stop} on"));
+    }
+}
+
+#[test]
+fn samplers_of_steps_go_on_with_other_ranks_too() {
+    assert_steps_are_complete(|replicas, workers| {
+        ranks_of_steps(replicas, workers, |rank| {
+            let tail = Tail::Exact;
+            ElasticSampler::new(ElasticOptions {
+                len: LEN,
+                replicas,
+                rank,
+                global_batch: 13,
+                tail,
+                ..Default::default()
+            })
+        })
+    });
+    assert_steps_are_complete(|replicas, workers| {
+        ranks_of_steps(replicas, workers, |rank| {
+            let costs = Complexities::new((0..LEN).map(|index| (index * 37 % 50) as f64).collect())?;
+            let tail = Tail::Exact;
+            let options =
+                CostBalancedOptions { replicas, rank, global_batch: 13, tail, ..Default::default() };
+            CostBalancedSampler::new(costs, options)
+        })
+    });
 }
 
 #[test]
