@@ -1,0 +1,219 @@
+//! What it costs to give ranks samples of different lengths at random, and what balancing saves: trains a character model
+//! on several ranks with each of three samplers. `cargo run --release -p hexagram-balance`.
+//!
+//! All ranks wait for the slowest in every step. Read [`train`], whose `options` are all that differs.
+
+mod model;
+mod plot;
+mod text;
+mod train;
+
+use clap::{Parser, ValueEnum};
+use hexagram::sampler::dataset::{Cause, Dataset};
+use hexagram::sampler::{Balance, Complexities};
+use plot::Panel;
+use serde_json::json;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use text::Text;
+use train::{Method, Setting, Step};
+
+/// Trains a character model on lines of different lengths, with three ways to give lines to ranks.
+#[derive(Parser, Debug)]
+#[command(name = "balance", version)]
+struct Options {
+    /// A text file to learn, a line a sample, instead of the verse and prose that ship
+    #[arg(long)]
+    text: Option<PathBuf>,
+    /// Random lines of such lengths instead of a text
+    #[arg(long, value_enum, conflicts_with = "text")]
+    lengths: Option<Lengths>,
+    /// Ranks, all of them threads of this process
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: u16,
+    /// Lines per rank and step
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    batch: u16,
+    /// Passes over the text
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    epochs: u16,
+    /// Of the parameters and the order of lines
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Pretend that every rank has a device that takes so many microseconds for a character, whatever cores there are
+    #[arg(long, value_name = "MICROSECONDS")]
+    device: Option<f64>,
+    /// Where the picture goes
+    #[arg(long, default_value = "balance.svg")]
+    svg: PathBuf,
+    /// End with one line of JSON on standard output, and print nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ValueEnum, Debug, Clone, Copy)]
+enum Lengths {
+    /// 4096 lines, half of them above 40 characters, one in six above 120
+    LogNormal,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("balance: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Cause> {
+    let text = match (&options.text, options.lengths) {
+        (Some(path), _) => Text::read(path)?,
+        (None, Some(Lengths::LogNormal)) => Text::log_normal(4096, options.seed),
+        (None, None) => Text::shipped(),
+    };
+    let (ranks, batch) = (usize::from(options.ranks), usize::from(options.batch));
+    let lines = text.lines.len();
+    if lines < ranks * batch {
+        return Err(format!(
+            "{lines} lines are no step of {ranks} ranks with --batch {batch}; use a smaller one"
+        )
+        .into());
+    }
+    let costs = Complexities::evaluate(lines, |index| Ok::<_, Infallible>(text.cost(index)))?;
+    let setting = Setting {
+        text: &text,
+        costs: &costs,
+        ranks,
+        batch,
+        epochs: options.epochs.into(),
+        seed: options.seed,
+        device: options.device.map(microseconds).transpose()?,
+    };
+    let mut runs = Vec::new();
+    for method in Method::ALL {
+        runs.push(Run { method, steps: train::run(&setting, method)? });
+    }
+    let title = format!("{ranks} ranks, {batch} of {lines} lines per rank and step");
+    std::fs::write(&options.svg, plot::svg(&title, &runs.iter().map(Run::panel).collect::<Vec<_>>()))
+        .map_err(|cause| format!("cannot write {}: {cause}; choose another --svg", options.svg.display()))?;
+    report(options, &runs, &title);
+    Ok(())
+}
+
+fn microseconds(given: f64) -> Result<Duration, Cause> {
+    let seconds = Duration::try_from_secs_f64(given / 1e6);
+    seconds.map_err(|_| format!("--device {given} is no time; use microseconds, such as 20").into())
+}
+
+fn report(options: &Options, runs: &[Run], title: &str) {
+    if options.json {
+        let fields: serde_json::Map<_, _> =
+            runs.iter().map(|run| (run.method.name().to_owned(), run.json())).collect();
+        println!("{}", serde_json::Value::Object(fields));
+        return;
+    }
+    println!("{title}\n");
+    println!(
+        "{:<15} {:>8} {:>9} {:>10} {:>20} {:>10}",
+        "sampler", "steps/s", "chars/s", "waiting", "max/mean (worst)", "loss"
+    );
+    runs.iter().for_each(|run| println!("{}", run.line()));
+    println!("\nThe cost of each step by rank is in {}.", options.svg.display());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if options.device.is_none() && cores < options.ranks.into() {
+        println!(
+            "{} ranks share {cores} cores: who waits leaves its core to the others, so that steps/s hardly differ. \
+             Try --device 20, or a machine with more cores.",
+            options.ranks
+        );
+    }
+}
+
+/// What came of one sampler.
+struct Run {
+    method: Method,
+    /// By rank.
+    steps: Vec<Vec<Step>>,
+}
+
+impl Run {
+    /// How well ranks were balanced: the costliest over the average, of each step.
+    fn balance(&self) -> Balance {
+        let mut balance = Balance::default();
+        for step in 0..self.count() {
+            balance.add(self.steps.iter().map(|steps| steps[step].cost));
+        }
+        balance
+    }
+
+    fn count(&self) -> usize {
+        self.steps.iter().map(Vec::len).min().unwrap_or(0)
+    }
+
+    /// The part of all ranks' time that went into waiting for others.
+    fn waiting(&self) -> f64 {
+        let sum = |time: fn(&Step) -> Duration| {
+            self.steps.iter().flatten().map(time).sum::<Duration>().as_secs_f64()
+        };
+        let (computed, waited) = (sum(|step| step.computed), sum(|step| step.waited));
+        waited / (computed + waited)
+    }
+
+    /// How long the slowest rank took, in seconds.
+    fn seconds(&self) -> f64 {
+        let of = |steps: &Vec<Step>| steps.iter().map(|step| step.computed + step.waited).sum::<Duration>();
+        self.steps.iter().map(of).max().unwrap_or_default().as_secs_f64()
+    }
+
+    fn characters_per_s(&self) -> f64 {
+        self.steps.iter().flatten().map(|step| step.cost).sum::<f64>() / self.seconds()
+    }
+
+    /// Of the last epoch's last steps.
+    fn loss(&self) -> f32 {
+        let last: Vec<f32> = self.steps.iter().filter_map(|steps| Some(steps.last()?.loss)).collect();
+        last.iter().sum::<f32>() / last.len() as f32
+    }
+
+    fn line(&self) -> String {
+        let balance = self.balance();
+        format!(
+            "{:<15} {:>8.1} {:>9.0} {:>8.1} % {:>20} {:>10.3}",
+            self.method.name(),
+            self.count() as f64 / self.seconds(),
+            self.characters_per_s(),
+            100.0 * self.waiting(),
+            format!("{:.3} ({:.3})", balance.mean(), balance.worst()),
+            self.loss(),
+        )
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "steps": self.count(),
+            "steps_per_s": self.count() as f64 / self.seconds(),
+            "characters_per_s": self.characters_per_s(),
+            "waiting": self.waiting(),
+            "max_over_mean": self.balance().mean(),
+            "worst_max_over_mean": self.balance().worst(),
+            "loss": self.loss(),
+        })
+    }
+
+    fn panel(&self) -> Panel {
+        let balance = self.balance();
+        let caption = format!(
+            "{}: the costliest rank has {:.2} times the mean, {:.2} at worst; {:.0} % waiting",
+            self.method.name(),
+            balance.mean(),
+            balance.worst(),
+            100.0 * self.waiting()
+        );
+        let costs = self.steps.iter().map(|steps| steps.iter().map(|step| step.cost).collect()).collect();
+        Panel { caption, costs }
+    }
+}
