@@ -4,88 +4,80 @@
 //! Runs go through blocks that stay in the first-level cache, so that however many terms there are, every run is read once
 //! and the result is written once.
 
+use super::kernels::{add_scaled, add_scaled_wide, narrow, scaled_wide};
 use crate::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use std::ops::{Add, Mul, Range};
 
-/// Elements at a time: two blocks of f64 and some of the terms' stay in the first-level cache.
+/// Elements at a time: a block of f64 and those of the terms stay in the first-level cache.
 const BLOCK: usize = 512;
 
 /// `to ← Σ weight × term`, in order, where no term is `to` as it was. All hold equally many elements, at their alignment.
 pub(super) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     match dtype {
-        DType::F64 => typed(terms, to, <[f64]>::copy_from_slice, <[f64]>::copy_from_slice),
-        DType::F32 => typed(terms, to, each(f64::from), each(|wide: f64| wide as f32)),
-        DType::F16 => typed(terms, to, widen::<f16>, narrow::<f16>),
-        DType::BF16 => typed(terms, to, widen::<bf16>, narrow::<bf16>),
+        DType::F64 => typed(terms, to, add_f64, <[f64]>::copy_from_slice),
+        DType::F32 => typed(terms, to, add_f32, |to, sum| narrow(sum, to)),
+        DType::F16 => typed(terms, to, add_half::<f16>, narrow_half::<f16>),
+        DType::BF16 => typed(terms, to, add_half::<bf16>, narrow_half::<bf16>),
         DType::U8 | DType::I32 | DType::I64 => {}
     }
 }
 
-/// What sums are computed in.
-trait Wide: bytemuck::Pod + Add<Output = Self> + Mul<Output = Self> {
-    fn of(weight: f64) -> Self;
-}
-
-impl Wide for f64 {
-    fn of(weight: f64) -> Self {
-        weight
-    }
-}
-
-impl Wide for f32 {
-    fn of(weight: f64) -> Self {
-        weight as f32
-    }
-}
-
-fn typed<T: bytemuck::Pod, W: Wide>(
+/// `add` is told whether a term is the first, which is not added to zero: that would lose the sign of another.
+fn typed<T: bytemuck::Pod, W: bytemuck::Pod>(
     terms: &[(f64, Option<&[u8]>)],
     to: &mut [u8],
-    widen: impl Fn(&mut [W], &[T]),
+    add: impl Fn(bool, f64, &[T], &mut [W]),
     narrow: impl Fn(&mut [T], &[W]),
 ) {
     let to: &mut [T] = bytemuck::cast_slice_mut(to);
-    let terms: Vec<(W, Option<&[T]>)> =
-        terms.iter().map(|(weight, term)| (W::of(*weight), term.map(bytemuck::cast_slice))).collect();
-    let (mut sum, mut term) = ([W::zeroed(); BLOCK], [W::zeroed(); BLOCK]);
-    for block in blocks(to.len()) {
-        let (sum, term) = (&mut sum[..block.len()], &mut term[..block.len()]);
-        sum.fill(W::zeroed());
+    let terms: Vec<(f64, Option<&[T]>)> =
+        terms.iter().map(|(weight, term)| (*weight, term.map(bytemuck::cast_slice))).collect();
+    let mut sum = [W::zeroed(); BLOCK];
+    for start in (0..to.len()).step_by(BLOCK) {
+        let block = start..to.len().min(start + BLOCK);
+        let sum = &mut sum[..block.len()];
         for (place, (weight, from)) in terms.iter().enumerate() {
-            widen(term, from.map_or(&to[block.clone()], |from| &from[block.clone()]));
-            let weighted = sum.iter_mut().zip(&*term);
-            // The first is not added to zero, which would lose the sign of another.
-            match place {
-                0 => weighted.for_each(|(sum, x)| *sum = *weight * *x),
-                _ => weighted.for_each(|(sum, x)| *sum = *sum + *weight * *x),
-            }
+            let from = from.map_or(&to[block.clone()], |from| &from[block.clone()]);
+            add(place == 0, *weight, from, sum);
         }
         narrow(&mut to[block], sum);
     }
 }
 
-fn blocks(len: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(BLOCK).map(move |start| start..len.min(start + BLOCK))
+fn add_f64(first: bool, weight: f64, from: &[f64], sum: &mut [f64]) {
+    let both = sum.iter_mut().zip(from);
+    match first {
+        true => both.for_each(|(sum, x)| *sum = weight * x),
+        false => both.for_each(|(sum, x)| *sum += weight * x),
+    }
 }
 
-fn each<A: Copy, B>(convert: impl Fn(A) -> B) -> impl Fn(&mut [B], &[A]) {
-    move |to, from| to.iter_mut().zip(from).for_each(|(to, from)| *to = convert(*from))
+fn add_f32(first: bool, weight: f64, from: &[f32], sum: &mut [f64]) {
+    match first {
+        true => scaled_wide(weight, from, sum),
+        false => add_scaled_wide(weight, from, sum),
+    }
 }
 
-fn widen<H>(to: &mut [f32], from: &[H])
+fn add_half<H>(first: bool, weight: f64, from: &[H], sum: &mut [f32])
 where
     [H]: HalfFloatSliceExt,
 {
-    from.convert_to_f32_slice(to);
+    let (mut wide, weight) = ([0.0; BLOCK], weight as f32);
+    let wide = &mut wide[..from.len()];
+    from.convert_to_f32_slice(wide);
+    match first {
+        true => sum.iter_mut().zip(wide).for_each(|(sum, x)| *sum = weight * *x),
+        false => add_scaled(weight, wide, sum),
+    }
 }
 
-fn narrow<H>(to: &mut [H], from: &[f32])
+fn narrow_half<H>(to: &mut [H], sum: &[f32])
 where
     [H]: HalfFloatSliceExt,
 {
-    to.convert_from_f32_slice(from);
+    to.convert_from_f32_slice(sum);
 }
 
 #[cfg(test)]

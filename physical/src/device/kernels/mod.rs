@@ -19,6 +19,7 @@ mod portable;
 mod sign;
 #[cfg(test)]
 mod testing;
+mod wide;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -26,6 +27,7 @@ pub use accumulate::{add, add_scaled};
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
 pub use sign::{add_signs, pack_signs, unpack_signs};
+pub use wide::{add_scaled_wide, narrow, scaled_wide};
 
 use dispatch::Set;
 use std::array::from_fn;
