@@ -15,6 +15,8 @@ mod min_max;
 mod named;
 mod not_finite;
 mod sign;
+mod finite;
+mod qsgd;
 
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
@@ -22,3 +24,4 @@ pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
 pub use named::{named, names};
 pub use sign::Sign;
+pub use qsgd::Qsgd;

@@ -17,6 +17,8 @@ mod half;
 mod min_max;
 mod portable;
 mod sign;
+pub mod bits;
+pub mod levels;
 #[cfg(test)]
 mod testing;
 mod wide;
