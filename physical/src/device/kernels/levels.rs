@@ -3,9 +3,10 @@
 //! A level is `ξ ∈ 0..=s`, drawn such that `E ξ = s |x| / ‖x‖`; its code has `1 + ⌈log₂(s + 1)⌉` bits, the sign above the
 //! level. Rounding is done in fixed point: `ξ = (⌊|x| · s 2^f / ‖x‖⌋ + r) ≫ f` with r uniform in `0..2^f`.
 //!
-//! Packed, 512 codes are 32 rows of 16 lanes. Lane l of row j is code 16j + l; a lane's codes follow each other from the
-//! lowest bit, in words of 32 bits, and the words of the 16 lanes alternate: every step of a lane is a shift. Fewer codes
-//! than 512 follow each other without lanes.
+//! Packed, 512 codes are 32 rows of 16 lanes, and lane l of row j is code 16j + l. As the width of a code is a sum of
+//! powers of two, so are its bits split into planes, the widest, which has the lowest bits, first. In a plane of w bits,
+//! a lane's 32 numbers follow each other in w words of 32 bits, from the lowest bit, and the words of the 16 lanes
+//! alternate: every step of a lane is a shift. Fewer codes than 512 just follow each other.
 //!
 //! Draws are a function of the key, the row and the lane, the same on every instruction set: lanes begin where Wellons'
 //! two-round mixing (`lowbias32`) takes them, and go from row to row by Marsaglia's congruential generator 69069, of which
@@ -14,12 +15,13 @@
 
 use super::bits::{Packer, Unpacker, packed_len};
 use super::{LANES, Set};
-use std::array::from_fn;
 
 /// Codes that are packed together.
 pub const BLOCK: usize = ROWS * LANES;
 
 const ROWS: usize = 32;
+/// Bytes of one word of all lanes.
+const WORDS: usize = 4 * LANES;
 const SIGN: u32 = 1 << 31;
 
 /// How many levels there are above 0.
@@ -84,26 +86,57 @@ dispatched!(
     ) -> bool = decode_kernel
 );
 
+/// Single precision will do where no square is too large for it, nor all of them too small to matter.
 #[inline(always)]
 fn sum_of_squares_kernel<S: Set>(_: S, x: &[f32]) -> f64 {
-    let mut sums = [0.0f64; 2 * LANES];
-    let (rows, rest) = x.as_chunks::<{ 2 * LANES }>();
-    for row in rows {
-        for (sum, x) in sums.iter_mut().zip(row) {
-            *sum += f64::from(*x) * f64::from(*x);
+    let sum = |x: &[f32]| {
+        let sum = lanes_of_squares(x);
+        if (SMALL..=f32::MAX).contains(&sum) { f64::from(sum) } else { wide_sum_of_squares(x) }
+    };
+    x.chunks(BLOCK).map(sum).sum()
+}
+
+/// A block with less than this is summed up in double precision: what underflows is 2⁻⁴⁰ of it at most.
+const SMALL: f32 = 1.0 / (1u128 << 100) as f32;
+
+/// 64 sums, added pairwise.
+#[inline(always)]
+fn lanes_of_squares(x: &[f32]) -> f32 {
+    let (mut a, mut b, mut c, mut d) = ([0.0; LANES], [0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    let mut rows = x.as_chunks::<LANES>().0.chunks_exact(4);
+    for row in rows.by_ref() {
+        add_squares(&row[0], &mut a);
+        add_squares(&row[1], &mut b);
+        add_squares(&row[2], &mut c);
+        add_squares(&row[3], &mut d);
+    }
+    for row in rows.remainder() {
+        add_squares(row, &mut a);
+    }
+    for (x, sum) in x.as_chunks::<LANES>().1.iter().zip(&mut b) {
+        *sum += x * x;
+    }
+    for lane in 0..LANES {
+        a[lane] = (a[lane] + b[lane]) + (c[lane] + d[lane]);
+    }
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            a[lane] += a[lane + half];
         }
     }
-    for (sum, x) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(*x) * f64::from(*x);
+    a[0]
+}
+
+#[inline(always)]
+fn add_squares(x: &[f32; LANES], sums: &mut [f32; LANES]) {
+    for lane in 0..LANES {
+        sums[lane] += x[lane] * x[lane];
     }
-    let mut half = LANES;
-    while half > 0 {
-        for i in 0..half {
-            sums[i] += sums[i + half];
-        }
-        half /= 2;
-    }
-    sums[0]
+}
+
+#[inline(never)]
+fn wide_sum_of_squares(x: &[f32]) -> f64 {
+    x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()
 }
 
 #[inline(always)]
@@ -111,21 +144,11 @@ fn encode_kernel<S: Set>(_: S, levels: Levels, norm: f32, key: u64, x: &[f32], t
     let round = Round::new(levels, norm, key);
     match <&[f32; BLOCK]>::try_from(x) {
         Ok(x) => {
-            let (rows, _) = x.as_chunks::<LANES>();
-            let mut packed = to.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
-            let (mut words, mut used) = ([0u32; LANES], 0);
-            for (number, row) in rows.iter().enumerate() {
-                let codes = round.codes(number, row);
-                words = from_fn(|lane| words[lane] | codes[lane] << used);
-                used += levels.bits();
-                if used >= u32::BITS
-                    && let Some(to) = packed.next()
-                {
-                    *to = bytemuck::cast(words.map(u32::to_le));
-                    used -= u32::BITS;
-                    words = codes.map(|code| code >> (levels.bits() - used));
-                }
+            let mut codes = [[0u32; LANES]; ROWS];
+            for (row, x) in x.as_chunks::<LANES>().0.iter().enumerate() {
+                codes[row] = round.codes(row, x);
             }
+            pack(levels.bits(), &codes, to);
         }
         Err(_) => {
             let mut packer = Packer::new(to);
@@ -137,6 +160,45 @@ fn encode_kernel<S: Set>(_: S, levels: Levels, norm: f32, key: u64, x: &[f32], t
             }
             packer.finish();
         }
+    }
+}
+
+/// Packs all planes of the codes.
+#[inline(always)]
+fn pack(bits: u32, codes: &[[u32; LANES]; ROWS], mut to: &mut [u8]) {
+    let mut offset = 0;
+    for width in widths(bits) {
+        let plane = to.split_off_mut(..width as usize * WORDS).unwrap_or_default();
+        match width {
+            16 => pack_plane::<16>(offset, codes, plane),
+            8 => pack_plane::<8>(offset, codes, plane),
+            4 => pack_plane::<4>(offset, codes, plane),
+            2 => pack_plane::<2>(offset, codes, plane),
+            _ => pack_plane::<1>(offset, codes, plane),
+        }
+        offset += width;
+    }
+}
+
+/// The widths of planes, the widest first.
+#[inline(always)]
+fn widths(bits: u32) -> impl Iterator<Item = u32> {
+    [16, 8, 4, 2, 1].into_iter().filter(move |width| bits & width != 0)
+}
+
+/// Packs the `WIDTH` bits from `offset` on of all codes.
+#[inline(always)]
+fn pack_plane<const WIDTH: usize>(offset: u32, codes: &[[u32; LANES]; ROWS], to: &mut [u8]) {
+    for (codes, to) in codes.chunks_exact(32 / WIDTH).zip(to.as_chunks_mut::<WORDS>().0) {
+        let mut words = [0u32; LANES];
+        for lane in 0..LANES {
+            let mut word = 0;
+            for (number, codes) in codes.iter().enumerate() {
+                word |= ((codes[lane] >> offset) & (u32::MAX >> (32 - WIDTH))) << (number * WIDTH);
+            }
+            words[lane] = word;
+        }
+        *to = bytemuck::cast(words.map(u32::to_le));
     }
 }
 
@@ -159,15 +221,17 @@ impl Round {
 
     #[inline(always)]
     fn codes(&self, row: usize, x: &[f32; LANES]) -> [u32; LANES] {
-        from_fn(|lane| {
+        let mut codes = [0; LANES];
+        for lane in 0..LANES {
             let scaled = x[lane].abs() * self.scale;
             let scaled = if scaled < self.limit { scaled } else { self.limit };
             // SAFETY: 0 ≤ scaled ≤ limit ≤ 2³⁰; the comparison has turned NaN into the limit.
             let fixed = unsafe { scaled.to_int_unchecked::<i32>() } as u32;
             let draw = self.start[lane].wrapping_mul(POWERS[row]).wrapping_add(OFFSETS[row]);
             let level = (fixed + (draw >> (u32::BITS - self.fraction))) >> self.fraction;
-            level | (x[lane].to_bits() & SIGN) >> (u32::BITS - self.bits)
-        })
+            codes[lane] = level | (x[lane].to_bits() & SIGN) >> (u32::BITS - self.bits);
+        }
+        codes
     }
 }
 
@@ -175,12 +239,14 @@ impl Round {
 #[inline(always)]
 fn start(key: u64) -> [u32; LANES] {
     let (low, high) = (key as u32, (key >> 32) as u32);
-    from_fn(|lane| {
+    let mut start = [0; LANES];
+    for (lane, start) in start.iter_mut().enumerate() {
         let word = (lane as u32).wrapping_mul(0x9e37_79b9) ^ low;
         let word = (word ^ (word >> 16)).wrapping_mul(0x7feb_352d) ^ high;
         let word = (word ^ (word >> 15)).wrapping_mul(0x846c_a68b);
-        word ^ (word >> 16)
-    })
+        *start = word ^ (word >> 16);
+    }
+    start
 }
 
 const MULTIPLIER: u32 = 69069;
@@ -221,22 +287,10 @@ fn decode_kernel<S: Set>(
     let mut largest = [0u32; LANES];
     match <&mut [f32; BLOCK]>::try_from(&mut *to) {
         Ok(to) => {
-            let (mut packed, mut words, mut left) =
-                (from.as_chunks::<{ 4 * LANES }>().0.iter(), [0; LANES], 0);
-            for row in to.as_chunks_mut::<LANES>().0 {
-                let mut codes = words;
-                if left < bits {
-                    words =
-                        packed.next().map_or([0; LANES], |words| bytemuck::cast(*words)).map(u32::from_le);
-                    codes = from_fn(|lane| codes[lane] | words[lane] << left);
-                    words = words.map(|word| word >> (bits - left));
-                    left += u32::BITS;
-                } else {
-                    words = words.map(|word| word >> bits);
-                }
-                left -= bits;
+            let codes = unpack(bits, from);
+            for (codes, row) in codes.iter().zip(to.as_chunks_mut::<LANES>().0) {
                 for lane in 0..LANES {
-                    let level = add(codes[lane] & (u32::MAX >> (u32::BITS - bits)), &mut row[lane]);
+                    let level = add(codes[lane], &mut row[lane]);
                     largest[lane] = largest[lane].max(level);
                 }
             }
@@ -247,4 +301,35 @@ fn decode_kernel<S: Set>(
         }
     }
     largest.iter().all(|level| *level <= levels.0)
+}
+
+/// The codes of all planes.
+#[inline(always)]
+fn unpack(bits: u32, mut from: &[u8]) -> [[u32; LANES]; ROWS] {
+    let (mut codes, mut offset) = ([[0; LANES]; ROWS], 0);
+    for width in widths(bits) {
+        let plane = from.split_off(..width as usize * WORDS).unwrap_or_default();
+        match width {
+            16 => unpack_plane::<16>(offset, plane, &mut codes),
+            8 => unpack_plane::<8>(offset, plane, &mut codes),
+            4 => unpack_plane::<4>(offset, plane, &mut codes),
+            2 => unpack_plane::<2>(offset, plane, &mut codes),
+            _ => unpack_plane::<1>(offset, plane, &mut codes),
+        }
+        offset += width;
+    }
+    codes
+}
+
+#[inline(always)]
+fn unpack_plane<const WIDTH: usize>(offset: u32, from: &[u8], codes: &mut [[u32; LANES]; ROWS]) {
+    for (codes, words) in codes.chunks_exact_mut(32 / WIDTH).zip(from.as_chunks::<WORDS>().0) {
+        let words: [u32; LANES] = bytemuck::cast(*words);
+        for lane in 0..LANES {
+            for (number, codes) in codes.iter_mut().enumerate() {
+                let word = u32::from_le(words[lane]) >> (number * WIDTH);
+                codes[lane] |= (word & (u32::MAX >> (32 - WIDTH))) << offset;
+            }
+        }
+    }
 }
