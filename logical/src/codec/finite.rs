@@ -2,6 +2,12 @@
 
 use super::CodecError;
 
+/// Whether no element is NaN or infinite.
+pub(super) fn all_finite(from: &[f32]) -> bool {
+    let largest = from.iter().fold(0, |largest, x| largest.max(x.to_bits() << 1));
+    largest < f32::INFINITY.to_bits() << 1
+}
+
 /// Fails with the first element that is not finite; `start` is the index of the first of all.
 pub(super) fn refuse(from: &[f32], start: usize) -> Result<(), CodecError> {
     match from.iter().position(|x| !x.is_finite()) {

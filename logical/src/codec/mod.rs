@@ -10,18 +10,27 @@
 
 mod blocks;
 mod half;
+mod keep;
 mod linear;
 mod min_max;
 mod named;
 mod not_finite;
 mod sign;
 mod finite;
+mod power;
 mod qsgd;
+mod random_k;
+mod selection;
+mod top_k;
 
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
+pub use keep::Keep;
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
 pub use named::{named, names};
 pub use sign::Sign;
+pub use power::PowerSgd;
 pub use qsgd::Qsgd;
+pub use random_k::RandomK;
+pub use top_k::TopK;

@@ -24,6 +24,9 @@ use hexagram_physical::{Error, Result};
 /// Bytes of a bucket's norm.
 const NORM: usize = 4;
 
+/// Elements of a bucket, at most: more than a run can have, and few enough that sizes do not overflow.
+const LONGEST: usize = usize::MAX / 16;
+
 /// Buckets of a smaller norm are multiplied by [`LIFT`] before they are divided by it, lest the quotient overflow.
 const SMALL: f32 = 1.0 / (1u64 << 63) as f32;
 const LIFT: f32 = (1u128 << 96) as f32;
@@ -58,7 +61,7 @@ impl Qsgd {
         if bucket == 0 {
             return Err(Error::usage("QSGD cannot round buckets of no elements", "choose 512"));
         }
-        Ok(Qsgd { bucket, ..self })
+        Ok(Qsgd { bucket: bucket.min(LONGEST), ..self })
     }
 
     /// What becomes of NaN and infinity. They propagate to all of their bucket, as NaN.
@@ -104,7 +107,7 @@ impl Qsgd {
             if norm.is_sign_negative() || norm == f32::INFINITY {
                 return Err(CodecError::damaged(format!("a norm of {norm}")));
             }
-            let unit = norm / self.levels.count() as f32;
+            let unit = unit(norm, self.levels.count() as f32);
             let codes = codes.chunks(self.levels.packed_len(BLOCK));
             for (codes, to) in codes.zip(to.chunks_mut(BLOCK)) {
                 if !decode_levels(self.levels, unit, weight, fresh, codes, to) {
@@ -164,6 +167,12 @@ impl Codec for Qsgd {
 fn norm(squares: f64) -> f32 {
     let norm = squares.sqrt() as f32;
     norm.min(f32::MAX)
+}
+
+/// The distance of levels; rounded down where the last would else be infinite.
+fn unit(norm: f32, levels: f32) -> f32 {
+    let unit = norm / levels;
+    if unit * levels <= f32::MAX || norm.is_nan() { unit } else { unit.next_down() }
 }
 
 /// What the draws of each block follow from.

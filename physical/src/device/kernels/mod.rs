@@ -18,7 +18,9 @@ mod min_max;
 mod portable;
 mod sign;
 pub mod bits;
+pub mod dot;
 pub mod levels;
+pub mod reach;
 #[cfg(test)]
 mod testing;
 mod wide;

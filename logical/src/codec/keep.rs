@@ -1,0 +1,68 @@
+//! How many elements a sparse codec keeps.
+
+use hexagram_physical::{Error, Result};
+use std::fmt;
+
+/// How many elements a sparse codec keeps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Keep {
+    /// So many; all if there are fewer.
+    Count(usize),
+    /// This part, rounded up: above 0, and 1 at most.
+    Ratio(f64),
+}
+
+impl Keep {
+    /// Itself, if anything is kept.
+    pub(super) fn checked(self) -> Result<Self> {
+        match self {
+            Keep::Count(1..) => Ok(self),
+            Keep::Ratio(ratio) if ratio > 0.0 && ratio <= 1.0 => Ok(self),
+            _ => {
+                let what = format!("a sparse codec cannot keep {self} of its input");
+                Err(Error::usage(what, "keep one element at least, or a ratio above 0 and up to 1"))
+            }
+        }
+    }
+
+    /// How many of `len`.
+    pub(super) fn of(self, len: usize) -> usize {
+        match self {
+            Keep::Count(count) => count.min(len),
+            Keep::Ratio(ratio) => ((len as f64 * ratio).ceil() as usize).min(len),
+        }
+    }
+
+    /// δ of a codec that keeps k of d elements unscaled: k/d at least, for every d.
+    pub(super) fn contraction(self) -> Option<f64> {
+        match self {
+            Keep::Count(_) => None,
+            Keep::Ratio(ratio) => Some(ratio),
+        }
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keep::Count(count) => write!(f, "{count}"),
+            Keep::Ratio(ratio) => write!(f, "{}%", ratio * 100.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_is_kept_and_never_more_than_there_is() {
+        for keep in [Keep::Count(0), Keep::Ratio(0.0), Keep::Ratio(1.5), Keep::Ratio(f64::NAN)] {
+            keep.checked().unwrap_err();
+        }
+        assert_eq!([0, 1, 99, 100, 101].map(|len| Keep::Ratio(0.01).of(len)), [0, 1, 1, 1, 2]);
+        assert_eq!([0, 1, 3].map(|len| Keep::Count(2).of(len)), [0, 1, 2]);
+        let d = 1usize << 40;
+        assert_eq!((Keep::Ratio(0.25).of(d), Keep::Ratio(1.0).of(d)), (d / 4, d));
+    }
+}

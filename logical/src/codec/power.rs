@@ -1,0 +1,280 @@
+//! PowerSGD: matrices as products of two thin ones, found by one step of power iteration an operation (Vogels et al. 2019).
+//!
+//! ```text
+//! P ← Σ_i M_i Q          all-reduced: r rows(M) elements a matrix
+//! P̂ ← orthogonalized P
+//! Q ← Σ_i M_iᵀ P̂         all-reduced: r cols(M) elements a matrix, and all tensors that are no matrices
+//! M ← P̂ Qᵀ
+//! ```
+//!
+//! Q is remembered, and is what the next operation begins with (warm start), its columns normalized; a column without a
+//! direction (at the beginning, where M had a smaller rank, after NaN) is drawn from the seed. If the mean of the M_i has
+//! rank r or less, the result is that mean; whatever it loses otherwise is for error feedback.
+//!
+//! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
+//! order and double precision, and gets the same bits.
+
+use super::finite::{all_finite, refuse};
+use super::{CodecError, LinearCodec, NotFinite, Round};
+use crate::encoding::mix;
+use hexagram_physical::device::kernels::add_scaled;
+use hexagram_physical::device::kernels::dot::dot;
+use hexagram_physical::{Error, Result};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// What infinity saturates to: products of such numbers are still finite.
+const LARGEST: f32 = (1u128 << 96) as f32;
+
+/// A column is dropped if orthogonalizing leaves less of it.
+const DEPENDENT: f64 = 1.0 / (1u64 << 40) as f64;
+
+/// Low-rank factors of the matrices in a bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PowerSgd {
+    shapes: Vec<(usize, usize)>,
+    rank: usize,
+    not_finite: NotFinite,
+    matrices: Vec<Matrix>,
+    /// Tensors that are not compressed.
+    plain: Vec<Range<usize>>,
+    /// Where what is behind the tensors begins.
+    tail: usize,
+}
+
+/// Where a matrix is, row by row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Matrix {
+    start: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl PowerSgd {
+    /// For a bucket whose tensors have these shapes, (rows, columns), one after the other; whatever is behind them is not
+    /// compressed, and neither are tensors that factors of this rank would not make smaller: vectors, for example.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the rank is 0, or the tensors have more elements than memory.
+    pub fn new(shapes: &[(usize, usize)], rank: usize) -> Result<Self> {
+        if rank == 0 {
+            return Err(Error::usage("a matrix of rank 0 has no factors", "choose rank 1, 2 or 4"));
+        }
+        let (mut matrices, mut plain, mut start) = (Vec::new(), Vec::new(), 0usize);
+        for &(rows, cols) in shapes {
+            let end = rows.checked_mul(cols).and_then(|len| start.checked_add(len)).ok_or_else(|| {
+                Error::usage(format!("{rows} × {cols} is no tensor in memory"), "give shapes in elements")
+            })?;
+            if rank.saturating_mul(rows + cols) < rows * cols {
+                matrices.push(Matrix { start, rows, cols });
+            } else {
+                plain.push(start..end);
+            }
+            start = end;
+        }
+        let (shapes, not_finite) = (shapes.to_vec(), NotFinite::default());
+        Ok(PowerSgd { shapes, rank, not_finite, matrices, plain, tail: start })
+    }
+
+    /// What becomes of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.
+    #[must_use]
+    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
+        PowerSgd { not_finite, ..self }
+    }
+
+    fn plain(&self, len: usize) -> impl Iterator<Item = Range<usize>> {
+        self.plain.iter().cloned().chain(std::iter::once(self.tail..len))
+    }
+
+    /// Elements of all P, or of all Q.
+    fn factors(&self, side: impl Fn(&Matrix) -> usize) -> usize {
+        self.matrices.iter().map(|matrix| self.rank * side(matrix)).sum()
+    }
+
+    fn finite<'a>(&self, from: &'a [f32]) -> Result<Cow<'a, [f32]>, CodecError> {
+        if all_finite(from) {
+            return Ok(Cow::Borrowed(from));
+        }
+        match self.not_finite {
+            NotFinite::Refuse => refuse(from, 0).map(|()| Cow::Borrowed(from)),
+            NotFinite::Propagate => Ok(Cow::Borrowed(from)),
+            NotFinite::Saturate => {
+                let saturated = |x: &f32| match x {
+                    x if x.is_finite() => *x,
+                    x if x.is_nan() => 0.0,
+                    x => LARGEST.copysign(*x),
+                };
+                Ok(Cow::Owned(from.iter().map(saturated).collect()))
+            }
+        }
+    }
+
+    fn check(what: &str, len: usize, want: usize) -> Result<(), CodecError> {
+        if len == want {
+            return Ok(());
+        }
+        Err(CodecError::damaged(format!("{len} elements of {what}, not {want}")))
+    }
+
+    /// P = M Q of every matrix.
+    fn project(&self, from: &[f32], seed: u64, memory: &mut [f32], mut to: &mut [f32]) {
+        for (number, (matrix, (q, _))) in self.matrices.iter().zip(self.memories(memory)).enumerate() {
+            for (c, q) in q.chunks_mut(matrix.cols).enumerate() {
+                give_direction(q, mix(mix(seed ^ number as u64) ^ c as u64));
+                let (p, rest) = to.split_at_mut(matrix.rows);
+                p.iter_mut().zip(matrix.rows_of(from)).for_each(|(p, row)| *p = dot(row, q));
+                to = rest;
+            }
+        }
+    }
+
+    /// Q = Mᵀ P̂ of every matrix, where `reduced` is P, and everything else as it is.
+    fn project_back(&self, from: &[f32], mut reduced: &[f32], memory: &mut [f32], mut to: &mut [f32]) {
+        for (matrix, (_, p_hat)) in self.matrices.iter().zip(self.memories(memory)) {
+            let (p, rest) = reduced.split_at(p_hat.len());
+            orthogonalize(p, matrix.rows, p_hat);
+            reduced = rest;
+            for p in p_hat.chunks(matrix.rows) {
+                let (q, rest) = to.split_at_mut(matrix.cols);
+                q.fill(0.0);
+                matrix.rows_of(from).zip(p).for_each(|(row, p)| add_scaled(*p, row, q));
+                to = rest;
+            }
+        }
+        for range in self.plain(from.len()) {
+            let (part, rest) = to.split_at_mut(range.len());
+            part.copy_from_slice(&from[range]);
+            to = rest;
+        }
+    }
+
+    /// Every matrix' part of the memory: Q's columns and P̂'s.
+    fn memories<'a>(&'a self, memory: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
+        let mut rest = memory;
+        self.matrices.iter().map(move |matrix| {
+            let (q, after) = std::mem::take(&mut rest).split_at_mut(self.rank * matrix.cols);
+            let (p, after) = after.split_at_mut(self.rank * matrix.rows);
+            rest = after;
+            (q, p)
+        })
+    }
+}
+
+impl Matrix {
+    fn rows_of<'a>(&self, from: &'a [f32]) -> std::slice::ChunksExact<'a, f32> {
+        from[self.start..self.start + self.rows * self.cols].chunks_exact(self.cols)
+    }
+}
+
+impl LinearCodec for PowerSgd {
+    fn name(&self) -> String {
+        let sizes = self.shapes.iter().flat_map(|(rows, cols)| [*rows as u64, *cols as u64]);
+        let (count, shapes) = (self.shapes.len(), sizes.fold(0, |hash, size| mix(hash ^ size)));
+        format!("powersgd(rank {}, {count} tensors of shapes {shapes:x}, {:?})", self.rank, self.not_finite)
+    }
+
+    fn fits(&self, len: usize) -> Result<()> {
+        if len >= self.tail {
+            return Ok(());
+        }
+        let what = format!("PowerSGD for tensors of {} elements was given {len}", self.tail);
+        Err(Error::usage(what, "make one for every bucket, from the shapes of its tensors"))
+    }
+
+    fn rounds(&self) -> usize {
+        2
+    }
+
+    fn message_len(&self, round: usize, len: usize) -> usize {
+        match round {
+            0 => self.factors(|matrix| matrix.rows),
+            _ => self.factors(|matrix| matrix.cols) + self.plain(len).map(|range| range.len()).sum::<usize>(),
+        }
+    }
+
+    fn memory_len(&self, _: usize) -> usize {
+        self.factors(|matrix| matrix.rows + matrix.cols)
+    }
+
+    fn encode(&self, round: Round<'_>, memory: &mut [f32], to: &mut [f32]) -> Result<(), CodecError> {
+        let len = round.from.len();
+        Self::check("tensors", len, len.max(self.tail))?;
+        Self::check("memory", memory.len(), self.memory_len(len))?;
+        Self::check("message", to.len(), self.message_len(round.number, len))?;
+        let from = self.finite(round.from)?;
+        if round.number == 0 {
+            self.project(&from, round.seed, memory, to);
+        } else {
+            Self::check("reduced message", round.reduced.len(), self.message_len(0, len))?;
+            self.project_back(&from, round.reduced, memory, to);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, reduced: &[f32], memory: &mut [f32], to: &mut [f32], _: u64) -> Result<(), CodecError> {
+        let len = to.len();
+        Self::check("tensors", len, len.max(self.tail))?;
+        Self::check("memory", memory.len(), self.memory_len(len))?;
+        Self::check("reduced message", reduced.len(), self.message_len(1, len))?;
+        let mut reduced = reduced;
+        for (matrix, (q, p)) in self.matrices.iter().zip(self.memories(memory)) {
+            let (new, rest) = reduced.split_at(q.len());
+            q.copy_from_slice(new);
+            reduced = rest;
+            let to = &mut to[matrix.start..matrix.start + matrix.rows * matrix.cols];
+            for (i, row) in to.chunks_exact_mut(matrix.cols).enumerate() {
+                row.fill(0.0);
+                let columns = p.chunks(matrix.rows).zip(q.chunks(matrix.cols));
+                columns.for_each(|(p, q)| add_scaled(p[i], q, row));
+            }
+        }
+        for range in self.plain(len) {
+            let (part, rest) = reduced.split_at(range.len());
+            to[range].copy_from_slice(part);
+            reduced = rest;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a column one of length 1, drawn at random if it has no direction.
+fn give_direction(column: &mut [f32], seed: u64) {
+    let square = |column: &[f32]| column.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
+    let mut squares = square(column);
+    if !(squares.is_finite() && squares > 0.0) {
+        for (number, x) in column.iter_mut().enumerate() {
+            let word = mix(seed.wrapping_add(number as u64));
+            // An odd number of 25 bits: uniform between −1 and 1, and not 0.
+            *x = ((word >> 40) as i64 * 2 + 1 - (1 << 24)) as f32 / (1 << 24) as f32;
+        }
+        squares = square(column);
+    }
+    let norm = squares.sqrt();
+    column.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+}
+
+/// Gram and Schmidt's, every projection taken away twice: then the rest is orthogonal (Giraud et al. 2005). Columns that
+/// depend on those before them become 0.
+fn orthogonalize(from: &[f32], rows: usize, to: &mut [f32]) {
+    let mut done: Vec<Vec<f64>> = Vec::new();
+    for (from, to) in from.chunks(rows).zip(to.chunks_mut(rows)) {
+        let mut column: Vec<f64> = from.iter().map(|x| f64::from(*x)).collect();
+        let before = inner(&column, &column).sqrt();
+        for other in done.iter().chain(&done) {
+            let along = inner(other, &column);
+            column.iter_mut().zip(other).for_each(|(x, y)| *x -= along * y);
+        }
+        let norm = inner(&column, &column).sqrt();
+        if norm <= before * DEPENDENT {
+            column.fill(0.0);
+        } else {
+            column.iter_mut().for_each(|x| *x /= norm);
+        }
+        to.iter_mut().zip(&column).for_each(|(to, x)| *to = *x as f32);
+        done.push(column);
+    }
+}
+
+fn inner(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
+}

@@ -1,0 +1,216 @@
+//! Random-k: k elements at places that the seed alone decides; the rest counts as 0 (Wangni et al. 2018; Stich et al. 2018).
+//!
+//! ```text
+//! C(x)_i = x_i if i ∈ K(seed), else 0,   P(i ∈ K) = k/d       E‖C(x) − x‖² = (1 − k/d) ‖x‖²
+//! unbiased: (d/k) C(x)                                        E‖(d/k) C(x) − x‖² = (d/k − 1) ‖x‖²
+//!
+//! K = (o + ⌊j d/k⌋ + u_j) mod d for j in 0..k,   o uniform in 0..d, u_j uniform in stratum j, ⌊j d/k⌋ .. ⌊(j+1) d/k⌋
+//!
+//! message = seed as u64, k values as f32 in the order of j; little endian
+//! ```
+//!
+//! Strata make the places different from each other without a search, nearly sorted, and spread out; as the strata begin
+//! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
+//! message is the k values, and everyone knows the seed.
+
+use super::finite::{all_finite, refuse, saturated};
+use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
+use crate::encoding::mix;
+use hexagram_physical::Result;
+
+/// Bytes of the seed in a message.
+const SEED: usize = 8;
+
+/// Keeps elements at random places.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomK {
+    keep: Keep,
+    scaled: bool,
+    not_finite: NotFinite,
+}
+
+impl RandomK {
+    /// The contraction: what is kept stays as it is. It refuses NaN and infinity.
+    ///
+    /// # Errors
+    /// [`hexagram_physical::Error::Usage`] if nothing is kept.
+    pub fn new(keep: Keep) -> Result<Self> {
+        Ok(RandomK { keep: keep.checked()?, scaled: false, not_finite: NotFinite::default() })
+    }
+
+    /// What is kept is multiplied by d/k, so that the mean is right.
+    ///
+    /// # Errors
+    /// As [`RandomK::new`].
+    pub fn unbiased(keep: Keep) -> Result<Self> {
+        Ok(RandomK { scaled: true, ..RandomK::new(keep)? })
+    }
+
+    /// What becomes of NaN and infinity, wherever in the input they are: everything that is kept becomes NaN if they
+    /// propagate.
+    #[must_use]
+    pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
+        RandomK { not_finite, ..self }
+    }
+
+    /// What is kept of `from`, in the order of places.
+    fn pick(&self, from: &[f32], seed: u64, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
+        let finite = all_finite(from);
+        if !finite && self.not_finite == NotFinite::Refuse {
+            refuse(from, 0)?;
+        }
+        let k = self.keep.of(from.len());
+        let scale = if self.scaled { from.len() as f32 / k as f32 } else { 1.0 };
+        for (number, place) in Places::new(seed, k, from.len()).enumerate() {
+            put(
+                number,
+                match self.not_finite {
+                    _ if finite => from[place] * scale,
+                    NotFinite::Saturate => saturated(saturated(from[place]) * scale),
+                    _ => f32::NAN,
+                },
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Codec for RandomK {
+    fn name(&self) -> String {
+        let form = if self.scaled { "unbiased" } else { "contraction" };
+        format!("random-k({}, {form}, {:?})", self.keep, self.not_finite)
+    }
+
+    fn properties(&self) -> Properties {
+        let contraction = if self.scaled { None } else { self.keep.contraction() };
+        Properties { unbiased: self.scaled, contraction, linear: true, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        SEED + 4 * self.keep.of(len)
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
+        let (head, values) = to.split_at_mut(SEED);
+        head.copy_from_slice(&seed.to_le_bytes());
+        let (values, _) = values.as_chunks_mut();
+        self.pick(from, seed, |number, value| values[number] = value.to_le_bytes())?;
+        Ok(Codec::encoded_len(self, from.len()))
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        let want = Codec::encoded_len(self, to.len());
+        let (Some((seed, values)), true) = (from.split_first_chunk(), from.len() == want) else {
+            return Err(CodecError::damaged(format!("{} bytes, not {want}", from.len())));
+        };
+        let (values, _) = values.as_chunks();
+        let places = Places::new(u64::from_le_bytes(*seed), values.len(), to.len());
+        places.zip(values).for_each(|(place, value)| to[place] += weight * f32::from_le_bytes(*value));
+        Ok(())
+    }
+}
+
+impl LinearCodec for RandomK {
+    fn name(&self) -> String {
+        Codec::name(self)
+    }
+
+    fn message_len(&self, _: usize, len: usize) -> usize {
+        self.keep.of(len)
+    }
+
+    fn encode(&self, round: Round<'_>, _: &mut [f32], to: &mut [f32]) -> Result<(), CodecError> {
+        if to.len() != self.keep.of(round.from.len()) {
+            return Err(CodecError::damaged(format!("{} elements of message", to.len())));
+        }
+        self.pick(round.from, round.seed, |number, value| to[number] = value)
+    }
+
+    fn decode(&self, reduced: &[f32], _: &mut [f32], to: &mut [f32], seed: u64) -> Result<(), CodecError> {
+        if reduced.len() != self.keep.of(to.len()) {
+            return Err(CodecError::damaged(format!("{} elements of message", reduced.len())));
+        }
+        to.fill(0.0);
+        let places = Places::new(seed, reduced.len(), to.len());
+        places.zip(reduced).for_each(|(place, value)| to[place] = *value);
+        Ok(())
+    }
+}
+
+/// The places that a seed decides: k different ones of d.
+struct Places {
+    state: u64,
+    len: usize,
+    offset: usize,
+    /// Where the next stratum begins, and what is left of k × that over d.
+    start: usize,
+    remainder: usize,
+    left: usize,
+    k: usize,
+}
+
+impl Places {
+    fn new(seed: u64, k: usize, len: usize) -> Self {
+        let state = mix(seed);
+        Places { state, len, offset: below(state, len), start: 0, remainder: 0, left: k, k }
+    }
+}
+
+impl Iterator for Places {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let carry = self.remainder + self.len % self.k >= self.k;
+        let width = self.len / self.k + usize::from(carry);
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let place = self.start + below(mix(self.state), width);
+        self.remainder = self.remainder + self.len % self.k - if carry { self.k } else { 0 };
+        self.start += width;
+        // Neither is `len` or more, so that the sum can only overflow where memory cannot hold so many.
+        let place = place + self.offset;
+        Some(if place < self.len { place } else { place - self.len })
+    }
+}
+
+/// A number below `limit`, in proportion to a random word; 0 if there is none.
+fn below(word: u64, limit: usize) -> usize {
+    ((u128::from(word) * limit as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_differ_and_fill_all() {
+        for len in 1..60 {
+            for k in 1..=len {
+                let mut places: Vec<usize> = Places::new(3, k, len).collect();
+                places.sort_unstable();
+                places.dedup();
+                assert_eq!(places.len(), k, "{k} of {len}");
+                assert!(places[k - 1] < len);
+            }
+        }
+    }
+
+    #[test]
+    fn every_place_is_as_likely_as_every_other() {
+        let (k, len, draws) = (4, 5, 100_000);
+        let mut counts = vec![0; len];
+        (0..draws).for_each(|seed| Places::new(seed, k, len).for_each(|place| counts[place] += 1));
+        for count in counts {
+            let deviation = f64::from(count) - draws as f64 * 0.8;
+            assert!(deviation.abs() < 5.0 * (draws as f64 * 0.8 * 0.2).sqrt(), "{deviation}");
+        }
+    }
+
+    #[test]
+    fn places_beyond_32_bits_stay_in_range() {
+        let len = (1usize << 40) + 17;
+        let places: Vec<usize> = Places::new(1, 1000, len).collect();
+        assert!(places.iter().all(|place| *place < len));
+        assert!(places.iter().any(|place| *place > 1 << 39));
+    }
+}
