@@ -10,7 +10,7 @@
 )]
 
 use criterion::{Criterion, Throughput};
-use hexagram_logical::codec::{Codec, Half, MinMax8, Sign};
+use hexagram_logical::codec::{Codec, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,10 @@ fn codecs() -> Vec<Box<dyn Codec>> {
         Box::new(MinMax8::whole()),
         Box::new(Sign::default()),
         Box::new(Sign::whole()),
+        Box::new(Qsgd::new(7).unwrap()),
+        Box::new(Qsgd::new(127).unwrap()),
+        Box::new(TopK::new(Keep::Ratio(0.01)).unwrap()),
+        Box::new(RandomK::new(Keep::Ratio(0.01)).unwrap()),
     ]
 }
 

@@ -5,22 +5,26 @@
 //! | [`Half`] f16, bf16 | 2d | no | f16 none, bf16 1 − 2⁻¹⁶ | up to rounding |
 //! | [`MinMax8`] in blocks of B, or whole | d + 8⌈d/B⌉ | no | 1 − B/130050, .984 for B = 2048 | no |
 //! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
+//! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
+//! | [`TopK`] of k elements | 4k + k(2 + log₂(d/k))/8 at most | no | k/d | no |
+//! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
+//! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) a matrix | no | – | in each round |
 //!
 //! All take a [`NotFinite`]: what is done about NaN and infinity; they refuse unless told otherwise.
 
 mod blocks;
+mod finite;
 mod half;
 mod keep;
 mod linear;
 mod min_max;
 mod named;
 mod not_finite;
-mod sign;
-mod finite;
 mod power;
 mod qsgd;
 mod random_k;
 mod selection;
+mod sign;
 mod top_k;
 
 pub use half::Half;
@@ -29,8 +33,8 @@ pub use keep::Keep;
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
 pub use named::{named, names};
-pub use sign::Sign;
 pub use power::PowerSgd;
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;
+pub use sign::Sign;
 pub use top_k::TopK;

@@ -13,13 +13,14 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
-use super::finite::{refuse, saturated};
+use super::finite::{all_finite, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::encoding::mix;
+use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
-    BLOCK, Levels, decode_levels, encode_levels, sum_of_squares,
+    BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares,
 };
 use hexagram_physical::{Error, Result};
+use std::borrow::Cow;
 
 /// Bytes of a bucket's norm.
 const NORM: usize = 4;
@@ -74,25 +75,40 @@ impl Qsgd {
         NORM + len / BLOCK * self.levels.packed_len(BLOCK) + self.levels.packed_len(len % BLOCK)
     }
 
-    /// The message of one bucket; its blocks are drawn with the keys from `block` on.
-    fn encode_bucket(&self, norm: f32, from: &[f32], to: &mut [u8], keys: Keys, block: usize) {
+    /// The message of a bucket that is not finite, or too small or too large to be divided by its norm at once.
+    fn encode_with_care(
+        &self,
+        from: &[f32],
+        to: &mut [u8],
+        number: usize,
+        keys: Keys,
+    ) -> Result<(), CodecError> {
         let (head, codes) = to.split_at_mut(NORM);
-        head.copy_from_slice(&norm.to_le_bytes());
-        if norm == 0.0 || norm.is_nan() {
-            codes.fill(0);
-            return;
-        }
-        let codes = codes.chunks_mut(self.levels.packed_len(BLOCK));
-        for (number, (x, codes)) in from.chunks(BLOCK).zip(codes).enumerate() {
-            let key = keys.of(block + number);
-            if norm < SMALL {
-                let mut lifted = [0.0; BLOCK];
-                lifted.iter_mut().zip(x).for_each(|(to, x)| *to = x * LIFT);
-                encode_levels(self.levels, norm * LIFT, key, &lifted[..x.len()], codes);
-            } else {
-                encode_levels(self.levels, norm, key, x, codes);
+        let from = match self.not_finite {
+            _ if all_finite(from) => Cow::Borrowed(from),
+            NotFinite::Refuse => return refuse(from, number * self.bucket),
+            NotFinite::Saturate => Cow::Owned(from.iter().copied().map(saturated).collect()),
+            NotFinite::Propagate => {
+                head.copy_from_slice(&f32::NAN.to_le_bytes());
+                codes.fill(0);
+                return Ok(());
             }
+        };
+        // No element is larger than the norm, even where the norm itself is too large for f32.
+        let norm = (sum_of_squares(&from).sqrt() as f32).min(f32::MAX);
+        head.copy_from_slice(&norm.to_le_bytes());
+        if norm == 0.0 {
+            codes.fill(0);
+            return Ok(());
         }
+        let (lift, first) = (if norm < SMALL { LIFT } else { 1.0 }, number * self.bucket.div_ceil(BLOCK));
+        let codes = codes.chunks_mut(self.levels.packed_len(BLOCK));
+        for (block, (x, codes)) in from.chunks(BLOCK).zip(codes).enumerate() {
+            let mut lifted = [0.0; BLOCK];
+            lifted.iter_mut().zip(x).for_each(|(to, x)| *to = x * lift);
+            encode_levels(self.levels, norm * lift, keys.of(first + block), &lifted[..x.len()], codes);
+        }
+        Ok(())
     }
 
     fn accumulate(&self, from: &[u8], weight: f32, fresh: bool, to: &mut [f32]) -> Result<(), CodecError> {
@@ -135,23 +151,20 @@ impl Codec for Qsgd {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
-        let (keys, blocks) = (Keys::new(seed), self.bucket.div_ceil(BLOCK));
-        let (mut start, mut rest) = (0, to);
-        for (number, x) in from.chunks(self.bucket).enumerate() {
-            let (to, after) = rest.split_at_mut(self.bucket_len(x.len()));
-            let squares = sum_of_squares(x);
-            match self.not_finite {
-                _ if squares.is_finite() => self.encode_bucket(norm(squares), x, to, keys, number * blocks),
-                NotFinite::Refuse => refuse(x, number * self.bucket)?,
-                NotFinite::Propagate => self.encode_bucket(f32::NAN, x, to, keys, 0),
-                NotFinite::Saturate => {
-                    let x: Vec<f32> = x.iter().copied().map(saturated).collect();
-                    self.encode_bucket(norm(sum_of_squares(&x)), &x, to, keys, number * blocks);
-                }
+        let (keys, size) = (Keys::new(seed), self.encoded_len(from.len()));
+        let (blocks, step) = (self.bucket.div_ceil(BLOCK), self.bucket_len(self.bucket));
+        let mut number = 0;
+        while let Some(x) = from.get(number * self.bucket..).filter(|x| !x.is_empty()) {
+            let to = &mut to[number * step..size];
+            let done = encode_buckets(self.levels, self.bucket, keys, number * blocks, x, to);
+            number += done;
+            let (x, to) = (x.chunks(self.bucket).nth(done), to.chunks_mut(step).nth(done));
+            if let (Some(x), Some(to)) = (x, to) {
+                self.encode_with_care(x, to, number, keys)?;
+                number += 1;
             }
-            (start, rest) = (start + to.len(), after);
         }
-        Ok(start)
+        Ok(size)
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
@@ -163,28 +176,8 @@ impl Codec for Qsgd {
     }
 }
 
-/// The norm that elements are divided by: no element is larger. Where ‖x‖ is no f32 the largest will do.
-fn norm(squares: f64) -> f32 {
-    let norm = squares.sqrt() as f32;
-    norm.min(f32::MAX)
-}
-
 /// The distance of levels; rounded down where the last would else be infinite.
 fn unit(norm: f32, levels: f32) -> f32 {
     let unit = norm / levels;
     if unit * levels <= f32::MAX || norm.is_nan() { unit } else { unit.next_down() }
-}
-
-/// What the draws of each block follow from.
-#[derive(Clone, Copy)]
-struct Keys(u64);
-
-impl Keys {
-    fn new(seed: u64) -> Self {
-        Keys(mix(seed))
-    }
-
-    fn of(self, block: usize) -> u64 {
-        mix(self.0 ^ block as u64)
-    }
 }

@@ -21,6 +21,7 @@ pub use state::State;
 
 use crate::codec::LinearCodec;
 use hexagram_physical::codec::Codec;
+pub(crate) use hexagram_physical::device::kernels::draw::mix;
 use hexagram_physical::fingerprint::CodecDigest;
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
@@ -118,12 +119,4 @@ impl<C: ?Sized> Encoding<C> {
         let known: Vec<String> = known.iter().map(Feedback::to_string).collect();
         Err(Error::usage(what, format!("use {}", known.join(", or "))))
     }
-}
-
-/// SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
-pub(crate) fn mix(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }

@@ -3,25 +3,25 @@
 //! A level is `ξ ∈ 0..=s`, drawn such that `E ξ = s |x| / ‖x‖`; its code has `1 + ⌈log₂(s + 1)⌉` bits, the sign above the
 //! level. Rounding is done in fixed point: `ξ = (⌊|x| · s 2^f / ‖x‖⌋ + r) ≫ f` with r uniform in `0..2^f`.
 //!
-//! Packed, 512 codes are 32 rows of 16 lanes, and lane l of row j is code 16j + l. As the width of a code is a sum of
-//! powers of two, so are its bits split into planes, the widest, which has the lowest bits, first. In a plane of w bits,
-//! a lane's 32 numbers follow each other in w words of 32 bits, from the lowest bit, and the words of the 16 lanes
-//! alternate: every step of a lane is a shift. Fewer codes than 512 just follow each other.
+//! Packed, 512 codes are 32 rows of 16 lanes: lane l of row j is code 16j + l. A lane's codes follow each other from the
+//! lowest bit, in words of 32 bits, little endian, and the words of the 16 lanes alternate: every step is a shift of all
+//! lanes. Fewer codes than 512 follow each other without lanes.
 //!
 //! Draws are a function of the key, the row and the lane, the same on every instruction set: lanes begin where Wellons'
 //! two-round mixing (`lowbias32`) takes them, and go from row to row by Marsaglia's congruential generator 69069, of which
 //! the high bits are used. A block draws 32 times; up to that distance the generator's lattice has no vector shorter
 //! than a quarter of the best possible.
 
+use super::LANES;
 use super::bits::{Packer, Unpacker, packed_len};
-use super::{LANES, Set};
+use super::draw::Keys;
+use super::vector::Vectors;
+use std::array::from_fn;
 
 /// Codes that are packed together.
 pub const BLOCK: usize = ROWS * LANES;
 
 const ROWS: usize = 32;
-/// Bytes of one word of all lanes.
-const WORDS: usize = 4 * LANES;
 const SIGN: u32 = 1 << 31;
 
 /// How many levels there are above 0.
@@ -64,6 +64,23 @@ dispatched!(
 );
 
 dispatched!(
+    /// Buckets of `bucket` elements, one after the other: the norm as f32, little endian, and the packed blocks, drawn
+    /// with the keys from `block` on. Stops at a bucket that is not finite, or whose norm is below 2⁻⁶⁴ or beyond f32; how
+    /// many it has written.
+    ///
+    /// # Panics
+    /// If `to` has no room.
+    pub fn encode_buckets(
+        levels: Levels,
+        bucket: usize,
+        keys: Keys,
+        block: usize,
+        x: &[f32],
+        to: &mut [u8],
+    ) -> usize = encode_buckets_kernel
+);
+
+dispatched!(
     /// Packs the levels of at most [`BLOCK`] finite numbers, none larger than `norm`, which is at least 2⁻⁹⁶.
     ///
     /// # Panics
@@ -88,50 +105,50 @@ dispatched!(
 
 /// Single precision will do where no square is too large for it, nor all of them too small to matter.
 #[inline(always)]
-fn sum_of_squares_kernel<S: Set>(_: S, x: &[f32]) -> f64 {
-    let sum = |x: &[f32]| {
-        let sum = lanes_of_squares(x);
-        if (SMALL..=f32::MAX).contains(&sum) { f64::from(sum) } else { wide_sum_of_squares(x) }
-    };
-    x.chunks(BLOCK).map(sum).sum()
+fn sum_of_squares_kernel<S: Vectors>(set: S, x: &[f32]) -> f64 {
+    let mut squares = 0.0;
+    for x in x.chunks(BLOCK) {
+        let sum = lanes_of_squares(set, x);
+        let exact = (SMALL..=f32::MAX).contains(&sum);
+        squares += if exact { f64::from(sum) } else { wide_sum_of_squares(x) };
+    }
+    squares
 }
 
 /// A block with less than this is summed up in double precision: what underflows is 2⁻⁴⁰ of it at most.
 const SMALL: f32 = 1.0 / (1u128 << 100) as f32;
 
-/// 64 sums, added pairwise.
+/// Four times 16 sums, added pairwise.
 #[inline(always)]
-fn lanes_of_squares(x: &[f32]) -> f32 {
-    let (mut a, mut b, mut c, mut d) = ([0.0; LANES], [0.0; LANES], [0.0; LANES], [0.0; LANES]);
-    let mut rows = x.as_chunks::<LANES>().0.chunks_exact(4);
-    for row in rows.by_ref() {
-        add_squares(&row[0], &mut a);
-        add_squares(&row[1], &mut b);
-        add_squares(&row[2], &mut c);
-        add_squares(&row[3], &mut d);
+fn lanes_of_squares<S: Vectors>(set: S, x: &[f32]) -> f32 {
+    let zero = set.floats([0.0; LANES]);
+    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    let (rows, last) = x.as_chunks::<LANES>();
+    let (fours, rows) = rows.as_chunks::<4>();
+    for [w, x, y, z] in fours {
+        a = add_square(set, a, w);
+        b = add_square(set, b, x);
+        c = add_square(set, c, y);
+        d = add_square(set, d, z);
     }
-    for row in rows.remainder() {
-        add_squares(row, &mut a);
+    for x in rows {
+        a = add_square(set, a, x);
     }
-    for (x, sum) in x.as_chunks::<LANES>().1.iter().zip(&mut b) {
-        *sum += x * x;
+    if !last.is_empty() {
+        let mut row = [0.0; LANES];
+        row[..last.len()].copy_from_slice(last);
+        b = add_square(set, b, &row);
     }
-    for lane in 0..LANES {
-        a[lane] = (a[lane] + b[lane]) + (c[lane] + d[lane]);
-    }
-    for half in [8, 4, 2, 1] {
-        for lane in 0..half {
-            a[lane] += a[lane + half];
-        }
-    }
-    a[0]
+    let sums = set.to_floats(set.sum(set.sum(a, b), set.sum(c, d)));
+    let sums: [f32; 8] = from_fn(|i| sums[i] + sums[i + 8]);
+    let sums: [f32; 4] = from_fn(|i| sums[i] + sums[i + 4]);
+    (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
 #[inline(always)]
-fn add_squares(x: &[f32; LANES], sums: &mut [f32; LANES]) {
-    for lane in 0..LANES {
-        sums[lane] += x[lane] * x[lane];
-    }
+fn add_square<S: Vectors>(set: S, sum: S::Floats, x: &[f32; LANES]) -> S::Floats {
+    let x = set.floats(*x);
+    set.sum(sum, set.product(x, x))
 }
 
 #[inline(never)]
@@ -140,98 +157,100 @@ fn wide_sum_of_squares(x: &[f32]) -> f64 {
 }
 
 #[inline(always)]
-fn encode_kernel<S: Set>(_: S, levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) {
-    let round = Round::new(levels, norm, key);
-    match <&[f32; BLOCK]>::try_from(x) {
-        Ok(x) => {
-            let mut codes = [[0u32; LANES]; ROWS];
-            for (row, x) in x.as_chunks::<LANES>().0.iter().enumerate() {
-                codes[row] = round.codes(row, x);
-            }
-            pack(levels.bits(), &codes, to);
+fn encode_buckets_kernel<S: Vectors>(
+    set: S,
+    levels: Levels,
+    bucket: usize,
+    keys: Keys,
+    block: usize,
+    x: &[f32],
+    to: &mut [u8],
+) -> usize {
+    let (mut rest, mut block) = (to, block);
+    for (number, x) in x.chunks(bucket).enumerate() {
+        let norm = sum_of_squares_kernel(set, x).sqrt() as f32;
+        if !(ORDINARY..=f32::MAX).contains(&norm) {
+            return number;
         }
-        Err(_) => {
-            let mut packer = Packer::new(to);
-            for (number, part) in x.chunks(LANES).enumerate() {
-                let mut row = [0.0; LANES];
-                row[..part.len()].copy_from_slice(part);
-                let codes = round.codes(number, &row);
-                codes[..part.len()].iter().for_each(|code| packer.push(u64::from(*code), levels.bits()));
-            }
-            packer.finish();
+        let (head, after) = rest.split_at_mut(size_of::<f32>());
+        head.copy_from_slice(&norm.to_le_bytes());
+        rest = after;
+        for x in x.chunks(BLOCK) {
+            let (to, after) = rest.split_at_mut(levels.packed_len(x.len()));
+            encode_kernel(set, levels, norm, keys.of(block), x, to);
+            (rest, block) = (after, block + 1);
         }
     }
+    x.len().div_ceil(bucket)
 }
 
-/// Packs all planes of the codes.
+/// What numbers are divided by without care.
+const ORDINARY: f32 = 1.0 / (1u128 << 64) as f32;
+
 #[inline(always)]
-fn pack(bits: u32, codes: &[[u32; LANES]; ROWS], mut to: &mut [u8]) {
-    let mut offset = 0;
-    for width in widths(bits) {
-        let plane = to.split_off_mut(..width as usize * WORDS).unwrap_or_default();
-        match width {
-            16 => pack_plane::<16>(offset, codes, plane),
-            8 => pack_plane::<8>(offset, codes, plane),
-            4 => pack_plane::<4>(offset, codes, plane),
-            2 => pack_plane::<2>(offset, codes, plane),
-            _ => pack_plane::<1>(offset, codes, plane),
+fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) {
+    let (round, bits) = (Round::new(set, levels, norm, key), levels.bits());
+    let Ok(x) = <&[f32; BLOCK]>::try_from(x) else {
+        let mut packer = Packer::new(to);
+        for (number, part) in x.chunks(LANES).enumerate() {
+            let mut row = [0.0; LANES];
+            row[..part.len()].copy_from_slice(part);
+            let codes = set.to_words(round.codes(number, &row));
+            codes[..part.len()].iter().for_each(|code| packer.push(u64::from(*code), bits));
         }
-        offset += width;
-    }
-}
-
-/// The widths of planes, the widest first.
-#[inline(always)]
-fn widths(bits: u32) -> impl Iterator<Item = u32> {
-    [16, 8, 4, 2, 1].into_iter().filter(move |width| bits & width != 0)
-}
-
-/// Packs the `WIDTH` bits from `offset` on of all codes.
-#[inline(always)]
-fn pack_plane<const WIDTH: usize>(offset: u32, codes: &[[u32; LANES]; ROWS], to: &mut [u8]) {
-    for (codes, to) in codes.chunks_exact(32 / WIDTH).zip(to.as_chunks_mut::<WORDS>().0) {
-        let mut words = [0u32; LANES];
-        for lane in 0..LANES {
-            let mut word = 0;
-            for (number, codes) in codes.iter().enumerate() {
-                word |= ((codes[lane] >> offset) & (u32::MAX >> (32 - WIDTH))) << (number * WIDTH);
-            }
-            words[lane] = word;
+        packer.finish();
+        return;
+    };
+    let mut packed = to.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
+    let (mut words, mut used) = (set.words([0; LANES]), 0);
+    for (number, row) in x.as_chunks::<LANES>().0.iter().enumerate() {
+        let codes = round.codes(number, row);
+        words = set.or(words, set.left(codes, used));
+        used += bits;
+        if used >= u32::BITS
+            && let Some(to) = packed.next()
+        {
+            *to = bytemuck::cast(set.to_words(words).map(u32::to_le));
+            used -= u32::BITS;
+            words = set.right(codes, bits - used);
         }
-        *to = bytemuck::cast(words.map(u32::to_le));
     }
 }
 
 /// What rounding a block needs.
-struct Round {
-    scale: f32,
-    limit: f32,
+struct Round<S: Vectors> {
+    set: S,
+    scale: S::Floats,
+    limit: S::Floats,
+    start: S::Words,
+    number: S::Words,
     fraction: u32,
     bits: u32,
-    start: [u32; LANES],
 }
 
-impl Round {
+impl<S: Vectors> Round<S> {
     #[inline(always)]
-    fn new(levels: Levels, norm: f32, key: u64) -> Round {
+    fn new(set: S, levels: Levels, norm: f32, key: u64) -> Self {
         let fraction = levels.fraction();
         let limit = (levels.0 << fraction) as f32;
-        Round { scale: limit / norm, limit, fraction, bits: levels.bits(), start: start(key) }
+        let (scale, start) = (set.floats([limit / norm; LANES]), set.words(start(key)));
+        let (limit, number) = (set.floats([limit; LANES]), set.words([!SIGN; LANES]));
+        Round { set, scale, limit, start, number, fraction, bits: levels.bits() }
     }
 
     #[inline(always)]
-    fn codes(&self, row: usize, x: &[f32; LANES]) -> [u32; LANES] {
-        let mut codes = [0; LANES];
-        for lane in 0..LANES {
-            let scaled = x[lane].abs() * self.scale;
-            let scaled = if scaled < self.limit { scaled } else { self.limit };
-            // SAFETY: 0 ≤ scaled ≤ limit ≤ 2³⁰; the comparison has turned NaN into the limit.
-            let fixed = unsafe { scaled.to_int_unchecked::<i32>() } as u32;
-            let draw = self.start[lane].wrapping_mul(POWERS[row]).wrapping_add(OFFSETS[row]);
-            let level = (fixed + (draw >> (u32::BITS - self.fraction))) >> self.fraction;
-            codes[lane] = level | (x[lane].to_bits() & SIGN) >> (u32::BITS - self.bits);
-        }
-        codes
+    fn codes(&self, row: usize, x: &[f32; LANES]) -> S::Words {
+        let set = self.set;
+        let x = set.bits(set.floats(*x));
+        let scaled = set.product(set.with_bits(set.and(x, self.number)), self.scale);
+        // Even of NaN this makes a number that an integer can hold.
+        let fixed = set.truncated(set.smaller(scaled, self.limit));
+        let state = set.multiply(self.start, set.words([POWERS[row]; LANES]));
+        let state = set.add(state, set.words([OFFSETS[row]; LANES]));
+        let draw = set.right(state, u32::BITS - self.fraction);
+        let level = set.right(set.add(fixed, draw), self.fraction);
+        let sign = set.left(set.right(x, u32::BITS - 1), self.bits - 1);
+        set.or(level, sign)
     }
 }
 
@@ -267,8 +286,8 @@ const fn steps(increment: u32) -> ([u32; ROWS], [u32; ROWS]) {
 }
 
 #[inline(always)]
-fn decode_kernel<S: Set>(
-    _: S,
+fn decode_kernel<S: Vectors>(
+    set: S,
     levels: Levels,
     unit: f32,
     weight: f32,
@@ -277,60 +296,72 @@ fn decode_kernel<S: Set>(
     to: &mut [f32],
 ) -> bool {
     let bits = levels.bits();
-    let add = |code: u32, to: &mut f32| {
-        let level = code & (u32::MAX >> (u32::BITS - bits + 1));
-        let sign = (code << (u32::BITS - bits)) & SIGN;
-        let value = f32::from_bits((level as i32 as f32 * unit).to_bits() ^ sign) * weight;
-        *to = if fresh { value } else { *to + value };
-        level
-    };
-    let mut largest = [0u32; LANES];
+    let mut sum = Sum::new(set, levels, unit, weight, fresh);
     match <&mut [f32; BLOCK]>::try_from(&mut *to) {
         Ok(to) => {
-            let codes = unpack(bits, from);
-            for (codes, row) in codes.iter().zip(to.as_chunks_mut::<LANES>().0) {
-                for lane in 0..LANES {
-                    let level = add(codes[lane], &mut row[lane]);
-                    largest[lane] = largest[lane].max(level);
+            let mut packed = from.as_chunks::<{ 4 * LANES }>().0.iter();
+            let (mut words, mut left) = (set.words([0; LANES]), 0);
+            for to in to.as_chunks_mut::<LANES>().0 {
+                let mut codes = words;
+                if left < bits {
+                    let next: [u32; LANES] = packed.next().map_or([0; LANES], |next| bytemuck::cast(*next));
+                    words = set.words(next.map(u32::from_le));
+                    codes = set.or(codes, set.left(words, left));
+                    words = set.right(words, bits - left);
+                    left += u32::BITS;
+                } else {
+                    words = set.right(words, bits);
                 }
+                left -= bits;
+                sum.add(codes, to);
             }
         }
         Err(_) => {
             let mut unpacker = Unpacker::new(from);
-            to.iter_mut().for_each(|x| largest[0] = largest[0].max(add(unpacker.pull(bits) as u32, x)));
-        }
-    }
-    largest.iter().all(|level| *level <= levels.0)
-}
-
-/// The codes of all planes.
-#[inline(always)]
-fn unpack(bits: u32, mut from: &[u8]) -> [[u32; LANES]; ROWS] {
-    let (mut codes, mut offset) = ([[0; LANES]; ROWS], 0);
-    for width in widths(bits) {
-        let plane = from.split_off(..width as usize * WORDS).unwrap_or_default();
-        match width {
-            16 => unpack_plane::<16>(offset, plane, &mut codes),
-            8 => unpack_plane::<8>(offset, plane, &mut codes),
-            4 => unpack_plane::<4>(offset, plane, &mut codes),
-            2 => unpack_plane::<2>(offset, plane, &mut codes),
-            _ => unpack_plane::<1>(offset, plane, &mut codes),
-        }
-        offset += width;
-    }
-    codes
-}
-
-#[inline(always)]
-fn unpack_plane<const WIDTH: usize>(offset: u32, from: &[u8], codes: &mut [[u32; LANES]; ROWS]) {
-    for (codes, words) in codes.chunks_exact_mut(32 / WIDTH).zip(from.as_chunks::<WORDS>().0) {
-        let words: [u32; LANES] = bytemuck::cast(*words);
-        for lane in 0..LANES {
-            for (number, codes) in codes.iter_mut().enumerate() {
-                let word = u32::from_le(words[lane]) >> (number * WIDTH);
-                codes[lane] |= (word & (u32::MAX >> (32 - WIDTH))) << offset;
+            for to in to.chunks_mut(LANES) {
+                let (mut codes, mut row) = ([0; LANES], [0.0; LANES]);
+                codes[..to.len()].fill_with(|| unpacker.pull(bits) as u32);
+                row[..to.len()].copy_from_slice(to);
+                sum.add(set.words(codes), &mut row);
+                to.copy_from_slice(&row[..to.len()]);
             }
         }
+    }
+    set.to_words(sum.largest).iter().all(|level| *level <= levels.0)
+}
+
+/// What accumulating a block needs.
+struct Sum<S: Vectors> {
+    set: S,
+    unit: S::Floats,
+    weight: S::Floats,
+    level: S::Words,
+    sign: S::Words,
+    bits: u32,
+    fresh: bool,
+    /// The largest levels so far.
+    largest: S::Words,
+}
+
+impl<S: Vectors> Sum<S> {
+    #[inline(always)]
+    fn new(set: S, levels: Levels, unit: f32, weight: f32, fresh: bool) -> Self {
+        let (unit, weight) = (set.floats([unit; LANES]), set.floats([weight; LANES]));
+        let (level, sign) = (set.words([(1 << (levels.bits() - 1)) - 1; LANES]), set.words([SIGN; LANES]));
+        let largest = set.words([0; LANES]);
+        Sum { set, unit, weight, level, sign, bits: levels.bits(), fresh, largest }
+    }
+
+    /// Adds what the lowest bits of the lanes stand for; other bits do not matter.
+    #[inline(always)]
+    fn add(&mut self, codes: S::Words, to: &mut [f32; LANES]) {
+        let set = self.set;
+        let level = set.and(codes, self.level);
+        self.largest = set.larger(self.largest, level);
+        let size = set.bits(set.product(set.converted(level), self.unit));
+        let sign = set.and(set.left(codes, u32::BITS - self.bits), self.sign);
+        let value = set.product(set.with_bits(set.or(size, sign)), self.weight);
+        *to = set.to_floats(if self.fresh { value } else { set.sum(set.floats(*to), value) });
     }
 }
 
@@ -362,7 +393,7 @@ mod tests {
             let code = code(levels, norm, index, x[index]);
             for bit in 0..bits {
                 let in_line = index as u32 * bits + bit;
-                let at = if x.len() == BLOCK { planes(bits, index, bit) } else { in_line };
+                let at = if x.len() == BLOCK { in_lanes(bits, index, bit) } else { in_line };
                 to[at as usize / 8] |= ((code >> bit & 1) as u8) << (at % 8);
             }
         }
@@ -370,20 +401,10 @@ mod tests {
     }
 
     /// Where a bit of a code is in a block.
-    fn planes(bits: u32, index: usize, bit: u32) -> u32 {
-        let (row, lane) = ((index / LANES) as u32, (index % LANES) as u32);
-        let (mut width, mut before) = (16, 0);
-        loop {
-            if bits & width != 0 {
-                if bit < before + width {
-                    break;
-                }
-                before += width;
-            }
-            width /= 2;
-        }
-        let in_lane = row * width + bit - before;
-        before * BLOCK as u32 + in_lane / 32 * 512 + lane * 32 + in_lane % 32
+    fn in_lanes(bits: u32, index: usize, bit: u32) -> u32 {
+        let (row, lane) = (index as u32 / 16, index as u32 % 16);
+        let in_lane = row * bits + bit;
+        in_lane / 32 * 512 + lane * 32 + in_lane % 32
     }
 
     #[test]

@@ -13,16 +13,18 @@
 #[macro_use]
 mod dispatch;
 mod accumulate;
-mod half;
-mod min_max;
-mod portable;
-mod sign;
 pub mod bits;
 pub mod dot;
+pub mod draw;
+mod half;
 pub mod levels;
+mod min_max;
+mod portable;
 pub mod reach;
+mod sign;
 #[cfg(test)]
 mod testing;
+mod vector;
 mod wide;
 #[cfg(target_arch = "x86_64")]
 mod x86;
