@@ -238,6 +238,28 @@ mod tests {
     }
 
     #[test]
+    fn what_was_quoted_comes_back_and_no_bytes_panic() {
+        let mut generator = crate::loader::SampleGenerator::new(0, 0, 0);
+        let mut text = |most: u64| -> String {
+            let length = generator.below(most);
+            (0..length).map(|_| char::from(b"a,\"\n\r "[generator.below(6) as usize])).collect()
+        };
+        for _ in 0..2000 {
+            let rows: Vec<Vec<String>> = (0..3).map(|_| vec![text(6), text(6)]).collect();
+            let quoted = |field: &String| format!("\"{}\"", field.replace('"', "\"\""));
+            let line = |row: &Vec<String>| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\r\n";
+            let file: String = rows.iter().map(line).collect();
+            let found = records(file.as_bytes()).unwrap();
+            let read = found.into_iter().map(|range| split(&file.as_bytes()[range], b',').unwrap());
+            assert_eq!(read.collect::<Vec<_>>(), rows);
+            let garbage = text(20);
+            for range in records(garbage.as_bytes()).unwrap_or_default() {
+                let _ = split(&garbage.as_bytes()[range], b',');
+            }
+        }
+    }
+
+    #[test]
     fn records_end_with_lines_outside_of_quotes() {
         let found = |text: &str| -> Vec<String> {
             records(text.as_bytes()).unwrap().into_iter().map(|range| text[range].to_owned()).collect()

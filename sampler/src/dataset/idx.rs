@@ -143,6 +143,7 @@ mod tests {
         refused(&[0, 0, 8, 2, 0, 0, 0, 2], "ends in its header");
         refused(&[0, 0, 8, 1, 0, 0, 0, 2, 7], "has 2 elements, not 1");
         refused(&[0, 0, 8, 1, 0, 0, 0, 2, 7, 7, 7], "has 2 elements, not 3");
+        refused(&[&[0, 0, 8, 3][..], &[0; 11]].concat(), "ends in its header");
         refused(&[&[0, 0, 8, 7][..], &[255; 28]].concat(), "not 0");
     }
 }

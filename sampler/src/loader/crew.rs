@@ -12,7 +12,8 @@ use super::bell::Bell;
 use super::error::{LoaderError, Who};
 use super::fetch::{Done, Fetchers, Made, Task};
 use super::options::WorkerInit;
-use super::worker::{Bench, Status, guarded};
+use super::pool::Pool;
+use super::worker::{Bench, Status, WorkerInfo, guarded};
 use crate::dataset::Cause;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub(super) struct Recipe<B> {
     pub(super) base_seed: u64,
     pub(super) patience: Duration,
     pub(super) bell: Bell,
-    pub(super) pool: super::pool::Pool,
+    pub(super) pool: Pool,
 }
 
 /// Threads at work.
@@ -58,63 +59,52 @@ struct Lane {
 impl<B: Send + 'static> Crew<B> {
     pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
         let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
-        let (alive, running) = unbounded();
-        let (closing, closed) = unbounded();
+        let ((alive, running), (closing, closed)) = (unbounded(), unbounded());
         let (made, results) = unbounded();
         let mut crew = Crew {
             lanes: queues.collect(),
             results,
-            statuses: Vec::new(),
+            statuses: (0..recipe.workers).map(|_| Arc::default()).collect(),
             generation: Arc::default(),
             closing: Some(closing),
             running,
             patience: recipe.patience,
         };
-        // Without a pinning stage the workers ring, otherwise the thread that pins does.
+        // With a pinning stage, the thread that pins rings instead of the workers.
         let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
         for id in 0..recipe.workers {
-            let (status, queue) = (Arc::new(Status::default()), crew.lanes[id % lanes].queue.clone());
-            crew.statuses.push(status.clone());
             let bench = Bench {
                 who: Who::Worker(id),
-                info: super::worker::WorkerInfo {
-                    id,
-                    workers: recipe.workers,
-                    epoch: 0,
-                    base_seed: recipe.base_seed,
-                },
+                info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
-                status,
+                status: crew.statuses[id].clone(),
                 generation: crew.generation.clone(),
                 closing: closed.clone(),
             };
+            let queue = crew.lanes[id % lanes].queue.clone();
             let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let (fetchers, init) = (recipe.fetchers.clone(), recipe.init.clone());
-            let spawned =
-                Builder::new().name(format!("loader {id}")).spawn(move || desk.serve(bench, &fetchers, init));
-            spawned
-                .map_err(|cause| LoaderError::Spawn { worker: Who::Worker(id), cause: Arc::new(cause) })?;
+            spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?;
         }
         if let Some(stage) = recipe.pin.clone() {
-            let (pinned, results) = unbounded();
-            let made = std::mem::replace(&mut crew.results, results);
-            let bell = recipe.bell.clone();
-            let pinning = move || {
-                let _alive = alive;
-                for done in made {
-                    if pinned.send(pin(done, &stage)).is_err() {
-                        return;
-                    }
-                    bell.ring();
-                }
-            };
-            let spawned = Builder::new().name("loader pin".into()).spawn(pinning);
-            spawned.map_err(|cause| LoaderError::Spawn {
-                worker: Who::Worker(recipe.workers),
-                cause: Arc::new(cause),
-            })?;
+            crew.pin(stage, recipe.bell.clone(), alive)?;
         }
         Ok(crew)
+    }
+
+    /// Puts a thread that pins between the workers and the caller.
+    fn pin(&mut self, stage: PinStage<B>, bell: Bell, alive: Sender<()>) -> Result<(), LoaderError> {
+        let (pinned, results) = unbounded();
+        let made = std::mem::replace(&mut self.results, results);
+        spawn(Who::Pinner, move || {
+            let _alive = alive;
+            for done in made {
+                if pinned.send(pin(done, &stage)).is_err() {
+                    return;
+                }
+                bell.ring();
+            }
+        })
     }
 
     /// Which tasks and results count.
@@ -211,6 +201,12 @@ impl<B: Send + 'static> Desk<B> {
             }
         }
     }
+}
+
+/// Starts a thread that nobody joins: its end is told by what it owns.
+fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<(), LoaderError> {
+    let spawned = Builder::new().name(format!("loader {who}")).spawn(body);
+    spawned.map(drop).map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
 }
 
 /// Takes a batch through the pinning stage.

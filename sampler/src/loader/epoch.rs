@@ -7,7 +7,7 @@ use super::bell::Clock;
 use super::crew::{Crew, pin};
 use super::error::{LoaderError, Who};
 use super::fetch::{Done, Fetcher, Made, Task};
-use super::plan::LoaderState;
+use super::plan::{LoaderState, Plan};
 use super::worker::Bench;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -66,7 +66,8 @@ type Batch<B> = Option<Result<B, LoaderError>>;
 /// One epoch of a [`DataLoader`]: an iterator over its batches.
 ///
 /// An error ends it. Dropping it early takes back the batches under way; workers that are not persistent have ended
-/// when it is gone.
+/// when it is gone, each after the sample that it was loading. For a worker that is stuck in one, dropping waits as long
+/// as [`LoaderOptions::timeout`](super::LoaderOptions::timeout), and then warns and leaves it.
 pub struct Epoch<'a, B: Send + 'static> {
     loader: &'a mut DataLoader<B>,
 }
@@ -309,7 +310,7 @@ impl<B: Send + 'static> DataLoader<B> {
         let clock = match self.run.clock.take() {
             Some(clock) => clock,
             None => Clock::start(self.recipe.bell.clone())
-                .map_err(|cause| LoaderError::Spawn { worker: Who::Caller, cause: Arc::new(cause) })?,
+                .map_err(|cause| LoaderError::Spawn { who: Who::Clock, cause: Arc::new(cause) })?,
         };
         clock.set(deadline);
         self.run.clock = Some(clock);
@@ -319,7 +320,7 @@ impl<B: Send + 'static> DataLoader<B> {
 }
 
 /// Takes in what was made.
-fn arrive<B>(plan: &mut super::plan::Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
+fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
     if let Made::Exhausted = done.made {
         plan.exhausted(done.epoch, done.lane);
     }

@@ -114,10 +114,10 @@ pub enum LoaderError {
     },
 
     /// The system refused another thread.
-    #[error("cannot start {worker}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)")]
+    #[error("cannot start {who}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)")]
     Spawn {
-        /// Which worker.
-        worker: Who,
+        /// Which one.
+        who: Who,
         /// The system's own words.
         cause: Arc<std::io::Error>,
     },
@@ -133,13 +133,17 @@ impl LoaderError {
     }
 }
 
-/// A thread that loads.
+/// A thread of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// A worker, from 0.
     Worker(usize),
     /// The thread that asks for batches, when there are no workers.
     Caller,
+    /// The thread of the pinning stage.
+    Pinner,
+    /// The thread that watches the time for futures.
+    Clock,
 }
 
 impl fmt::Display for Who {
@@ -147,6 +151,8 @@ impl fmt::Display for Who {
         match self {
             Who::Worker(id) => write!(f, "worker {id}"),
             Who::Caller => f.write_str("the caller's thread"),
+            Who::Pinner => f.write_str("pinning"),
+            Who::Clock => f.write_str("clock"),
         }
     }
 }

@@ -99,6 +99,9 @@ impl fmt::Debug for LoaderOptions {
     }
 }
 
+/// Whether something contradicts itself, what does, and what to do.
+type Refusal = (bool, &'static str, &'static str);
+
 impl LoaderOptions {
     /// Batches that may be under way at once.
     pub(super) fn outstanding(&self) -> usize {
@@ -111,9 +114,16 @@ impl LoaderOptions {
 
     /// Refuses what contradicts itself, whatever the dataset.
     pub(super) fn check(&self) -> Result<(), LoaderError> {
-        let inline = self.workers == 0;
-        let own_batches = self.batch_sampler.is_some();
-        let refusals = [
+        let refusals = self.refusals_of_order().into_iter().chain(self.refusals_of_workers());
+        match refusals.into_iter().find(|(contradicts, ..)| *contradicts) {
+            Some((_, what, remedy)) => Err(LoaderError::options(what, remedy)),
+            None => Ok(()),
+        }
+    }
+
+    fn refusals_of_order(&self) -> [Refusal; 4] {
+        let others = self.batch_size != Some(1) || self.shuffle || self.sampler.is_some() || self.drop_last;
+        [
             (self.batch_size == Some(0), "`batch_size` is 0", "set it to 1 or more"),
             (
                 self.sampler.is_some() && self.shuffle,
@@ -121,11 +131,7 @@ impl LoaderOptions {
                 "leave out `shuffle`, and let the sampler shuffle",
             ),
             (
-                own_batches
-                    && (self.batch_size != Some(1)
-                        || self.shuffle
-                        || self.sampler.is_some()
-                        || self.drop_last),
+                self.batch_sampler.is_some() && others,
                 "`batch_sampler` makes whole batches, so that `batch_size`, `shuffle`, `sampler` and `drop_last` \
                  would have no effect",
                 "leave them out",
@@ -135,33 +141,36 @@ impl LoaderOptions {
                 "`drop_last` drops a batch, but `batch_size` is none",
                 "leave out `drop_last`",
             ),
+        ]
+    }
+
+    fn refusals_of_workers(&self) -> [Refusal; 6] {
+        let inline = self.workers == 0;
+        let remedy = "set `workers` to 1 or more, or leave it out";
+        [
             (
                 inline && self.prefetch_factor.is_some(),
                 "`prefetch_factor` is for workers, of which there are none",
-                "set `workers` to 1 or more, or leave it out",
+                remedy,
             ),
             (
                 inline && self.persistent_workers,
                 "`persistent_workers` keeps workers, of which there are none",
-                "set `workers` to 1 or more, or leave it out",
+                remedy,
             ),
             (
                 inline && self.timeout.is_some(),
                 "`timeout` cannot interrupt the caller's own thread, which loads when there are no workers",
-                "set `workers` to 1 or more, or leave it out",
+                remedy,
             ),
             (
                 inline && self.worker_init.is_some(),
                 "`worker_init` is called by workers, of which there are none",
-                "set `workers` to 1 or more, or leave it out",
+                remedy,
             ),
             (self.timeout == Some(Duration::ZERO), "`timeout` is zero", "leave it out for five minutes"),
             (self.prefetch_factor == Some(0), "`prefetch_factor` is 0", "set it to 1 or more"),
-        ];
-        match refusals.into_iter().find(|(contradicts, ..)| *contradicts) {
-            Some((_, what, remedy)) => Err(LoaderError::options(what, remedy)),
-            None => Ok(()),
-        }
+        ]
     }
 
     /// Refuses what an iterable dataset, which has an order of its own, cannot follow.

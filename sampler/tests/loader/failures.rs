@@ -152,7 +152,7 @@ fn the_pinning_stage_runs_in_its_own_thread_and_its_failure_is_named() {
         });
         assert_eq!(epoch(&mut loader).concat(), (100..130).collect::<Vec<_>>());
         let threads = threads.lock().unwrap();
-        assert_eq!(threads.iter().all(|name| name == "loader pin"), workers > 0, "{threads:?}");
+        assert_eq!(threads.iter().all(|name| name == "loader pinning"), workers > 0, "{threads:?}");
 
         let failing = DataLoader::new(numbers(30), options(4, workers)).unwrap();
         let mut failing =

@@ -175,7 +175,8 @@ fn memory_stays_flat_over_a_hundred_thousand_batches() {
     let images = Items((0..100).map(|at| Array::new([16], vec![at as f32; 16]).unwrap()).collect());
     let repeated =
         Arc::new(images).map(|image, fetch: &Fetch<'_>| Ok(image.map(fetch.pool(), |pixel| pixel + 1.0)));
-    let given = LoaderOptions { persistent_workers: true, shuffle: true, ..options(2, 2) };
+    let prefetch_factor = Some(32); // so that threads hand over rarely
+    let given = LoaderOptions { persistent_workers: true, shuffle: true, prefetch_factor, ..options(2, 2) };
     let mut loader = DataLoader::new(repeated, given).unwrap();
     let (mut count, mut early) = (0, 0);
     while count < BATCHES {
