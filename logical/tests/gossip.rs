@@ -123,9 +123,9 @@ fn partners_of_a_pair_and_members_of_a_complete_graph_get_equal_bits() {
         schedules.push(Topology::RandomPairs { seed: 5, pairs: None });
         for topology in schedules {
             for step in 0..3 {
-                let mut mine = numbers::<f32>(rank, 513);
+                let mut mine = numbers::<f64>(rank, 513);
                 comm.blocking().gossip(&mut mine, &topology, step)?;
-                let mut all = vec![0f32; 513 * size];
+                let mut all = vec![0f64; 513 * size];
                 comm.blocking().all_gather(&mine, &mut all)?;
                 let mixing = topology.mixing(size, step)?;
                 for (other, _) in mixing.sources(rank) {

@@ -82,6 +82,7 @@ fn every_topology_is_doubly_stochastic_and_sends_what_is_received() {
                 let mixing = topology.mixing(size, step).unwrap();
                 assert!(mixing.is_doubly_stochastic(), "{topology:?} × {size} at {step}");
                 for to in 0..size {
+                    assert!(mixing.row(to).is_sorted_by_key(|(from, _)| *from), "the order of sums");
                     for from in (0..size).filter(|from| *from != to) {
                         let received = mixing.sources(to).iter().any(|(source, _)| *source == from);
                         assert_eq!(received, mixing.destinations(from).contains(&to));

@@ -53,6 +53,40 @@ fn rules() -> [(Feedback, GossipOptions); 5] {
 }
 
 #[test]
+fn what_error_feedback_has_not_said_it_remembers() {
+    // Two ranks that swap: x ← x + γ (q of the other − q), and e is what of all x was in no q.
+    for (transport, ranks) in cases(&[2]) {
+        spawn(transport, ranks, |comm| {
+            let (len, gamma) = (40, 0.25);
+            let swap = Mixing::of_matrix(2, &[0.0, 1.0, 1.0, 0.0])?;
+            let (mut x, mut encoding) =
+                (numbers(comm.rank(), len), encoding(Lossy::TopTenth, Feedback::Error));
+            let mut meant = vec![0f64; len];
+            let mut said = vec![0f64; len];
+            for _ in 0..30 {
+                let before = x.clone();
+                comm.blocking().gossip_encoded(&mut x, &swap, 0, &mut encoding, choco(gamma))?;
+                for at in 0..len {
+                    meant[at] += f64::from(before[at]);
+                    said[at] += f64::from(x[at] - before[at]) / gamma;
+                }
+            }
+            let own = |at: usize| meant[at] - f64::from(remembered(&encoding, "error")[at]);
+            let mine: Vec<f64> = (0..len).map(own).collect();
+            let mut all = vec![0f64; 2 * len];
+            comm.blocking().all_gather(&mine, &mut all)?;
+            for at in 0..len {
+                let other = all[(1 - comm.rank()) * len + at];
+                let off = (other - mine[at] - said[at]).abs();
+                assert!(off < 1e-4, "{off} at {at}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn what_a_rank_knows_of_a_neighbour_has_the_bits_that_the_neighbour_has() {
     matrix(|comm| {
         let (rank, size) = (comm.rank(), comm.size());
