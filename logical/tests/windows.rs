@@ -53,7 +53,7 @@ fn every_operation_does_what_it_says_at_every_size_and_precision() {
             let service = Service::start(&comm)?;
             let encodings = [None, Some(Feedback::None), Some(Feedback::Error), Some(Feedback::Difference)];
             for (len, feedback) in
-                [0, 1, 300, 5000].into_iter().flat_map(|len| encodings.map(|feedback| (len, feedback)))
+                [0, 300, 1500].into_iter().flat_map(|len| encodings.map(|feedback| (len, feedback)))
             {
                 let (window, others) = complete(&comm, &service, len, feedback.map(half))?;
                 assert_eq!(window.destinations(), others);

@@ -1,6 +1,7 @@
 //! Primitives in which no rank waits for another's step: windows, pair exchanges, servers, operations in the background.
 
 mod agree;
+mod asking;
 mod background;
 mod clock;
 mod companion;
@@ -8,6 +9,7 @@ mod core;
 mod pair;
 mod server;
 mod service;
+mod serving;
 mod spares;
 mod speech;
 mod thread;

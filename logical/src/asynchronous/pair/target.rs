@@ -67,14 +67,13 @@ impl Target {
         let own = Host.alloc(dtype, len)?;
         copy_all(value, &own)?;
         let (speakers, listeners) = Default::default();
-        let (exchanges, locked_now, turn_taken, asking, holder) = (0, false, false, None, None);
         let state = State {
             value: own,
-            exchanges,
-            locked: locked_now,
-            turn_taken,
-            asking,
-            holder,
+            exchanges: 0,
+            locked: false,
+            turn_taken: false,
+            asking: None,
+            holder: None,
             speakers,
             listeners,
         };

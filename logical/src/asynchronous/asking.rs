@@ -1,0 +1,152 @@
+//! How this rank's requests get their answers: the asking half of the conversation that [`super::core`] describes.
+
+use super::core::{Answer, Ask, Core, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
+use super::service::{Landed, Reply};
+use super::wire::{Head, REPLY_BYTES, Request};
+use crate::{Buffer, DType, Land, Result};
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+impl Core {
+    /// Has another rank, or this one, carry a request out.
+    ///
+    /// # Errors
+    /// As every operation's; the other ranks have been told.
+    pub(crate) async fn ask(&self, to: usize, ask: Ask) -> Result<Answer> {
+        let outcome =
+            if to == self.rank() { self.ask_oneself(ask).await } else { self.converse(to, ask).await };
+        outcome.map_err(|error| self.fail(error))
+    }
+
+    /// Asks several at once: the answers, in the order of `asks`.
+    ///
+    /// # Errors
+    /// As [`Core::ask`].
+    pub(crate) async fn ask_all(&self, asks: Vec<(usize, Ask)>) -> Result<Vec<Answer>> {
+        let mut answers: Vec<Option<Answer>> = asks.iter().map(|_| None).collect();
+        let ask = |(at, (to, ask))| Box::pin(async move { (at, self.ask(to, ask).await) });
+        let mut running: Vec<_> = asks.into_iter().enumerate().map(ask).collect();
+        poll_fn(|context| {
+            let mut failed = None;
+            running.retain_mut(|ask| match ask.as_mut().poll(context) {
+                Poll::Pending => true,
+                Poll::Ready((at, answer)) => {
+                    answer.map_or_else(|error| failed = Some(error), |answer| answers[at] = Some(answer));
+                    false
+                }
+            });
+            match failed {
+                Some(error) => Poll::Ready(Err(error)),
+                None if running.is_empty() => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            }
+        })
+        .await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    async fn converse(&self, to: usize, ask: Ask) -> Result<Answer> {
+        let mut request = describe(&ask);
+        (request.slot, request.number) = self.turn(to, &request).await?;
+        let (out, back) = (self.call(PAYLOADS, &request)?, self.call(REPLIES, &request)?);
+        // Everything is posted before the first wait.
+        let rides = if request.reply_rides() { request.room as usize } else { 0 };
+        let head = Buffer::zeroed(DType::U8, REPLY_BYTES + rides)?;
+        let reply = back.recv(to, 0, &head, 0..head.len(), Land::AtMost)?;
+        let result = match &ask.into {
+            Some(into) if !request.reply_rides() => {
+                Some(back.recv(to, 1, into, 0..into.len(), Land::AtMost)?)
+            }
+            _ => None,
+        };
+        let along = if request.rides() { Payload::copied(ask.payload.as_ref())? } else { Vec::new() };
+        let message = Buffer::from_slice(&request.to_bytes(&along))?;
+        let first = self.comm.begin(request_label()?)?.send(to, 0, &message, 0..message.len())?;
+        if let Some(payload) = ask.payload.filter(|_| !request.rides()) {
+            out.send(to, 0, &payload.buffer, 0..payload.len)?.await?;
+        }
+        first.await?;
+        let got = reply.await?;
+        let result = match result {
+            Some(result) => Some(result.await?.bytes),
+            None => None,
+        };
+        self.lines.borrow_mut()[to].free.push(request.slot);
+        self.heard.set(Instant::now());
+        let head = head.read(0..got.bytes)?;
+        let (head, along) =
+            Head::parse(head.bytes()).ok_or_else(|| self.nonsense(to, "a reply that is none"))?;
+        self.answer(to, head, along, result, ask.into)
+    }
+
+    /// What the parts of a reply make together.
+    fn answer(
+        &self,
+        from: usize,
+        head: Head,
+        along: &[u8],
+        result: Option<usize>,
+        into: Option<Arc<Buffer>>,
+    ) -> Result<Answer> {
+        let landed = result.unwrap_or(along.len());
+        if head.bytes != landed as u64 {
+            return Err(self.nonsense(from, "a reply of another size than it says"));
+        }
+        let payload = match into {
+            Some(buffer) => {
+                if result.is_none() {
+                    self.store(from, along, &buffer)?;
+                }
+                Some(Landed { buffer, bytes: landed })
+            }
+            None => None,
+        };
+        Ok(Answer { arguments: head.arguments, payload })
+    }
+
+    /// The slot and the number of the next request to `to`, when it is its turn.
+    async fn turn(&self, to: usize, request: &Request) -> Result<(u16, u64)> {
+        let number = {
+            let line = &mut self.lines.borrow_mut()[to];
+            line.made += 1;
+            line.made - 1
+        };
+        let label = label(REPLIES, &Request { number, ..*request })?;
+        let slot = self.until(&label, || {
+            let line = &mut self.lines.borrow_mut()[to];
+            if line.started != number {
+                return Ok(None);
+            }
+            let slot = line.free.pop();
+            line.started += u64::from(slot.is_some());
+            Ok(slot)
+        });
+        Ok((slot.await?, number))
+    }
+
+    async fn ask_oneself(&self, ask: Ask) -> Result<Answer> {
+        let (request, rank) = (describe(&ask), self.rank());
+        let handler = self.handler(rank, &request)?;
+        let bytes = Payload::copied(ask.payload.as_ref())?;
+        let Reply { arguments, payload } = self.carry_out(&*handler, rank, &request, &bytes).await?;
+        let bytes = Payload::copied(payload.as_ref())?;
+        let head = Head { arguments, bytes: bytes.len() as u64 };
+        self.answer(rank, head, &bytes, None, ask.into)
+    }
+}
+
+/// A request without its slot and number.
+fn describe(ask: &Ask) -> Request {
+    Request {
+        handler: ask.handler,
+        verb: ask.verb,
+        slot: 0,
+        number: 0,
+        fingerprint: ask.fingerprint,
+        bytes: ask.payload.as_ref().map_or(0, Payload::bytes) as u64,
+        room: ask.into.as_deref().map_or(0, bytes_of) as u64,
+        arguments: ask.arguments,
+    }
+}

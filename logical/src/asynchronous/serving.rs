@@ -1,0 +1,122 @@
+//! How other ranks' requests are answered: the serving half of the conversation that [`super::core`] describes.
+
+use super::core::{Core, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
+use super::service::{Handler, Landed, Reply, Served};
+use super::wire::{Head, LEAVE, Request};
+use crate::{Buffer, DType, Error, Land, Result};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Core {
+    /// Takes a request that has come: a future that carries it out, unless another does so already.
+    pub(super) fn hear(
+        self: &Rc<Self>,
+        from: usize,
+        message: &[u8],
+    ) -> Result<Option<impl Future<Output = ()> + use<>>> {
+        self.heard.set(Instant::now());
+        let (request, payload) =
+            Request::parse(message).ok_or_else(|| self.nonsense(from, "a request that is none"))?;
+        if request.handler == LEAVE {
+            self.left.borrow_mut()[from] = true;
+            return Ok(None);
+        }
+        let key = (from, request.handler);
+        let incoming = Incoming { request, payload: payload.to_vec() };
+        let mut queues = self.queues.borrow_mut();
+        if let Some(queue) = queues.get_mut(&key) {
+            queue.push_back(incoming);
+            return Ok(None);
+        }
+        queues.insert(key, VecDeque::from([incoming]));
+        Ok(Some(Rc::clone(self).serve(key)))
+    }
+
+    /// Carries out what has come of one rank for one handler, until nothing is left.
+    async fn serve(self: Rc<Self>, key: (usize, u32)) {
+        loop {
+            let next = self.queues.borrow_mut().get_mut(&key).and_then(VecDeque::pop_front);
+            let Some(incoming) = next else { break };
+            if let Err(error) = self.reply(key.0, incoming).await {
+                self.fail(error);
+            }
+        }
+        self.queues.borrow_mut().remove(&key);
+    }
+
+    async fn reply(&self, from: usize, Incoming { request, payload }: Incoming) -> Result<()> {
+        let handler = self.handler(from, &request)?;
+        let Reply { arguments, payload } = self.carry_out(&*handler, from, &request, &payload).await?;
+        let bytes = payload.as_ref().map_or(0, Payload::bytes);
+        if bytes as u64 > request.room {
+            let what = format!("a reply of {bytes} bytes has no room at rank {from}");
+            return Err(Error::usage(what, "make all ranks of equal kind and size"));
+        }
+        let mut head = Head { arguments, bytes: bytes as u64 }.to_bytes();
+        if request.reply_rides() {
+            head.extend(Payload::copied(payload.as_ref())?);
+        }
+        let (call, head) = (self.call(REPLIES, &request)?, Buffer::from_slice(&head)?);
+        let sent = call.send(from, 0, &head, 0..head.len())?;
+        if !request.reply_rides() {
+            let payload = match payload {
+                Some(payload) => payload,
+                None => Payload::whole(Arc::new(Buffer::zeroed(DType::U8, 0)?)),
+            };
+            call.send(from, 1, &payload.buffer, 0..payload.len)?.await?;
+        }
+        sent.await.map(drop)
+    }
+
+    /// Lands a payload, and has the handler do what is asked. `along` is the payload if it rode along.
+    pub(super) async fn carry_out(
+        &self,
+        handler: &dyn Handler,
+        from: usize,
+        request: &Request,
+        along: &[u8],
+    ) -> Result<Reply> {
+        let peer = self.peer(from);
+        let landed = Landed { buffer: handler.admit(&peer, request)?, bytes: request.bytes as usize };
+        if request.bytes > bytes_of(&landed.buffer) as u64 {
+            return Err(self.nonsense(from, "a payload that does not fit"));
+        }
+        if along.len() as u64 == request.bytes {
+            self.store(from, along, &landed.buffer)?;
+        } else {
+            let (call, buffer) = (self.call(PAYLOADS, request)?, &landed.buffer);
+            let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
+            if got.bytes as u64 != request.bytes {
+                return Err(self.nonsense(from, "a payload of another size than it said"));
+            }
+        }
+        let label = label(REPLIES, request)?;
+        let reply = self.until(&label, || match handler.serve(&peer, request, &landed)? {
+            Served::Done(reply) => Ok(Some(reply)),
+            Served::Later => Ok(None),
+        });
+        reply.await
+    }
+
+    /// Tells another rank that nothing more comes.
+    pub(super) async fn say_goodbye(&self, to: usize) -> Result<()> {
+        let fingerprint = request_label()?.fingerprint;
+        let arguments = [0; 3];
+        let leave = Request {
+            handler: LEAVE,
+            verb: 0,
+            slot: 0,
+            number: 0,
+            fingerprint,
+            bytes: 0,
+            room: 0,
+            arguments,
+        };
+        let message = Buffer::from_slice(&leave.to_bytes(&[]))?;
+        let sent = self.comm.begin(request_label()?)?.send(to, 0, &message, 0..message.len())?;
+        sent.await.map(drop)
+    }
+}

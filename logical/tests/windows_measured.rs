@@ -1,0 +1,51 @@
+//! Measurements, not tests: what a put, a get and a pair exchange cost.
+//!
+//! `cargo test --release -p hexagram-logical --test windows_measured -- --ignored --nocapture`
+
+#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
+
+use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service, Window};
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, DType, Result, TransportKind};
+use std::time::{Duration, Instant};
+
+/// The shortest and the median of `times` turns.
+fn turns(times: usize, mut turn: impl FnMut() -> Result<()>) -> Result<(Duration, Duration)> {
+    let mut took = Vec::new();
+    for _ in 0..times {
+        let started = Instant::now();
+        turn()?;
+        took.push(started.elapsed());
+    }
+    took.sort();
+    Ok((took[0], took[times / 2]))
+}
+
+#[test]
+#[ignore = "prints times, proves nothing"]
+fn what_asking_another_rank_costs() {
+    for transport in TransportKind::ALL {
+        for (bytes, times) in [(8, 2000), (4 << 20, 100)] {
+            spawn(transport, 2, |comm| {
+                let service = Service::start(&comm)?;
+                let mine = Buffer::zeroed(DType::F32, bytes / 4)?;
+                let peer = 1 - comm.rank();
+                let window = Window::create(&comm, &service, &mine, &[peer], None)?;
+                let pair = PairExchange::create(&comm, &service, &mine, PairOptions::default())?;
+                if comm.rank() == 0 {
+                    let to = [(peer, 1.0)];
+                    let (put, get) = (
+                        turns(times, || window.put(1.0, &to)?.wait())?,
+                        turns(times, || window.get(&to)?.wait())?,
+                    );
+                    let exchange = turns(times, || pair.exchange(peer)?.wait().map(drop))?;
+                    println!(
+                        "{transport}, {bytes} B, shortest and median: put {put:.1?}, get {get:.1?}, exchange {exchange:.1?}"
+                    );
+                }
+                service.close()
+            })
+            .unwrap();
+        }
+    }
+}
