@@ -132,8 +132,8 @@ impl Core {
         Core { comm, handlers, lines, queues, left, heard, failure }
     }
 
-    /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first, where
-    /// that is why this has.
+    /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first,
+    /// where that is why this has.
     pub(super) fn fail(&self, error: Error) -> Error {
         if matches!(error, Error::Poisoned { .. }) {
             return self.failure().unwrap_or(error);

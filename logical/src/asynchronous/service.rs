@@ -1,8 +1,8 @@
 //! The service: one thread per rank that answers the other ranks' requests while this rank computes. Windows, pair
 //! exchanges, servers and clocks stand on it; start one, and make them of it.
 //!
-//! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests with
-//! `Service::submit` and `Core::ask`.
+//! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests
+//! with `Service::submit` and `Core::ask`.
 
 use super::companion;
 use super::core::{Core, Handlers, Payload};
@@ -38,16 +38,16 @@ impl Reply {
 /// What became of a request.
 pub(crate) enum Served {
     Done(Reply),
-    /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank to the
-    /// same handler waiting behind it. [`Service::stir`] says that something has happened on this rank.
+    /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank
+    /// to the same handler waiting behind it. [`Service::stir`] says that something has happened on this rank.
     Later,
 }
 
 /// What answers requests, on the service's thread. An error ends the job: it means that a rank is wrong, not that a
 /// request is refused.
 pub(crate) trait Handler: Send + Sync {
-    /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it, empty for
-    /// requests without one.
+    /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it,
+    /// empty for requests without one.
     fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>>;
 
     /// Carries a request out. Nothing else is served meanwhile. The handler may keep the payload's buffer.
@@ -78,7 +78,8 @@ struct Inner {
 }
 
 impl Service {
-    /// Starts the service on all ranks of the communicator's world. A collective call: all ranks make it in the same order.
+    /// Starts the service on all ranks of the communicator's world. A collective call: all ranks make it in the same
+    /// order.
     ///
     /// # Errors
     /// As [`Communicator::open`]; [`Error::System`] without a thread.

@@ -36,8 +36,8 @@ use target::{EXCHANGE, LOCK, PASSED, RELEASE, State, Target};
 /// How ranks exchange; alike on all.
 #[derive(Debug, Default)]
 pub struct PairOptions {
-    /// An exchange excludes all others on both partners from its beginning to its end, so that all exchanges together are
-    /// the product of their pairwise averagings, in one order.
+    /// An exchange excludes all others on both partners from its beginning to its end, so that all exchanges together
+    /// are the product of their pairwise averagings, in one order.
     pub locked: bool,
     /// How the difference travels. With difference feedback, so do values.
     pub encoding: Option<Encoding>,
@@ -46,8 +46,8 @@ pub struct PairOptions {
 /// What an exchange has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it. Without a lock, several
-    /// may be under way, and this is the last so far.
+    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it. Without a lock,
+    /// several may be under way, and this is the last so far.
     pub mine: u64,
     /// Which of its partner.
     pub theirs: u64,
@@ -57,31 +57,34 @@ pub struct Exchanged {
 ///
 /// > d = (xₐ − x_b) / 2, x_b ← x_b + d, xₐ ← xₐ − d
 ///
-/// *Steps*, of a rank a that exchanges with b: a sends its value; b's service computes d, adds it to its own, and answers
-/// with d; a's service subtracts it. Whatever was done to xₐ meanwhile is kept. The mean of all values stays as it is, up
-/// to the rounding of one addition on each side, since both apply the same d; nobody waits for a lock, so that nothing
-/// can block, even if all exchange with each other at once. But exchanges that overlap mix values of different times, so
-/// that values come together only in the long run. For that, a rank begins one exchange at a time, and more wait for
-/// their turn: many with one old value would feed back on themselves, and diverge. And where two ranks begin one with each
-/// other at the same moment, which would have them swap their values, the lower rank's counts for both.
+/// *Steps*, of a rank a that exchanges with b: a sends its value; b's service computes d, adds it to its own, and
+/// answers with d; a's service subtracts it. Whatever was done to xₐ meanwhile is kept. The mean of all values stays
+/// as it is, up to the rounding of one addition on each side, since both apply the same d; nobody waits for a lock,
+/// so that nothing can block, even if all exchange with each other at once. But exchanges that overlap mix values of
+/// different times, so that values come together only in the long run. For that, a rank begins one exchange at a
+/// time, and more wait for their turn: many with one old value would feed back on themselves, and diverge. And where
+/// two ranks begin one with each other at the same moment, which would have them swap their values, the lower rank's
+/// counts for both.
 ///
-/// *Locked* ([`PairOptions::locked`]), none do: each rank's value has a lock, which an exchange takes on both partners, that of
-/// the lower rank first. Ranks that wait for a lock hold only those of lower ranks, so that no circle of them can wait
-/// for each other. If a < b, a locks its own, and its request waits at b until b's is free. If a > b, a first asks for
-/// b's lock, with which comes x_b, then takes its own, computes d by itself, and releases b's with d.
+/// *Locked* ([`PairOptions::locked`]), none do: each rank's value has a lock, which an exchange takes on both
+/// partners, that of the lower rank first. Ranks that wait for a lock hold only those of lower ranks, so that no
+/// circle of them can wait for each other. If a < b, a locks its own, and its request waits at b until b's is free.
+/// If a > b, a first asks for b's lock, with which comes x_b, then takes its own, computes d by itself, and releases
+/// b's with d.
 ///
-/// *Encoded*, d is replaced by D(C(d)) on both sides, so that the mean is kept all the same: `C` need be neither unbiased
-/// nor a contraction for that. The value travels as it is, or with [`Feedback::Difference`](crate::encoding::Feedback::Difference) as
-/// C(x − h), both sides remembering h.
+/// *Encoded*, d is replaced by D(C(d)) on both sides, so that the mean is kept all the same: `C` need be neither
+/// unbiased nor a contraction for that. The value travels as it is, or with
+/// [`Feedback::Difference`](crate::encoding::Feedback::Difference) as C(x − h), both sides remembering h.
 ///
 /// | | messages, V being a value and D a difference as they travel |
 /// |---|---|
 /// | difference; locked and a < b | request with V; answer with D, or without where another counts for both |
 /// | locked and a > b | request; answer with V; request with D; answer |
 ///
-/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *Memory*: x, as many V and D as are under way,
-/// and with difference feedback two h for every partner, S each. *Determinism*: none, as the order of exchanges is that of
-/// events; locked, the result is that of the pairwise averagings in the order that [`Exchanged`] tells.
+/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *Memory*: x, as many V and D as
+/// are under way, and with difference feedback two h for every partner, S each. *Determinism*: none, as the order of
+/// exchanges is that of events; locked, the result is that of the pairwise averagings in the order that [`Exchanged`]
+/// tells.
 ///
 /// Source: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", 2018.
 ///
@@ -94,12 +97,12 @@ pub struct PairExchange {
 }
 
 impl PairExchange {
-    /// Gives every rank's `value` to be averaged. A collective call: all ranks make the same ones of a service, in the same
-    /// order, with values and options that are alike. Bytes: n − 1 messages of one byte.
+    /// Gives every rank's `value` to be averaged. A collective call: all ranks make the same ones of a service, in
+    /// the same order, with values and options that are alike. Bytes: n − 1 messages of one byte.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one locks and
-    /// another does not, for integers, and for feedback other than none and difference.
+    /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one
+    /// locks and another does not, for integers, and for feedback other than none and difference.
     pub fn create(
         comm: &Communicator,
         service: &Service,
@@ -125,8 +128,8 @@ impl PairExchange {
     /// Averages this rank's value with that of `peer`; done when both have changed.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank has
-    /// failed, or the codec refuses a value.
+    /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank
+    /// has failed, or the codec refuses a value.
     pub fn exchange(&self, peer: usize) -> Result<Pending<Exchanged>> {
         let (rank, size) = (self.service.rank(), self.service.size());
         if peer == rank || peer >= size {

@@ -12,8 +12,8 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// With a value, answered with a difference, or without one as [`PASSED`]. The first argument of every answer counts the
-/// exchanges of who gives it.
+/// With a value, answered with a difference, or without one as [`PASSED`]. The first argument of every answer counts
+/// the exchanges of who gives it.
 pub(super) const EXCHANGE: u16 = 0;
 /// Answered with a value, which stays locked.
 pub(super) const LOCK: u16 = 1;
@@ -91,8 +91,8 @@ impl Target {
         self.values.say(speaker, &self.me, to, value)
     }
 
-    /// Averages with the value that a message of `from` tells: how many exchanges there were, and the message that tells
-    /// the difference, which `from` has to subtract.
+    /// Averages with the value that a message of `from` tells: how many exchanges there were, and the message that
+    /// tells the difference, which `from` has to subtract.
     pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
         let State { value, exchanges, listeners, .. } = &mut *self.state();
         let listener = listeners.entry(from.rank).or_default();

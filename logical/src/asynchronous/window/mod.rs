@@ -52,16 +52,18 @@ use target::{ACCUMULATE, GET, PUT, Target};
 /// | [`Window::update`] | x ← w₀ x + Σ wⱼ yⱼ, p ← w₀ p + Σ wⱼ qⱼ, and y, q ← 0 if asked | none |
 ///
 /// *Steps*: one request and its answer, which the receiver's service gives without its program. *Bytes*, with k peers
-/// and P the bytes of x, or of its message where it is encoded: a request has [`REQUEST_BYTES`](super::REQUEST_BYTES), an
-/// answer [`REPLY_BYTES`](super::REPLY_BYTES), and a payload rides along with either, for P bytes, if it (of an answer: the
-/// largest that it can be) has up to [`INLINE_BYTES`](super::INLINE_BYTES); a larger one is a message of its own. Every message has
-/// [`HEADER_BYTES`](crate::HEADER_BYTES). *Memory*: x, y of every in-neighbour, as many P as are on their way, and what the feedback
-/// remembers (see [`Window::create`]). *Determinism*: none; whatever has arrived counts. But a value and its scalar are written and
-/// read together, a value is never half of one message and half of another, and what a rank sends to another arrives in
-/// order.
+/// and P the bytes of x, or of its message where it is encoded: a request has
+/// [`REQUEST_BYTES`](super::REQUEST_BYTES), an answer [`REPLY_BYTES`](super::REPLY_BYTES), and a payload rides along
+/// with either, for P bytes, if it (of an answer: the largest that it can be) has up to
+/// [`INLINE_BYTES`](super::INLINE_BYTES); a larger one is a message of its own. Every message has
+/// [`HEADER_BYTES`](crate::HEADER_BYTES). *Memory*: x, y of every in-neighbour, as many P as are on their way, and
+/// what the feedback remembers (see [`Window::create`]). *Determinism*: none; whatever has arrived counts. But a
+/// value and its scalar are written and read together, a value is never half of one message and half of another, and
+/// what a rank sends to another arrives in order.
 ///
-/// Source: the windows of Bluefog (Ying et al., "BlueFog: make decentralized algorithms practical for optimization and deep
-/// learning", 2021), after MPI's. Push-sum: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", 2003.
+/// Source: the windows of Bluefog (Ying et al., "BlueFog: make decentralized algorithms practical for optimization
+/// and deep learning", 2021), after MPI's. Push-sum: Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate
+/// information", 2003.
 ///
 /// A window can be used from any thread, and lives as long as its service.
 pub struct Window {
@@ -74,12 +76,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Makes a window of all ranks. A collective call: all ranks make the same ones of a service, in the same order; `value`
-    /// and `encoding` are alike on all, and each names the ranks that may put into its part, its in-neighbours.
+    /// Makes a window of all ranks. A collective call: all ranks make the same ones of a service, in the same order;
+    /// `value` and `encoding` are alike on all, and each names the ranks that may put into its part, its
+    /// in-neighbours.
     ///
-    /// With an encoding, what travels is encoded, and each pair of ranks remembers, beside x and y: nothing without feedback;
-    /// with error feedback, S at the sender of puts and accumulates, and S at that of gets; with difference feedback, the
-    /// same at both ends.
+    /// With an encoding, what travels is encoded, and each pair of ranks remembers, beside x and y: nothing without
+    /// feedback; with error feedback, S at the sender of puts and accumulates, and S at that of gets; with difference
+    /// feedback, the same at both ends.
     ///
     /// Bytes: n − 1 messages of one byte.
     ///
@@ -123,8 +126,8 @@ impl Window {
     /// Returns once x may be changed again; what was put is there once the result has been waited for.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no out-neighbours, and [`Error::NotFinite`] where the codec refuses x: nothing is
-    /// sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
+    /// [`Error::Usage`] for ranks that are no out-neighbours, and [`Error::NotFinite`] where the codec refuses x:
+    /// nothing is sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
     pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
         self.write(PUT, self_weight, to)
     }
@@ -169,8 +172,8 @@ impl Window {
     /// [`Window`] for bytes, memory, determinism.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours. What [`Pending::wait`] says: as every operation, when a rank
-    /// has failed, or its codec refuses its value.
+    /// [`Error::Usage`] for ranks that are no in-neighbours. What [`Pending::wait`] says: as every operation, when a
+    /// rank has failed, or its codec refuses its value.
     pub fn get(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
         let target = Arc::clone(&self.target);
         check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
@@ -221,7 +224,8 @@ impl Window {
         Ok(())
     }
 
-    /// Takes in all that has arrived: [`Window::update`] with weights of 1 and a reset, for values that were accumulated.
+    /// Takes in all that has arrived: [`Window::update`] with weights of 1 and a reset, for values that were
+    /// accumulated.
     ///
     /// # Errors
     /// None but those of a bug.
