@@ -1,16 +1,17 @@
-//! Trains a small convolutional net on handwritten digits, on several ranks: `cargo run --release --example train`.
+//! Trains a small convolutional net on handwritten digits, MNIST or CIFAR-10, on several ranks: `cargo run --release --example train`.
 //!
 //! Read [`train`]: it is an ordinary candle program but for the lines about `replica`, and it works the same under our
 //! own launcher, mpirun and torchrun, over shared memory, TCP or threads. Held out, and never trained on, is every fifth
-//! image.
+//! digit, or the test part of the other data sets.
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::{Optimizer, SGD, loss};
 use clap::Parser;
+use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_examples::digits::{Digits, PIXELS};
+use hexagram_examples::data::Images;
 use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision, list};
@@ -47,28 +48,26 @@ fn main() -> ExitCode {
 
 /// One rank of the training, from its first parameter to the report.
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failure> {
-    let Checked { options, algorithm, digits, .. } = checked;
+    let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
     agree(&comm, checked)?;
-    let split = digits.split();
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
-    let mut sampler = shares(&split.train, &world, options.seed)?;
-    let steps = sampler.len() / options.batch;
+    let mut loader = share(&data.train, &world, options)?;
+    let steps = loader.len().unwrap_or(0);
 
     // Two lines differ from a program for one process: this one, and the one with `backward_step`.
-    let varmap = seeded(options.seed, dtype)?;
+    let varmap = seeded(options.seed, dtype, data.shape)?;
     let replica_options = ReplicaOptions { algorithm: algorithm.clone(), dtype, ..ReplicaOptions::default() };
-    let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb))?;
+    let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
     let mut optimizer = SGD::new(varmap.all_vars(), options.lr)?;
 
     let mut log = Log::new(checked, &world, steps)?;
     for epoch in 0..options.epochs {
-        sampler.set_epoch(epoch);
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
         let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
-        for indices in sampler.indices().chunks_exact(options.batch) {
-            let (images, labels) = tensors(&split.train, indices, dtype)?;
+        for batch in loader.iter() {
+            let (images, labels) = tensors(&batch?, dtype)?;
             let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
             replica.backward_step(&mut optimizer, &loss)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
@@ -76,13 +75,13 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         }
         let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
-        let accuracy = evaluate(&comm, &net, &split.held_out, dtype)?;
+        let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
         log.end(&comm, &losses, accuracy, spent)?;
     }
 
     let identical = replica.is_identical()?;
     replica.average()?;
-    let accuracy = evaluate(&comm, &net, &split.held_out, dtype)?;
+    let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
     log.finish(accuracy, identical, begun)?;
     if !identical && algorithm.keeps_replicas_identical() {
         return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
@@ -93,10 +92,16 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
 /// Refuses ranks that were started differently: they would hang, or train on overlapping shares.
 fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
     const LENGTH: usize = 256;
-    let digits = &checked.digits;
-    let ink: f32 = digits.pixels().iter().zip(1..).map(|(pixel, at)| pixel * (at % 97) as f32).sum();
+    const LOOKED_AT: usize = 2000;
+    let train = &checked.data.train;
+    let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
+    let mut ink = 0.0;
+    for sample in DataLoader::unbatched(train.clone(), singly)?.iter().take(LOOKED_AT) {
+        let (pixels, label) = sample?;
+        ink += pixels.iter().zip(1..).map(|(pixel, at)| pixel * (at % 97) as f32).sum::<f32>() + label as f32;
+    }
     let mut mine = checked.options.agreement().into_bytes();
-    mine.extend_from_slice(format!(" --data of {} images ({ink})", digits.len()).as_bytes());
+    mine.extend_from_slice(format!(" --data of {} images ({ink})", train.len()).as_bytes());
     mine.resize(LENGTH, b' ');
     let mut all = vec![0; LENGTH * comm.size()];
     comm.blocking().all_gather(&mine, &mut all)?;
@@ -109,31 +114,57 @@ fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
     }
 }
 
-/// Which images this rank trains on: an equal share of a new shuffle in each epoch.
-fn shares(train: &Digits, world: &World, seed: u64) -> Result<DistributedSampler, Failure> {
-    Ok(DistributedSampler::new(DistributedOptions {
+type Loader = DataLoader<(Array<f32>, Array<u32>)>;
+
+/// Batches of the images that this rank trains on: an equal share of a new shuffle in each epoch.
+fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Failure> {
+    let sampler = DistributedSampler::new(DistributedOptions {
         len: train.len(),
         replicas: world.size(),
         rank: world.rank(),
-        seed,
+        seed: options.seed,
         drop_last: true,
         ..DistributedOptions::default()
-    })?)
+    })?;
+    Ok(DataLoader::new(
+        train.clone(),
+        LoaderOptions {
+            sampler: Some(Box::new(sampler)),
+            batch_size: Some(options.batch),
+            drop_last: true,
+            workers: options.workers,
+            persistent_workers: options.workers > 0,
+            ..LoaderOptions::default()
+        },
+    )?)
 }
 
-fn tensors(digits: &Digits, indices: &[usize], dtype: DType) -> candle_core::Result<(Tensor, Tensor)> {
-    let (pixels, labels) = digits.gather(indices);
-    let images = Tensor::from_vec(pixels, (indices.len(), PIXELS), &Device::Cpu)?.to_dtype(dtype)?;
-    Ok((images, Tensor::from_vec(labels, indices.len(), &Device::Cpu)?))
+fn tensors(batch: &(Array<f32>, Array<u32>), dtype: DType) -> candle_core::Result<(Tensor, Tensor)> {
+    let (images, labels) = batch;
+    let images = Tensor::from_slice(images, images.shape().to_vec(), &Device::Cpu)?.to_dtype(dtype)?;
+    Ok((images, Tensor::from_slice(labels, labels.len(), &Device::Cpu)?))
 }
 
 /// Share of the held-out images that are recognized; each rank looks at some of them, each image is looked at once.
-fn evaluate(comm: &Communicator, net: &Net, held_out: &Digits, dtype: DType) -> Result<f64, Failure> {
-    let mine: Vec<usize> = (comm.rank()..held_out.len()).step_by(comm.size()).collect();
+fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> Result<f64, Failure> {
+    const BATCH: usize = 256;
+    let sampler = DistributedSampler::new(DistributedOptions {
+        len: held_out.len(),
+        replicas: comm.size(),
+        rank: comm.rank(),
+        shuffle: false,
+        exact: true,
+        ..DistributedOptions::default()
+    })?;
+    let options = LoaderOptions {
+        sampler: Some(Box::new(sampler)),
+        batch_size: Some(BATCH),
+        ..LoaderOptions::default()
+    };
     let mut count = [0i64];
-    if !mine.is_empty() {
-        let (images, labels) = tensors(held_out, &mine, dtype)?;
-        count[0] = correct(net, &images, &labels)?.into();
+    for batch in DataLoader::new(held_out.clone(), options)?.iter() {
+        let (images, labels) = tensors(&batch?, dtype)?;
+        count[0] += i64::from(correct(net, &images, &labels)?);
     }
     comm.blocking().all_reduce(&mut count, ReduceOp::Sum)?;
     Ok(count[0] as f64 / held_out.len() as f64)

@@ -111,6 +111,9 @@ pub enum DigitsError {
 }
 
 impl Digits {
+    /// Rows and columns of an image.
+    pub const SIDE: usize = PIXELS.isqrt();
+
     /// The 1797 images compiled into the program.
     ///
     /// # Errors
@@ -165,16 +168,7 @@ impl Digits {
         Split { train: self.select(&train), held_out: self.select(&held_out) }
     }
 
-    /// A batch: pixels and labels of the images named, in that order.
-    ///
-    /// # Panics
-    ///
-    /// If an index is not below [`len`](Self::len).
-    pub fn gather(&self, indices: &[usize]) -> (Vec<f32>, Vec<u32>) {
-        let batch = self.select(indices);
-        (batch.pixels, batch.labels.into_iter().map(u32::from).collect())
-    }
-
+    /// The images named, in that order.
     fn select(&self, indices: &[usize]) -> Digits {
         let image = |&index: &usize| &self.pixels[index * PIXELS..][..PIXELS];
         Digits {
@@ -288,18 +282,9 @@ mod tests {
         for index in 0..digits.len() {
             let (part, place) =
                 if index % 5 == 0 { (&split.held_out, &mut held_out) } else { (&split.train, &mut train) };
-            assert_eq!(part.gather(&[*place]), digits.gather(&[index]));
+            assert_eq!(part.select(&[*place]), digits.select(&[index]));
             *place += 1;
         }
-    }
-
-    #[test]
-    fn a_batch_follows_its_indices() {
-        let digits =
-            parse((row("0", "3") + &row("16", "9") + &row("8", "1")).as_bytes(), Path::new("")).unwrap();
-        let (pixels, labels) = digits.gather(&[1, 0, 1]);
-        assert_eq!(labels, [9, 3, 9]);
-        assert_eq!(pixels, [[1.0; PIXELS], [0.0; PIXELS], [1.0; PIXELS]].concat());
     }
 
     #[test]
@@ -308,7 +293,7 @@ mod tests {
             (row(" 4.0", "7.0") + "\r\n\n" + &row("4", "7").replace('\n', "\r\n")).as_bytes(),
             Path::new(""),
         );
-        assert_eq!(digits.unwrap().gather(&[0, 1]), (vec![0.25; 2 * PIXELS], vec![7, 7]));
+        assert_eq!(digits.unwrap(), Digits { pixels: vec![0.25; 2 * PIXELS], labels: vec![7, 7] });
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | how far the run is, on the terminal of rank 0 |
 
+pub mod data;
 pub mod digits;
 pub mod metrics;
 pub mod net;

@@ -1,14 +1,12 @@
-//! A small convolutional net for 8×8 images, written as any candle program would: nothing here knows of ranks.
+//! A small convolutional net for small images, written as any candle program would: nothing here knows of ranks.
 
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap, conv2d, linear};
 use hexagram::sampler::Mersenne;
 
-use crate::digits::{CLASSES, PIXELS};
+use crate::digits::CLASSES;
 
-const SIDE: usize = PIXELS.isqrt();
-
-/// Two convolutions with pooling, two linear layers: about 15 000 parameters.
+/// Two convolutions with pooling, two linear layers: about 15 000 parameters for images of 8 × 8.
 pub struct Net {
     convolutions: [Conv2d; 2],
     hidden: Linear,
@@ -16,27 +14,27 @@ pub struct Net {
 }
 
 impl Net {
-    /// Builds the net, taking its parameters from `vb`.
+    /// Builds the net for images of channels × rows × columns, taking its parameters from `vb`.
     ///
     /// # Errors
     /// What `vb` returns.
-    pub fn new(vb: VarBuilder<'_>) -> Result<Self> {
+    pub fn new(vb: VarBuilder<'_>, [channels, rows, columns]: [usize; 3]) -> Result<Self> {
         let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
         Ok(Net {
             convolutions: [
-                conv2d(1, 16, 3, config, vb.pp("conv1"))?,
+                conv2d(channels, 16, 3, config, vb.pp("conv1"))?,
                 conv2d(16, 32, 3, config, vb.pp("conv2"))?,
             ],
-            hidden: linear(32 * (SIDE / 4) * (SIDE / 4), 64, vb.pp("hidden"))?,
+            hidden: linear(32 * (rows / 4) * (columns / 4), 64, vb.pp("hidden"))?,
             out: linear(64, CLASSES, vb.pp("out"))?,
         })
     }
 }
 
 impl Module for Net {
-    /// Logits (batch × classes) of images (batch × pixels).
+    /// Logits (batch × classes) of images (batch × channels × rows × columns).
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let mut x = images.reshape(((), 1, SIDE, SIDE))?;
+        let mut x = images.clone();
         for convolution in &self.convolutions {
             x = convolution.forward(&x)?.relu()?.max_pool2d(2)?;
         }
@@ -51,9 +49,9 @@ impl Module for Net {
 ///
 /// # Errors
 /// What candle returns.
-pub fn seeded(seed: u64, dtype: DType) -> Result<VarMap> {
+pub fn seeded(seed: u64, dtype: DType, shape: [usize; 3]) -> Result<VarMap> {
     let varmap = VarMap::new();
-    Net::new(VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu))?;
+    Net::new(VarBuilder::from_varmap(&varmap, dtype, &Device::Cpu), shape)?;
     let mut generator = Mersenne::new(seed);
     let data = varmap.data().lock().map_err(|_| candle_core::Error::msg("the VarMap is poisoned"))?;
     let mut names: Vec<&String> = data.keys().collect();

@@ -1,6 +1,6 @@
 //! What the command line asks for, checked before anything starts, so that bad input is one line from one process.
 
-use crate::digits::Digits;
+use crate::data::Data;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::{AnyAlgorithm, registry};
 use hexagram::{Error, TransportKind};
@@ -41,9 +41,13 @@ pub struct Options {
     /// Type of the parameters
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     pub dtype: Precision,
-    /// Another file of digits: 64 pixels 0..16 and a label per line, .csv or .csv.gz
+    /// A folder with MNIST (IDX files) or CIFAR-10 (binary version), or a file of digits: 64 pixels 0..16 and a label
+    /// per line, .csv or .csv.gz
     #[arg(long)]
     pub data: Option<PathBuf>,
+    /// Threads that load images ahead of each rank; 0 loads between steps, which is enough for the digits
+    #[arg(long, default_value_t = 0)]
+    pub workers: usize,
     /// End with one line of JSON on standard output, and print nothing else there
     #[arg(long)]
     pub json: bool,
@@ -72,7 +76,7 @@ pub struct Checked {
     /// Its transport.
     pub transport: TransportKind,
     /// Its data.
-    pub digits: Digits,
+    pub data: Data,
 }
 
 impl Checked {
@@ -81,7 +85,7 @@ impl Checked {
     /// # Errors
     /// One line that says how many there are.
     pub fn check_share(&self, ranks: usize) -> Result<(), Error> {
-        let (batch, have) = (self.options.batch, self.digits.split().train.len());
+        let (batch, have) = (self.options.batch, self.data.train.len());
         if batch <= have / ranks {
             return Ok(());
         }
@@ -112,11 +116,11 @@ impl Options {
             let what = format!("--lr {} is not a learning rate", self.lr);
             return Err(Error::usage(what, "use a positive number").into());
         }
-        let digits = match &self.data {
-            Some(path) => Digits::read(path)?,
-            None => Digits::embedded()?,
+        let data = match &self.data {
+            Some(path) => Data::read(path)?,
+            None => Data::embedded()?,
         };
-        Ok(Checked { options: self, algorithm, transport, digits })
+        Ok(Checked { options: self, algorithm, transport, data })
     }
 
     /// Ranks to start if no launcher has.

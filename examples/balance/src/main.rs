@@ -127,7 +127,7 @@ fn report(options: &Options, runs: &[Run], title: &str) {
     if options.device.is_none() && cores < options.ranks.into() {
         println!(
             "{} ranks share {cores} cores: who waits leaves its core to the others, so that steps/s hardly differ. \
-             Try --device 20, or a machine with more cores.",
+             Try --device 500, or a machine with more cores.",
             options.ranks
         );
     }
