@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 8] = [
+const LAYERS: [(&str, &str, &[&str]); 9] = [
     ("physical", "hexagram-physical", &[]),
     ("logical", "hexagram-logical", &["hexagram-physical"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
@@ -16,6 +16,7 @@ const LAYERS: [(&str, &str, &[&str]); 8] = [
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
     ("cli", "hexagram-cli", &["hexagram"]),
     ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
+    ("examples/balance", "hexagram-balance", &["hexagram"]),
 ];
 
 fn root() -> &'static Path {
