@@ -98,7 +98,9 @@ fn every_type_and_reduction_is_right() {
 #[test]
 fn every_codec_is_right_and_named() {
     let file = folder("codecs").join("rows.json");
-    for (codec, full) in [("f16", "f16("), ("bf16", "bf16("), ("minmax8", "min-max-u8("), ("sign", "sign(")] {
+    for (codec, full) in
+        [("f16", "f16("), ("minmax8", "min-max-u8("), ("sign", "sign("), ("qsgd", "qsgd("), ("topk", "top")]
+    {
         for transport in ["thread", "tcp"] {
             let mut command = program(&["bench", "all_reduce", "--codec", codec, "--transport", transport]);
             command.args(["--ranks", "3", "-b", "20", "-e", "300K", "-f", "100", "--iters", "2"]);

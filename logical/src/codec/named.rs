@@ -1,17 +1,23 @@
 //! The codecs by the names that users type.
 
-use super::{Codec, Half, MinMax8, Sign};
+use super::{Codec, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
 
-/// A codec with its defaults.
-type Make = fn() -> Arc<dyn Codec>;
+/// A codec with its defaults: QSGD with 7 levels, 1 % kept of what is sparse.
+type Make = fn() -> Result<Arc<dyn Codec>>;
 
-const ALL: [(&str, Make); 4] = [
-    ("f16", || Arc::new(Half::F16)),
-    ("bf16", || Arc::new(Half::BF16)),
-    ("minmax8", || Arc::new(MinMax8::default())),
-    ("sign", || Arc::new(Sign::default())),
+/// What sparse codecs keep.
+const KEPT: Keep = Keep::Ratio(0.01);
+
+const ALL: [(&str, Make); 7] = [
+    ("f16", || Ok(Arc::new(Half::F16))),
+    ("bf16", || Ok(Arc::new(Half::BF16))),
+    ("minmax8", || Ok(Arc::new(MinMax8::default()))),
+    ("sign", || Ok(Arc::new(Sign::default()))),
+    ("qsgd", || Ok(Arc::new(Qsgd::new(7)?))),
+    ("topk", || Ok(Arc::new(TopK::new(KEPT)?))),
+    ("randomk", || Ok(Arc::new(RandomK::new(KEPT)?))),
 ];
 
 /// All names.
@@ -25,10 +31,11 @@ pub fn names() -> Vec<&'static str> {
 /// [`Error::Usage`] that lists the names there are.
 pub fn named(name: &str) -> Result<Arc<dyn Codec>> {
     let found = ALL.iter().find(|(known, _)| *known == name);
-    found.map(|(_, make)| make()).ok_or_else(|| {
+    let Some((_, make)) = found else {
         let remedy = format!("use one of {}", names().join(", "));
-        Error::usage(format!("there is no codec `{name}`"), remedy)
-    })
+        return Err(Error::usage(format!("there is no codec `{name}`"), remedy));
+    };
+    make()
 }
 
 #[cfg(test)]
