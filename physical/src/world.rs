@@ -303,7 +303,7 @@ impl World {
     }
 
     /// The hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
-    /// they may share memory, as [`JoinOptions::host`] says; whatever a launcher says does not count.
+    /// they may share memory, as [`JoinOptions`] says; whatever a launcher says does not count.
     pub fn hosts(&self) -> &[usize] {
         &self.0.hosts
     }
