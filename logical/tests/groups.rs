@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use hexagram_logical::asynchronous::{Background, Service, Window};
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn, spawn_hosts};
@@ -131,6 +132,31 @@ fn a_failure_in_a_group_ends_the_world() {
     .unwrap();
 }
 
+/// The others, who are not in the group, would be waited for.
+#[test]
+fn what_works_beside_the_program_is_made_of_all_ranks_in_their_order() {
+    matrix(|comm| {
+        let service = Service::start(&comm)?;
+        let mine = Buffer::from_slice(&[1f32])?;
+        let backwards = comm.block_on(comm.split(Some(0), -(comm.rank() as i64)))?.unwrap();
+        let halves = comm.block_on(comm.split(Some(comm.rank() as u32 % 2), 0))?.unwrap();
+        for group in [backwards, halves].iter().filter(|_| comm.size() > 1) {
+            let refused = [
+                Service::start(group).err(),
+                Background::start(group).err(),
+                Window::create(group, &service, &mine, &[], None).err(),
+            ];
+            for error in refused {
+                assert!(matches!(&error, Some(Error::Usage { .. })), "{error:?}");
+            }
+        }
+        let alike = comm.block_on(comm.split(Some(0), 0))?.unwrap();
+        drop(Background::start(&alike)?);
+        Service::start(&alike)?.close()?;
+        service.close()
+    });
+}
+
 /// Ranks on hosts: one each, all on one, unequal, and not in order.
 const LAYOUTS: [&[usize]; 6] =
     [&[0], &[0, 0, 0], &[0, 1, 2], &[0, 0, 0, 1], &[0, 1, 0, 2, 1, 0], &[0, 0, 1, 1]];
@@ -219,6 +245,29 @@ fn hierarchical_low_precision_is_the_same_on_all_ranks() {
         let results = results.unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
         assert!(results.iter().all(|result| *result == results[0]), "{hosts:?}");
     }
+}
+
+/// Only leaders remember anything, and so only they can notice: the others hear of it at once.
+#[test]
+fn a_leader_whose_memory_does_not_fit_tells_the_others() {
+    let opened = Barrier::new(4);
+    let errors = spawn_hosts(&[0, 0, 1, 1], |comm| {
+        let hierarchy = comm.block_on(comm.hierarchy())?;
+        let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
+        let mut reduce = |len| {
+            let mut buffer = filled(comm.rank(), len);
+            comm.block_on(hierarchy.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))
+        };
+        reduce(50)?;
+        opened.wait();
+        Ok(reduce(60).unwrap_err())
+    })
+    .unwrap();
+    for (rank, error) in errors.iter().enumerate() {
+        let told = matches!(error, Error::Usage { .. } | Error::PeerFailed { .. });
+        assert!(told && error.to_string().contains("remembers 50"), "rank {rank}: {error}");
+    }
+    assert!(errors.iter().any(|error| matches!(error, Error::Usage { .. })), "{errors:?}");
 }
 
 #[test]

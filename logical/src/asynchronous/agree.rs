@@ -5,12 +5,13 @@ use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
-/// Whether a communicator has the ranks of a service.
-pub(super) fn check_ranks(comm: &Communicator, service: &Service) -> Result<()> {
-    if comm.world_ranks().iter().copied().eq(0..service.size()) {
+/// Fails unless a communicator is of all ranks of a world of `size`, in their order.
+pub(super) fn check_ranks(comm: &Communicator, size: usize) -> Result<()> {
+    let ranks = comm.world_ranks();
+    if ranks.iter().copied().eq(0..size) {
         return Ok(());
     }
-    let what = "the communicator and the service are not of the same ranks";
+    let what = format!("the communicator is of the ranks {ranks:?} of a world of {size}");
     Err(Error::usage(what, "use one of all ranks, in their order"))
 }
 
@@ -21,7 +22,7 @@ pub(super) fn check(
     value: &Buffer,
     encoding: Option<&Encoding>,
 ) -> Result<()> {
-    check_ranks(comm, service)?;
+    check_ranks(comm, service.size())?;
     let dtype = value.dtype();
     if !dtype.is_float() {
         return Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"));

@@ -107,10 +107,11 @@ impl Handle {
 }
 
 impl Background {
-    /// Starts the thread, with a communicator of all ranks. A collective call.
+    /// Starts the thread, with a communicator of all ranks of the world. A collective call: they all make it.
     ///
     /// # Errors
-    /// [`Error::System`] if there can be no thread; as [`Communicator::open`].
+    /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
+    /// [`Error::System`] if there can be no thread.
     pub fn start(comm: &Communicator) -> Result<Self> {
         let (queue, items) = channel();
         let flag = Buffer::zeroed(DType::U8, 1)?;

@@ -58,7 +58,7 @@ impl Clock {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`; [`Error::Usage`](crate::Error::Usage) if
     /// `comm` is not of all ranks.
     pub fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
-        check_ranks(comm, service)?;
+        check_ranks(comm, service.size())?;
         let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
         let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
         let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });

@@ -1,5 +1,6 @@
 //! Threads that communicate beside the one that computes, each with a communicator of its own.
 
+use super::agree::check_ranks;
 use crate::{Communicator, Error, Result};
 use std::any::Any;
 use std::sync::mpsc::channel;
@@ -9,13 +10,15 @@ use std::thread::{Builder, JoinHandle};
 /// it, in the same order as others like it.
 ///
 /// # Errors
-/// [`Error::System`] if there can be no thread; as [`Communicator::open`].
+/// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order: the others would be waited for. As
+/// [`Communicator::open`]; [`Error::System`] if there can be no thread.
 pub(super) fn start(
     comm: &Communicator,
     name: &str,
     work: impl FnOnce(Communicator) + Send + 'static,
 ) -> Result<JoinHandle<()>> {
     let world = comm.world().clone();
+    check_ranks(comm, world.size())?;
     let number = world.fresh_channel()?;
     let (opened, opening) = channel();
     let run = move || match Communicator::open(&world, number) {

@@ -82,7 +82,8 @@ impl Service {
     /// order.
     ///
     /// # Errors
-    /// As [`Communicator::open`]; [`Error::System`] without a thread.
+    /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
+    /// [`Error::System`] without a thread.
     pub fn start(comm: &Communicator) -> Result<Self> {
         let ((queue, commands), (ringer, rings)) = (channel(), channel());
         let handlers: Arc<Handlers> = Arc::default();

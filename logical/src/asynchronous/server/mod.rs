@@ -112,7 +112,7 @@ impl Server {
         update: impl Update + 'static,
         options: ServerOptions,
     ) -> Result<Self> {
-        check_ranks(comm, service)?;
+        check_ranks(comm, service.size())?;
         let ServerOptions { pushed, pulled } = options;
         let (rank, ranks, len) = (service.rank(), service.size(), initial.len());
         let feedbacks = [(&pushed, &[Feedback::None, Feedback::Error][..]), (&pulled, &[Feedback::None])];
