@@ -135,7 +135,9 @@ impl Hierarchy {
         };
         self.reduce_to_leaders(fingerprint, buffer, op).await?;
         if let Some(leaders) = &self.leaders {
-            leaders.all_reduce_encoded(buffer, summing(op), encoding).await?;
+            // What is remembered may not fit the buffer: the host's other ranks wait for its leader by now.
+            let reduced = leaders.all_reduce_encoded(buffer, summing(op), encoding).await;
+            reduced.inspect_err(|error| self.all.give_up(error))?;
             self.all.after_reduce(op, buffer, 0..buffer.len())?;
         } else {
             encoding.state_mut().advance();
