@@ -374,6 +374,27 @@ fn ranks_that_mean_different_graphs_or_weights_are_told_so() {
     }
 }
 
+/// Their messages would fit each other, but for the weight beside.
+#[test]
+fn gossip_and_push_sum_are_a_mismatch() {
+    all_fail(
+        |comm| {
+            match comm.rank() {
+                2 => comm.blocking().push_sum(&mut [1f32; 9], &mut 1.0, &Topology::Ring, 0)?,
+                _ => comm.blocking().gossip(&mut [1f32; 9], &Topology::Ring, 0)?,
+            }
+            comm.blocking().barrier()
+        },
+        |rank, error| {
+            let text = error.to_string();
+            assert!(
+                text.contains("gossip(9 × f32, graph #") && text.contains("push_sum(9 × f32, graph #"),
+                "rank {rank}: {text}"
+            );
+        },
+    );
+}
+
 #[test]
 fn ranks_at_different_steps_of_a_schedule_are_told_so() {
     all_fail(

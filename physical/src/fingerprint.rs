@@ -32,10 +32,11 @@ pub enum OperationKind {
     Clock = 14,
     SparseAllReduce = 15,
     MajorityVote = 16,
+    PushSum = 17,
 }
 
 impl OperationKind {
-    const ALL: [(OperationKind, &'static str); 17] = [
+    const ALL: [(OperationKind, &'static str); 18] = [
         (OperationKind::SendRecv, "send/recv"),
         (OperationKind::Barrier, "barrier"),
         (OperationKind::Broadcast, "broadcast"),
@@ -53,6 +54,7 @@ impl OperationKind {
         (OperationKind::Clock, "clock"),
         (OperationKind::SparseAllReduce, "all_reduce_sparse"),
         (OperationKind::MajorityVote, "majority_vote"),
+        (OperationKind::PushSum, "push_sum"),
     ];
 }
 
@@ -72,8 +74,8 @@ pub struct Fingerprint {
     pub dtype: DType,
     /// Reduction, for the operations that reduce.
     pub reduce: Option<ReduceOp>,
-    /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip, the
-    /// digest of its graph.
+    /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip or
+    /// a push-sum, the digest of its graph.
     pub root: Option<u32>,
     /// Whether it works on registered memory: then all ranks must.
     pub registered: bool,
@@ -153,7 +155,7 @@ impl fmt::Display for Fingerprint {
         }
         if let Some(root) = self.root {
             match self.operation {
-                OperationKind::Gossip => write!(f, ", graph #{root:08x}")?,
+                OperationKind::Gossip | OperationKind::PushSum => write!(f, ", graph #{root:08x}")?,
                 _ => write!(f, ", root {root}")?,
             }
         }

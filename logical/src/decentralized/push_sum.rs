@@ -4,6 +4,7 @@ use super::gossip::{Stochastic, fingerprint, mixable};
 use super::neighbours::{BESIDE, Neighbours};
 use super::schedule::Schedule;
 use crate::{Buffer, Communicator, DType, Error, Land, Part, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
     /// `xᵢ ← Σⱼ pᵢⱼ xⱼ` and `weightᵢ ← Σⱼ pᵢⱼ weightⱼ` on every rank i, P being the matrix of `schedule` at `step`, whose
@@ -37,7 +38,8 @@ impl Communicator {
             let what = format!("{weight} is no weight of a push-sum");
             return Err(Error::usage(what, "begin with 1, and pass on what the last call left there"));
         }
-        let fingerprint = fingerprint(&mixing, buffer, None);
+        let fingerprint =
+            Fingerprint { operation: OperationKind::PushSum, ..fingerprint(&mixing, buffer, None) };
         self.operate(fingerprint, async |call| {
             let neighbours = Neighbours::of(self, call, &mixing);
             let (own, inboxes) = (Buffer::from_slice(&[*weight])?, neighbours.inboxes(DType::F64, 1)?);
