@@ -84,7 +84,7 @@ impl Codec for Half {
         for (x, codes) in from.chunks(PIECE).zip(to.chunks_mut(2 * PIECE)) {
             match (self.narrow(x, codes), self.not_finite) {
                 (true, _) | (false, NotFinite::Propagate) => {}
-                (false, NotFinite::Refuse) => return Err(refuse(from, |x| self.fits(x))),
+                (false, NotFinite::Refuse) => return Err(refuse(from, 0, |x| self.fits(x))),
                 (false, NotFinite::Saturate) => saturated_pieces(x, self.largest(), |at, x| {
                     self.narrow(x, &mut codes[2 * at..]);
                 }),

@@ -70,7 +70,7 @@ impl Codec for MinMax8 {
                     write(range, header);
                     kernels::quantize(x, range, codes);
                 }
-                (None, NotFinite::Refuse) => return Err(refuse(from, f32::is_finite)),
+                (None, NotFinite::Refuse) => return Err(refuse(from, 0, f32::is_finite)),
                 (None, NotFinite::Propagate) => {
                     write(Range { min: f32::NAN, max: f32::NAN }, header);
                     codes.fill(0);

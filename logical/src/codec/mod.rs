@@ -13,7 +13,6 @@
 //! All take a [`NotFinite`]: what is done about NaN and infinity; they refuse unless told otherwise.
 
 mod blocks;
-mod finite;
 mod half;
 mod keep;
 mod linear;

@@ -14,7 +14,7 @@
 //! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
 //! order and double precision, and gets the same bits.
 
-use super::finite::{all_finite, refuse};
+use super::not_finite::{all_finite, refuse};
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
 use hexagram_physical::device::kernels::add_scaled;
@@ -96,7 +96,7 @@ impl PowerSgd {
             return Ok(Cow::Borrowed(from));
         }
         match self.not_finite {
-            NotFinite::Refuse => refuse(from, 0).map(|()| Cow::Borrowed(from)),
+            NotFinite::Refuse => Err(refuse(from, 0, f32::is_finite)),
             NotFinite::Propagate => Ok(Cow::Borrowed(from)),
             NotFinite::Saturate => {
                 let saturated = |x: &f32| match x {
@@ -170,7 +170,7 @@ impl LinearCodec for PowerSgd {
     fn name(&self) -> String {
         let sizes = self.shapes.iter().flat_map(|(rows, cols)| [*rows as u64, *cols as u64]);
         let (count, shapes) = (self.shapes.len(), sizes.fold(0, |hash, size| mix(hash ^ size)));
-        format!("powersgd(rank {}, {count} tensors of shapes {shapes:x}, {:?})", self.rank, self.not_finite)
+        format!("powersgd(rank {}, {count} tensors of shapes {shapes:x}, {})", self.rank, self.not_finite)
     }
 
     fn fits(&self, len: usize) -> Result<()> {

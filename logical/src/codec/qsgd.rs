@@ -13,7 +13,7 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
-use super::finite::{all_finite, refuse, saturated};
+use super::not_finite::{all_finite, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
@@ -86,8 +86,8 @@ impl Qsgd {
         let (head, codes) = to.split_at_mut(NORM);
         let from = match self.not_finite {
             _ if all_finite(from) => Cow::Borrowed(from),
-            NotFinite::Refuse => return refuse(from, number * self.bucket),
-            NotFinite::Saturate => Cow::Owned(from.iter().copied().map(saturated).collect()),
+            NotFinite::Refuse => return Err(refuse(from, number * self.bucket, f32::is_finite)),
+            NotFinite::Saturate => Cow::Owned(from.iter().map(|x| saturated(*x, f32::MAX)).collect()),
             NotFinite::Propagate => {
                 head.copy_from_slice(&f32::NAN.to_le_bytes());
                 codes.fill(0);
@@ -137,7 +137,7 @@ impl Qsgd {
 
 impl Codec for Qsgd {
     fn name(&self) -> String {
-        format!("qsgd(levels {}, bucket {}, {:?})", self.levels.count(), self.bucket, self.not_finite)
+        format!("qsgd(levels {}, bucket {}, {})", self.levels.count(), self.bucket, self.not_finite)
     }
 
     fn properties(&self) -> Properties {

@@ -13,7 +13,7 @@
 //! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
 //! message is the k values, and everyone knows the seed.
 
-use super::finite::{all_finite, refuse, saturated};
+use super::not_finite::{all_finite, refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
 use hexagram_physical::Result;
@@ -57,7 +57,7 @@ impl RandomK {
     fn pick(&self, from: &[f32], seed: u64, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
         let finite = all_finite(from);
         if !finite && self.not_finite == NotFinite::Refuse {
-            refuse(from, 0)?;
+            return Err(refuse(from, 0, f32::is_finite));
         }
         let k = self.keep.of(from.len());
         let scale = if self.scaled { from.len() as f32 / k as f32 } else { 1.0 };
@@ -66,7 +66,7 @@ impl RandomK {
                 number,
                 match self.not_finite {
                     _ if finite => from[place] * scale,
-                    NotFinite::Saturate => saturated(saturated(from[place]) * scale),
+                    NotFinite::Saturate => saturated(saturated(from[place], f32::MAX) * scale, f32::MAX),
                     _ => f32::NAN,
                 },
             );
@@ -78,7 +78,7 @@ impl RandomK {
 impl Codec for RandomK {
     fn name(&self) -> String {
         let form = if self.scaled { "unbiased" } else { "contraction" };
-        format!("random-k({}, {form}, {:?})", self.keep, self.not_finite)
+        format!("random-k({}, {form}, {})", self.keep, self.not_finite)
     }
 
     fn properties(&self) -> Properties {

@@ -74,7 +74,7 @@ impl Codec for Sign {
             let pieces = x.chunks(PIECE).zip(signs.chunks_mut(PIECE / 8));
             let mut norm: f64 = pieces.map(|(x, signs)| kernels::pack_signs(x, signs)).sum();
             if !norm.is_finite() {
-                norm = self.careful_norm(x).ok_or_else(|| refuse(from, f32::is_finite))?;
+                norm = self.careful_norm(x).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
             }
             let scale = (norm / x.len() as f64) as f32;
             // The bits of a NaN depend on the machine.

@@ -4,7 +4,8 @@
 //! ```text
 //! C(x)_i = x_i if |x_i| is among the k largest, else 0        ‖C(x) − x‖² ≤ (1 − k/d) ‖x‖²
 //!
-//! message = k values as f32 in the order of indices, k low parts, the high parts
+//! message = k values as f32 in the order of indices, k low parts, the high parts; each part from a byte of its own,
+//!           and zeros to ⌈(bits of both)/8⌉ + 1 bytes, which grow with d
 //! index   = low part of l = ⌊log₂(d/k)⌋ bits, high part of the rest
 //! high    = a bit string in which bit (index ≫ l) + j is 1 for the j-th index, of k + ⌊(d − 1) ÷ 2^l⌋ bits
 //! ```
@@ -16,7 +17,7 @@
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
 //! too high, all is done again without one. So the result never depends on the sample.
 
-use super::finite::saturated;
+use super::not_finite::saturated;
 use super::selection::Selection;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use hexagram_physical::Result;
@@ -48,7 +49,7 @@ impl TopK {
 
 impl Codec for TopK {
     fn name(&self) -> String {
-        format!("top-k({}, {:?})", self.keep, self.not_finite)
+        format!("top-k({}, {})", self.keep, self.not_finite)
     }
 
     fn properties(&self) -> Properties {
@@ -70,7 +71,7 @@ impl Codec for TopK {
         let chosen = Selection::new(layout.k, self.not_finite).choose(from)?;
         for (number, (index, value)) in chosen.zip(values.as_chunks_mut().0).enumerate() {
             *value = match self.not_finite {
-                NotFinite::Saturate => saturated(from[index]).to_le_bytes(),
+                NotFinite::Saturate => saturated(from[index], f32::MAX).to_le_bytes(),
                 _ => from[index].to_le_bytes(),
             };
             low.push(index as u64 & ((1 << layout.low) - 1), layout.low);
@@ -125,8 +126,12 @@ impl Layout {
         Layout { k, low, high: k + ((len - 1) >> low) }
     }
 
+    /// Enough for both parts, wherever their last bytes end: without the padding, more elements could take fewer bytes.
     fn bytes(self) -> usize {
-        4 * self.k + packed_len(self.k, self.low) + packed_len(self.high, 1)
+        if self.k == 0 {
+            return 0;
+        }
+        4 * self.k + (self.k * self.low as usize + self.high).div_ceil(8) + 1
     }
 }
 

@@ -59,7 +59,8 @@ fn messages_take_few_bits_an_index() {
     let bytes = top(Keep::Ratio(0.01)).encoded_len(d);
     let bits = (bytes - 4 * k) as f64 * 8.0 / k as f64;
     assert!((8.5..8.7).contains(&bits), "{bits} bits an index");
-    for keep in [Keep::Count(1), Keep::Count(5), Keep::Ratio(0.01), Keep::Ratio(0.3), Keep::Ratio(1.0)] {
+    let ratios = [0.01, 0.1, 0.25, 0.3, 0.5, 0.9, 1.0].map(Keep::Ratio);
+    for keep in (1..40).map(Keep::Count).chain(ratios) {
         let sizes: Vec<usize> = (0..3000).map(|len| top(keep).encoded_len(len)).collect();
         assert!(sizes.is_sorted(), "{keep}: sizes grow with the run");
         assert_eq!(sizes[0], 0);
