@@ -11,6 +11,7 @@
 //! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
+use super::companion::panicked;
 use super::service::{Handler, Landed};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, nonsense};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
@@ -21,6 +22,8 @@ use hexagram_physical::transport::Label;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Instant;
@@ -175,6 +178,19 @@ impl Core {
                 Ok(_) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             },
+        })
+        .await
+    }
+
+    /// The outcome of work that may run what a user wrote, such as a server's update: its panic ends the service as an
+    /// error does.
+    pub(super) async fn guarded<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+            polled.unwrap_or_else(|panic| {
+                Poll::Ready(Err(self.fail(panicked("what answers a request", &*panic))))
+            })
         })
         .await
     }

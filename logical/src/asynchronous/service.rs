@@ -143,9 +143,9 @@ impl Service {
     ) -> Pending<T> {
         let (answer, answered) = sync_channel(1);
         let command: Command = Box::new(move |core: &Rc<Core>| {
-            let future = work(Rc::clone(core));
+            let (core, work) = (Rc::clone(core), work(Rc::clone(core)));
             // Who does not want to know may have dropped its end.
-            Box::pin(async move { drop(answer.send(future.await)) }) as Task
+            Box::pin(async move { drop(answer.send(core.guarded(work).await)) }) as Task
         });
         // A thread that has ended has said why, or was closed: `Pending` tells.
         let _ = self.0.queue.send(command);

@@ -40,7 +40,7 @@ impl Core {
         loop {
             let next = self.queues.borrow_mut().get_mut(&key).and_then(VecDeque::pop_front);
             let Some(incoming) = next else { break };
-            if let Err(error) = self.reply(key.0, incoming).await {
+            if let Err(error) = self.guarded(self.reply(key.0, incoming)).await {
                 self.fail(error);
             }
         }

@@ -196,9 +196,14 @@ fn fail(
 
 #[test]
 fn a_handler_that_panics_ends_everyones_service_and_is_named() {
-    for transport in TransportKind::ALL {
-        let errors = fail(transport, &[0, 1], |service, rank| match rank {
-            0 => add_one(service, 1, 0, 5000).wait().map(drop),
+    // The handler's own rank learns it from the answer, too.
+    for (transport, asker) in TransportKind::ALL.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+        let errors = fail(transport, &[asker, 1], |service, rank| match rank {
+            rank if rank == asker => {
+                let error = add_one(service, 1, 0, 5000).wait().unwrap_err();
+                assert!(error.to_string().contains("panicked"), "rank {rank} over {transport}: {error}");
+                Err(error)
+            }
             _ => Ok(()),
         });
         for (rank, error) in &errors {

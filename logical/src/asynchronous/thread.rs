@@ -1,13 +1,11 @@
 //! What the service's thread does, over and over: take what this rank's program wants, hear what other ranks want, and
 //! go on with all that is under way.
 
-use super::companion::panicked;
 use super::core::{Core, mailbox, request_label};
 use crate::{Buffer, Error, Land, Result};
 use hexagram_physical::drive::{self, Wait};
 use hexagram_physical::error::{During, Straggler};
 use hexagram_physical::transport::{Got, Source, Ticket};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,7 +60,7 @@ impl Worker {
                 heard.unwrap_or_else(|error| drop(core.fail(error)));
                 listening = listen(&core, &mailbox)?;
             }
-            busy |= advance(&core, &mut self.own) | advance(&core, &mut self.theirs);
+            busy |= advance(&mut self.own) | advance(&mut self.theirs);
             if closing && let Some(outcome) = self.end() {
                 endpoint.cancel(listening);
                 return outcome;
@@ -146,15 +144,8 @@ fn listen(core: &Core, mailbox: &Buffer) -> Result<Ticket> {
 }
 
 /// Polls everything once, in order; what has ended is dropped. Whether anything has.
-fn advance(core: &Core, tasks: &mut Vec<Task>) -> bool {
+fn advance(tasks: &mut Vec<Task>) -> bool {
     let before = tasks.len();
-    tasks.retain_mut(|task| {
-        // What a user's update does is not this thread's business.
-        let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context()).is_pending()));
-        polled.unwrap_or_else(|panic| {
-            core.fail(panicked("what answers a request", &*panic));
-            false
-        })
-    });
+    tasks.retain_mut(|task| task.as_mut().poll(&mut context()).is_pending());
     tasks.len() < before
 }
