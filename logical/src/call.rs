@@ -138,7 +138,8 @@ impl<'a> Call<'a> {
         seed: u64,
     ) -> Result<usize> {
         let (elements, mut message) = (from.read()?, to.write()?);
-        let encoded = Host.encode(codec, &elements, &mut message, seed)?;
+        let encoded =
+            Host.encode(codec, &elements, &mut message, seed).map_err(|error| self.spread(error))?;
         encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
     }
 

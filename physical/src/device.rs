@@ -150,7 +150,12 @@ impl Device for Host {
             let what = format!("{largest} bytes of {} may not fit {room}", codec.name());
             return Err(Error::usage(what, "make room for Codec::encoded_len bytes"));
         }
-        Ok(codec.encode(from, to.bytes_mut(), seed))
+        Ok(codec.encode(from, to.bytes_mut(), seed).and_then(|bytes| match bytes <= largest {
+            true => Ok(bytes),
+            false => Err(CodecError::damaged(format!(
+                "{bytes} bytes, where its encoded_len says {largest} at most"
+            ))),
+        }))
     }
 
     fn decode(

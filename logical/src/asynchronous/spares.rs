@@ -22,7 +22,7 @@ impl Spares {
 
     /// The same, with room for `len` elements, which may be fewer: the next power of two, so that there are few lengths.
     pub(super) fn room(&self, len: usize) -> Result<Arc<Buffer>> {
-        let len = len.next_power_of_two().min(self.len);
+        let len = len.checked_next_power_of_two().unwrap_or(len).min(self.len);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |buffer: &&Arc<Buffer>| buffer.len() == len && Arc::strong_count(buffer) == 1;
         if let Some(free) = buffers.iter().find(free) {

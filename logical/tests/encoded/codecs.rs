@@ -116,6 +116,35 @@ impl Codec for Faulty {
     }
 }
 
+/// Is wrong about its messages' sizes.
+#[derive(Debug)]
+pub(crate) struct Liar {
+    pub(crate) promised: usize,
+    pub(crate) returned: usize,
+}
+
+impl Codec for Liar {
+    fn name(&self) -> String {
+        "liar".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        UNKNOWN
+    }
+
+    fn encoded_len(&self, _: usize) -> usize {
+        self.promised
+    }
+
+    fn encode(&self, _: &[f32], _: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        Ok(self.returned)
+    }
+
+    fn decode_add(&self, _: &[u8], _: f32, _: &mut [f32]) -> Result<(), CodecError> {
+        Ok(())
+    }
+}
+
 /// Every second element, the odd ones in odd operations; the first round tells the sum of all, which is remembered.
 #[derive(Debug)]
 pub(crate) struct Half;

@@ -1,6 +1,6 @@
 //! What goes wrong: named by rank and element, on every rank, and never a hang.
 
-use super::codecs::{Dithered, Faulty, Half as EverySecond, Largest};
+use super::codecs::{Dithered, Faulty, Half as EverySecond, Largest, Liar};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
@@ -44,6 +44,7 @@ fn ranks_that_encode_differently_disagree() {
             let text = error.to_string();
             let codecs = [encoding(), other()].map(|encoding| encoding.digest().to_string());
             assert!(codecs.iter().all(|codec| text.contains(codec)), "rank {rank}: {text}");
+            assert!(text.contains("the same codec, feedback, seed"), "rank {rank}: {text}");
         });
     }
 }
@@ -131,6 +132,24 @@ fn a_message_that_cannot_be_decoded_is_its_senders_failure() {
     };
     all_fail(run(true), check);
     all_fail(run(false), check);
+}
+
+#[test]
+fn a_codec_that_is_wrong_about_sizes_is_its_ranks_failure() {
+    let sizes =
+        [(4, 5, "encoded_len says 4"), (4, usize::MAX, "encoded_len says 4"), (usize::MAX, 0, "exceed")];
+    for (promised, returned, words) in sizes {
+        for sparse in [true, false] {
+            let run = |comm: &Communicator| {
+                let mut liar = Encoding::new(Arc::new(Liar { promised, returned }));
+                match sparse {
+                    true => comm.blocking().all_reduce_sparse(&mut [1.0; 30], ReduceOp::Sum, &mut liar),
+                    false => comm.blocking().all_reduce_encoded(&mut [1.0; 30], ReduceOp::Sum, &mut liar),
+                }
+            };
+            all_fail(run, |rank, error| assert!(error.to_string().contains(words), "rank {rank}: {error}"));
+        }
+    }
 }
 
 #[test]

@@ -146,7 +146,7 @@ struct Slot<'a> {
 impl<'a, S: Stages> Pipeline<'a, S> {
     fn new(comm: &Communicator, call: &'a Call<'a>, cut: Segments, stages: &'a S) -> Result<Self> {
         let (rank, ranks, largest) = (comm.rank(), comm.size(), stages.largest(cut.longest()));
-        let messages = || comm.scratch(DType::U8, ranks * largest);
+        let messages = || comm.scratch(DType::U8, ranks.saturating_mul(largest));
         let slot = |_| -> Result<Slot<'a>> {
             let (saying, said, results) = (messages()?, messages()?, messages()?);
             let (sends, contributions, outcomes) = (Vec::new(), Vec::new(), Vec::new());

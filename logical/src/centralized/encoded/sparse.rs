@@ -78,7 +78,7 @@ impl Communicator {
     ) -> Result<()> {
         let (rank, size, len) = (self.rank(), self.size(), buffer.len());
         let largest = encoding.codec().encoded_len(len);
-        let messages = self.scratch(DType::U8, size * largest)?;
+        let messages = self.scratch(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
             let receive = || call.recv(from, 0, &messages, block(largest, from), Land::AtMost);
