@@ -242,8 +242,14 @@ impl Drop for Operation<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.terms.transport.cancel(ticket);
-            let what = format!("{} was dropped before it was finished", self.label.fingerprint);
-            let error = Error::usage(what, "await every operation to its end");
+            let what = self.label.fingerprint;
+            let error = match std::thread::panicking() {
+                true => Error::usage(format!("a panic ended {what}"), "see that rank's own message"),
+                false => {
+                    let what = format!("{what} was dropped before it was finished");
+                    Error::usage(what, "await every operation to its end")
+                }
+            };
             self.terms.poison.spread(self.terms.transport.health(), &error);
         }
     }
