@@ -3,7 +3,7 @@
 //! Each error says who is to blame (a rank, with its host and process), what was being done (operation and sequence
 //! number), why it failed, and what to do about it. `docs/errors.md` is the same list for people who run jobs.
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::tag::Tag;
 use std::fmt;
 use std::io;
@@ -49,7 +49,8 @@ pub enum Error {
 
     /// Two ranks disagree about which operation comes next. The communicator is poisoned.
     #[error(
-        "ranks disagree about operation #{sequence}: this rank calls {mine}, {peer} calls {theirs}; all ranks must call the same operations in the same order"
+        "ranks disagree about operation #{sequence}: this rank calls {mine}, {peer} calls {theirs}; {}",
+        agreement(.mine, .theirs)
     )]
     Mismatch {
         /// Number of the operation in its lane.
@@ -155,6 +156,19 @@ fn whom(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "any rank".to_owned(), Peer::to_string)
 }
 
+const SAME_ORDER: &str = "all ranks must call the same operations in the same order";
+
+/// What to do about ranks that call different things: what is hidden in a digest is said in words.
+fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
+    if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
+        return "give all ranks the same codec, feedback, seed and options";
+    }
+    if mine.operation == OperationKind::Gossip && *mine == (Fingerprint { root: mine.root, ..*theirs }) {
+        return "give all ranks the same schedule and step";
+    }
+    SAME_ORDER
+}
+
 /// What to do about ranks that are late.
 fn advice(stragglers: &[Straggler]) -> String {
     let Some(first) = stragglers.first() else {
@@ -163,7 +177,7 @@ fn advice(stragglers: &[Straggler]) -> String {
     };
     let all: Vec<String> = stragglers.iter().map(Straggler::to_string).collect();
     let remedy = match first.during {
-        During::Operation(..) => "all ranks must call the same operations in the same order",
+        During::Operation(..) => SAME_ORDER,
         _ => "see what it does, and raise the operation deadline if it only needs longer",
     };
     format!("everyone waits for {}; {remedy}", all.join(", and "))
