@@ -289,3 +289,23 @@ fn wrong_partners_are_refused() {
         .unwrap();
     }
 }
+
+#[test]
+fn a_value_that_is_not_finite_is_named_where_it_is() {
+    for transport in TransportKind::ALL {
+        let open = std::sync::Barrier::new(2);
+        let errors = spawn(transport, 2, |comm| {
+            let service = Service::start(&comm)?;
+            open.wait();
+            let mine = Buffer::from_slice(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }])?;
+            let options = PairOptions { locked: false, encoding: Some(half(Feedback::None)) };
+            let pair = PairExchange::create(&comm, &service, &mine, options)?;
+            // The other rank computes the difference, and cannot encode it.
+            let exchanged = if comm.rank() == 0 { pair.exchange(1)?.wait().map(drop) } else { Ok(()) };
+            Ok(exchanged.and(service.close()).unwrap_err().to_string())
+        });
+        for error in errors.unwrap() {
+            assert!(error.contains("element 1 is NaN on rank 0 "), "{error}");
+        }
+    }
+}

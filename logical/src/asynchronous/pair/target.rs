@@ -100,7 +100,8 @@ impl Target {
         // d = (x_from − x) / 2
         add(-1.0, value, &difference)?;
         scale(0.5, &difference)?;
-        let message = self.differences.round(&self.me, from.rank, *exchanges, &difference)?;
+        let rounded = self.differences.round(&self.me, from.rank, *exchanges, &difference);
+        let message = rounded.map_err(|error| whose(error, value, from))?;
         add(1.0, &difference, value)?;
         *exchanges += 1;
         Ok((*exchanges, message))
@@ -137,6 +138,16 @@ impl Target {
         self.state().locked = false;
         Ok(Served::Done(Reply { arguments: [exchanges, 0], payload: None }))
     }
+}
+
+/// A difference is not finite where either value is not: the partner's, if this rank's is.
+fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
+    if let (Error::NotFinite { place, index, .. }, Ok(own)) = (&mut error, own.host::<f32>())
+        && own.get(*index).is_some_and(|x| x.is_finite())
+    {
+        *place = partner.clone();
+    }
+    error
 }
 
 impl Handler for Target {
