@@ -336,6 +336,14 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
                 usage(window.accumulate(1.0, &[(peer, 1.0), (peer, 1.0)]).err());
                 usage(window.update(1.0, &[(peer, 1.0)], false).err());
                 usage(window.load_neighbour(peer, &mut Buffer::from_slice(&[0f32; 4])?).err());
+                for odd in [f64::NAN, f64::INFINITY] {
+                    usage(window.put(odd, &[]).err());
+                    usage(window.accumulate(1.0, &[(peer, odd)]).err());
+                    usage(window.update(odd, &[], false).err());
+                    usage(window.add(odd, &mine).err());
+                }
+                window.put(0.0, &[])?.wait()?;
+                usage(window.estimate(&mut Buffer::from_slice(&[0f32; 4])?).err());
             }
             usage(window.load(&mut Buffer::from_slice(&[0f32; 3])?).err());
             usage(window.store(&Buffer::from_slice(&[0f64; 4])?).err());

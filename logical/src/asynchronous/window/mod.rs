@@ -126,8 +126,8 @@ impl Window {
     /// Returns once x may be changed again; what was put is there once the result has been waited for.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no out-neighbours, and [`Error::NotFinite`] where the codec refuses x:
-    /// nothing is sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
+    /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
+    /// where the codec refuses x: nothing is sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
     pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
         self.write(PUT, self_weight, to)
     }
@@ -143,6 +143,7 @@ impl Window {
 
     fn write(&self, verb: u16, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
         let mut speakers = self.speakers();
+        check_weight(self_weight)?;
         check_peers(to, |rank| speakers.contains_key(&rank), "out-neighbour")?;
         let (target, number) = (&self.target, self.number);
         let mass = target.state().mass;
@@ -172,8 +173,8 @@ impl Window {
     /// [`Window`] for bytes, memory, determinism.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours. What [`Pending::wait`] says: as every operation, when a
-    /// rank has failed, or its codec refuses its value.
+    /// [`Error::Usage`] for ranks that are no in-neighbours and weights that are not finite. What [`Pending::wait`] says:
+    /// as every operation, when a rank has failed, or its codec refuses its value.
     pub fn get(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
         let target = Arc::clone(&self.target);
         check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
@@ -204,10 +205,11 @@ impl Window {
     /// Puts and gets of others wait for as long as it takes.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours.
+    /// [`Error::Usage`] for ranks that are no in-neighbours, and weights that are not finite.
     pub fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
         let _local = self.speakers();
         let mut state = self.target.state();
+        check_weight(self_weight)?;
         check_peers(weights, |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
         scale(self_weight, &self.target.value)?;
         let mut mass = self_weight * state.mass;
@@ -256,10 +258,17 @@ impl Window {
     /// `into ← x ÷ p`: push-sum's estimate of the mean.
     ///
     /// # Errors
-    /// As [`Window::load`].
+    /// [`Error::Usage`] if p is 0, as all of it was sent away; as [`Window::load`].
     pub fn estimate(&self, into: &mut Buffer) -> Result<()> {
         let mass = {
             let state = self.target.state();
+            if state.mass == 0.0 {
+                let what = "a window whose push-sum scalar is 0 estimates nothing";
+                return Err(Error::usage(
+                    what,
+                    "keep a part when you send, or collect what has arrived first",
+                ));
+            }
             copy_all(&self.target.value, into)?;
             state.mass
         };
@@ -289,8 +298,9 @@ impl Window {
     /// `x ← x + weight × from`.
     ///
     /// # Errors
-    /// As [`Window::store`].
+    /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
     pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
+        check_weight(weight)?;
         let _local = self.speakers();
         let _state = self.target.state();
         add(weight, from, &self.target.value)
@@ -301,8 +311,16 @@ impl Window {
     }
 }
 
+fn check_weight(weight: f64) -> Result<()> {
+    if weight.is_finite() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{weight} is no weight of a window"), "use a finite one"))
+}
+
 fn check_peers(peers: &[(usize, f64)], known: impl Fn(usize) -> bool, what: &str) -> Result<()> {
-    for (at, (rank, _)) in peers.iter().enumerate() {
+    for (at, (rank, weight)) in peers.iter().enumerate() {
+        check_weight(*weight)?;
         if !known(*rank) || peers[..at].iter().any(|(other, _)| other == rank) {
             let what = format!("rank {rank} is no {what} of this window, or was named twice");
             return Err(Error::usage(what, "name ranks of the window's graph, each at most once"));
