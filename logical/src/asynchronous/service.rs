@@ -64,6 +64,9 @@ pub(crate) trait Handler: Send + Sync {
 /// [`Service::close`], or the drop of the last clone, waits until every rank has closed its own, and serves the others
 /// until then; a rank that fails ends the wait with its name. Close it before what others may wait for, such as the
 /// communicator.
+///
+/// A rank that ends early, with an error of its own, says so by [`Communicator::give_up`] before it drops its service:
+/// otherwise the others go on counting on it, and it waits for them, until the operation deadline.
 #[derive(Clone)]
 pub struct Service(Arc<Inner>);
 
