@@ -1,16 +1,9 @@
-//! What is done about NaN and infinity. Only [`all_finite`] is in a fast path; codecs whose kernels say whether there are
-//! some do without it.
+//! What is done about NaN and infinity, once a kernel has said that there are some: none of this is in a fast path.
 
 use super::CodecError;
 
 /// Numbers that are looked at together: they and their codes stay in the first-level cache.
 pub(super) const PIECE: usize = 2048;
-
-/// Whether no element is NaN or infinite.
-pub(super) fn all_finite(run: &[f32]) -> bool {
-    let largest = run.iter().fold(0, |largest, x| largest.max(x.to_bits() << 1));
-    largest < f32::INFINITY.to_bits() << 1
-}
 
 /// The error that names the first number that does not fit; `start` is the index of the first of all.
 pub(super) fn refuse(run: &[f32], start: usize, fits: impl Fn(f32) -> bool) -> CodecError {

@@ -14,11 +14,11 @@
 //! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
 //! order and double precision, and gets the same bits.
 
-use super::not_finite::{all_finite, refuse};
+use super::not_finite::refuse;
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
-use hexagram_physical::device::kernels::add_scaled;
 use hexagram_physical::device::kernels::dot::dot;
+use hexagram_physical::device::kernels::{add_scaled, all_finite};
 use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;

@@ -13,8 +13,9 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
-use super::not_finite::{all_finite, refuse, saturated};
+use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
     BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares,

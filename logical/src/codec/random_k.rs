@@ -13,10 +13,11 @@
 //! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
 //! message is the k values, and everyone knows the seed.
 
-use super::not_finite::{all_finite, refuse, saturated};
+use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
 use hexagram_physical::Result;
+use hexagram_physical::device::kernels::all_finite;
 
 /// Bytes of the seed in a message.
 const SEED: usize = 8;
@@ -147,12 +148,16 @@ struct Places {
     remainder: usize,
     left: usize,
     k: usize,
+    /// ⌊d/k⌋ and d mod k.
+    width: usize,
+    excess: usize,
 }
 
 impl Places {
     fn new(seed: u64, k: usize, len: usize) -> Self {
         let state = mix(seed);
-        Places { state, len, offset: below(state, len), start: 0, remainder: 0, left: k, k }
+        let (width, excess) = (len / k.max(1), len % k.max(1));
+        Places { state, len, offset: below(state, len), start: 0, remainder: 0, left: k, k, width, excess }
     }
 }
 
@@ -161,11 +166,12 @@ impl Iterator for Places {
 
     fn next(&mut self) -> Option<usize> {
         self.left = self.left.checked_sub(1)?;
-        let carry = self.remainder + self.len % self.k >= self.k;
-        let width = self.len / self.k + usize::from(carry);
+        self.remainder += self.excess;
+        let carry = self.remainder >= self.k;
+        self.remainder -= if carry { self.k } else { 0 };
+        let width = self.width + usize::from(carry);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let place = self.start + below(mix(self.state), width);
-        self.remainder = self.remainder + self.len % self.k - if carry { self.k } else { 0 };
         self.start += width;
         // Neither is `len` or more, so that the sum can only overflow where memory cannot hold so many.
         let place = place + self.offset;

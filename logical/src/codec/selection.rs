@@ -1,16 +1,17 @@
 //! Finds the largest elements of a run in one pass over it. Open this for how top-k selects.
 
 use super::{CodecError, NotFinite};
-use hexagram_physical::device::kernels::reach::reaching;
+use hexagram_physical::device::kernels::LANES;
+use hexagram_physical::device::kernels::reach::{MAGNITUDE, reaching, threshold};
 
-/// The magnitude of an element, as a number of the same order; above [`INFINITY`] it is NaN.
-const MAGNITUDE: u32 = u32::MAX >> 1;
-const INFINITY: u32 = 0x7f80_0000;
+/// The magnitude of infinity; above it is NaN.
+const INFINITY: u32 = f32::INFINITY.to_bits();
 
 /// Elements that are looked at together.
 const BLOCK: usize = 4096;
-/// Elements that the first threshold is guessed from, at most.
-const SAMPLE: usize = 1 << 16;
+/// Elements that the first threshold is guessed from, at most; and how far apart they are, at least.
+const SAMPLE: usize = 1 << 14;
+const APART: usize = 16;
 
 /// The candidates for the k largest elements.
 pub(super) struct Selection {
@@ -21,13 +22,11 @@ pub(super) struct Selection {
     /// In the order of indices.
     indices: Vec<usize>,
     magnitudes: Vec<u32>,
-    spare: Vec<u32>,
 }
 
 impl Selection {
     pub(super) fn new(k: usize, not_finite: NotFinite) -> Self {
-        let (indices, magnitudes, spare) = (Vec::new(), Vec::new(), Vec::new());
-        Selection { k, not_finite, least: 0, indices, magnitudes, spare }
+        Selection { k, not_finite, least: 0, indices: Vec::new(), magnitudes: Vec::new() }
     }
 
     /// The indices of the k largest elements, in order.
@@ -46,20 +45,17 @@ impl Selection {
     }
 
     /// A threshold that somewhat more than k elements of the sample's like reach.
-    fn guess(&mut self, from: &[f32]) -> u32 {
-        let stride = (from.len() / SAMPLE).max(8) | 1;
-        let sample = from.iter().step_by(stride).map(|x| x.to_bits() & MAGNITUDE);
-        self.spare.clear();
-        self.spare.extend(sample);
-        let wanted = (self.k as f64 / from.len().max(1) as f64 * self.spare.len() as f64) as usize;
-        let above = wanted + wanted / 8 + 3 * wanted.isqrt() + 2;
-        if above >= self.spare.len() {
+    fn guess(&self, from: &[f32]) -> u32 {
+        // Odd, so that no power of two that the run has in its order hides elements.
+        let stride = (from.len() / SAMPLE).max(APART) | 1;
+        let sample: Vec<u32> = from.iter().step_by(stride).map(|x| x.to_bits() & MAGNITUDE).collect();
+        let wanted = (self.k as f64 / from.len().max(1) as f64 * sample.len() as f64) as usize;
+        let few = wanted + wanted / 8 + 3 * wanted.isqrt() + 2;
+        if few >= sample.len() {
             return 0;
         }
-        let place = self.spare.len() - above;
-        let (_, guess, _) = self.spare.select_nth_unstable(place);
         // NaN and infinity must always be candidates: they are refused, or come first, or are replaced.
-        (*guess).min(INFINITY)
+        threshold(few, few + few / 8, &sample).min(INFINITY)
     }
 
     /// Makes candidates of all elements that reach the threshold, which rises on the way.
@@ -67,11 +63,11 @@ impl Selection {
         self.indices.clear();
         self.magnitudes.clear();
         let room = 2 * self.k + BLOCK;
+        let mut places = [0; BLOCK + LANES];
         for (number, block) in from.chunks(BLOCK).enumerate() {
-            let mut places = [0; BLOCK];
             let count = reaching(self.least, block, &mut places);
             for place in &places[..count] {
-                let place = usize::from(*place);
+                let place = *place as usize;
                 self.admit(number * BLOCK + place, block[place])?;
             }
             if self.indices.len() > room {
@@ -101,15 +97,14 @@ impl Selection {
 
     /// Keeps the k largest candidates, or all if there are fewer; later elements have to be larger than the smallest.
     fn raise(&mut self) {
-        let Some(place) = self.indices.len().checked_sub(self.k) else { return };
         if self.k == 0 {
             self.indices.clear();
+        }
+        if self.indices.len() <= self.k {
             return;
         }
-        self.spare.clone_from(&self.magnitudes);
-        let (_, smallest, larger) = self.spare.select_nth_unstable(place);
-        let smallest = *smallest;
-        let mut equal = self.k - larger.iter().filter(|magnitude| **magnitude > smallest).count();
+        let smallest = threshold(self.k, self.k, &self.magnitudes);
+        let mut equal = self.k - self.magnitudes.iter().filter(|magnitude| **magnitude > smallest).count();
         let mut kept = 0;
         for candidate in 0..self.indices.len() {
             let magnitude = self.magnitudes[candidate];

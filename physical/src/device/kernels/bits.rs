@@ -21,7 +21,8 @@ impl<'a> Packer<'a> {
         Packer { to, at: 0, held: 0, bits: 0 }
     }
 
-    /// Appends the low `width` bits of a number, 56 at most; its other bits are zero.
+    /// Appends the low `width` bits of a number, 56 at most; its other bits are zero. Up to 8 bytes are overwritten from
+    /// where the number begins.
     ///
     /// # Panics
     /// If there is no room.
@@ -30,12 +31,15 @@ impl<'a> Packer<'a> {
         debug_assert!(width <= 56 && number >> width == 0);
         self.held |= number << self.bits;
         self.bits += width;
-        while self.bits >= 8 {
-            self.to[self.at] = self.held as u8;
-            self.at += 1;
-            self.held >>= 8;
-            self.bits -= 8;
+        let (whole, bytes) = (self.bits / 8, self.held.to_le_bytes());
+        match self.to[self.at..].first_chunk_mut() {
+            // What is behind the whole bytes is written again.
+            Some(to) => *to = bytes,
+            None => self.to[self.at..][..whole as usize].copy_from_slice(&bytes[..whole as usize]),
         }
+        self.at += whole as usize;
+        self.held >>= 8 * whole;
+        self.bits %= 8;
     }
 
     /// Writes what is left of the last byte, and says how many bytes were written.

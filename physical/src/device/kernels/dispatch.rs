@@ -24,6 +24,10 @@ pub(super) trait Set: Copy {
 
     /// `size` in all lanes, negated where a bit is set.
     fn signed(self, size: f32, bits: u16) -> [f32; LANES];
+
+    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything; how
+    /// many there are.
+    fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize;
 }
 
 /// The instruction set that kernels run with.

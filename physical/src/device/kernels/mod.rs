@@ -32,6 +32,7 @@ mod x86;
 pub use accumulate::{add, add_scaled};
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
+pub use reach::all_finite;
 pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};
 

@@ -2,6 +2,7 @@
 
 use super::LANES;
 use super::dispatch::Set;
+use super::reach::MAGNITUDE;
 use std::array::from_fn;
 
 /// What the target has anyway.
@@ -27,6 +28,19 @@ impl Set for Portable {
     #[inline(always)]
     fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
         from_fn(|lane| f32::from_bits(size.to_bits() ^ u32::from(bits) << (31 - lane) & 1 << 31))
+    }
+
+    #[inline(always)]
+    fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize {
+        let magnitudes = x.map(|x| x.to_bits() & MAGNITUDE);
+        let mut count = 0;
+        if magnitudes.iter().fold(0, |largest, x| if *x > largest { *x } else { largest }) >= least {
+            for (lane, magnitude) in (0..).zip(magnitudes) {
+                to[count] = first + lane;
+                count += usize::from(magnitude >= least);
+            }
+        }
+        count
     }
 }
 

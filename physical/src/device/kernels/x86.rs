@@ -2,6 +2,7 @@
 
 use super::LANES;
 use super::dispatch::Set;
+use super::reach::MAGNITUDE;
 use std::arch::x86_64::*;
 use std::is_x86_feature_detected as has;
 use std::mem::transmute;
@@ -77,6 +78,27 @@ impl Set for Avx2 {
             )
         }
     }
+
+    #[inline(always)]
+    fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize {
+        // SAFETY: the machine has AVX2; arrays and registers are plain bytes of equal sizes.
+        let bits = unsafe {
+            let halves: [__m256i; 2] = transmute(*x);
+            let (least, number) = (_mm256_set1_epi32(least as i32), _mm256_set1_epi32(MAGNITUDE as i32));
+            let [low, high] = halves.map(|x| {
+                let magnitude = _mm256_and_si256(x, number);
+                let reached = _mm256_cmpeq_epi32(_mm256_max_epu32(magnitude, least), magnitude);
+                _mm256_movemask_ps(_mm256_castsi256_ps(reached))
+            });
+            low | high << 8
+        };
+        let (mut left, mut count) = (bits as u32, 0);
+        while left != 0 {
+            to[count % LANES] = first + left.trailing_zeros();
+            (left, count) = (left & (left - 1), count + 1);
+        }
+        count
+    }
 }
 
 impl Set for Avx512 {
@@ -104,5 +126,19 @@ impl Set for Avx512 {
     fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
         // SAFETY: as above.
         unsafe { transmute(_mm512_mask_blend_ps(bits, _mm512_set1_ps(size), _mm512_set1_ps(-size))) }
+    }
+
+    #[inline(always)]
+    fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize {
+        // SAFETY: as above.
+        unsafe {
+            let magnitude =
+                _mm512_and_si512(transmute::<[f32; LANES], __m512i>(*x), _mm512_set1_epi32(MAGNITUDE as i32));
+            let reached = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(least as i32));
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let places = _mm512_add_epi32(lanes, _mm512_set1_epi32(first as i32));
+            *to = transmute::<__m512i, [u32; LANES]>(_mm512_maskz_compress_epi32(reached, places));
+            reached.count_ones() as usize
+        }
     }
 }
