@@ -5,7 +5,7 @@
 use hexagram_logical::asynchronous::{
     Exchanged, INLINE_BYTES, PairExchange, PairOptions, REPLY_BYTES, REQUEST_BYTES, Service,
 };
-use hexagram_logical::codec::Half;
+use hexagram_logical::codec::{Half, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, spawn};
 use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, ReduceOp, Result, TransportKind};
@@ -266,6 +266,59 @@ fn ranks_that_differ_both_see_it() {
                 assert!(error.contains(words), "{error}");
             }
         }
+    }
+}
+
+/// Everyone exchanges with the next, one after the other: the bits of what this rank has in the end.
+fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usize>) -> Result<Vec<u32>> {
+    for round in rounds {
+        let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
+        pair.add(1.0, &Buffer::from_slice(&(0..70).map(step).collect::<Vec<_>>())?)?;
+        for turn in 0..comm.size() {
+            comm.blocking().barrier()?;
+            if turn == comm.rank() {
+                pair.exchange((turn + 1) % comm.size())?.wait()?;
+            }
+        }
+        comm.blocking().barrier()?;
+    }
+    Ok(value(pair, 70).into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn what_was_saved_goes_on_bit_for_bit() {
+    for (transport, ranks) in cases(&[3]) {
+        spawn(transport, ranks, |comm| {
+            let service = Service::start(&comm)?;
+            for (locked, feedback) in
+                [(false, Feedback::None), (false, Feedback::Difference), (true, Feedback::Difference)]
+            {
+                let make = |len: usize| {
+                    let codec = Arc::new(Qsgd::new(7)?);
+                    let encoding = Some(Encoding::new(codec).with_feedback(feedback).with_seed(5));
+                    let mine = Buffer::from_slice(&vec![comm.rank() as f32; len])?;
+                    PairExchange::create(&comm, &service, &mine, PairOptions { locked, encoding })
+                };
+                let pair = make(70)?;
+                rounds(&comm, &pair, 0..3)?;
+                let (saved, values) = (pair.save()?, pair.save()?);
+                let expected = (rounds(&comm, &pair, 3..6)?, pair.exchanges());
+                let again = make(70)?;
+                again.restore(saved)?;
+                let went_on = (rounds(&comm, &again, 3..6)?, again.exchanges());
+                assert!(went_on == expected, "{feedback:?}, locked {locked}, over {transport}");
+                // What is remembered of partners is part of it.
+                let forgetful = make(70)?;
+                forgetful.restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
+                let differs = rounds(&comm, &forgetful, 3..6)? != expected.0;
+                assert_eq!(differs, feedback == Feedback::Difference, "locked {locked}, over {transport}");
+                let refused = make(69)?.restore(pair.save()?);
+                assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
+                comm.blocking().barrier()?;
+            }
+            service.close()
+        })
+        .unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ mod clock;
 mod companion;
 mod core;
 mod pair;
+mod saved;
 mod server;
 mod service;
 mod serving;

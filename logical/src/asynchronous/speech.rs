@@ -13,7 +13,7 @@ use super::core::Payload;
 use super::spares::{Spares, add, copy_all};
 use super::wire::nonsense;
 use crate::codec::{Codec, CodecError};
-use crate::encoding::{Encoding, Feedback};
+use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, DType, Device, Error, Host, Part, Peer, Result};
 use hexagram_physical::error::During;
 use std::sync::Arc;
@@ -26,11 +26,28 @@ pub(super) struct Language {
 }
 
 /// What a sender remembers of one receiver.
-pub(super) struct Speaker(Option<Encoding>);
+pub(super) struct Speaker {
+    encoding: Option<Encoding>,
+    /// For which of the handler's purposes: what two say to each other for different ones is drawn apart.
+    verb: u16,
+}
+
+impl Speaker {
+    /// What is remembered, to be saved; nothing without an encoding.
+    pub(super) fn state(&self) -> Option<&State> {
+        self.encoding.as_ref().map(Encoding::state)
+    }
+
+    pub(super) fn restore(&mut self, state: State) {
+        if let Some(encoding) = &mut self.encoding {
+            *encoding.state_mut() = state;
+        }
+    }
+}
 
 /// What a receiver remembers of one sender.
 #[derive(Default)]
-pub(super) struct Listener(Option<Buffer>);
+pub(super) struct Listener(pub(super) State);
 
 impl Language {
     /// For values of `len` elements.
@@ -39,11 +56,15 @@ impl Language {
         Language { encoding, values: Spares::of(dtype, len), messages: Spares::of(DType::U8, largest) }
     }
 
-    pub(super) fn speaker(&self) -> Speaker {
-        Speaker(self.encoding.as_ref().map(fresh))
+    pub(super) fn speaker(&self, verb: u16) -> Speaker {
+        Speaker { encoding: self.encoding.as_ref().map(fresh), verb }
     }
 
-    /// Whether a message to one is a message to all.
+    pub(super) fn encodes(&self) -> bool {
+        self.encoding.is_some()
+    }
+
+    /// Whether each receiver gets messages of its own.
     pub(super) fn remembers(&self) -> bool {
         self.encoding.as_ref().is_some_and(|encoding| encoding.feedback() != Feedback::None)
     }
@@ -64,11 +85,12 @@ impl Language {
         to: usize,
         value: &Buffer,
     ) -> Result<Payload> {
-        let Speaker(Some(encoding)) = speaker else {
+        let Speaker { encoding: Some(encoding), verb } = speaker else {
             return self.values.copy_of(value).map(Payload::whole);
         };
         let message = self.messages.take()?;
-        let (seed, len) = (encoding.draw(&[rank.rank as u64, to as u64]), value.len());
+        let seed = encoding.draw(&[u64::from(*verb), rank.rank as u64, to as u64]);
+        let len = value.len();
         let (codec, feedback) = (Arc::clone(encoding.codec()), encoding.feedback());
         if feedback == Feedback::None {
             let len = encode(&*codec, rank, 0, Part::whole(value), &message, seed)?;
@@ -103,13 +125,9 @@ impl Language {
             self.decode(from, message, bytes, None, &value)?;
             return Ok(value);
         }
-        if listener.0.is_none() {
-            listener.0 = Some(Host.alloc(DType::F32, value.len())?);
-        }
-        if let Some(remembered) = &listener.0 {
-            self.decode(from, message, bytes, Some(1.0), remembered)?;
-            copy_all(remembered, &value)?;
-        }
+        let (remembered, _) = listener.0.entry(&Host, "difference", DType::F32, value.len())?;
+        self.decode(from, message, bytes, Some(1.0), &remembered)?;
+        copy_all(&remembered, &value)?;
         Ok(value)
     }
 

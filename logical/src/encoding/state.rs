@@ -2,7 +2,7 @@
 //!
 //! State belongs to one rank and one bucket layout: it cannot be restored with other ranks or buckets.
 
-use hexagram_physical::{Buffer, DType, Device, Error, Result};
+use hexagram_physical::{Buffer, DType, Device, Error, Host, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +31,27 @@ impl State {
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Buffer)> {
         let entries = self.entries.iter().map(|(name, buffer)| (*name, &**buffer));
         entries.chain(self.restored.iter().map(|(name, buffer)| (name.as_str(), &**buffer)))
+    }
+
+    /// The entry of a name, if there is one.
+    pub fn get(&self, name: &str) -> Option<&Buffer> {
+        self.entries().find(|(known, _)| *known == name).map(|(_, buffer)| buffer)
+    }
+
+    /// A copy, which goes its own way from here.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub fn copied(&self) -> Result<State> {
+        let copy = |(name, from): (&str, &Buffer)| -> Result<(String, Buffer)> {
+            let to = Host.alloc(from.dtype(), from.len())?;
+            Host.copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)?;
+            Ok((name.to_owned(), to))
+        };
+        let entries = self.entries().map(copy).collect::<Result<Vec<_>>>()?;
+        let mut state = State::default();
+        state.restore(self.operations, entries);
+        Ok(state)
     }
 
     /// Bytes of all entries.
@@ -89,7 +110,6 @@ impl fmt::Debug for State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hexagram_physical::Host;
 
     #[test]
     fn entries_are_made_once_and_keep_their_size() {

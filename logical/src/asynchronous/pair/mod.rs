@@ -25,9 +25,10 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::core::{Ask, Core, Payload};
+use super::saved::{Saved, parse, unknown};
 use super::service::{Landed, Pending, Service};
 use super::spares::{add, copy_all};
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, State as Memory};
 use crate::{Buffer, Communicator, Error, Result};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -162,6 +163,32 @@ impl PairExchange {
     /// Exchanges that have changed x so far.
     pub fn exchanges(&self) -> u64 {
         self.target.state().exchanges
+    }
+
+    /// Copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and what the
+    /// feedback remembers of each partner. For a checkpoint: save on all ranks when no exchange is under way, after all
+    /// results have been waited for and a barrier.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub fn save(&self) -> Result<Vec<(String, Memory)>> {
+        let mut saved = Saved::default();
+        self.target.save(&mut saved)?;
+        Ok(saved.into_states())
+    }
+
+    /// Goes on where [`PairExchange::save`] was called, in a pair exchange that was made alike: on all ranks, before anything
+    /// is exchanged.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair exchange is
+    /// of no use then.
+    pub fn restore(&self, states: impl IntoIterator<Item = (String, Memory)>) -> Result<()> {
+        for (name, state) in states {
+            let (what, rank) = parse(&name).ok_or_else(|| unknown(&name))?;
+            self.target.restore(what, rank, state)?;
+        }
+        Ok(())
     }
 }
 

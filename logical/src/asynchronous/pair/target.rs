@@ -1,11 +1,12 @@
 //! What others do with this rank's value.
 
 use crate::asynchronous::core::Payload;
+use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
 use crate::asynchronous::spares::{add, copy_all, scale};
 use crate::asynchronous::speech::{Language, Listener, Speaker, fresh};
 use crate::asynchronous::wire::Request;
-use crate::encoding::{Encoding, Feedback};
+use crate::encoding::{Encoding, Feedback, State as Memory};
 use crate::{Buffer, Device, Error, Host, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -22,6 +23,10 @@ pub(super) const RELEASE: u16 = 2;
 
 /// Second argument of an answer: the exchange that the asked rank has begun itself counts for both.
 pub(super) const PASSED: u64 = 1;
+
+/// What is saved as what: of those who are told values, and of those who tell.
+const TOLD: &str = "told to";
+const HEARD: &str = "heard from";
 
 /// What is read and written together.
 pub(super) struct State {
@@ -84,10 +89,35 @@ impl Target {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn save(&self, saved: &mut Saved) -> Result<()> {
+        let State { value, exchanges, speakers, listeners, .. } = &*self.state();
+        saved.add_value(self.me.rank, value, 1.0, *exchanges)?;
+        for (rank, state) in speakers.iter().filter_map(|(rank, speaker)| Some((rank, speaker.state()?))) {
+            saved.add(TOLD, *rank, state)?;
+        }
+        listeners.iter().try_for_each(|(rank, listener)| saved.add(HEARD, *rank, &listener.0))
+    }
+
+    pub(super) fn restore(&self, what: &str, rank: usize, saved: Memory) -> Result<()> {
+        let State { value, exchanges, speakers, listeners, .. } = &mut *self.state();
+        match what {
+            OF if rank == self.me.rank => {
+                restore_value(&saved, value)?;
+                *exchanges = saved.operations();
+            }
+            TOLD if self.values.encodes() => {
+                speakers.entry(rank).or_insert_with(|| self.values.speaker(EXCHANGE)).restore(saved);
+            }
+            HEARD if self.values.encodes() => listeners.entry(rank).or_default().0 = saved,
+            _ => return Err(unknown(&format!("{what} {rank}"))),
+        }
+        Ok(())
+    }
+
     /// The message that tells `to` this rank's value.
     pub(super) fn say_value(&self, to: usize) -> Result<Payload> {
         let State { value, speakers, .. } = &mut *self.state();
-        let speaker = speakers.entry(to).or_insert_with(|| self.values.speaker());
+        let speaker = speakers.entry(to).or_insert_with(|| self.values.speaker(EXCHANGE));
         self.values.say(speaker, &self.me, to, value)
     }
 

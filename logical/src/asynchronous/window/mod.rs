@@ -32,14 +32,18 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::core::Ask;
+use super::saved::{Saved, parse, unknown};
 use super::service::{Pending, Service};
 use super::spares::{add, copy_all, scale};
 use super::speech::Speaker;
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use target::{ACCUMULATE, GET, PUT, Target};
+
+/// What is saved of those who are put to.
+const PUT_TO: &str = "put to";
 
 /// One rank's part of a window: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0 at
 /// first) for every in-neighbour.
@@ -111,7 +115,7 @@ impl Window {
         let number = service.register(Arc::<Target>::clone(&target))?;
         let wanting = comm.block_on(tell_everyone(comm, target.fingerprint, &wanted))?;
         let receivers = (0..comm.size()).filter(|rank| wanting[*rank] != 0);
-        let speakers = receivers.map(|to| (to, target.language.speaker())).collect();
+        let speakers = receivers.map(|to| (to, target.language.speaker(PUT))).collect();
         Ok(Window { service: service.clone(), target, number, speakers: Mutex::new(speakers) })
     }
 
@@ -127,7 +131,9 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
-    /// where the codec refuses x: nothing is sent then. What [`Pending::wait`] says: as every operation, when a rank has failed.
+    /// where the codec refuses x: nothing is sent then. Where it can be encoded for some of several receivers only,
+    /// because of what is remembered of them, the service ends. What [`Pending::wait`] says: as every operation, when a
+    /// rank has failed.
     pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
         self.write(PUT, self_weight, to)
     }
@@ -152,7 +158,10 @@ impl Window {
             let shared = asks.first().filter(|_| !target.language.remembers());
             let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), speakers.get_mut(rank)) {
                 (Some(payload), _) => payload,
-                (None, Some(speaker)) => target.language.say(speaker, &target.me, *rank, &target.value)?,
+                (None, Some(speaker)) => {
+                    let said = target.language.say(speaker, &target.me, *rank, &target.value);
+                    said.inspect_err(|error| self.left_unsaid(&asks, error))?
+                }
                 (None, None) => continue,
             };
             let arguments = [weight.to_bits(), mass.to_bits(), 0];
@@ -167,6 +176,14 @@ impl Window {
         }
         // Still with the speakers: what is said first is sent first.
         Ok(self.service.submit(move |core| async move { core.ask_all(asks).await.map(drop) }))
+    }
+
+    /// Ends the service if messages that will not be sent are remembered as said.
+    fn left_unsaid(&self, asks: &[(usize, Ask)], error: &Error) {
+        if !asks.is_empty() && self.target.language.remembers() {
+            let error = error.clone();
+            drop(self.service.submit(move |core| async move { Err::<(), _>(core.fail(error)) }));
+        }
     }
 
     /// Fetches the values of `from`: for each rank j of it, with its weight w, yⱼ ← w xⱼ and qⱼ ← w pⱼ. See
@@ -304,6 +321,39 @@ impl Window {
         let _local = self.speakers();
         let _state = self.target.state();
         add(weight, from, &self.target.value)
+    }
+
+    /// Copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its version, and
+    /// what the feedback remembers of each neighbour. For a checkpoint: save on all ranks when nothing is on its way, after
+    /// all results have been waited for and a barrier.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub fn save(&self) -> Result<Vec<(String, State)>> {
+        let (speakers, mut saved) = (self.speakers(), Saved::default());
+        self.target.save(&mut saved)?;
+        for (rank, state) in speakers.iter().filter_map(|(rank, speaker)| Some((rank, speaker.state()?))) {
+            saved.add(PUT_TO, *rank, state)?;
+        }
+        Ok(saved.into_states())
+    }
+
+    /// Goes on where [`Window::save`] was called, in a window that was made alike: on all ranks, before anything is sent.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or length.
+    /// The window is of no use then.
+    pub fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
+        let mut speakers = self.speakers();
+        for (name, state) in states {
+            match parse(&name).ok_or_else(|| unknown(&name))? {
+                (PUT_TO, rank) if self.target.language.encodes() => {
+                    speakers.get_mut(&rank).ok_or_else(|| unknown(&name))?.restore(state);
+                }
+                (what, rank) => self.target.restore(what, rank, state)?,
+            }
+        }
+        Ok(())
     }
 
     fn speakers(&self) -> MutexGuard<'_, BTreeMap<usize, Speaker>> {

@@ -1,11 +1,12 @@
 //! What others do with this rank's part of a window.
 
 use crate::asynchronous::core::Payload;
+use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
 use crate::asynchronous::spares::{add, clear, copy_all, scale};
 use crate::asynchronous::speech::{Language, Listener, Speaker};
 use crate::asynchronous::wire::Request;
-use crate::encoding::{Encoding, Feedback};
+use crate::encoding::{Encoding, Feedback, State as Memory};
 use crate::{Buffer, Device, Error, Host, Peer, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +17,11 @@ pub(super) const PUT: u16 = 0;
 pub(super) const ACCUMULATE: u16 = 1;
 /// The first argument of its answer is the push-sum scalar.
 pub(super) const GET: u16 = 2;
+
+/// What is saved as what: of those who put here, are got from, and get.
+const PUT_BY: &str = "put by";
+const GOT_FROM: &str = "got from";
+const GIVEN_TO: &str = "given to";
 
 /// What a rank has of an in-neighbour.
 pub(super) struct Neighbour {
@@ -121,9 +127,50 @@ impl Target {
         )
     }
 
+    pub(super) fn save(&self, saved: &mut Saved) -> Result<()> {
+        let getters = self.getters();
+        let state = self.state();
+        saved.add_value(self.me.rank, &self.value, state.mass, 0)?;
+        for (rank, Neighbour { value, mass, version, put, got }) in &state.neighbours {
+            saved.add_value(*rank, value, *mass, *version)?;
+            saved.add(PUT_BY, *rank, &put.0)?;
+            saved.add(GOT_FROM, *rank, &got.0)?;
+        }
+        getters
+            .iter()
+            .filter_map(|(rank, speaker)| Some((*rank, speaker.state()?)))
+            .try_for_each(|(rank, state)| saved.add(GIVEN_TO, rank, state))
+    }
+
+    pub(super) fn restore(&self, what: &str, rank: usize, saved: Memory) -> Result<()> {
+        let (mut getters, mut state) = (self.getters(), self.state());
+        if (what, rank) == (OF, self.me.rank) {
+            state.mass = restore_value(&saved, &self.value)?;
+            return Ok(());
+        }
+        match (what, state.neighbours.get_mut(&rank)) {
+            (OF, Some(neighbour)) => {
+                neighbour.mass = restore_value(&saved, &neighbour.value)?;
+                neighbour.version = saved.operations();
+            }
+            (PUT_BY, Some(neighbour)) => neighbour.put.0 = saved,
+            (GOT_FROM, Some(neighbour)) => neighbour.got.0 = saved,
+            (GIVEN_TO, _) if self.language.encodes() => {
+                let speaker = getters.entry(rank).or_insert_with(|| self.language.speaker(GET));
+                speaker.restore(saved);
+            }
+            _ => return Err(unknown(&format!("{what} {rank}"))),
+        }
+        Ok(())
+    }
+
+    fn getters(&self) -> MutexGuard<'_, HashMap<usize, Speaker>> {
+        self.getters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn give(&self, to: usize) -> Result<Reply> {
-        let mut getters = self.getters.lock().unwrap_or_else(PoisonError::into_inner);
-        let speaker = getters.entry(to).or_insert_with(|| self.language.speaker());
+        let mut getters = self.getters();
+        let speaker = getters.entry(to).or_insert_with(|| self.language.speaker(GET));
         let state = self.state();
         let payload: Payload = self.language.say(speaker, &self.me, to, &self.value)?;
         Ok(Reply { arguments: [state.mass.to_bits(), 0], payload: Some(payload) })
