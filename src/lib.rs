@@ -13,7 +13,7 @@ pub use hexagram_sampler as sampler;
 pub use hexagram_logical::{
     Buffer, Communicator, DType, Element, Error, JoinOptions, ReduceOp, Result, TransportKind, World, testing,
 };
-pub use hexagram_logical::{Hierarchy, asynchronous, codec, decentralized, encoding};
+pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentralized, encoding};
 pub use hexagram_physical::TlsFiles;
 pub use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
 pub use hexagram_physical::launch;

@@ -3,50 +3,50 @@
 //! A codec works on plain slices and knows nothing of ranks; primitives decide what is encoded when, and a
 //! [`Device`](crate::Device) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
 //! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
-//!
-//! ```
-//! use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
-//!
-//! /// Keeps the sign of every number, one byte each.
-//! #[derive(Debug)]
-//! struct Signs;
-//!
-//! impl Codec for Signs {
-//!     fn name(&self) -> String {
-//!         "signs".to_owned()
-//!     }
-//!
-//!     fn properties(&self) -> Properties {
-//!         Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Relative }
-//!     }
-//!
-//!     fn encoded_len(&self, len: usize) -> usize {
-//!         len
-//!     }
-//!
-//!     fn encode(&self, from: &[f32], to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
-//!         for (index, (x, code)) in from.iter().zip(to).enumerate() {
-//!             if x.is_nan() {
-//!                 return Err(CodecError::NotFinite { index, value: *x });
-//!             }
-//!             *code = u8::from(*x < 0.0);
-//!         }
-//!         Ok(from.len())
-//!     }
-//!
-//!     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-//!         if from.len() != to.len() {
-//!             return Err(CodecError::damaged("one byte for each number is missing"));
-//!         }
-//!         to.iter_mut().zip(from).for_each(|(x, code)| *x += if *code == 0 { weight } else { -weight });
-//!         Ok(())
-//!     }
-//! }
-//! ```
 
 use std::fmt;
 
-/// Encodes runs of f32.
+/// Encodes runs of f32. What it decodes depends on the message alone, bit for bit: replicas stay identical thereby.
+///
+/// ```
+/// use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
+///
+/// /// Keeps the sign of every number, one byte each.
+/// #[derive(Debug)]
+/// struct Signs;
+///
+/// impl Codec for Signs {
+///     fn name(&self) -> String {
+///         "signs".to_owned()
+///     }
+///
+///     fn properties(&self) -> Properties {
+///         Properties { unbiased: false, contraction: None, linear: false, noise: Noise::Relative }
+///     }
+///
+///     fn encoded_len(&self, len: usize) -> usize {
+///         len
+///     }
+///
+///     fn encode(&self, from: &[f32], to: &mut [u8], _seed: u64) -> Result<usize, CodecError> {
+///         for (index, (x, code)) in from.iter().zip(to).enumerate() {
+///             if x.is_nan() {
+///                 return Err(CodecError::NotFinite { index, value: *x });
+///             }
+///             *code = u8::from(*x < 0.0);
+///         }
+///         Ok(from.len())
+///     }
+///
+///     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+///         if from.len() != to.len() {
+///             return Err(CodecError::damaged("one byte for each number is missing"));
+///         }
+///         to.iter_mut().zip(from).for_each(|(x, code)| *x += if *code == 0 { weight } else { -weight });
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Codec: Send + Sync + fmt::Debug {
     /// Its name with all parameters that change its messages, as people read it: `qsgd(levels 7, bucket 512)`. Ranks
     /// whose names differ refuse to work together.

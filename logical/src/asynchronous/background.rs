@@ -1,22 +1,4 @@
 //! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
-//!
-//! ```
-//! use hexagram_logical::asynchronous::{Background, Model, Outcome};
-//! use hexagram_logical::testing::spawn;
-//! use hexagram_logical::{Buffer, TransportKind};
-//! use std::sync::Mutex;
-//!
-//! let ranks = spawn(TransportKind::Thread, 4, |comm| {
-//!     let background = Background::start(&comm)?;
-//!     let model = Model::new(Mutex::new(Buffer::from_slice(&[comm.rank() as f32])?));
-//!     let averaged = background.post_mean(&model)?;
-//!     // … compute, and change the model under its lock …
-//!     assert_eq!(averaged.wait()?, Outcome::Applied);
-//!     let mean = model.lock().unwrap().host::<f32>()?[0];
-//!     Ok(mean)
-//! });
-//! assert_eq!(ranks.unwrap(), [1.5; 4]);
-//! ```
 
 use super::companion;
 use crate::encoding::Encoding;
@@ -59,6 +41,24 @@ pub enum Outcome {
 ///
 /// *Failures*: an error ends every operation that is not done, with that error, and is told to the other ranks. Dropping a
 /// `Background` waits for what was posted.
+///
+/// ```
+/// use hexagram_logical::asynchronous::{Background, Model, Outcome};
+/// use hexagram_logical::testing::spawn;
+/// use hexagram_logical::{Buffer, TransportKind};
+/// use std::sync::Mutex;
+///
+/// let ranks = spawn(TransportKind::Thread, 4, |comm| {
+///     let background = Background::start(&comm)?;
+///     let model = Model::new(Mutex::new(Buffer::from_slice(&[comm.rank() as f32])?));
+///     let averaged = background.post_mean(&model)?;
+///     // … compute, and change the model under its lock …
+///     assert_eq!(averaged.wait()?, Outcome::Applied);
+///     let mean = model.lock().unwrap().host::<f32>()?[0];
+///     Ok(mean)
+/// });
+/// assert_eq!(ranks.unwrap(), [1.5; 4]);
+/// ```
 pub struct Background {
     world: World,
     /// `None` once it is being dropped.

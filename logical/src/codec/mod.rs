@@ -10,21 +10,22 @@
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
 //! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) a matrix | no | – | in each round |
 //!
-//! All take a [`NotFinite`]: what is done about NaN and infinity; they refuse unless told otherwise.
+//! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN and
+//! infinity; they refuse unless told otherwise.
 
 mod blocks;
-mod half;
+pub mod half;
 mod keep;
-mod linear;
-mod min_max;
+pub mod linear;
+pub mod min_max;
 mod named;
 mod not_finite;
-mod power;
-mod qsgd;
-mod random_k;
+pub mod power;
+pub mod qsgd;
+pub mod random_k;
 mod selection;
-mod sign;
-mod top_k;
+pub mod sign;
+pub mod top_k;
 
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`gossip`](crate::Communicator::gossip) | `xᵢ ← Σⱼ wᵢⱼ xⱼ` | D-PSGD and everything like it |
 //! | [`push_sum`](crate::Communicator::push_sum) | the same of `xᵢ` and of a weight, `zᵢ = xᵢ / weightᵢ` | directed graphs (SGP) |
-//! | [`gossip_encoded`](crate::Communicator::gossip_encoded) | that of a [`Feedback`](crate::encoding::Feedback) | low precision |
+//! | [`gossip_encoded`](crate::Communicator::gossip_encoded) | that of a [`Feedback`](crate::encoding::Feedback): see [`encoded`] | low precision |
 //!
 //! Who mixes with whom, and with which weights wᵢⱼ, says a [`Schedule`]: a [`Topology`], or any [`Mixing`] matrix, or one
 //! for every step. Senders and receivers of a step are read from one matrix, so that they cannot miss each other.
@@ -25,7 +25,7 @@
 //! assert_eq!(means.unwrap(), [[1.5]; 4], "exact after log₂ n steps");
 //! ```
 
-mod encoded;
+pub mod encoded;
 mod gossip;
 mod mixing;
 mod neighbours;

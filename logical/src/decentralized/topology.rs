@@ -1,19 +1,5 @@
 //! The built-in topologies. All are doubly stochastic, so that gossip over them keeps the mean; the table says how fast
 //! ranks agree.
-//!
-//! σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has times.
-//!
-//! | | sends a step | σ₂ with n = 16 | agrees after |
-//! |---|---|---|---|
-//! | [`Ring`](Topology::Ring) | 2 | .949, (1 + 2 cos(2π/n)) / 3 | |
-//! | [`Torus`](Topology::Torus) | 4 | .6 | |
-//! | [`Exponential`](Topology::Exponential) | ⌈log₂ n⌉ | .6, 1 − 2 / (1 + ⌈log₂ n⌉) for even n | |
-//! | [`OnePeerExponential`](Topology::OnePeerExponential) | 1 | 1 | log₂ n steps, exactly, if n is a power of two |
-//! | [`XorPairs`](Topology::XorPairs) | 1 | 1 | as before |
-//! | [`RandomPairs`](Topology::RandomPairs) | 1 | .683 on average, √((n − 2) / (2n − 2)) | |
-//! | [`ShiftOne`](Topology::ShiftOne) | 1 | 1; .933 on average over n/2 steps | |
-//! | [`Star`](Topology::Star) | n − 1 from the centre, 1 from the others | .9375, 1 − 1/n | |
-//! | [`Complete`](Topology::Complete) | n − 1 | 0 | 1 step; an all-reduce does it with fewer bytes |
 
 use super::mixing::Mixing;
 use super::schedule::Schedule;
@@ -22,6 +8,20 @@ use crate::{Error, Result};
 use std::collections::BTreeSet;
 
 /// A graph for any number of ranks, or several that take turns.
+///
+/// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has times.
+///
+/// | | sends a step | σ₂ with n = 16 | agrees after |
+/// |---|---|---|---|
+/// | [`Ring`](Topology::Ring) | 2 | .949, (1 + 2 cos(2π/n)) / 3 | |
+/// | [`Torus`](Topology::Torus) | 4 | .6 | |
+/// | [`Exponential`](Topology::Exponential) | ⌈log₂ n⌉ | .6, 1 − 2 / (1 + ⌈log₂ n⌉) for even n | |
+/// | [`OnePeerExponential`](Topology::OnePeerExponential) | 1 | 1 | log₂ n steps, exactly, if n is a power of two |
+/// | [`XorPairs`](Topology::XorPairs) | 1 | 1 | as before |
+/// | [`RandomPairs`](Topology::RandomPairs) | 1 | .683 on average, √((n − 2) / (2n − 2)) | |
+/// | [`ShiftOne`](Topology::ShiftOne) | 1 | 1; .933 on average over n/2 steps | |
+/// | [`Star`](Topology::Star) | n − 1 from the centre, 1 from the others | .9375, 1 − 1/n | |
+/// | [`Complete`](Topology::Complete) | n − 1 | 0 | 1 step; an all-reduce does it with fewer bytes |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
     /// Both neighbours on a ring and oneself, a third each.

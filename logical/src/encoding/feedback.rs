@@ -1,18 +1,18 @@
 //! Feedback: what becomes of the error that a codec makes. The table says which primitive takes which.
-//!
-//! With C the codec, p what a rank wants to say, and c the message:
-//!
-//! | feedback | message | remembered | for |
-//! |---|---|---|---|
-//! | none | c = C(p) | – | unbiased codecs, and those that are fine enough |
-//! | error | c = C(p + e); e ← p + e − c | e, per rank (Seide et al. 2014) | centralized; DeepSqueeze |
-//! | two-level | as error, and once more where chunks are re-encoded | e, and e of the own chunk (Tang et al. 2019) | scatter-gather |
-//! | difference | c = C(p − h); h ← h + c | h, on both sides (DCD, CHOCO, EF21) | centralized and gossip |
-//! | extrapolation | c = C((1 − t/2) pₜ + (t/2) pₜ₊₁) | estimates (ECD, Tang et al. 2018) | gossip |
 
 use std::fmt;
 
 /// What becomes of a codec's error.
+///
+/// With C the codec, p what a rank wants to say, and c the message:
+///
+/// | feedback | message | remembered | for |
+/// |---|---|---|---|
+/// | none | c = C(p) | – | unbiased codecs, and those that are fine enough |
+/// | error | c = C(p + e); e ← p + e − c | e, per rank (Seide et al. 2014) | centralized; DeepSqueeze |
+/// | two-level | as error, and once more where chunks are re-encoded | e, and e of the own chunk (Tang et al. 2019) | scatter-gather |
+/// | difference | c = C(p − h); h ← h + c | h, on both sides (DCD, CHOCO, EF21) | centralized and gossip |
+/// | extrapolation | c = C((1 − t/2) pₜ + (t/2) pₜ₊₁) | estimates (ECD, Tang et al. 2018) | gossip |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Feedback {
     /// It is lost.

@@ -8,6 +8,37 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Named buffers, made at their first use, zeroed.
+///
+/// ```
+/// use hexagram_logical::encoding::State;
+/// use hexagram_logical::{Buffer, DType, Result};
+///
+/// type Saved = (u64, Vec<(String, DType, Vec<u8>)>);
+///
+/// fn save(state: &State) -> Result<Saved> {
+///     let entry = |(name, buffer): (&str, &Buffer)| {
+///         Ok((name.to_owned(), buffer.dtype(), buffer.read(0..buffer.len())?.bytes().to_vec()))
+///     };
+///     Ok((state.operations(), state.entries().map(entry).collect::<Result<_>>()?))
+/// }
+///
+/// fn restore(state: &mut State, (operations, entries): Saved) -> Result<()> {
+///     let entry = |(name, dtype, bytes): (String, DType, Vec<u8>)| {
+///         let buffer = Buffer::zeroed(dtype, bytes.len() / dtype.size())?;
+///         buffer.write(0..buffer.len())?.bytes_mut().copy_from_slice(&bytes);
+///         Ok((name, buffer))
+///     };
+///     let entries: Vec<_> = entries.into_iter().map(entry).collect::<Result<_>>()?;
+///     state.restore(operations, entries);
+///     Ok(())
+/// }
+///
+/// let (mut one, mut other) = (State::default(), State::default());
+/// one.restore(7, [("error".to_owned(), Buffer::from_slice(&[1f32, 2.0])?)]);
+/// restore(&mut other, save(&one)?)?;
+/// assert_eq!((other.operations(), other.bytes()), (7, 8));
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
 #[derive(Default)]
 pub struct State {
     operations: u64,

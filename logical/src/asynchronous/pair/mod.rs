@@ -1,25 +1,5 @@
 //! Pair exchange: two ranks average their values, at any time, without a third and without either's program waiting for
 //! the other's step. The primitive of AD-PSGD.
-//!
-//! ```
-//! use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service};
-//! use hexagram_logical::testing::spawn;
-//! use hexagram_logical::{Buffer, TransportKind};
-//!
-//! let values = spawn(TransportKind::Thread, 2, |comm| {
-//!     let service = Service::start(&comm)?;
-//!     let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
-//!     let pair = PairExchange::create(&comm, &service, &x, PairOptions::default())?;
-//!     if comm.rank() == 0 {
-//!         pair.exchange(1)?.wait()?;
-//!     }
-//!     service.close()?;
-//!     pair.load(&mut x)?;
-//!     let x = x.host::<f32>()?[0];
-//!     Ok(x)
-//! });
-//! assert_eq!(values.unwrap(), [0.5, 0.5]);
-//! ```
 
 mod target;
 
@@ -90,6 +70,26 @@ pub struct Exchanged {
 /// Source: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel stochastic gradient descent", 2018.
 ///
 /// It can be used from any thread, and lives as long as its service.
+///
+/// ```
+/// use hexagram_logical::asynchronous::{PairExchange, PairOptions, Service};
+/// use hexagram_logical::testing::spawn;
+/// use hexagram_logical::{Buffer, TransportKind};
+///
+/// let values = spawn(TransportKind::Thread, 2, |comm| {
+///     let service = Service::start(&comm)?;
+///     let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
+///     let pair = PairExchange::create(&comm, &service, &x, PairOptions::default())?;
+///     if comm.rank() == 0 {
+///         pair.exchange(1)?.wait()?;
+///     }
+///     service.close()?;
+///     pair.load(&mut x)?;
+///     let x = x.host::<f32>()?[0];
+///     Ok(x)
+/// });
+/// assert_eq!(values.unwrap(), [0.5, 0.5]);
+/// ```
 pub struct PairExchange {
     service: Service,
     target: Arc<Target>,

@@ -1,28 +1,4 @@
 //! A parameter server on all ranks: each keeps a shard of the parameters, and changes it by what the others send.
-//!
-//! ```
-//! use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
-//! use hexagram_logical::testing::spawn;
-//! use hexagram_logical::{Buffer, TransportKind};
-//!
-//! let ranks = spawn(TransportKind::Thread, 4, |comm| {
-//!     let service = Service::start(&comm)?;
-//!     let clock = Clock::start(&comm, &service, 0)?;
-//!     let mut x = Buffer::from_slice(&[10f32; 100])?;
-//!     let mut server =
-//!         Server::start(&comm, &service, &clock, &x, Sgd { rate: 0.5 }, ServerOptions::default())?;
-//!     for _ in 0..3 {
-//!         server.pull(0..100, &mut x)?;
-//!         let gradient = Buffer::from_slice(&[comm.rank() as f32; 100])?;
-//!         server.push(0..100, &gradient)?;
-//!         clock.tick();
-//!     }
-//!     server.pull(0..100, &mut x)?;
-//!     let last = x.host::<f32>()?[99];
-//!     Ok(last)
-//! });
-//! assert_eq!(ranks.unwrap(), [1.0; 4]);
-//! ```
 
 mod cache;
 mod client;
@@ -85,6 +61,30 @@ pub struct Pulled {
 ///
 /// Sources: Li et al., "Scaling distributed machine learning with the parameter server", 2014; Ho et al., "More effective
 /// distributed ML via a stale synchronous parallel parameter server", 2013.
+///
+/// ```
+/// use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
+/// use hexagram_logical::testing::spawn;
+/// use hexagram_logical::{Buffer, TransportKind};
+///
+/// let ranks = spawn(TransportKind::Thread, 4, |comm| {
+///     let service = Service::start(&comm)?;
+///     let clock = Clock::start(&comm, &service, 0)?;
+///     let mut x = Buffer::from_slice(&[10f32; 100])?;
+///     let mut server =
+///         Server::start(&comm, &service, &clock, &x, Sgd { rate: 0.5 }, ServerOptions::default())?;
+///     for _ in 0..3 {
+///         server.pull(0..100, &mut x)?;
+///         let gradient = Buffer::from_slice(&[comm.rank() as f32; 100])?;
+///         server.push(0..100, &gradient)?;
+///         clock.tick();
+///     }
+///     server.pull(0..100, &mut x)?;
+///     let last = x.host::<f32>()?[99];
+///     Ok(last)
+/// });
+/// assert_eq!(ranks.unwrap(), [1.0; 4]);
+/// ```
 pub struct Server {
     service: Service,
     clock: Clock,

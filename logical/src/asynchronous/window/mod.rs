@@ -1,32 +1,4 @@
 //! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
-//!
-//! With x the value of a rank and p its push-sum scalar, yⱼ and qⱼ the buffer that it keeps for its in-neighbour j:
-//!
-//! ```
-//! use hexagram_logical::asynchronous::{Service, Window};
-//! use hexagram_logical::testing::spawn;
-//! use hexagram_logical::{Buffer, TransportKind};
-//!
-//! // A ring, on which everyone hands half of what it has to the next.
-//! let means = spawn(TransportKind::Thread, 4, |comm| {
-//!     let (rank, n) = (comm.rank(), comm.size());
-//!     let service = Service::start(&comm)?;
-//!     let mine = Buffer::from_slice(&[rank as f32])?;
-//!     let window = Window::create(&comm, &service, &mine, &[(rank + n - 1) % n], None)?;
-//!     for _ in 0..60 {
-//!         window.accumulate(0.5, &[((rank + 1) % n, 0.5)])?.wait()?;
-//!         window.collect()?;
-//!     }
-//!     comm.blocking().barrier()?; // what the others have sent last is here
-//!     window.collect()?;
-//!     let mut mean = Buffer::from_slice(&[0f32])?;
-//!     window.estimate(&mut mean)?;
-//!     let mean = mean.host::<f32>()?[0];
-//!     service.close()?;
-//!     Ok(mean)
-//! });
-//! assert!(means.unwrap().iter().all(|mean| (mean - 1.5).abs() < 1e-2));
-//! ```
 
 mod target;
 
@@ -70,6 +42,32 @@ const PUT_TO: &str = "put to";
 /// information", 2003.
 ///
 /// A window can be used from any thread, and lives as long as its service.
+///
+/// ```
+/// use hexagram_logical::asynchronous::{Service, Window};
+/// use hexagram_logical::testing::spawn;
+/// use hexagram_logical::{Buffer, TransportKind};
+///
+/// // A ring, on which everyone hands half of what it has to the next.
+/// let means = spawn(TransportKind::Thread, 4, |comm| {
+///     let (rank, n) = (comm.rank(), comm.size());
+///     let service = Service::start(&comm)?;
+///     let mine = Buffer::from_slice(&[rank as f32])?;
+///     let window = Window::create(&comm, &service, &mine, &[(rank + n - 1) % n], None)?;
+///     for _ in 0..60 {
+///         window.accumulate(0.5, &[((rank + 1) % n, 0.5)])?.wait()?;
+///         window.collect()?;
+///     }
+///     comm.blocking().barrier()?; // what the others have sent last is here
+///     window.collect()?;
+///     let mut mean = Buffer::from_slice(&[0f32])?;
+///     window.estimate(&mut mean)?;
+///     let mean = mean.host::<f32>()?[0];
+///     service.close()?;
+///     Ok(mean)
+/// });
+/// assert!(means.unwrap().iter().all(|mean| (mean - 1.5).abs() < 1e-2));
+/// ```
 pub struct Window {
     service: Service,
     target: Arc<Target>,

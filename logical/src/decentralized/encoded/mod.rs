@@ -69,8 +69,8 @@ pub enum Difference {
 }
 
 impl Communicator {
-    /// One round of neighbour averaging in which messages are encoded; formulas and conditions are those of the table in
-    /// [`decentralized`](crate::decentralized).
+    /// One round of neighbour averaging in which messages are encoded; formulas and conditions are those of the tables in
+    /// [`decentralized::encoded`](crate::decentralized::encoded).
     ///
     /// | feedback | | mean over ranks |
     /// |---|---|---|
