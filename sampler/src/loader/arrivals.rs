@@ -4,7 +4,7 @@
 //! Every task has a ticket, one more than the last. A slot is kept for every ticket from the first that has not been
 //! handed out; there are never more slots than batches may be outstanding.
 
-use super::fetch::Done;
+use super::fetch::{Done, Made};
 use std::collections::VecDeque;
 
 pub(super) struct Arrivals<B> {
@@ -23,7 +23,17 @@ struct Slot<B> {
 enum Holds<B> {
     Awaited,
     Arrived(Done<B>),
-    HandedOut,
+    /// So many batches: one, or none if nothing came of the task.
+    HandedOut(usize),
+}
+
+/// How far the epoch has come once slots have been given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Retired {
+    /// Where it stands.
+    pub(super) end: usize,
+    /// The batches that were in the slots.
+    pub(super) batches: usize,
 }
 
 impl<B> Arrivals<B> {
@@ -60,20 +70,21 @@ impl<B> Arrivals<B> {
         let candidates = if in_order { 1 } else { self.slots.len() };
         let of_epoch = self.slots.iter_mut().take(candidates).filter(|slot| slot.epoch == epoch);
         let found = of_epoch.into_iter().find(|slot| matches!(slot.holds, Holds::Arrived(_)))?;
-        match std::mem::replace(&mut found.holds, Holds::HandedOut) {
-            Holds::Arrived(done) => Some(done),
-            _ => None,
-        }
+        let Holds::Arrived(done) = std::mem::replace(&mut found.holds, Holds::Awaited) else { return None };
+        found.holds = Holds::HandedOut(usize::from(matches!(done.made, Made::Batch(_))));
+        Some(done)
     }
 
-    /// Gives up the slots of what has been handed out before everything else, and says where the epoch stands then.
-    pub(super) fn retire(&mut self) -> Option<usize> {
-        let mut position = None;
-        while self.slots.front().is_some_and(|slot| matches!(slot.holds, Holds::HandedOut)) {
-            position = self.slots.pop_front().map(|slot| slot.end);
+    /// Gives up the slots of what has been handed out before everything else, if there are any.
+    pub(super) fn retire(&mut self) -> Option<Retired> {
+        let mut retired = None;
+        while let Some(&Slot { end, holds: Holds::HandedOut(batches), .. }) = self.slots.front() {
+            let before = retired.map_or(0, |Retired { batches, .. }| batches);
+            retired = Some(Retired { end, batches: before + batches });
+            self.slots.pop_front();
             self.first += 1;
         }
-        position
+        retired
     }
 
     /// Forgets everything outstanding; tickets go on.
@@ -86,7 +97,6 @@ impl<B> Arrivals<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loader::fetch::Made;
 
     fn done(ticket: u64) -> Done<u64> {
         Done { ticket, generation: 0, epoch: 0, lane: 0, made: Made::Batch(ticket), samples: 1, skipped: 0 }
@@ -107,7 +117,8 @@ mod tests {
         arrivals.put(done(0));
         for ticket in 0..3 {
             assert_eq!(arrivals.take(0, true).unwrap().ticket, ticket);
-            assert_eq!(arrivals.retire(), Some(10 * (ticket as usize + 1)));
+            let end = 10 * (ticket as usize + 1);
+            assert_eq!(arrivals.retire(), Some(Retired { end, batches: 1 }));
         }
         assert!(arrivals.is_through(0));
     }
@@ -118,9 +129,9 @@ mod tests {
         arrivals.put(done(1));
         assert_eq!(arrivals.take(0, false).unwrap().ticket, 1);
         assert_eq!(arrivals.retire(), None);
-        arrivals.put(done(0));
+        arrivals.put(Done { made: Made::Exhausted, ..done(0) });
         assert_eq!(arrivals.take(0, false).unwrap().ticket, 0);
-        assert_eq!(arrivals.retire(), Some(20));
+        assert_eq!(arrivals.retire(), Some(Retired { end: 20, batches: 1 }), "nothing came of the first");
         assert_eq!(arrivals.outstanding(), 1);
     }
 

@@ -2,7 +2,7 @@
 //! iterator early does.
 
 use super::DataLoader;
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, Retired};
 use super::bell::Clock;
 use super::crew::{Crew, pin};
 use super::error::{LoaderError, Who};
@@ -78,14 +78,14 @@ impl<B: Send + 'static> DataLoader<B> {
     #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
     pub fn iter(&mut self) -> Epoch<'_, B> {
         let (epoch, position) = self.run.next;
-        // Unless the workers have begun with it already.
-        if !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
+        // Unless the workers have begun with it already, and nothing of another epoch is under way.
+        if !self.run.over || !self.run.ahead || (self.plan.epoch(), 0) != (epoch, position) {
             self.cancel();
             self.plan.begin(epoch, position);
         }
         self.run.ahead = false;
         self.run.at = (epoch, position);
-        self.run.next = (epoch + 1, 0);
+        self.run.next = (epoch.wrapping_add(1), 0);
         self.run.replay = if self.plan.replays() { position } else { 0 };
         (self.run.over, self.run.items, self.run.deadline) = (false, 0, None);
         Epoch { loader: self }
@@ -154,7 +154,8 @@ impl<B: Send + 'static> DataLoader<B> {
                 }
             }
             let epoch = self.run.at.0;
-            match self.run.arrivals.take(epoch, self.in_order) {
+            // What has to be dropped is the beginning of the order.
+            match self.run.arrivals.take(epoch, self.in_order || self.run.replay > 0) {
                 Some(done) => {
                     if let Some(batch) = self.hand_out(done) {
                         return Poll::Ready(Some(batch));
@@ -181,7 +182,7 @@ impl<B: Send + 'static> DataLoader<B> {
             let Some(next) = self.plan.next() else {
                 let (epoch, _) = self.run.at;
                 if self.persistent && self.plan.epoch() == epoch && self.plan.has_ended() {
-                    self.plan.begin(epoch + 1, 0);
+                    self.plan.begin(epoch.wrapping_add(1), 0);
                     self.run.ahead = true;
                     continue;
                 }
@@ -224,8 +225,9 @@ impl<B: Send + 'static> DataLoader<B> {
         if let Made::Failed(error) = done.made {
             return self.fail(error);
         }
-        let position = self.run.arrivals.retire().filter(|_| !self.plan.replays());
-        self.run.at.1 = position.unwrap_or(self.run.at.1);
+        if let Some(retired) = self.run.arrivals.retire() {
+            self.advance(&retired);
+        }
         self.count(done.samples);
         let Made::Batch(batch) = done.made else {
             self.run.skipped += done.skipped;
@@ -236,8 +238,16 @@ impl<B: Send + 'static> DataLoader<B> {
             return None;
         }
         self.run.skipped += done.skipped;
-        self.run.at.1 += usize::from(self.plan.replays());
         Some(Ok(batch))
+    }
+
+    /// Moves the position on; batches that are made again for it are counted in it already.
+    fn advance(&mut self, retired: &Retired) {
+        match self.plan.replays() {
+            false => self.run.at.1 = retired.end,
+            true if self.run.replay == 0 => self.run.at.1 += retired.batches,
+            true => {}
+        }
     }
 
     /// Warns once an iterable dataset has given more than it promised.
@@ -258,13 +268,15 @@ impl<B: Send + 'static> DataLoader<B> {
     /// The epoch is over, well.
     fn finish(&mut self) {
         self.run.over = true;
-        self.run.at = (self.run.at.0 + 1, 0);
+        self.run.at = (self.run.at.0.wrapping_add(1), 0);
         self.run.next = self.run.at;
     }
 
     /// The epoch is over, not well.
     fn fail(&mut self, error: LoaderError) -> Batch<B> {
         self.run.over = true;
+        // Workers that persist may be in the next epoch already, whose first batch would wait behind what is left.
+        self.cancel();
         Some(Err(error))
     }
 

@@ -142,7 +142,7 @@ impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D
             Box::new(InTurn { dataset: dataset.clone(), assemble: assemble.clone(), policy, pass: None })
         });
         Ok(Parts {
-            plan: Plan::passes(batch, options.workers),
+            plan: Plan::passes(batch, options.workers, options.drop_last),
             fetchers,
             promised,
             batches: promised.map(count),

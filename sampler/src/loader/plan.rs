@@ -2,7 +2,7 @@
 //! dataset. Open this file for the O(1) state of a loader.
 
 use super::fetch::Work;
-use crate::sampler::{Draws, Sampler};
+use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Where a loader stands: all it takes to go on, with another number of workers, and, if the sampler's order does not
 /// depend on them, of ranks.
@@ -60,10 +60,10 @@ impl Plan {
         Plan { source: Source::Batches { sampler, draws: None }, order, epoch: 0, position: 0 }
     }
 
-    pub(super) fn passes(batch: usize, workers: usize) -> Self {
+    pub(super) fn passes(batch: usize, workers: usize, drop_last: bool) -> Self {
         let ended = vec![false; workers.max(1)];
-        // The order depends on the number of workers.
-        let order = (batch as u64) << 32 | ended.len() as u64;
+        // Which batch is which depends on the number of workers, and on whether one of them leaves out its last.
+        let order = fingerprint("iterable", [batch as u64, ended.len() as u64, drop_last.into()]);
         Plan { source: Source::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
     }
 

@@ -1,8 +1,9 @@
 //! Datasets that only come one sample after another.
 
-use crate::support::options;
+use crate::support::{PATIENCE, options};
 use hexagram_sampler::dataset::{Cause, Iterable, IterableDataset, Pass};
 use hexagram_sampler::loader::{DataLoader, LoaderError, LoaderOptions, OnFailure, WorkerInfo};
+use std::sync::{Arc, Mutex, mpsc};
 
 /// `0..len`, each worker its share; or all of them, if it makes a `claim` about its length.
 pub(crate) struct Count {
@@ -73,10 +74,51 @@ fn it_goes_on_where_it_stopped() {
     assert!(matches!(error, LoaderError::State { .. }), "{error}");
 }
 
+/// Whoever goes on must get what worker 0 had not brought yet, though worker 1 had brought as many batches.
+#[test]
+fn out_of_order_nothing_is_lost_on_going_on() {
+    /// `0..20`, of which worker 0 keeps one back until it is told to go on.
+    struct Stuck(usize, Mutex<Option<mpsc::Receiver<()>>>);
+    impl IterableDataset for Stuck {
+        type Sample = usize;
+
+        fn iter(&self, worker: &WorkerInfo) -> Result<Pass<usize>, Cause> {
+            let items: Vec<usize> = (worker.id..20).step_by(worker.workers).collect();
+            let (stuck, told) = (self.0, self.1.lock().unwrap().take_if(|_| worker.id == 0));
+            Ok(Box::new(items.into_iter().map(move |item| {
+                if let Some(told) = told.as_ref().filter(|_| item == stuck) {
+                    let _ = told.recv_timeout(PATIENCE);
+                }
+                Ok(item)
+            })))
+        }
+    }
+    let loader = |stuck, told| {
+        let given = LoaderOptions { in_order: false, ..options(1, 2) };
+        DataLoader::new(Iterable(Stuck(stuck, Mutex::new(told))), given).unwrap()
+    };
+    // All that comes without item 0 or 2, and how much of that is in order.
+    for (stuck, come, position) in [(0, vec![1, 3], 0), (2, vec![0, 1, 3, 5], 2)] {
+        let (release, told) = mpsc::channel();
+        let mut first = loader(stuck, Some(told));
+        let mut begun = first.iter();
+        let mut seen: Vec<usize> = begun.by_ref().take(come.len()).map(|batch| batch.unwrap()[0]).collect();
+        seen.sort_unstable();
+        let state = begun.state();
+        assert_eq!((seen, state.position), (come, position));
+        drop(release);
+        drop(begun);
+        let mut second = loader(stuck, None);
+        second.resume(&state).unwrap();
+        let mut rest = batches(&mut second).concat();
+        rest.sort_unstable();
+        assert_eq!(rest, (position..20).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn the_length_is_a_promise() {
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
     impl Write for Log {
