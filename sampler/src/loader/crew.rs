@@ -70,6 +70,17 @@ impl<B: Send + 'static> Crew<B> {
             running,
             patience: recipe.patience,
         };
+        // Which drops its ends of the queues before the crew waits for threads that are not all there.
+        crew.staff(recipe, (made, alive, closed))?;
+        Ok(crew)
+    }
+
+    /// Starts all threads.
+    fn staff(
+        &mut self,
+        recipe: &Recipe<B>,
+        (made, alive, closed): (Sender<Done<B>>, Sender<()>, Receiver<()>),
+    ) -> Result<(), LoaderError> {
         // With a pinning stage, the thread that pins rings instead of the workers.
         let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
         for id in 0..recipe.workers {
@@ -77,28 +88,32 @@ impl<B: Send + 'static> Crew<B> {
                 who: Who::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
-                status: crew.statuses[id].clone(),
-                generation: crew.generation.clone(),
+                status: self.statuses[id].clone(),
+                generation: self.generation.clone(),
                 closing: closed.clone(),
             };
-            let queue = crew.lanes[id % lanes].queue.clone();
+            let queue = self.lanes[id % self.lanes.len()].queue.clone();
             let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let (fetchers, init) = (recipe.fetchers.clone(), recipe.init.clone());
             spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?;
         }
-        if let Some(stage) = recipe.pin.clone() {
-            crew.pin(stage, recipe.bell.clone(), alive)?;
+        match recipe.pin.clone() {
+            Some(stage) => self.pin(stage, recipe.bell.clone(), alive),
+            None => Ok(()),
         }
-        Ok(crew)
     }
 
     /// Puts a thread that pins between the workers and the caller.
     fn pin(&mut self, stage: PinStage<B>, bell: Bell, alive: Sender<()>) -> Result<(), LoaderError> {
         let (pinned, results) = unbounded();
         let made = std::mem::replace(&mut self.results, results);
+        let generation = self.generation.clone();
         spawn(Who::Pinner, move || {
             let _alive = alive;
             for done in made {
+                if done.generation != generation.load(Ordering::Relaxed) {
+                    continue;
+                }
                 if pinned.send(pin(done, &stage)).is_err() {
                     return;
                 }

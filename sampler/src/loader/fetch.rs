@@ -103,9 +103,11 @@ impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
             }
         }
         let skipped = (indices.len() - kept.len()) as u64;
-        let words = |place| match place {
-            Some(0) | None => in_words("samples", &kept),
-            Some(place) => format!("samples {} (the first) and {}", kept[0], kept[place]),
+        // Whoever collates in a way of their own may name a place that no sample has.
+        let words = |place: Option<usize>| match place.and_then(|place| kept[1..].get(place.checked_sub(1)?))
+        {
+            Some(sample) => format!("samples {} (the first) and {sample}", kept[0]),
+            None => in_words("samples", &kept),
         };
         Some(task.assembled(samples, skipped, &self.assemble, words, bench))
     }

@@ -11,6 +11,8 @@ use std::time::Duration;
 /// How long a loader with workers waits for a batch unless told otherwise: long enough for slow storage, short enough
 /// that a stuck worker is found the same day.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// No longer than this: a moment further away cannot be told.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Batches a worker prepares ahead unless told otherwise.
 const PREFETCH: usize = 2;
 
@@ -109,7 +111,7 @@ impl LoaderOptions {
     }
 
     pub(super) fn patience(&self) -> Duration {
-        self.timeout.unwrap_or(PATIENCE)
+        self.timeout.unwrap_or(PATIENCE).min(FOR_EVER)
     }
 
     /// Refuses what contradicts itself, whatever the dataset.

@@ -2,7 +2,9 @@
 
 use crate::support::{Numbers, PATIENCE, epoch, numbers, options};
 use hexagram_sampler::dataset::{Cause, Dataset, Fetch};
-use hexagram_sampler::loader::{Array, DataLoader, LoaderError, LoaderOptions, OnFailure, Who};
+use hexagram_sampler::loader::{
+    Array, CollateError, DataLoader, LoaderError, LoaderOptions, Misfit, OnFailure, Who,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -165,4 +167,45 @@ fn the_pinning_stage_runs_in_its_own_thread_and_its_failure_is_named() {
         let error = panicking.iter().next().unwrap().unwrap_err().to_string();
         assert!(error.contains("it panicked: oh"), "{error}");
     }
+}
+
+/// Workers that persist have begun with the next epoch when the last sample fails: that epoch has to come all the same.
+#[test]
+fn the_epoch_after_a_failure_is_whole() {
+    for workers in 0..=3 {
+        let load = |index: usize, fetch: &Fetch<'_>| match (fetch.worker().epoch, index) {
+            (0, 39) => Err("not in epoch 0".into()),
+            _ => Ok(index),
+        };
+        let given = LoaderOptions {
+            persistent_workers: workers > 0,
+            prefetch_factor: (workers > 0).then_some(8),
+            timeout: (workers > 0).then_some(Duration::from_secs(10)),
+            ..options(4, workers)
+        };
+        let mut loader = DataLoader::new(Numbers { len: 40, load }, given).unwrap();
+        assert!(loader.iter().any(|batch| batch.is_err()));
+        assert_eq!(epoch(&mut loader).concat(), (0..40).collect::<Vec<_>>(), "{workers} workers");
+    }
+}
+
+#[test]
+fn a_place_that_no_sample_has_is_left_out_of_the_words() {
+    let far = CollateError {
+        place: 99,
+        part: String::new(),
+        misfit: Box::new(Misfit::Length { found: 1, first: 2 }),
+    };
+    let given = LoaderOptions { timeout: Some(Duration::from_secs(10)), ..options(4, 1) };
+    let collate = move |_: Vec<usize>, _: &_| -> Result<usize, Cause> { Err(far.clone().into()) };
+    let mut loader = DataLoader::with_collate(numbers(8), given, collate).unwrap();
+    let error = loader.iter().next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("cannot make a batch of samples 0, 1, 2, 3"), "{error}");
+}
+
+#[test]
+fn whoever_waits_for_ever_does() {
+    let given = LoaderOptions { timeout: Some(Duration::MAX), ..options(4, 2) };
+    let mut loader = DataLoader::new(numbers(8), given).unwrap();
+    assert_eq!(epoch(&mut loader).len(), 2);
 }
