@@ -87,7 +87,7 @@ impl KeyedPermutation {
 }
 
 /// 2^64 divided by the golden ratio: SplitMix64's step.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64's output function: every bit of `z` changes half of the result's bits.
 #[inline]

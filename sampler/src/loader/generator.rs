@@ -3,8 +3,7 @@
 //! SplitMix64: `s ← s + γ`, output `mix(s)`.
 //! Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
 
-/// An odd number close to 2^64 divided by the golden ratio.
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::keyed::{GOLDEN, mixed};
 
 /// A generator for the augmentations of one sample.
 ///
@@ -19,14 +18,14 @@ impl SampleGenerator {
     pub fn new(seed: u64, epoch: u64, index: usize) -> Self {
         let state = [epoch, index as u64]
             .into_iter()
-            .fold(mix(seed), |state, word| mix(state.wrapping_add(GAMMA) ^ word));
+            .fold(mixed(seed), |state, word| mixed(state.wrapping_add(GOLDEN) ^ word));
         SampleGenerator { state }
     }
 
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GAMMA);
-        mix(self.state)
+        self.state = self.state.wrapping_add(GOLDEN);
+        mixed(self.state)
     }
 
     /// A number from 0 (included) to 1 (excluded).
@@ -38,12 +37,6 @@ impl SampleGenerator {
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
-}
-
-fn mix(mut word: u64) -> u64 {
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]
