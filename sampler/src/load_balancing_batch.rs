@@ -58,13 +58,13 @@ impl Batching {
     fn batches(&self, indices: &[usize], complexities: &[f64]) -> Vec<Vec<usize>> {
         match self {
             Batching::Fixed(size) => indices.chunks(*size).map(<[usize]>::to_vec).collect(),
-            Batching::MaxTokens(limit) => greedy(indices, |batch, sample| {
-                let tokens = |sample: &usize| complexities[*sample];
-                batch.iter().map(tokens).sum::<f64>() + tokens(&sample) <= *limit
+            Batching::MaxTokens(limit) => greedy(indices, |sum, _, sample| {
+                let sum = sum + complexities[sample];
+                (sum <= *limit, sum)
             }),
-            Batching::MaxPaddedTokens(limit) => greedy(indices, |batch, sample| {
-                let longest = batch.iter().fold(complexities[sample], |most, &at| most.max(complexities[at]));
-                longest * (batch.len() + 1) as f64 <= *limit
+            Batching::MaxPaddedTokens(limit) => greedy(indices, |longest, samples, sample| {
+                let longest = longest.max(complexities[sample]);
+                (longest * (samples + 1) as f64 <= *limit, longest)
             }),
             Batching::Custom(function) => {
                 let batches = function(indices).into_iter().filter(|batch| !batch.is_empty());
@@ -74,13 +74,22 @@ impl Batching {
     }
 }
 
-/// Adds each sample to the last batch if it fits there, else begins another.
-fn greedy(indices: &[usize], fits: impl Fn(&[usize], usize) -> bool) -> Vec<Vec<usize>> {
+/// Adds each sample to the last batch if it fits there, else begins another. `join` is given what a batch has come to,
+/// how many samples it has and one more; it says whether that one fits, and what the batch then comes to.
+fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut so_far = 0.0;
     for &sample in indices {
-        match batches.last_mut() {
-            Some(batch) if fits(batch, sample) => batch.push(sample),
-            _ => batches.push(vec![sample]),
+        let together = batches.last().map(|batch| join(so_far, batch.len(), sample));
+        match (together, batches.last_mut()) {
+            (Some((true, sum)), Some(batch)) => {
+                batch.push(sample);
+                so_far = sum;
+            }
+            _ => {
+                batches.push(vec![sample]);
+                so_far = join(0.0, 0, sample).1;
+            }
         }
     }
     batches
