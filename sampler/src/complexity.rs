@@ -104,9 +104,11 @@ impl Complexities {
     /// [`SamplerError::File`] if it cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SamplerError> {
         let path = path.as_ref();
-        // Beside its place, under a name that no other process uses: several ranks may be writing the same file.
+        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file.
+        static WRITTEN: AtomicUsize = AtomicUsize::new(0);
         let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".{}.part", std::process::id()));
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        aside.push(format!(".{}.{number}.part", std::process::id()));
         let written = self.write_lines(Path::new(&aside)).and_then(|()| fs::rename(&aside, path));
         written.map_err(|cause| {
             let _ = fs::remove_file(&aside);

@@ -204,7 +204,8 @@ impl Sampler for CostBalancedSampler {
         let CostBalancedOptions { rank, replicas, global_batch, ref speeds, .. } = self.options;
         let speeds = if speeds.is_empty() { vec![1.0; replicas] } else { speeds.clone() };
         let (steps, costs, begin) = (self.steps(), self.costs.clone(), position.div_ceil(global_batch));
-        Box::new((begin..begin + self.batches(position)).map(move |step| {
+        let batches = self.batches(begin.saturating_mul(global_batch));
+        Box::new((begin..begin + batches).map(move |step| {
             let samples = steps.step(step);
             let costs: Vec<f64> = samples.iter().map(|sample| costs.as_slice()[*sample]).collect();
             assign(&costs, &speeds)[rank].iter().map(|place| samples[*place]).collect()

@@ -9,6 +9,7 @@ use crate::error::{SamplerError, check_entries};
 use crate::mersenne::Mersenne;
 use crate::multinomial;
 use crate::permutation::Order;
+use crate::ranks::check_ranks;
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
 
@@ -47,11 +48,9 @@ impl RandomSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] if there are no samples, or none are to be drawn.
+    /// [`SamplerError`] if there are no samples, none are to be drawn, or there are more than can be counted.
     pub fn new(options: RandomOptions) -> Result<Self, SamplerError> {
-        if options.len == 0 {
-            return Err(SamplerError::NoSamples);
-        }
+        check_ranks(options.len, 0, 1, 1)?;
         let draws = options.num_samples.unwrap_or(options.len);
         check_draws(draws)?;
         Ok(RandomSampler { options, draws })

@@ -212,3 +212,18 @@ fn keyed_orders_are_even() {
     even(orders.into_values().collect(), 120.0);
     even(neighbours.into_values().collect(), 30.0 * 29.0);
 }
+
+/// A position of another global batch lies within a step, which then counts as begun.
+#[test]
+fn a_position_within_a_step_goes_on_with_the_next() {
+    for tail in [Tail::Drop, Tail::Pad, Tail::Exact] {
+        let costs = Complexities::new((1..=10).map(f64::from).collect()).unwrap();
+        let options = CostBalancedOptions { global_batch: 4, tail, ..Default::default() };
+        let sampler = CostBalancedSampler::new(costs, options).unwrap();
+        let whole: Vec<_> = sampler.iter().collect();
+        for position in (0..20).chain([usize::MAX]) {
+            let rest: Vec<_> = sampler.iter_from(position).collect();
+            assert_eq!(rest, whole[position.div_ceil(4).min(whole.len())..], "{tail:?} from {position}");
+        }
+    }
+}

@@ -47,6 +47,8 @@ fn samplers_of_one_rank() {
     refused(SubsetRandomSampler::new(Vec::new(), 0), "no samples");
     refused(BatchSampler::new(SequentialSampler::new(3).unwrap(), 0, false), "at least one sample");
     refused(RandomSampler::new(RandomOptions::default()), "no samples");
+    let endless = RandomOptions { len: usize::MAX, ..Default::default() };
+    refused(RandomSampler::new(endless), "more than this sampler can count");
     let none = RandomOptions { len: 3, num_samples: Some(0), ..Default::default() };
     refused(RandomSampler::new(none), "`num_samples` cannot be 0");
 
@@ -156,6 +158,20 @@ fn complexities() {
         refused(Complexities::read(file("bad")), what);
     }
     refused(costs(&[1.0]).write(file("no").join("such").join("folder")), "folder: ");
+}
+
+/// Ranks may be threads of one process.
+#[test]
+fn complexities_can_be_written_by_many_threads_at_once() {
+    let folder = file("shared");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("costs");
+    let written = costs(&(0..5000).map(f64::from).collect::<Vec<_>>());
+    thread::scope(|threads| {
+        let write = || (0..20).for_each(|_| written.write(&path).unwrap());
+        (0..4).for_each(|_| drop(threads.spawn(write)));
+    });
+    assert_eq!(Complexities::read(&path).unwrap(), written);
 }
 
 /// Every block waits until another thread has begun the next, so that no thread has neighbouring ones.
