@@ -42,7 +42,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32, `op` is a sum or a mean and the feedback is one of these;
     /// [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element; [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec,
-    /// feedback or seed.
+    /// feedback or seed. After an error in the operation neither the buffer nor what is remembered is valid: restore both
+    /// before they are used in another world.
     pub async fn all_reduce_encoded(
         &self,
         buffer: &mut Buffer,
