@@ -5,6 +5,7 @@
 
 use crate::bootstrap::{Launcher, Meeting, Placement, random};
 use crate::error::Result;
+use crate::health::Vigilance;
 use crate::launch::side_by_side;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
@@ -76,7 +77,9 @@ pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sy
 }
 
 fn options() -> JoinOptions {
-    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, ..JoinOptions::default() }
+    // A machine that is busy with other tests must not look dead.
+    let vigilance = Vigilance { silence: JOIN, ..Vigilance::default() };
+    JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
 }
 
 fn run<R: Send>(
