@@ -141,6 +141,9 @@ pub(super) struct InTurn<S, B> {
     pub(super) pass: Option<OnePass<S>>,
 }
 
+/// So many failures of an iterable dataset, one after another, are not skipped: it may go on so for ever.
+const HOPELESS: usize = 1000;
+
 /// A worker's pass over its part, in one epoch.
 pub(super) struct OnePass<S> {
     epoch: u64,
@@ -148,7 +151,30 @@ pub(super) struct OnePass<S> {
     items: Pass<S>,
     /// How many items it has given, failed ones included.
     given: usize,
+    /// How many of the last ones have failed.
+    failing: usize,
     ended: bool,
+}
+
+impl<S> OnePass<S> {
+    /// The next item; none if it was skipped, or if the pass has ended.
+    fn next(&mut self, on_failure: OnFailure, skipped: &mut u64) -> Result<Option<S>, Cause> {
+        match guarded(|| self.items.next().transpose()) {
+            Ok(sample) => {
+                self.ended = sample.is_none();
+                self.given += usize::from(!self.ended);
+                self.failing = 0;
+                Ok(sample)
+            }
+            Err(_) if on_failure == OnFailure::Skip && self.failing < HOPELESS => {
+                self.given += 1;
+                self.failing += 1;
+                *skipped += 1;
+                Ok(None)
+            }
+            Err(cause) => Err(cause),
+        }
+    }
 }
 
 impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
@@ -170,16 +196,10 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
                 return None;
             }
             bench.status.loading(pass.given);
-            match guarded(|| pass.items.next().transpose()) {
-                Ok(Some(sample)) => samples.push(sample),
-                Ok(None) => {
-                    pass.ended = true;
-                    break;
-                }
-                Err(_) if on_failure == OnFailure::Skip => skipped += 1,
+            match pass.next(on_failure, &mut skipped) {
+                Ok(sample) => samples.extend(sample),
                 Err(cause) => return Some(task.failed(failed(pass.given, cause, bench))),
             }
-            pass.given += 1;
         }
         if samples.is_empty() || (samples.len() < wanted && drop_last) {
             return Some(Done { skipped, ..task.done(Made::Exhausted) });
@@ -199,7 +219,7 @@ impl<S, B> InTurn<S, B> {
             Some(pass) => pass,
             None => {
                 let items = guarded(|| self.dataset.iter(&bench.info))?;
-                OnePass { epoch, generation, items, given: 0, ended: false }
+                OnePass { epoch, generation, items, given: 0, failing: 0, ended: false }
             }
         };
         Ok(self.pass.insert(pass))

@@ -178,6 +178,23 @@ fn failed_items_are_named_or_skipped() {
 }
 
 #[test]
+fn a_stream_that_only_fails_is_not_skipped_for_ever() {
+    struct Dead;
+    impl IterableDataset for Dead {
+        type Sample = usize;
+
+        fn iter(&self, _: &WorkerInfo) -> Result<Pass<usize>, Cause> {
+            Ok(Box::new(std::iter::repeat_with(|| Err("the connection is gone".into()))))
+        }
+    }
+    for workers in [0, 2] {
+        let given = LoaderOptions { on_failure: OnFailure::Skip, ..options(2, workers) };
+        let error = DataLoader::new(Iterable(Dead), given).unwrap().iter().next().unwrap().unwrap_err();
+        assert!(matches!(error, LoaderError::Item { item: 1000, .. }), "{error}");
+    }
+}
+
+#[test]
 fn without_batches_single_items_come() {
     let given = LoaderOptions { batch_size: None, ..options(1, 2) };
     let mut loader = DataLoader::unbatched(Iterable(Count { len: 7, claim: None }), given).unwrap();
