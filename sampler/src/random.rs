@@ -194,8 +194,8 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`SamplerError`] if there are no weights, a weight is negative, infinite or NaN, nothing is to be drawn, or
-    /// fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that have none).
+    /// [`SamplerError`] if there are no weights, a weight or their sum is negative, infinite or NaN, nothing is to be
+    /// drawn, or fewer samples than are to be drawn without replacement have a weight (PyTorch then draws some that have none).
     pub fn new(options: WeightedOptions) -> Result<Self, SamplerError> {
         let WeightedOptions { weights, num_samples, replacement, epoch, .. } = &options;
         if weights.is_empty() {
@@ -203,6 +203,10 @@ impl WeightedRandomSampler {
         }
         check_draws(*num_samples)?;
         check_entries("weights", weights, false)?;
+        if !weights.iter().sum::<f64>().is_finite() {
+            let remedy = "no share of their sum can be told: scale them down";
+            return Err(SamplerError::BadNumber { option: "weights", value: f64::INFINITY, remedy });
+        }
         let positive = weights.iter().filter(|weight| **weight > 0.0).count();
         let needed = if *replacement { 1 } else { *num_samples };
         if positive < needed {

@@ -176,6 +176,9 @@ fn records_of_a_csv_file_are_text_or_numbers() {
     assert!(error.contains("numbers.csv:3: 1 fields where the first record has 2"), "{error}");
     assert!(get(&numbers, 3).is_err());
 
+    let quotes = CsvOptions { header: false, delimiter: b'"' };
+    let error = refused(Csv::open(&path, quotes));
+    assert!(error.contains("quotes and line ends cannot stand between fields"), "{error}");
     let semicolons = CsvOptions { header: false, delimiter: b';' };
     let path = folder.write("semi.csv", "1,5;2\n");
     assert_eq!(get(&Csv::open(path, semicolons).unwrap(), 0).unwrap(), ["1,5", "2"]);

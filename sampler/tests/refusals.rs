@@ -62,6 +62,7 @@ fn samplers_of_one_rank() {
     refused(weighted(&[1.0, -2.0], 1, true), "`weights` number 1 (from 0) is -2");
     refused(weighted(&[f64::NAN], 1, true), "is NaN");
     refused(weighted(&[f64::INFINITY], 1, true), "is inf");
+    refused(weighted(&[f64::MAX, f64::MAX], 2, true), "`weights` cannot be inf; no share of their sum");
     refused(weighted(&[0.0, 0.0], 1, true), "0 samples have a weight above 0, so that 1 cannot be drawn");
     refused(
         weighted(&[1.0, 0.0, 1.0], 3, false),

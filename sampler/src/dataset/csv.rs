@@ -48,10 +48,15 @@ impl Csv {
     ///
     /// # Errors
     ///
-    /// [`DatasetError`] when the file cannot be opened, when its first record cannot be read, or when a quoted field
-    /// does not end.
+    /// [`DatasetError`] when the file cannot be opened, when its first record cannot be read, when a quoted field
+    /// does not end, or when the delimiter is a quote or a line end.
     pub fn open(path: impl AsRef<Path>, options: CsvOptions) -> Result<Self, DatasetError> {
-        let (path, map) = (path.as_ref(), Map::open(path.as_ref())?);
+        let path = path.as_ref();
+        if b"\"\r\n".contains(&options.delimiter) {
+            let what = "quotes and line ends cannot stand between fields";
+            return Err(DatasetError::format(path, what, "set `delimiter` to what does, such as a comma"));
+        }
+        let map = Map::open(path)?;
         let records = records(map.bytes()).map_err(|start| {
             let what = "a quoted field does not end".to_owned();
             at(path, map.bytes(), start, what, "close the quote, or double it where it belongs to the text")
