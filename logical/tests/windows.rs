@@ -485,7 +485,8 @@ fn what_cannot_be_encoded_is_named_and_not_sent() {
                 assert!(named, "{refused:?}");
             }
             assert_eq!((comm.world().traffic().bytes_sent(), window.mass()), (sent, 0.5));
-            // Once it is mended, all goes on.
+            // Once it is mended, all goes on; and not before everyone has counted, as answers count, too.
+            comm.blocking().barrier()?;
             window.store(&Buffer::from_slice(&vec![2f32; 500])?)?;
             window.put(0.5, &to)?.wait()?;
             comm.blocking().barrier()?;
