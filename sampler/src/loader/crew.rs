@@ -41,7 +41,8 @@ pub(super) struct Crew<B> {
     /// Ends of the queues; none left tells the workers to end.
     lanes: Vec<Lane>,
     results: Receiver<Done<B>>,
-    statuses: Vec<Arc<Status>>,
+    /// What every thread is doing, the one that pins last.
+    statuses: Vec<(Who, Arc<Status>)>,
     generation: Arc<AtomicU64>,
     /// Dropped to end pauses.
     closing: Option<Sender<()>>,
@@ -64,7 +65,11 @@ impl<B: Send + 'static> Crew<B> {
         let mut crew = Crew {
             lanes: queues.collect(),
             results,
-            statuses: (0..recipe.workers).map(|_| Arc::default()).collect(),
+            statuses: (0..recipe.workers)
+                .map(Who::Worker)
+                .chain(recipe.pin.is_some().then_some(Who::Pinner))
+                .map(|who| (who, Arc::default()))
+                .collect(),
             generation: Arc::default(),
             closing: Some(closing),
             running,
@@ -88,7 +93,7 @@ impl<B: Send + 'static> Crew<B> {
                 who: Who::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
-                status: self.statuses[id].clone(),
+                status: self.statuses[id].1.clone(),
                 generation: self.generation.clone(),
                 closing: closed.clone(),
             };
@@ -108,13 +113,17 @@ impl<B: Send + 'static> Crew<B> {
         let (pinned, results) = unbounded();
         let made = std::mem::replace(&mut self.results, results);
         let generation = self.generation.clone();
+        let status = self.statuses.last().map(|(_, status)| status.clone()).unwrap_or_default();
         spawn(Who::Pinner, move || {
             let _alive = alive;
             for done in made {
                 if done.generation != generation.load(Ordering::Relaxed) {
                     continue;
                 }
-                if pinned.send(pin(done, &stage)).is_err() {
+                status.collating();
+                let done = pin(done, &stage);
+                status.idle();
+                if pinned.send(done).is_err() {
                     return;
                 }
                 bell.ring();
@@ -151,7 +160,7 @@ impl<B: Send + 'static> Crew<B> {
 
     /// Nothing came in time: what the workers do instead.
     pub(super) fn timeout(&self) -> LoaderError {
-        let doing = self.statuses.iter().enumerate().map(|(id, status)| status.describe(Who::Worker(id)));
+        let doing = self.statuses.iter().map(|(who, status)| status.describe(*who));
         LoaderError::Timeout { after: self.patience, doing: doing.collect::<Vec<_>>().join(", ") }
     }
 

@@ -72,7 +72,7 @@ impl Bench {
 pub(super) struct Status {
     /// The item being loaded, or one of the constants below.
     item: AtomicU64,
-    /// Milliseconds from `epoch` to the beginning of that.
+    /// Milliseconds from `begun` to the beginning of that.
     since: AtomicU64,
     begun: Instant,
 }
@@ -110,7 +110,7 @@ impl Status {
         let so_far = self.begun.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {
             IDLE => format!("{who} is idle"),
-            COLLATING => format!("{who} has been making a batch for {so_far:.1?}"),
+            COLLATING => format!("{who} has been busy with a batch for {so_far:.1?}"),
             item => format!("{who} has been loading sample {item} for {so_far:.1?}"),
         }
     }

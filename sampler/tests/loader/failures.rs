@@ -169,6 +169,21 @@ fn the_pinning_stage_runs_in_its_own_thread_and_its_failure_is_named() {
     }
 }
 
+#[test]
+fn a_stuck_pinning_stage_is_named() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let given = LoaderOptions { timeout: Some(Duration::from_secs(1)), ..options(1, 1) };
+    let mut loader = DataLoader::new(numbers(10), given).unwrap().pin(move |batch| {
+        let _ = released.lock().unwrap().recv_timeout(PATIENCE);
+        Ok(batch)
+    });
+    let mut batches = loader.iter();
+    let error = batches.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("pinning has been busy with a batch for"), "{error}");
+    drop(release);
+}
+
 /// Workers that persist have begun with the next epoch when the last sample fails: that epoch has to come all the same.
 #[test]
 fn the_epoch_after_a_failure_is_whole() {
