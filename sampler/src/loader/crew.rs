@@ -18,7 +18,7 @@ use crate::dataset::Cause;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// A batch goes through this on its way to the caller.
@@ -46,8 +46,9 @@ pub(super) struct Crew<B> {
     generation: Arc<AtomicU64>,
     /// Dropped to end pauses.
     closing: Option<Sender<()>>,
-    /// Disconnected once all threads have ended.
+    /// Disconnected once all threads are done.
     running: Receiver<()>,
+    threads: Vec<JoinHandle<()>>,
     patience: Duration,
 }
 
@@ -73,6 +74,7 @@ impl<B: Send + 'static> Crew<B> {
             generation: Arc::default(),
             closing: Some(closing),
             running,
+            threads: Vec::new(),
             patience: recipe.patience,
         };
         // Which drops its ends of the queues before the crew waits for threads that are not all there.
@@ -100,7 +102,7 @@ impl<B: Send + 'static> Crew<B> {
             let queue = self.lanes[id % self.lanes.len()].queue.clone();
             let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let (fetchers, init) = (recipe.fetchers.clone(), recipe.init.clone());
-            spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?;
+            self.threads.push(spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?);
         }
         match recipe.pin.clone() {
             Some(stage) => self.pin(stage, recipe.bell.clone(), alive),
@@ -114,7 +116,7 @@ impl<B: Send + 'static> Crew<B> {
         let made = std::mem::replace(&mut self.results, results);
         let generation = self.generation.clone();
         let status = self.statuses.last().map(|(_, status)| status.clone()).unwrap_or_default();
-        spawn(Who::Pinner, move || {
+        let thread = spawn(Who::Pinner, move || {
             let _alive = alive;
             for done in made {
                 if done.generation != generation.load(Ordering::Relaxed) {
@@ -128,7 +130,9 @@ impl<B: Send + 'static> Crew<B> {
                 }
                 bell.ring();
             }
-        })
+        })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Which tasks and results count.
@@ -183,7 +187,10 @@ impl<B> Drop for Crew<B> {
                 "workers of a loader that has gone are still busy after {:?}; they will end with the process",
                 self.patience
             );
+            return;
         }
+        // All that is left of them is what they keep for themselves, in thread-local variables.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -227,10 +234,10 @@ impl<B: Send + 'static> Desk<B> {
     }
 }
 
-/// Starts a thread that nobody joins: its end is told by what it owns.
-fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<(), LoaderError> {
+/// Starts a thread.
+fn spawn(who: Who, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LoaderError> {
     let spawned = Builder::new().name(format!("loader {who}")).spawn(body);
-    spawned.map(drop).map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
+    spawned.map_err(|cause| LoaderError::Spawn { who, cause: Arc::new(cause) })
 }
 
 /// Takes a batch through the pinning stage.
