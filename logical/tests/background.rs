@@ -7,7 +7,7 @@ use half::bf16;
 use hexagram_logical::asynchronous::{Background, Handle, Model, Outcome};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::testing::{cases, on_threads, spawn};
 use hexagram_logical::{
     Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
@@ -15,12 +15,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
-
-/// Every transport, for tests in which ranks meet behind its back; none where `mpirun` has started the ranks.
-fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let transports = cases(&[3]).into_iter().map(|(transport, _)| transport);
-    transports.filter(|transport| TransportKind::ALL.contains(transport))
-}
 
 /// Runs `test` on every transport and number of ranks.
 fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {

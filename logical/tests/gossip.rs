@@ -5,8 +5,8 @@
 
 use half::{bf16, f16};
 use hexagram_logical::decentralized::{Edge, Mixing, Schedule, Topology};
-use hexagram_logical::testing::{cases, spawn};
-use hexagram_logical::{Communicator, Element, Error, HEADER_BYTES, Result, TransportKind};
+use hexagram_logical::testing::{cases, on_threads, spawn};
+use hexagram_logical::{Communicator, Element, Error, HEADER_BYTES, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -337,7 +337,7 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
 
 /// Runs `body` on 4 ranks of every transport and gives `check` the errors; nobody errs while others still open.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         let open = std::sync::Barrier::new(4);
         let errors = spawn(transport, 4, |comm| {
             comm.set_deadline(Duration::from_secs(3));

@@ -7,8 +7,8 @@ use hexagram_logical::asynchronous::{
 };
 use hexagram_logical::codec::{Half, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
-use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, ReduceOp, Result, TransportKind};
+use hexagram_logical::testing::{cases, on_threads, spawn};
+use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, ReduceOp, Result};
 use std::sync::Arc;
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
@@ -250,7 +250,7 @@ fn bytes_are_those_of_the_formula() {
 
 #[test]
 fn ranks_that_differ_both_see_it() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         for (differ, words) in [("length", "pair_exchange(5 × f32)"), ("lock", "rank 1 locks")] {
             let open = std::sync::Barrier::new(2);
             let errors = spawn(transport, 2, |comm| {
@@ -345,7 +345,7 @@ fn wrong_partners_are_refused() {
 
 #[test]
 fn a_value_that_is_not_finite_is_named_where_it_is() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         let open = std::sync::Barrier::new(2);
         let errors = spawn(transport, 2, |comm| {
             let service = Service::start(&comm)?;

@@ -7,7 +7,7 @@ use hexagram_logical::asynchronous::{
 };
 use hexagram_logical::codec::{Codec, CodecError, Half, Noise, Properties};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::testing::{cases, on_threads, spawn};
 use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, Result, TransportKind};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,6 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
-
-/// Every transport, for tests in which ranks meet behind its back; none where `mpirun` has started the ranks.
-fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let transports = cases(&[3]).into_iter().map(|(transport, _)| transport);
-    transports.filter(|transport| TransportKind::ALL.contains(transport))
-}
 
 /// Runs `test` on every transport and number of ranks.
 fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {

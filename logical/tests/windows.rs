@@ -5,8 +5,8 @@
 use hexagram_logical::asynchronous::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Service, Window};
 use hexagram_logical::codec::{Half, MinMax8, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
-use hexagram_logical::{Buffer, Communicator, Element, Error, HEADER_BYTES, Result, TransportKind};
+use hexagram_logical::testing::{cases, on_threads, spawn};
+use hexagram_logical::{Buffer, Communicator, Element, Error, HEADER_BYTES, Result};
 use std::sync::Arc;
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
@@ -285,7 +285,7 @@ fn two_windows_of_one_service_have_nothing_to_do_with_each_other() {
 fn ranks_that_differ_in_length_or_encoding_both_see_it() {
     let one = |comm: &Communicator| if comm.rank() == 1 { 13 } else { 12 };
     let codec = |comm: &Communicator| (comm.rank() == 1).then(|| half(Feedback::None));
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         for differ in ["window(13 × f32)", "codec"] {
             let open = std::sync::Barrier::new(2);
             let errors = spawn(transport, 2, |comm| {
@@ -355,7 +355,7 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
 
 #[test]
 fn a_rank_that_never_closes_is_named_at_the_deadline() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         spawn(transport, 3, |comm| {
             let service = Service::start(&comm)?;
             comm.blocking().barrier()?;
@@ -440,7 +440,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
 /// What one receiver was to be told is remembered by then, and will never be sent.
 #[test]
 fn what_cannot_be_told_to_all_ends_the_service() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         let stored = std::sync::Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let service = Service::start(&comm)?;
@@ -468,7 +468,7 @@ fn what_cannot_be_told_to_all_ends_the_service() {
 
 #[test]
 fn what_cannot_be_encoded_is_named_and_not_sent() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         spawn(transport, 2, |comm| {
             let service = Service::start(&comm)?;
             let encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
@@ -500,7 +500,7 @@ fn what_cannot_be_encoded_is_named_and_not_sent() {
 
 #[test]
 fn whoever_fetches_what_cannot_be_encoded_learns_where_it_is() {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         let stored = std::sync::Barrier::new(2);
         let errors = spawn(transport, 2, |comm| {
             let service = Service::start(&comm)?;

@@ -29,6 +29,13 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     TransportKind::ALL.into_iter().flat_map(with).collect()
 }
 
+/// What tests run on whose ranks also meet behind the transport's back, at a barrier of the process: every transport whose
+/// ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
+pub fn on_threads() -> impl Iterator<Item = TransportKind> {
+    let mpi = std::env::var_os("HEXAGRAM_TEST").is_some_and(|what| what == "mpi");
+    TransportKind::ALL.into_iter().filter(move |_| !mpi)
+}
+
 /// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.
 ///
 /// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result only.

@@ -5,8 +5,8 @@ use super::{DCD, choco, encoding, matrix};
 use hexagram_logical::codec::{Half, MinMax8};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, Communicator, Error, Result, TransportKind};
+use hexagram_logical::testing::{on_threads, spawn};
+use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
 
 /// Runs a round on 3 ranks of every transport and gives `check` the errors; nobody errs while others still open.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
-    for transport in TransportKind::ALL {
+    for transport in on_threads() {
         let open = std::sync::Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             comm.set_deadline(Duration::from_secs(60));
