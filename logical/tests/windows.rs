@@ -441,11 +441,13 @@ fn what_was_saved_goes_on_bit_for_bit() {
 #[test]
 fn what_cannot_be_told_to_all_ends_the_service() {
     for transport in on_threads() {
-        let stored = std::sync::Barrier::new(3);
+        let together = std::sync::Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let service = Service::start(&comm)?;
             let encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Difference);
             let (window, _) = complete(&comm, &service, 5, Some(encoding))?;
+            // Nobody errs while others are still making their part.
+            together.wait();
             let outcome = if comm.rank() == 0 {
                 window.store(&Buffer::from_slice(&[f32::MAX; 5])?)?;
                 window.put(1.0, &[(1, 1.0)])?.wait()?;
@@ -457,7 +459,7 @@ fn what_cannot_be_told_to_all_ends_the_service() {
             } else {
                 Ok(())
             };
-            stored.wait();
+            together.wait();
             Ok(outcome.and_then(|()| service.close()).unwrap_err())
         });
         for error in errors.unwrap() {
