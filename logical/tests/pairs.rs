@@ -353,6 +353,8 @@ fn a_value_that_is_not_finite_is_named_where_it_is() {
             let mine = Buffer::from_slice(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }])?;
             let options = PairOptions { locked: false, encoding: Some(half(Feedback::None)) };
             let pair = PairExchange::create(&comm, &service, &mine, options)?;
+            // Nobody errs while the other is still making its part.
+            open.wait();
             // The other rank computes the difference, and cannot encode it.
             let exchanged = if comm.rank() == 0 { pair.exchange(1)?.wait().map(drop) } else { Ok(()) };
             Ok(exchanged.and(service.close()).unwrap_err().to_string())
