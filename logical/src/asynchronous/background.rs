@@ -1,6 +1,7 @@
 //! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
 
 use super::companion;
+use super::spares::copy_all;
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -185,7 +186,7 @@ impl Background {
             return Err(Error::usage(what, "use a float type"));
         }
         let snapshot = self.spares.take(model.dtype(), model.len())?;
-        copy(&model, &snapshot)?;
+        copy_all(&model, &snapshot)?;
         Ok(snapshot)
     }
 
@@ -219,10 +220,6 @@ fn ended(failure: &OnceLock<Error>) -> Error {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn copy(from: &Buffer, to: &Buffer) -> Result<()> {
-    Host.copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)
 }
 
 /// Buffers of operations that are done, for those to come.
@@ -315,7 +312,7 @@ impl Runner {
     fn carry_out(&self, posted: Posted) -> Result<Outcome> {
         let Posted { model, snapshot, operation } = posted;
         let mut result = self.spares.take(snapshot.dtype(), snapshot.len())?;
-        copy(&snapshot, &result)?;
+        copy_all(&snapshot, &result)?;
         let run = AssertUnwindSafe(|| operation(&self.comm, &mut result));
         catch_unwind(run)
             .unwrap_or_else(|panic| Err(companion::panicked("an operation in the background", &*panic)))?;

@@ -128,11 +128,7 @@ impl Hierarchy {
         encoding: &mut Encoding,
     ) -> Result<()> {
         scatter_gather::check(buffer, op, encoding)?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            codec: Some(encoding.digest()),
-            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
-        };
+        let fingerprint = scatter_gather::fingerprint(buffer, op, encoding);
         self.reduce_to_leaders(fingerprint, buffer, op).await?;
         if let Some(leaders) = &self.leaders {
             // What is remembered may not fit the buffer: the host's other ranks wait for its leader by now.

@@ -52,11 +52,7 @@ impl Communicator {
     ) -> Result<()> {
         check(buffer, op, encoding)?;
         let len = buffer.len();
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            codec: Some(encoding.digest()),
-            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), len)
-        };
+        let fingerprint = fingerprint(buffer, op, encoding);
         let memory = Memory::of_worker(self, encoding, len)?;
         let owned = chunk(len, self.size(), self.rank());
         let server = Server::of(self, encoding, len, owned.len())?;
@@ -77,6 +73,15 @@ pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &En
     encoding.expect_feedback("all_reduce_encoded", &[None, Error, TwoLevel, Difference])?;
     check_op(op)?;
     free_to_write(buffer)
+}
+
+/// What all ranks of an encoded all-reduce agree on.
+pub(in crate::centralized) fn fingerprint(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Fingerprint {
+    Fingerprint {
+        reduce: Some(op),
+        codec: Some(encoding.digest()),
+        ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
+    }
 }
 
 /// What an owner remembers of its chunk.
