@@ -1,10 +1,11 @@
 //! The plugin trait: what an author of a distributed SGD variant writes.
 //!
 //! ```
-//! use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp, Result};
-//! use hexagram_algorithms::{Algorithm, Trigram};
+//! use hexagram_algorithms::logical::{Buffer, ReduceOp, Result};
+//! use hexagram_algorithms::{Algorithm, Bucket, Context, Trigram};
 //!
 //! /// Mean of the gradients.
+//! #[derive(Debug)]
 //! struct Mean;
 //!
 //! impl Algorithm for Mean {
@@ -18,20 +19,21 @@
 //!         Trigram { centralized: true, synchronous: true, full_precision: true }
 //!     }
 //!
-//!     fn state(&self, _bucket: &Buffer) -> Result<()> {
+//!     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
 //!         Ok(())
 //!     }
 //!
-//!     async fn bucket_ready(&self, comm: &Communicator, _: &mut (), bucket: &mut Buffer) -> Result<()> {
-//!         comm.all_reduce(bucket, ReduceOp::Mean).await
+//!     async fn gradients_ready(&self, context: &Context, _: &mut (), bucket: &mut Bucket) -> Result<()> {
+//!         context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Mean).await
 //!     }
 //! }
 //! ```
 
-use hexagram_logical::{Buffer, Communicator, Result};
-use std::any::Any;
+use crate::bucket::Bucket;
+use crate::context::Context;
+use crate::fields::Fields;
+use hexagram_logical::{Buffer, Result};
 use std::fmt;
-use std::pin::Pin;
 
 /// Three yes/no lines: the eight ways to communicate in distributed SGD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,13 +59,52 @@ impl fmt::Display for Trigram {
     }
 }
 
-/// A distributed SGD variant.
+/// How an algorithm wants the model cut into buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Buckets {
+    /// As large as the engine's options say: for what is communicated during the backward pass.
+    #[default]
+    BySize,
+    /// One for each element type: for what is communicated once a step or less, or by a service of its own.
+    Whole,
+}
+
+/// What an algorithm wants of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// How the model is cut.
+    pub buckets: Buckets,
+    /// Whether hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks around the
+    /// forward pass and after the optimizer's step are not called.
+    pub parameters: bool,
+}
+
+/// A distributed SGD variant: the declaration, which serves any number of models.
+///
+/// A step calls the hooks of a bucket in this order, each in its turn:
+///
+/// | hook | when | what is there |
+/// |---|---|---|
+/// | [`before_forward`](Self::before_forward) | the forward pass begins; may run until the gradients are ready | parameters, to read |
+/// | [`gradients_ready`](Self::gradients_ready) | the backward pass has completed the bucket | gradients and parameters |
+/// | [`after_backward`](Self::after_backward) | the backward pass has completed all buckets | the same |
+/// | [`after_step`](Self::after_step) | the optimizer has changed the parameters | the same |
+/// | [`settle`](Self::settle) | before evaluation, checkpoint, switch, and at the end | the same |
+///
+/// What is communicated is the hooks' choice: the gradient, a momentum, the parameters, a difference. Whatever
+/// `gradients_ready` and `after_backward` leave in the gradients is what the optimizer steps with: x ← x − γ · gradients
+/// for plain SGD, so that an algorithm with a rule of its own leaves its direction there and is run with plain SGD.
 ///
 /// Several buckets are in flight at once, so hooks take `&self` and the bucket's own state. They run on the engine's
-/// communication thread, and are `async` so that one bucket's waiting is another's turn.
-pub trait Algorithm: Send + Sync + 'static {
-    /// What the algorithm remembers of one bucket from step to step, such as an error feedback.
-    type State: Send + 'static;
+/// communication thread, and are `async` so that one bucket's waiting is another's turn. On every rank the same hooks
+/// are called, in the same order; each bucket communicates in a lane of its own.
+///
+/// Fields of the declaration must not differ between ranks: its `Debug` output is compared.
+#[allow(unused_variables, reason = "default hooks do nothing with theirs")]
+pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
+    /// What the algorithm remembers of one bucket from step to step, such as an error feedback. It stays on the
+    /// communication thread.
+    type State: 'static;
 
     /// The name that users type, in kebab case.
     fn name(&self) -> &'static str;
@@ -77,79 +118,89 @@ pub trait Algorithm: Send + Sync + 'static {
         centralized && synchronous
     }
 
-    /// The state of a bucket before the first step.
+    /// What the engine is to provide.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// The state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.
     ///
     /// # Errors
-    /// If it cannot be allocated.
-    fn state(&self, bucket: &Buffer) -> Result<Self::State>;
+    /// If it cannot be made. As with all hooks, an error ends the training on every rank.
+    fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// Called once per step and bucket, when the last gradient of the bucket is there. On return the bucket holds what
-    /// the optimizer is to use.
+    /// A training forward pass begins. What is begun here overlaps with it, and with the backward pass up to the
+    /// bucket's gradients.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
-    fn bucket_ready(
+    fn before_forward(
         &self,
-        comm: &Communicator,
+        context: &Context,
         state: &mut Self::State,
-        bucket: &mut Buffer,
-    ) -> impl Future<Output = Result<()>>;
-}
+        parameters: &Buffer,
+    ) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
+    }
 
-/// A hook under way.
-pub type HookFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
-
-/// Any [`Algorithm`], for an engine that does not know its state. Implemented for all of them.
-pub trait AnyAlgorithm: Send + Sync + 'static {
-    /// As [`Algorithm::name`].
-    fn name(&self) -> &'static str;
-    /// As [`Algorithm::trigram`].
-    fn trigram(&self) -> Trigram;
-    /// As [`Algorithm::keeps_replicas_identical`].
-    fn keeps_replicas_identical(&self) -> bool;
-    /// As [`Algorithm::state`].
+    /// The last gradient of the bucket is there, summed over the passes that only accumulated.
     ///
     /// # Errors
-    /// As there.
-    fn any_state(&self, bucket: &Buffer) -> Result<Box<dyn Any + Send>>;
-    /// As [`Algorithm::bucket_ready`], with a state from `any_state`.
-    fn any_bucket_ready<'a>(
-        &'a self,
-        comm: &'a Communicator,
-        state: &'a mut (dyn Any + Send),
-        bucket: &'a mut Buffer,
-    ) -> HookFuture<'a>;
-}
-
-impl<A: Algorithm> AnyAlgorithm for A {
-    fn name(&self) -> &'static str {
-        Algorithm::name(self)
+    /// Any error ends the training on every rank.
+    fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
+    ) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
     }
 
-    fn trigram(&self) -> Trigram {
-        Algorithm::trigram(self)
+    /// The backward pass is over, and this bucket's `gradients_ready` too.
+    ///
+    /// # Errors
+    /// Any error ends the training on every rank.
+    fn after_backward(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
+    ) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
     }
 
-    fn keeps_replicas_identical(&self) -> bool {
-        Algorithm::keeps_replicas_identical(self)
+    /// The optimizer has stepped.
+    ///
+    /// # Errors
+    /// Any error ends the training on every rank.
+    fn after_step(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
+    ) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
     }
 
-    fn any_state(&self, bucket: &Buffer) -> Result<Box<dyn Any + Send>> {
-        Ok(Box::new(self.state(bucket)?))
+    /// Brings to an end what is under way in the background: on return nothing is in flight, on any rank. All ranks
+    /// call it, however many steps each of them has made; the next step goes on as if nothing had been.
+    ///
+    /// # Errors
+    /// Any error ends the training on every rank.
+    fn settle(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
+    ) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
     }
 
-    fn any_bucket_ready<'a>(
-        &'a self,
-        comm: &'a Communicator,
-        state: &'a mut (dyn Any + Send),
-        bucket: &'a mut Buffer,
-    ) -> HookFuture<'a> {
-        Box::pin(async move {
-            let state = state.downcast_mut().ok_or_else(|| {
-                let what = format!("{} was given another algorithm's state", self.name());
-                hexagram_logical::Error::usage(what, "give each algorithm the state that it made")
-            })?;
-            self.bucket_ready(comm, state, bucket).await
-        })
+    /// Names everything in the state that the next steps depend on, to be saved or loaded. Nothing is in flight.
+    ///
+    /// # Errors
+    /// What [`Fields`] says of a checkpoint that does not fit.
+    fn checkpoint(&self, state: &mut Self::State, fields: &mut Fields) -> Result<()> {
+        Ok(())
     }
 }

@@ -10,7 +10,9 @@
 //! bucketed, overlapped implementation, Li et al., "PyTorch Distributed", VLDB 2020.
 
 use crate::algorithm::{Algorithm, Trigram};
-use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
+use crate::bucket::Bucket;
+use crate::context::Context;
+use hexagram_logical::Result;
 
 /// Mean of the gradients, exact and the same on every rank.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,11 +29,11 @@ impl Algorithm for GradientAllReduce {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
-    fn state(&self, _bucket: &Buffer) -> Result<()> {
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
         Ok(())
     }
 
-    async fn bucket_ready(&self, comm: &Communicator, _state: &mut (), bucket: &mut Buffer) -> Result<()> {
-        comm.all_reduce(bucket, ReduceOp::Mean).await
+    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        context.mean(&mut bucket.gradients).await
     }
 }

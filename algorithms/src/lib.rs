@@ -7,12 +7,24 @@
 //! Reading order: [`algorithm`] (the trait), [`gradient_all_reduce`] (the simplest plugin), [`engine`].
 
 pub mod algorithm;
+mod bucket;
+mod context;
 pub mod engine;
+mod fields;
 pub mod gradient_all_reduce;
+mod instance;
+pub mod local_sgd;
+pub mod optimizer;
 pub mod registry;
+pub mod testing;
 
-pub use algorithm::{Algorithm, AnyAlgorithm, Trigram};
-pub use engine::{DataParallel, EngineOptions, Hooks, Mode, Parameter, Unused};
+pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
+pub use bucket::{Bucket, Tensor};
+pub use context::Context;
+pub use engine::{DataParallel, EngineOptions, Hooks, Mode, Order, Parameter, Unused};
+pub use fields::Fields;
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
+pub use instance::{AnyAlgorithm, HookFuture, Instance};
+pub use optimizer::{Adam, Optimizer, Sgd};

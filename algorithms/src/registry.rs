@@ -1,13 +1,24 @@
 //! The algorithms by the names that users type.
 
-use crate::algorithm::AnyAlgorithm;
+use crate::algorithm::Algorithm;
 use crate::gradient_all_reduce::GradientAllReduce;
+use crate::instance::AnyAlgorithm;
+use crate::local_sgd::LocalSgd;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
 /// Every algorithm, with its defaults.
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
-    vec![Arc::new(GradientAllReduce)]
+    let mut all = List::new();
+    add::<GradientAllReduce>(&mut all);
+    add::<LocalSgd>(&mut all);
+    all
+}
+
+type List = Vec<Arc<dyn AnyAlgorithm>>;
+
+fn add<A: Algorithm + Default>(all: &mut List) {
+    all.push(Arc::new(A::default()));
 }
 
 /// The algorithm of that name, with its defaults.

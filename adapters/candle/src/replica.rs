@@ -228,8 +228,8 @@ impl Replica {
 }
 
 fn announce(entry: &Entry) -> Result<Parameter> {
-    let (name, dtype, len) = (entry.name.clone(), dtype(&entry.var)?, entry.var.elem_count());
-    Ok(Parameter { name, dtype, len })
+    let (name, dtype, shape) = (entry.name.clone(), dtype(&entry.var)?, entry.var.dims().to_vec());
+    Ok(Parameter { name, dtype, shape })
 }
 
 impl Synchronized<'_> {

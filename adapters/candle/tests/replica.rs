@@ -59,7 +59,7 @@ fn values(varmap: &VarMap) -> Vec<f64> {
 
 /// Small buckets, so that there are several.
 fn options(dtype: DType) -> ReplicaOptions {
-    let engine = EngineOptions { first_bucket_bytes: 64, bucket_bytes: 256, unused: Unused::Error };
+    let engine = EngineOptions { first_bucket_bytes: 64, bucket_bytes: 256, ..EngineOptions::default() };
     ReplicaOptions { engine, dtype, ..ReplicaOptions::default() }
 }
 

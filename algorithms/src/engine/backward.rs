@@ -1,8 +1,10 @@
 //! One backward pass: which gradients are there, and which buckets are complete.
 
+use super::flight::{Order, Stage};
 use super::plan::Plan;
-use super::scheduler::Port;
+use super::scheduler::{Memory, Port};
 use super::{Mode, Unused};
+use crate::context::Turn;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, DType, Device, Element, Error, Host, ReduceOp, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,18 +39,73 @@ pub(super) struct Backward {
     sent: usize,
     /// Whether the buffers hold results of a synchronization.
     results: bool,
+    /// The step under way, for the hooks.
+    turn: Turn,
+    /// Parameters in the order in which their gradients came, until the plan is final.
+    observed: Option<Vec<usize>>,
 }
 
 impl Backward {
-    /// `buffers` are those of the plan's buckets.
+    /// `buffers` are those of the plan's buckets. The plan is not final before [`Backward::install`].
     pub(super) fn new(plan: Plan, unused: Unused, port: Port, buffers: Vec<Buffer>) -> Self {
-        let slot = |(bucket, buffer): (&super::plan::BucketPlan, Buffer)| Slot {
-            buffer: Some(buffer),
-            missing: bucket.members.len(),
-        };
-        let slots = plan.buckets().iter().zip(buffers).map(slot).collect();
+        let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
-        Backward { plan, unused, port, slots, gradients, open: None, sent: 0, results: false }
+        Backward {
+            plan,
+            unused,
+            port,
+            slots,
+            gradients,
+            open: None,
+            sent: 0,
+            results: false,
+            turn: Turn::default(),
+            observed: Some(Vec::new()),
+        }
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The gradients' buffers, by bucket.
+    pub(super) fn buffers(&self) -> Result<Vec<&Buffer>> {
+        self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()
+    }
+
+    /// Goes on with another plan, and moves gradients that are there into its buffers.
+    pub(super) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
+        self.plan.relocate(&self.buffers()?, &plan, &buffers.iter().collect::<Vec<_>>())?;
+        (self.slots, self.plan, self.observed) = (slots(&plan, buffers), plan, None);
+        Ok(())
+    }
+
+    /// In what order gradients came in the first pass; parameters without any come last. `None` once the plan is final.
+    pub(super) fn observed(&self) -> Option<Vec<usize>> {
+        let mut order = self.observed.clone()?;
+        let mut seen = vec![false; self.gradients.len()];
+        order.iter().for_each(|index| seen[*index] = true);
+        order.extend((0..seen.len()).rev().filter(|index| !seen[*index]));
+        Some(order)
+    }
+
+    /// The gradients of one bucket, while no pass is under way.
+    pub(super) fn take(&mut self, bucket: usize) -> Result<Buffer> {
+        self.slots[bucket].buffer.take().ok_or_else(on_their_way)
+    }
+
+    pub(super) fn set_turn(&mut self, turn: Turn) {
+        self.turn = turn;
+    }
+
+    /// Whether there are results that no step has used.
+    pub(super) fn has_results(&self) -> bool {
+        self.results
+    }
+
+    /// The results have been used.
+    pub(super) fn used(&mut self) {
+        self.results = false;
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -99,6 +156,11 @@ impl Backward {
         }
         drop(to);
         self.gradients[parameter] = Gradient::Ready;
+        if let Some(observed) = &mut self.observed
+            && !observed.contains(&parameter)
+        {
+            observed.push(parameter);
+        }
         self.count(bucket, mode)
     }
 
@@ -106,16 +168,27 @@ impl Backward {
     fn count(&mut self, bucket: usize, mode: Mode) -> Result<()> {
         let slot = &mut self.slots[bucket];
         slot.missing -= 1;
-        if slot.missing > 0 || mode == Mode::Accumulate {
+        if slot.missing > 0 || mode == Mode::Accumulate || self.observed.is_some() {
             return Ok(());
         }
-        let Some(buffer) = slot.buffer.take() else { return Ok(()) };
-        self.sent += 1;
-        self.port.send(bucket, buffer)
+        self.send(bucket)
     }
 
-    /// Ends the pass; returns how many buckets are with the communication thread.
-    pub(super) fn close(&mut self) -> Result<usize> {
+    fn send(&mut self, bucket: usize) -> Result<()> {
+        let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
+        self.sent += 1;
+        let memory = Memory { gradients: Some(gradients), parameters: None };
+        self.port.send(Order::Hook { stage: Stage::Gradients, bucket, memory, turn: self.turn })
+    }
+
+    /// Hands over all buckets at once, after the first pass.
+    pub(super) fn send_all(&mut self) -> Result<usize> {
+        (0..self.slots.len()).try_for_each(|bucket| self.send(bucket))?;
+        Ok(self.sent)
+    }
+
+    /// Ends the pass; returns how many buckets are with the communication thread, if they are to be waited for.
+    pub(super) fn close(&mut self) -> Result<Option<usize>> {
         let Some(mode) = self.open.take() else {
             return Err(Error::usage("finish without a backward pass", "call begin first"));
         };
@@ -130,7 +203,7 @@ impl Backward {
                 (Mode::Synchronize, _) => Gradient::Missing,
             };
         }
-        Ok(self.sent)
+        Ok((mode == Mode::Synchronize).then_some(self.sent))
     }
 
     /// Deals with the parameters that this pass did not reach.
@@ -176,6 +249,18 @@ impl Backward {
     pub(super) fn buckets(&self) -> Vec<(DType, usize)> {
         self.plan.buckets().iter().map(|bucket| (bucket.dtype, bucket.len)).collect()
     }
+}
+
+fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<Slot> {
+    let slot = |(bucket, buffer): (&super::plan::BucketPlan, Buffer)| Slot {
+        buffer: Some(buffer),
+        missing: bucket.members.len(),
+    };
+    plan.buckets().iter().zip(buffers).map(slot).collect()
+}
+
+fn on_their_way() -> Error {
+    Error::usage("gradients are being communicated", "call finish after every begin")
 }
 
 pub(super) fn lock(backward: &Mutex<Backward>) -> MutexGuard<'_, Backward> {

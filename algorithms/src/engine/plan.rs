@@ -1,10 +1,13 @@
 //! The plan: which parameter lies where in which bucket.
 //!
-//! Parameters are packed in reverse order, as a backward pass completes the last one first. Element types do not mix in
-//! a bucket. Buckets are ordered by the parameter that completes them.
+//! Parameters are packed in the order in which a backward pass completes them: before the first pass that is taken to be
+//! the reverse of the order in which they are listed. Element types do not mix in a bucket. Buckets are ordered by the
+//! parameter that completes them.
 
 use super::EngineOptions;
-use hexagram_logical::{Communicator, DType, Error, Result};
+use crate::algorithm::Buckets;
+use crate::bucket::Tensor;
+use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,8 +18,20 @@ pub struct Parameter {
     pub name: String,
     /// Element type of its gradient.
     pub dtype: DType,
+    /// Its sizes, outermost first; none for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl Parameter {
     /// Number of elements.
-    pub len: usize,
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// One bucket: parameters that are communicated together.
@@ -34,33 +49,45 @@ impl BucketPlan {
     }
 }
 
-/// Where each tensor lies in one bucket, for errors that count elements of the bucket.
-pub(super) struct Tensors(Vec<(Range<usize>, Arc<str>)>);
-
-impl Tensors {
-    /// The same error, about an element of a tensor.
-    pub(super) fn name(&self, error: Error) -> Error {
-        let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
-        let found = self.0.iter().find(|(range, _)| range.contains(&index));
-        let (start, tensor) = found.map_or((0, None), |(range, name)| (range.start, Some(Arc::clone(name))));
-        Error::NotFinite { place, tensor, index: index - start, value, during }
-    }
+/// The same error, about an element of a tensor instead of one of a bucket.
+pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
+    let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
+    let found = tensors.iter().find(|tensor| tensor.elements.contains(&index));
+    let (start, tensor) =
+        found.map_or((0, None), |tensor| (tensor.elements.start, Some(Arc::clone(&tensor.name))));
+    Error::NotFinite { place, tensor, index: index - start, value, during }
 }
 
+#[derive(Clone)]
 pub(super) struct Plan {
-    parameters: Vec<Parameter>,
+    parameters: Arc<[Parameter]>,
     buckets: Vec<BucketPlan>,
     /// By parameter: its bucket, and its elements there.
     places: Vec<(usize, Range<usize>)>,
 }
 
 impl Plan {
-    pub(super) fn new(parameters: Vec<Parameter>, options: &EngineOptions) -> Self {
+    /// For a backward pass that completes the last parameter first.
+    pub(super) fn new(parameters: Vec<Parameter>, options: &EngineOptions, cut: Buckets) -> Self {
+        let order: Vec<usize> = (0..parameters.len()).rev().collect();
+        Self::ordered(parameters.into(), &order, options, cut)
+    }
+
+    /// For a backward pass that completes parameters in this order.
+    pub(super) fn ordered(
+        parameters: Arc<[Parameter]>,
+        order: &[usize],
+        options: &EngineOptions,
+        cut: Buckets,
+    ) -> Self {
         let mut open: Vec<BucketPlan> = Vec::new();
         let mut closed: Vec<BucketPlan> = Vec::new();
-        let mut limit = options.first_bucket_bytes;
-        for (index, parameter) in parameters.iter().enumerate().rev() {
-            let Parameter { dtype, len, .. } = *parameter;
+        let (mut limit, later) = match cut {
+            Buckets::BySize => (options.first_bucket_bytes, options.bucket_bytes),
+            Buckets::Whole => (usize::MAX, usize::MAX),
+        };
+        for index in order.iter().copied() {
+            let (dtype, len) = (parameters[index].dtype, parameters[index].len());
             let at = open.iter().position(|bucket| bucket.dtype == dtype);
             let fits = |bucket: &BucketPlan| bucket.bytes() + len * dtype.size() <= limit;
             let mut bucket = match at.map(|at| open.swap_remove(at)) {
@@ -68,7 +95,7 @@ impl Plan {
                 full => {
                     if let Some(full) = full {
                         closed.push(full);
-                        limit = options.bucket_bytes;
+                        limit = later;
                     }
                     BucketPlan { dtype, len: 0, members: Vec::new() }
                 }
@@ -78,8 +105,9 @@ impl Plan {
             open.push(bucket);
         }
         closed.append(&mut open);
-        // Parameters complete from the last to the first, so the bucket whose lowest member is highest comes first.
-        closed.sort_by_key(|bucket| std::cmp::Reverse(bucket.members.last().map(|(index, _)| *index)));
+        let mut turn = vec![0; parameters.len()];
+        order.iter().enumerate().for_each(|(at, index)| turn[*index] = at);
+        closed.sort_by_key(|bucket| bucket.members.last().map(|(index, _)| turn[*index]));
         let mut places = vec![(0, 0..0); parameters.len()];
         for (number, bucket) in closed.iter().enumerate() {
             for (index, range) in &bucket.members {
@@ -89,17 +117,37 @@ impl Plan {
         Plan { parameters, buckets: closed, places }
     }
 
+    /// The same parameters in another order or in other buckets.
+    pub(super) fn reordered(&self, order: &[usize], options: &EngineOptions, cut: Buckets) -> Self {
+        Self::ordered(Arc::clone(&self.parameters), order, options, cut)
+    }
+
+    /// Parameters in the order in which the plan expects them to be completed.
+    pub(super) fn order(&self) -> Vec<usize> {
+        self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index)).collect()
+    }
+
     pub(super) fn buckets(&self) -> &[BucketPlan] {
         &self.buckets
     }
 
     /// By bucket.
-    pub(super) fn tensors(&self) -> Vec<Tensors> {
-        let name = |index: usize| Arc::from(self.parameters[index].name.as_str());
-        let of = |bucket: &BucketPlan| {
-            Tensors(bucket.members.iter().map(|(index, range)| (range.clone(), name(*index))).collect())
+    pub(super) fn tensors(&self) -> Vec<Arc<[Tensor]>> {
+        let tensor = |(index, range): &(usize, Range<usize>)| Tensor {
+            name: Arc::from(self.parameters[*index].name.as_str()),
+            shape: self.parameters[*index].shape.clone(),
+            elements: range.clone(),
         };
-        self.buckets.iter().map(of).collect()
+        self.buckets.iter().map(|bucket| bucket.members.iter().map(tensor).collect()).collect()
+    }
+
+    /// Moves what lies in this plan's buckets to where another plan of the same parameters has it.
+    pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[&Buffer]) -> Result<()> {
+        for ((bucket, range), (new_bucket, new_range)) in self.places.iter().zip(&other.places) {
+            let source = from[*bucket].read(range.clone())?;
+            Host.copy(&source, &mut to[*new_bucket].write(new_range.clone())?)?;
+        }
+        Ok(())
     }
 
     pub(super) fn parameters(&self) -> &[Parameter] {
@@ -115,7 +163,7 @@ impl Plan {
 
     /// Makes sure that all ranks train the same model in the same way: a difference would corrupt or hang the first step.
     pub(super) fn agree(&self, comm: &Communicator, algorithm: &str, options: &EngineOptions) -> Result<()> {
-        let elements: usize = self.parameters.iter().map(|parameter| parameter.len).sum();
+        let elements: usize = self.parameters.iter().map(Parameter::len).sum();
         let digest = fingerprint(&format!("{algorithm} {options:?} {:?}", self.parameters));
         let mine = [self.parameters.len() as i64, elements as i64, digest as i64];
         let mut all = vec![0; mine.len() * comm.size()];

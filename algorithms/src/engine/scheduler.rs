@@ -1,96 +1,75 @@
-//! The communication thread: runs the algorithm's hooks for complete buckets, while the training thread computes.
-//!
-//! Buckets start in plan order, whatever the order in which they become complete, since ranks may differ in that; a slow
-//! bucket does not keep the next from starting. Each has a lane of its own.
+//! The training thread's end of the communication thread.
 
-use super::plan::{Plan, Tensors};
-use crate::algorithm::AnyAlgorithm;
-use crossbeam_channel::{Receiver, Sender, TryRecvError, unbounded};
-use hexagram_logical::physical::drive::{self, Wait};
+use super::flight::{Flight, Order};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use hexagram_logical::physical::transport::Bell;
 use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 
-type State = Box<dyn Any + Send>;
-/// A bucket's number, and the bucket.
-type Numbered = (usize, Buffer);
-type Done = Result<Numbered>;
-/// A hook, which owns all that it works with and gives it back.
-type Hook = Pin<Box<dyn Future<Output = Finished>>>;
-
-struct Finished {
-    outcome: Result<()>,
-    state: State,
-    buffer: Buffer,
+/// A bucket's memory, on its way between the threads; what is not on its way is `None`.
+#[derive(Default)]
+pub(super) struct Memory {
+    pub(super) gradients: Option<Buffer>,
+    pub(super) parameters: Option<Buffer>,
 }
 
-/// The training thread's end.
+/// A bucket whose hooks are done.
+pub(super) type Done = Result<(usize, Memory)>;
+
 pub(super) struct Scheduler {
     port: Port,
     done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where complete buckets are handed over.
+/// Where work for the communication thread is handed over.
 #[derive(Clone)]
 pub(super) struct Port {
     /// `None` once the scheduler is gone.
-    buckets: Arc<Mutex<Option<Sender<Numbered>>>>,
+    orders: Arc<Mutex<Option<Sender<Order>>>>,
     bell: Arc<dyn Bell>,
 }
 
 impl Port {
-    pub(super) fn send(&self, bucket: usize, buffer: Buffer) -> Result<()> {
-        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(buckets) = &*buckets else {
+    pub(super) fn send(&self, order: Order) -> Result<()> {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(orders) = &*orders else {
             return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
         };
         // A thread that has ended has said why; `Scheduler::wait` tells.
-        let _ = buckets.send((bucket, buffer));
+        let _ = orders.send(order);
         self.bell.ring();
         Ok(())
     }
 }
 
 impl Scheduler {
-    /// Starts the thread. With it come the buckets' buffers, in memory that the transport reaches best.
+    /// Starts the thread, on a channel of its own.
     pub(super) fn start(
         comm: &Communicator,
         channel: u16,
-        algorithm: Arc<dyn AnyAlgorithm>,
-        plan: &Plan,
-    ) -> Result<(Self, Vec<Buffer>)> {
-        let (buckets, tensors) = (plan.buckets(), plan.tensors());
+        streams: usize,
+        hierarchical: bool,
+    ) -> Result<Self> {
         let (to_thread, incoming) = unbounded();
         let (outgoing, done) = unbounded();
-        let (started, starting) = unbounded();
+        let (started, starting) = bounded(1);
         let world = comm.world().clone();
-        let shapes: Vec<_> = buckets.iter().map(|bucket| (bucket.dtype, bucket.len)).collect();
-        let states: Vec<State> = buckets
-            .iter()
-            .map(|bucket| algorithm.any_state(&Buffer::zeroed(bucket.dtype, bucket.len)?))
-            .collect::<Result<_>>()?;
         let open = move || {
             let comm = Communicator::open(&world, channel)?;
-            let buffers: Result<Vec<_>> =
-                shapes.iter().map(|(dtype, len)| comm.registered(*dtype, *len)).collect();
-            Ok((comm, buffers?))
+            let hierarchy = if hierarchical { Some(comm.block_on(comm.hierarchy())?) } else { None };
+            Ok((comm, hierarchy))
         };
-        let count = buckets.len();
         let run = move || match open() {
             Err(error) => drop(started.send(Err(error))),
-            Ok((comm, buffers)) => {
+            Ok((comm, hierarchy)) => {
                 // Whoever asked has either this answer or none to wait for.
-                let _ = started.send(Ok((comm.bell(), buffers)));
-                let lanes = (0..count).map(|lane| comm.lane(lane)).collect();
+                let _ = started.send(Ok(comm.bell()));
                 let reported = outgoing.clone();
-                let flight = Flight::new(comm, lanes, algorithm, (states, tensors), outgoing);
+                let flight = Flight::new(comm, hierarchy, streams, outgoing);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| flight.run(&incoming))) {
                     let _ = reported.send(Err(panicked(&*panic)));
                 }
@@ -98,9 +77,9 @@ impl Scheduler {
         };
         let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
         let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
-        let (bell, buffers) = starting.recv().map_err(|_| died())??;
-        let port = Port { buckets: Arc::new(Mutex::new(Some(to_thread))), bell };
-        Ok((Scheduler { port, done, thread: Some(thread) }, buffers))
+        let bell = starting.recv().map_err(|_| died())??;
+        let port = Port { orders: Arc::new(Mutex::new(Some(to_thread))), bell };
+        Ok(Scheduler { port, done, thread: Some(thread) })
     }
 
     pub(super) fn port(&self) -> Port {
@@ -111,11 +90,26 @@ impl Scheduler {
     pub(super) fn wait(&self) -> Done {
         self.done.recv().unwrap_or_else(|_| Err(died()))
     }
+
+    /// Has the communication thread do something between two steps, and waits for it.
+    pub(super) fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Flight) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let (answer, answered) = bounded(1);
+        self.port.send(Order::Call(Box::new(move |flight| {
+            let outcome = work(flight)?;
+            // Whoever asked waits for it.
+            let _ = answer.send(outcome);
+            Ok(())
+        })))?;
+        answered.recv().map_err(|_| self.wait().err().unwrap_or_else(died))
+    }
 }
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        *self.port.buckets.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.port.orders.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.port.bell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -132,108 +126,4 @@ fn panicked(panic: &(dyn Any + Send)) -> Error {
 
 fn died() -> Error {
     Error::usage("the communication thread ended", "see the error that it reported before")
-}
-
-/// A hook under way.
-struct Running {
-    bucket: usize,
-    hook: Hook,
-}
-
-/// Everything between the training thread and the transport.
-struct Flight {
-    comm: Communicator,
-    lanes: Vec<Communicator>,
-    algorithm: Arc<dyn AnyAlgorithm>,
-    /// `None` while the bucket's hook has it.
-    states: Vec<Option<State>>,
-    tensors: Vec<Tensors>,
-    /// Complete, but not yet their turn.
-    waiting: BTreeMap<usize, Buffer>,
-    running: Vec<Running>,
-    /// Whose turn it is.
-    next: usize,
-    outgoing: Sender<Done>,
-}
-
-impl Flight {
-    fn new(
-        comm: Communicator,
-        lanes: Vec<Communicator>,
-        algorithm: Arc<dyn AnyAlgorithm>,
-        (states, tensors): (Vec<State>, Vec<Tensors>),
-        outgoing: Sender<Done>,
-    ) -> Self {
-        let states = states.into_iter().map(Some).collect();
-        let (waiting, running) = (BTreeMap::new(), Vec::new());
-        Flight { comm, lanes, algorithm, states, tensors, waiting, running, next: 0, outgoing }
-    }
-
-    /// Works until the training thread is gone or a hook fails.
-    fn run(mut self, incoming: &Receiver<Numbered>) {
-        let mut wait = Wait::default();
-        loop {
-            let arrived = if self.running.is_empty() {
-                incoming.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                incoming.try_recv()
-            };
-            match arrived {
-                Ok((bucket, buffer)) => {
-                    self.waiting.insert(bucket, buffer);
-                    self.start();
-                }
-                Err(TryRecvError::Empty) => {}
-                // Dropping what runs poisons the communicator, so that the other ranks learn of it.
-                Err(TryRecvError::Disconnected) => return,
-            }
-            if let Err(error) = self.poll() {
-                self.comm.give_up(&error);
-                let _ = self.outgoing.send(Err(error));
-                return;
-            }
-            if !self.running.is_empty() {
-                wait.round(self.comm.endpoint());
-            }
-        }
-    }
-
-    /// Starts the hooks whose turn has come.
-    fn start(&mut self) {
-        while let Some(mut buffer) = self.waiting.remove(&self.next) {
-            let bucket = self.next;
-            let Some(mut state) = self.states[bucket].take() else {
-                // Its hook of the last step still runs; its end starts this one.
-                self.waiting.insert(bucket, buffer);
-                return;
-            };
-            let (algorithm, lane) = (Arc::clone(&self.algorithm), self.lanes[bucket].clone());
-            let hook = Box::pin(async move {
-                let outcome = algorithm.any_bucket_ready(&lane, &mut *state, &mut buffer).await;
-                Finished { outcome, state, buffer }
-            });
-            self.running.push(Running { bucket, hook });
-            self.next = (bucket + 1) % self.lanes.len();
-        }
-    }
-
-    /// Polls every hook once, and hands back the buckets that are done.
-    fn poll(&mut self) -> Result<()> {
-        let mut context = Context::from_waker(drive::waker());
-        let mut at = 0;
-        while at < self.running.len() {
-            let Running { bucket, hook } = &mut self.running[at];
-            let bucket = *bucket;
-            let Poll::Ready(Finished { outcome, state, buffer }) = hook.as_mut().poll(&mut context) else {
-                at += 1;
-                continue;
-            };
-            drop(self.running.swap_remove(at));
-            outcome.map_err(|error| self.tensors[bucket].name(error))?;
-            self.states[bucket] = Some(state);
-            let _ = self.outgoing.send(Ok((bucket, buffer)));
-            self.start();
-        }
-        Ok(())
-    }
 }

@@ -2,16 +2,18 @@
 
 use super::plan::Plan;
 use super::*;
-use crate::algorithm::{Algorithm, Trigram};
+use crate::algorithm::{Algorithm, Buckets, Trigram};
+use crate::bucket::Bucket;
+use crate::context::Context;
 use crate::gradient_all_reduce::GradientAllReduce;
 use hexagram_logical::codec::Half;
-use hexagram_logical::encoding::Encoding;
+use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, ReduceOp, TransportKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn parameter(name: &str, dtype: DType, len: usize) -> Parameter {
-    Parameter { name: name.to_owned(), dtype, len }
+    Parameter { name: name.to_owned(), dtype, shape: vec![len] }
 }
 
 /// `count` parameters of `len` f32 each.
@@ -20,7 +22,12 @@ fn parameters(count: usize, len: usize) -> Vec<Parameter> {
 }
 
 fn options(first: usize, others: usize) -> EngineOptions {
-    EngineOptions { first_bucket_bytes: first, bucket_bytes: others, ..EngineOptions::default() }
+    EngineOptions {
+        first_bucket_bytes: first,
+        bucket_bytes: others,
+        order: Order::Listed,
+        ..EngineOptions::default()
+    }
 }
 
 fn engine(comm: &Communicator, parameters: Vec<Parameter>, options: EngineOptions) -> Result<DataParallel> {
@@ -37,7 +44,7 @@ fn bytemuck_f32(bytes: &[u8]) -> Vec<f32> {
 
 #[test]
 fn plans_reverse_parameters_and_begin_with_a_small_bucket() {
-    let plan = Plan::new(parameters(6, 100), &options(400, 1000));
+    let plan = Plan::new(parameters(6, 100), &options(400, 1000), Buckets::BySize);
     let members: Vec<Vec<usize>> = plan
         .buckets()
         .iter()
@@ -51,12 +58,12 @@ fn plans_cover_every_element_once_and_never_mix_types() {
     let mixed: Vec<Parameter> = (0..50)
         .map(|index| parameter("p", [DType::F32, DType::BF16, DType::F64][index % 3], index * index))
         .collect();
-    let plan = Plan::new(mixed.clone(), &options(100, 4000));
+    let plan = Plan::new(mixed.clone(), &options(100, 4000), Buckets::BySize);
     let mut seen = vec![0; mixed.len()];
     for bucket in plan.buckets() {
         let mut end = 0;
         for (index, range) in &bucket.members {
-            assert_eq!((mixed[*index].dtype, mixed[*index].len), (bucket.dtype, range.len()));
+            assert_eq!((mixed[*index].dtype, mixed[*index].len()), (bucket.dtype, range.len()));
             assert_eq!(range.start, end);
             end = range.end;
             seen[*index] += 1;
@@ -289,6 +296,7 @@ fn ranks_with_different_models_are_told_before_the_first_step() {
 }
 
 /// Fails on one rank, at one step.
+#[derive(Debug)]
 struct Fails {
     steps: AtomicUsize,
     rank: usize,
@@ -305,15 +313,15 @@ impl Algorithm for Fails {
         Algorithm::trigram(&GradientAllReduce)
     }
 
-    fn state(&self, _: &Buffer) -> Result<()> {
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
         Ok(())
     }
 
-    async fn bucket_ready(&self, comm: &Communicator, (): &mut (), bucket: &mut Buffer) -> Result<()> {
-        if comm.rank() == self.rank && self.steps.fetch_add(1, Ordering::SeqCst) == 2 {
+    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        if context.rank() == self.rank && self.steps.fetch_add(1, Ordering::SeqCst) == 2 {
             return Err(Error::usage("the plugin did not like it", "write a better one"));
         }
-        comm.all_reduce(bucket, ReduceOp::Sum).await
+        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await
     }
 }
 
@@ -346,6 +354,7 @@ fn a_plugins_error_reaches_the_training_loop_of_every_rank() {
 }
 
 /// Encodes what cannot all be encoded.
+#[derive(Debug)]
 struct Encodes;
 
 impl Algorithm for Encodes {
@@ -359,17 +368,17 @@ impl Algorithm for Encodes {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
-    fn state(&self, _: &Buffer) -> Result<Encoding> {
-        Ok(Encoding::new(Arc::new(Half::F16)))
+    async fn state(&self, context: &Context, _: &Bucket) -> Result<Encoding> {
+        Ok(context.encoding(Arc::new(Half::F16), Feedback::None))
     }
 
-    async fn bucket_ready(
+    async fn gradients_ready(
         &self,
-        comm: &Communicator,
+        context: &Context,
         encoding: &mut Encoding,
-        bucket: &mut Buffer,
+        bucket: &mut Bucket,
     ) -> Result<()> {
-        comm.all_reduce_encoded(bucket, ReduceOp::Mean, encoding).await
+        context.mean_encoded(&mut bucket.gradients, encoding).await
     }
 }
 
@@ -400,6 +409,7 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
 }
 
 /// Panics on rank 1.
+#[derive(Debug)]
 struct Panics;
 
 impl Algorithm for Panics {
@@ -413,13 +423,13 @@ impl Algorithm for Panics {
         Algorithm::trigram(&GradientAllReduce)
     }
 
-    fn state(&self, _: &Buffer) -> Result<()> {
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
         Ok(())
     }
 
-    async fn bucket_ready(&self, comm: &Communicator, (): &mut (), bucket: &mut Buffer) -> Result<()> {
-        assert!(comm.rank() != 1, "on purpose");
-        comm.all_reduce(bucket, ReduceOp::Sum).await
+    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        assert!(context.rank() != 1, "on purpose");
+        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await
     }
 }
 
@@ -461,6 +471,7 @@ fn a_deadline_set_late_holds_for_gradients_too() {
 }
 
 /// Lets bucket 0 wait until bucket 1 has been communicated.
+#[derive(Debug)]
 struct SlowFirst {
     second_is_done: AtomicUsize,
 }
@@ -476,11 +487,11 @@ impl Algorithm for SlowFirst {
         Algorithm::trigram(&GradientAllReduce)
     }
 
-    fn state(&self, bucket: &Buffer) -> Result<usize> {
+    async fn state(&self, _: &Context, bucket: &Bucket) -> Result<usize> {
         Ok(bucket.len())
     }
 
-    async fn bucket_ready(&self, comm: &Communicator, len: &mut usize, bucket: &mut Buffer) -> Result<()> {
+    async fn gradients_ready(&self, context: &Context, len: &mut usize, bucket: &mut Bucket) -> Result<()> {
         if *len == 1 {
             std::future::poll_fn(|_| match self.second_is_done.load(Ordering::SeqCst) {
                 0 => std::task::Poll::Pending,
@@ -488,7 +499,7 @@ impl Algorithm for SlowFirst {
             })
             .await;
         }
-        comm.all_reduce(bucket, ReduceOp::Sum).await?;
+        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await?;
         self.second_is_done.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

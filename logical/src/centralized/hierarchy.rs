@@ -26,6 +26,7 @@ use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 /// A group, and its groups of each host and of leaders. See [`Communicator::hierarchy`].
+#[derive(Clone)]
 pub struct Hierarchy {
     all: Communicator,
     host: Communicator,
@@ -77,6 +78,17 @@ impl Hierarchy {
     /// One rank of each host, on these ranks.
     pub fn leaders(&self) -> Option<&Communicator> {
         self.leaders.as_ref()
+    }
+
+    /// The same ranks on another lane, as [`Communicator::lane`].
+    pub fn lane(&self, lane: usize) -> Self {
+        Hierarchy {
+            all: self.all.lane(lane),
+            host: self.host.lane(lane),
+            leaders: self.leaders.as_ref().map(|leaders| leaders.lane(lane)),
+            hosts: self.hosts.clone(),
+            mine: self.mine,
+        }
     }
 
     /// By host, its ranks in the whole group.

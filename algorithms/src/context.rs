@@ -1,0 +1,154 @@
+//! What a hook has at hand besides the bucket: the ranks, the step, and arithmetic on buffers.
+
+use hexagram_logical::codec::Codec;
+use hexagram_logical::decentralized::Schedule;
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
+use std::sync::Arc;
+
+/// A bucket's way to the other ranks, in a step.
+#[derive(Clone)]
+pub struct Context {
+    pub(crate) comm: Communicator,
+    /// If the engine's options ask for hierarchical communication.
+    pub(crate) hierarchy: Option<Hierarchy>,
+    pub(crate) bucket: usize,
+    pub(crate) turn: Turn,
+}
+
+/// A step, as the training loop sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Turn {
+    pub(crate) step: u64,
+    pub(crate) learning_rate: Option<f64>,
+}
+
+impl Context {
+    /// All ranks, in the bucket's own lane.
+    pub fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.comm.size()
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// Steps of the optimizer before this one, counted from the first of this training, through checkpoints.
+    pub fn step(&self) -> u64 {
+        self.turn.step
+    }
+
+    /// The bucket's number in the plan.
+    pub fn bucket(&self) -> usize {
+        self.bucket
+    }
+
+    /// The learning rate of this step.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the training loop has not told it.
+    pub fn learning_rate(&self) -> Result<f64> {
+        self.turn.learning_rate.ok_or_else(|| {
+            Error::usage("the algorithm needs the learning rate", "call DataParallel::set_learning_rate")
+        })
+    }
+
+    /// An encoding for this bucket, whose draws are not those of another bucket's.
+    pub fn encoding(&self, codec: Arc<dyn Codec>, feedback: Feedback) -> Encoding {
+        Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
+    }
+
+    /// `buffer ← mean over ranks`, hierarchically if the engine's options say so.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub async fn mean(&self, buffer: &mut Buffer) -> Result<()> {
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.all_reduce(buffer, ReduceOp::Mean).await,
+            None => self.comm.all_reduce(buffer, ReduceOp::Mean).await,
+        }
+    }
+
+    /// [`Context::mean`] in low precision; hierarchically, only what leaders exchange is encoded.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_encoded`].
+    pub async fn mean_encoded(&self, buffer: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
+            None => self.comm.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
+        }
+    }
+
+    /// `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the place of ranks, each with
+    /// the mean of its ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::gossip`].
+    pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, round: u64) -> Result<()> {
+        let Some(hierarchy) = &self.hierarchy else { return self.comm.gossip(buffer, schedule, round).await };
+        hierarchy.host().all_reduce(buffer, ReduceOp::Mean).await?;
+        if let Some(leaders) = hierarchy.leaders() {
+            leaders.gossip(buffer, schedule, round).await?;
+        }
+        hierarchy.host().broadcast(buffer, 0).await
+    }
+
+    /// A zeroed buffer of the same type and length.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub fn zeros_like(&self, buffer: &Buffer) -> Result<Buffer> {
+        self.comm.device().alloc(buffer.dtype(), buffer.len())
+    }
+
+    /// A copy of a buffer.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    pub fn copy_of(&self, buffer: &Buffer) -> Result<Buffer> {
+        let copy = self.zeros_like(buffer)?;
+        self.copy(buffer, &copy)?;
+        Ok(copy)
+    }
+
+    /// `to ← from`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if types or lengths differ.
+    pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<()> {
+        self.comm.device().copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)
+    }
+
+    /// `to ← factor · to`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for integers.
+    pub fn scale(&self, factor: f64, to: &Buffer) -> Result<()> {
+        self.comm.device().scale(factor, &mut to.write(0..to.len())?)
+    }
+
+    /// `to ← to + weight · from`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if types or lengths differ, and for integers.
+    pub fn add_scaled(&self, weight: f64, from: &Buffer, to: &Buffer) -> Result<()> {
+        self.comm.device().add_scaled(weight, &from.read(0..from.len())?, &mut to.write(0..to.len())?)
+    }
+
+    /// `to ← own · to + weight · from`.
+    ///
+    /// # Errors
+    /// As [`Context::add_scaled`].
+    pub fn blend(&self, own: f64, to: &Buffer, weight: f64, from: &Buffer) -> Result<()> {
+        let from = from.read(0..from.len())?;
+        let terms = [(own, None), (weight, Some(&from))];
+        self.comm.device().weighted_sum(&terms, &mut to.write(0..to.len())?)
+    }
+}

@@ -1,0 +1,301 @@
+//! The communication thread: runs the algorithm's hooks while the training thread computes.
+//!
+//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets. Hooks of one stage start
+//! in plan order, whatever the order in which buckets become complete, since ranks may differ in that; a slow bucket does
+//! not keep the next from starting.
+
+use super::plan::name_tensor;
+use super::scheduler::{Done, Memory};
+use crate::bucket::{Bucket, Tensor};
+use crate::context::{Context, Turn};
+use crate::instance::{AnyAlgorithm, Instance};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use hexagram_logical::physical::drive::{self, Wait};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Polling, Poll};
+
+/// What the communication thread is asked for.
+pub(super) enum Order {
+    /// A hook of a bucket, with memory that it needs and this thread does not have yet.
+    Hook { stage: Stage, bucket: usize, memory: Memory, turn: Turn },
+    /// Something between two steps.
+    Call(Call),
+}
+
+type Call = Box<dyn FnOnce(&mut Flight) -> Result<()> + Send>;
+
+/// The hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Makes the state.
+    Start,
+    Forward,
+    Gradients,
+    Backward,
+    Step,
+    Settle,
+}
+
+const STAGES: usize = 6;
+
+impl Stage {
+    /// Whether the bucket's memory stays here for the next stage.
+    fn keeps_memory(self) -> bool {
+        matches!(self, Stage::Forward | Stage::Gradients)
+    }
+}
+
+/// A hook under way, which owns all that it works with and gives it back.
+type Hook = Pin<Box<dyn Future<Output = Finished>>>;
+
+struct Finished {
+    outcome: Result<()>,
+    instance: Option<Box<dyn Instance>>,
+    memory: Memory,
+}
+
+struct Running {
+    bucket: usize,
+    stage: Stage,
+    hook: Hook,
+}
+
+/// One bucket's place on this thread.
+struct Lane {
+    comm: Communicator,
+    hierarchy: Option<Hierarchy>,
+    tensors: Arc<[Tensor]>,
+    /// Whether hooks are given parameters.
+    parameters: bool,
+    /// `None` while a hook has it, and before the first.
+    instance: Option<Box<dyn Instance>>,
+    /// What is here, and no hook has.
+    memory: Memory,
+    waiting: VecDeque<(Stage, Turn)>,
+    busy: bool,
+}
+
+/// Everything between the training thread and the transport.
+pub(super) struct Flight {
+    comm: Communicator,
+    hierarchy: Option<Hierarchy>,
+    streams: usize,
+    algorithm: Option<Arc<dyn AnyAlgorithm>>,
+    lanes: Vec<Lane>,
+    running: Vec<Running>,
+    /// By stage, whose turn it is.
+    next: [usize; STAGES],
+    /// Buckets that the backward pass has completed.
+    completed: usize,
+    outgoing: Sender<Done>,
+}
+
+impl Flight {
+    pub(super) fn new(
+        comm: Communicator,
+        hierarchy: Option<Hierarchy>,
+        streams: usize,
+        outgoing: Sender<Done>,
+    ) -> Self {
+        let (lanes, running) = (Vec::new(), Vec::new());
+        Flight {
+            comm,
+            hierarchy,
+            streams,
+            algorithm: None,
+            lanes,
+            running,
+            next: [0; STAGES],
+            completed: 0,
+            outgoing,
+        }
+    }
+
+    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was
+    /// here before is gone.
+    pub(super) fn install(
+        &mut self,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        buckets: Vec<(DType, Arc<[Tensor]>)>,
+    ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
+        let parameters = algorithm.needs().parameters;
+        let mut made = Vec::new();
+        self.lanes.clear();
+        for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
+            let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
+            let gradients = self.comm.registered(dtype, len)?;
+            made.push((gradients, if parameters { Some(self.comm.registered(dtype, len)?) } else { None }));
+            self.lanes.push(Lane {
+                comm: self.comm.lane(at),
+                hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
+                tensors,
+                parameters,
+                instance: None,
+                memory: Memory::default(),
+                waiting: VecDeque::new(),
+                busy: false,
+            });
+        }
+        (self.next, self.completed, self.algorithm) = ([0; STAGES], 0, Some(algorithm));
+        Ok(made)
+    }
+
+    /// Works until the training thread is gone or a hook fails.
+    pub(super) fn run(mut self, incoming: &Receiver<Order>) {
+        let mut wait = Wait::default();
+        loop {
+            let arrived = if self.running.is_empty() {
+                incoming.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                incoming.try_recv()
+            };
+            let outcome = match arrived {
+                Ok(order) => self.take(order),
+                Err(TryRecvError::Empty) => Ok(()),
+                // Dropping what runs poisons the communicator, so that the other ranks learn of it.
+                Err(TryRecvError::Disconnected) => return,
+            };
+            if let Err(error) = outcome.and_then(|()| self.poll()) {
+                self.comm.give_up(&error);
+                let _ = self.outgoing.send(Err(error));
+                return;
+            }
+            if !self.running.is_empty() {
+                wait.round(self.comm.endpoint());
+            }
+        }
+    }
+
+    fn take(&mut self, order: Order) -> Result<()> {
+        match order {
+            Order::Call(work) => work(self),
+            Order::Hook { stage, bucket, memory, turn } => {
+                let lane = &mut self.lanes[bucket];
+                lane.memory.gradients = memory.gradients.or(lane.memory.gradients.take());
+                lane.memory.parameters = memory.parameters.or(lane.memory.parameters.take());
+                lane.waiting.push_back((stage, turn));
+                if stage == Stage::Gradients {
+                    self.completed = (self.completed + 1) % self.lanes.len();
+                    if self.completed == 0 {
+                        self.lanes
+                            .iter_mut()
+                            .for_each(|lane| lane.waiting.push_back((Stage::Backward, turn)));
+                    }
+                }
+                self.start();
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts the hooks whose turn has come.
+    fn start(&mut self) {
+        let mut bucket = 0;
+        while bucket < self.lanes.len() && self.running.len() < self.streams {
+            let lane = &mut self.lanes[bucket];
+            match lane.waiting.front().copied() {
+                Some((stage, turn)) if !lane.busy && self.next[stage as usize] == bucket => {
+                    lane.waiting.pop_front();
+                    lane.busy = true;
+                    let context =
+                        Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, turn };
+                    let work = Work {
+                        algorithm: self.algorithm.clone(),
+                        tensors: Arc::clone(&lane.tensors),
+                        parameters: lane.parameters,
+                        instance: lane.instance.take(),
+                        memory: std::mem::take(&mut lane.memory),
+                    };
+                    let hook = work.hook(stage, context);
+                    self.running.push(Running { bucket, stage, hook: Box::pin(hook) });
+                    self.next[stage as usize] = (bucket + 1) % self.lanes.len();
+                    bucket = 0;
+                }
+                _ => bucket += 1,
+            }
+        }
+    }
+
+    /// Polls every hook once, and hands back the buckets that are done.
+    fn poll(&mut self) -> Result<()> {
+        let mut polling = Polling::from_waker(drive::waker());
+        let mut at = 0;
+        while at < self.running.len() {
+            let Running { bucket, stage, hook } = &mut self.running[at];
+            let (bucket, stage) = (*bucket, *stage);
+            let Poll::Ready(Finished { outcome, instance, memory }) = hook.as_mut().poll(&mut polling) else {
+                at += 1;
+                continue;
+            };
+            drop(self.running.swap_remove(at));
+            let lane = &mut self.lanes[bucket];
+            outcome.map_err(|error| name_tensor(&lane.tensors, error))?;
+            (lane.instance, lane.busy) = (instance, false);
+            // What has arrived meanwhile is newer.
+            lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
+            lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
+            if !stage.keeps_memory() {
+                let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
+            }
+            self.start();
+        }
+        Ok(())
+    }
+}
+
+/// What a hook works with.
+struct Work {
+    algorithm: Option<Arc<dyn AnyAlgorithm>>,
+    tensors: Arc<[Tensor]>,
+    parameters: bool,
+    instance: Option<Box<dyn Instance>>,
+    memory: Memory,
+}
+
+impl Work {
+    async fn hook(mut self, stage: Stage, context: Context) -> Finished {
+        let outcome = match stage {
+            Stage::Forward => self.forward(&context).await,
+            _ => self.with_bucket(stage, &context).await,
+        };
+        Finished { outcome, instance: self.instance, memory: self.memory }
+    }
+
+    async fn forward(&mut self, context: &Context) -> Result<()> {
+        match (&mut self.instance, &self.memory.parameters) {
+            (Some(instance), Some(parameters)) => instance.before_forward(context, parameters).await,
+            _ => Err(missing()),
+        }
+    }
+
+    async fn with_bucket(&mut self, stage: Stage, context: &Context) -> Result<()> {
+        let Some(gradients) = self.memory.gradients.take() else { return Err(missing()) };
+        let parameters = match self.memory.parameters.take() {
+            Some(parameters) => parameters,
+            None if self.parameters => return Err(missing()),
+            None => Buffer::zeroed(gradients.dtype(), 0)?,
+        };
+        let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
+        let outcome = match (stage, &mut self.instance, &self.algorithm) {
+            (Stage::Start, none, Some(algorithm)) => {
+                let made = Arc::clone(algorithm).instance(context, &bucket).await;
+                made.map(|instance| *none = Some(instance))
+            }
+            (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
+            (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
+            (Stage::Step, Some(instance), _) => instance.after_step(context, &mut bucket).await,
+            (Stage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
+            _ => Err(missing()),
+        };
+        let parameters = self.parameters.then_some(bucket.parameters);
+        self.memory = Memory { gradients: Some(bucket.gradients), parameters };
+        outcome
+    }
+}
+
+fn missing() -> Error {
+    Error::usage("a hook was asked for before its bucket was there", "report this: the engine orders hooks")
+}

@@ -1,0 +1,154 @@
+//! What a checkpoint holds of an algorithm's state: one list of names, for saving and for loading.
+//!
+//! An algorithm names each part of its state once; whether the part is copied out or in is the [`Fields`]' business. So
+//! the two directions cannot differ.
+
+use hexagram_logical::encoding::{Encoding, State};
+use hexagram_logical::{Buffer, Device, Error, Host, Result};
+use std::collections::BTreeMap;
+
+/// The parts of a state, by name, on their way out of it or into it.
+pub struct Fields {
+    /// Put before the names that follow.
+    prefix: String,
+    direction: Direction,
+}
+
+enum Direction {
+    Saving(BTreeMap<String, Buffer>),
+    Loading(BTreeMap<String, Buffer>),
+}
+
+impl Fields {
+    /// Takes parts out.
+    pub fn saving() -> Self {
+        Fields { prefix: String::new(), direction: Direction::Saving(BTreeMap::new()) }
+    }
+
+    /// Puts these parts in.
+    pub fn loading(saved: BTreeMap<String, Buffer>) -> Self {
+        Fields { prefix: String::new(), direction: Direction::Loading(saved) }
+    }
+
+    /// Whether parts are put in.
+    pub fn is_loading(&self) -> bool {
+        matches!(self.direction, Direction::Loading(_))
+    }
+
+    /// What was taken out.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if something that was to be put in was not asked for: it is of another algorithm.
+    pub fn finish(self) -> Result<BTreeMap<String, Buffer>> {
+        match self.direction {
+            Direction::Saving(saved) => Ok(saved),
+            Direction::Loading(rest) => match rest.keys().next() {
+                None => Ok(rest),
+                Some(name) => Err(does_not_fit(format!("has `{name}`, which this algorithm does not know"))),
+            },
+        }
+    }
+
+    /// Names parts within: `part.name`.
+    ///
+    /// # Errors
+    /// What `parts` returns.
+    pub fn within(&mut self, part: &str, parts: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = self.prefix.clone();
+        self.prefix = format!("{before}{part}.");
+        let outcome = parts(self);
+        self.prefix = before;
+        outcome
+    }
+
+    /// A buffer, whose length and type stay what they are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a checkpoint lacks it, or has another length or type.
+    pub fn buffer(&mut self, name: &str, buffer: &mut Buffer) -> Result<()> {
+        let name = format!("{}{name}", self.prefix);
+        match &mut self.direction {
+            Direction::Saving(saved) => drop(saved.insert(name, copied(buffer)?)),
+            Direction::Loading(rest) => {
+                let Some(from) = rest.remove(&name) else {
+                    return Err(does_not_fit(format!("has no `{name}`")));
+                };
+                if (from.dtype(), from.len()) != (buffer.dtype(), buffer.len()) {
+                    let say = |buffer: &Buffer| format!("{} × {}", buffer.len(), buffer.dtype());
+                    return Err(does_not_fit(format!("has {} as `{name}`, not {}", say(&from), say(buffer))));
+                }
+                Host.copy(&from.read(0..from.len())?, &mut buffer.write(0..buffer.len())?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A count.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn count(&mut self, name: &str, count: &mut u64) -> Result<()> {
+        let mut buffer = Buffer::from_slice(&[*count as i64])?;
+        self.buffer(name, &mut buffer)?;
+        *count = buffer.host::<i64>()?[0] as u64;
+        Ok(())
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn number(&mut self, name: &str, number: &mut f64) -> Result<()> {
+        let mut buffer = Buffer::from_slice(&[*number])?;
+        self.buffer(name, &mut buffer)?;
+        *number = buffer.host::<f64>()?[0];
+        Ok(())
+    }
+
+    /// What an encoding remembers.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn encoding<C: ?Sized>(&mut self, name: &str, encoding: &mut Encoding<C>) -> Result<()> {
+        self.memory(name, encoding.state_mut())
+    }
+
+    /// Named buffers that are made at their first use.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn memory(&mut self, name: &str, memory: &mut State) -> Result<()> {
+        self.within(name, |fields| {
+            let mut operations = memory.operations();
+            fields.count("operations", &mut operations)?;
+            let prefix = fields.prefix.clone();
+            match &mut fields.direction {
+                Direction::Saving(saved) => {
+                    for (entry, buffer) in memory.entries() {
+                        saved.insert(format!("{prefix}{entry}"), copied(buffer)?);
+                    }
+                }
+                Direction::Loading(rest) => {
+                    let (of_it, others) =
+                        std::mem::take(rest).into_iter().partition(|(name, _)| name.starts_with(&prefix));
+                    let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) = (of_it, others);
+                    *rest = others;
+                    let short = |(name, buffer): (String, Buffer)| (name[prefix.len()..].to_owned(), buffer);
+                    memory.restore(operations, of_it.into_iter().map(short));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn copied(buffer: &Buffer) -> Result<Buffer> {
+    let copy = Host.alloc(buffer.dtype(), buffer.len())?;
+    Host.copy(&buffer.read(0..buffer.len())?, &mut copy.write(0..copy.len())?)?;
+    Ok(copy)
+}
+
+fn does_not_fit(what: String) -> Error {
+    let remedy = "load it with the algorithm, options, model and number of ranks that it was saved with";
+    Error::usage(format!("the checkpoint {what}"), remedy)
+}

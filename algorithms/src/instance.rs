@@ -1,0 +1,109 @@
+//! Algorithms without their types: what the engine and the registry work with.
+
+use crate::algorithm::{Algorithm, Needs, Trigram};
+use crate::bucket::Bucket;
+use crate::context::Context;
+use crate::fields::Fields;
+use hexagram_logical::{Buffer, Result};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A hook under way.
+pub type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
+
+/// Any [`Algorithm`]. Implemented for all of them.
+pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
+    /// As [`Algorithm::name`].
+    fn name(&self) -> &'static str;
+    /// As [`Algorithm::trigram`].
+    fn trigram(&self) -> Trigram;
+    /// As [`Algorithm::keeps_replicas_identical`].
+    fn keeps_replicas_identical(&self) -> bool;
+    /// As [`Algorithm::needs`].
+    fn needs(&self) -> Needs;
+    /// Begins to work on a bucket: as [`Algorithm::state`].
+    ///
+    /// # Errors
+    /// As there.
+    fn instance<'a>(
+        self: Arc<Self>,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>>;
+}
+
+/// An algorithm together with what it remembers of one bucket. Its hooks are those of [`Algorithm`].
+#[allow(missing_docs, reason = "the algorithm's own hooks")]
+pub trait Instance {
+    fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
+    fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    /// As [`Algorithm::checkpoint`].
+    ///
+    /// # Errors
+    /// As there.
+    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
+}
+
+struct Typed<A: Algorithm> {
+    algorithm: Arc<A>,
+    state: A::State,
+}
+
+impl<A: Algorithm> AnyAlgorithm for A {
+    fn name(&self) -> &'static str {
+        Algorithm::name(self)
+    }
+
+    fn trigram(&self) -> Trigram {
+        Algorithm::trigram(self)
+    }
+
+    fn keeps_replicas_identical(&self) -> bool {
+        Algorithm::keeps_replicas_identical(self)
+    }
+
+    fn needs(&self) -> Needs {
+        Algorithm::needs(self)
+    }
+
+    fn instance<'a>(
+        self: Arc<Self>,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>> {
+        Box::pin(async move {
+            let state = self.state(context, bucket).await?;
+            Ok(Box::new(Typed { algorithm: self, state }) as Box<dyn Instance>)
+        })
+    }
+}
+
+impl<A: Algorithm> Instance for Typed<A> {
+    fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
+        Box::pin(self.algorithm.before_forward(context, &mut self.state, parameters))
+    }
+
+    fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        Box::pin(self.algorithm.gradients_ready(context, &mut self.state, bucket))
+    }
+
+    fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        Box::pin(self.algorithm.after_backward(context, &mut self.state, bucket))
+    }
+
+    fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        Box::pin(self.algorithm.after_step(context, &mut self.state, bucket))
+    }
+
+    fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        Box::pin(self.algorithm.settle(context, &mut self.state, bucket))
+    }
+
+    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+        self.algorithm.checkpoint(&mut self.state, fields)
+    }
+}

@@ -1,0 +1,62 @@
+//! Adam with decoupled weight decay: AdamW.
+//!
+//! ```text
+//! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
+//! x ← x − γ λ x                  λ: weight decay
+//! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: steps, this one included
+//! ```
+//!
+//! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+//! State: m and v, two elements for each parameter.
+
+use super::{Optimizer, Update, with_float};
+use hexagram_logical::Result;
+
+/// AdamW; without weight decay, Adam.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adam {
+    /// β₁.
+    pub beta1: f64,
+    /// β₂.
+    pub beta2: f64,
+    /// ε.
+    pub epsilon: f64,
+    /// λ.
+    pub weight_decay: f64,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+impl Optimizer for Adam {
+    fn slots(&self) -> &'static [&'static str] {
+        &["first-moment", "second-moment"]
+    }
+
+    fn step(&self, update: Update<'_>) -> Result<()> {
+        let Update { step, learning_rate, gradients, parameters, slots } = update;
+        let [first, second] = slots else {
+            return Err(hexagram_logical::Error::usage("Adam has two slots", "give it those that it names"));
+        };
+        let t = (step + 1) as f64;
+        let (unbias1, unbias2) = (1.0 - self.beta1.powf(t), 1.0 - self.beta2.powf(t));
+        with_float!(parameters.dtype(), T => {
+            let (beta1, beta2, epsilon) = (self.beta1 as T, self.beta2 as T, self.epsilon as T);
+            let rate = (learning_rate / unbias1) as T;
+            let keep = (1.0 - learning_rate * self.weight_decay) as T;
+            let root = (1.0 / unbias2).sqrt() as T;
+            let (gradients, mut parameters) = (gradients.host::<T>()?, parameters.host_mut::<T>()?);
+            let (mut first, mut second) = (first.host_mut::<T>()?, second.host_mut::<T>()?);
+            let moments = first.iter_mut().zip(second.iter_mut());
+            for ((x, (m, v)), g) in parameters.iter_mut().zip(moments).zip(gradients.iter()) {
+                *m = beta1 * *m + (1.0 - beta1) * g;
+                *v = beta2 * *v + (1.0 - beta2) * g * g;
+                *x = keep * *x - rate * *m / (v.sqrt() * root + epsilon);
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Optimizers that the engine runs itself, on flat memory: one pass over each bucket, and a state that is saved,
+//! broadcast and moved between buckets with the parameters. Implement [`Optimizer`] for one of your own.
+
+mod adam;
+mod sgd;
+
+pub use adam::Adam;
+pub use sgd::Sgd;
+
+use hexagram_logical::{Buffer, Result};
+use std::fmt;
+
+/// A rule that changes parameters element by element, given gradients.
+///
+/// Fields must not differ between ranks: the `Debug` output is compared.
+pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
+    /// What is remembered of every element, in buffers that are zero before the first step.
+    fn slots(&self) -> &'static [&'static str];
+
+    /// One step on one bucket; `slots` are in the order of [`Optimizer::slots`].
+    ///
+    /// # Errors
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) for element types that it cannot deal with.
+    fn step(&self, update: Update<'_>) -> Result<()>;
+}
+
+/// One optimizer step on one bucket.
+pub struct Update<'a> {
+    /// Steps before this one.
+    pub step: u64,
+    /// γ.
+    pub learning_rate: f64,
+    /// What the algorithm has left of the gradients.
+    pub gradients: &'a Buffer,
+    /// What is to be changed.
+    pub parameters: &'a mut Buffer,
+    /// What is remembered of every element.
+    pub slots: &'a mut [Buffer],
+}
+
+/// Runs `$body` with `$T` as the buffers' float type, f32 or f64.
+macro_rules! with_float {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            hexagram_logical::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            hexagram_logical::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => Err(hexagram_logical::Error::usage(
+                format!("there is no arithmetic on parameters of {other}"),
+                "use f32 or f64",
+            )),
+        }
+    };
+}
+pub(crate) use with_float;

@@ -1,0 +1,52 @@
+//! Stochastic gradient descent, with momentum and weight decay if asked for.
+//!
+//! ```text
+//! d ← g + λ x                    λ: weight decay
+//! u ← μ u + d                    μ: momentum
+//! x ← x − γ u                    Nesterov: x ← x − γ (d + μ u)
+//! ```
+//!
+//! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the form
+//! of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
+
+use super::{Optimizer, Update, with_float};
+use hexagram_logical::Result;
+
+/// x ← x − γ u.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sgd {
+    /// μ.
+    pub momentum: f64,
+    /// Whether to look ahead.
+    pub nesterov: bool,
+    /// λ.
+    pub weight_decay: f64,
+}
+
+impl Optimizer for Sgd {
+    fn slots(&self) -> &'static [&'static str] {
+        if self.momentum == 0.0 { &[] } else { &["momentum"] }
+    }
+
+    fn step(&self, update: Update<'_>) -> Result<()> {
+        let Update { learning_rate, gradients, parameters, slots, .. } = update;
+        with_float!(parameters.dtype(), T => {
+            let (lr, momentum, decay) = (learning_rate as T, self.momentum as T, self.weight_decay as T);
+            let (gradients, mut parameters) = (gradients.host::<T>()?, parameters.host_mut::<T>()?);
+            let Some(slot) = slots.first_mut() else {
+                for (x, g) in parameters.iter_mut().zip(gradients.iter()) {
+                    *x -= lr * (g + decay * *x);
+                }
+                return Ok(());
+            };
+            let mut slot = slot.host_mut::<T>()?;
+            let elements = parameters.iter_mut().zip(slot.iter_mut()).zip(gradients.iter());
+            for ((x, u), g) in elements {
+                let d = g + decay * *x;
+                *u = momentum * *u + d;
+                *x -= lr * if self.nesterov { d + momentum * *u } else { *u };
+            }
+            Ok(())
+        })
+    }
+}

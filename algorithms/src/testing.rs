@@ -1,0 +1,179 @@
+//! One way to test an algorithm without a framework: [`Trainer`], on any function whose gradient can be written down.
+//!
+//! ```
+//! use hexagram_algorithms::testing::{Setup, Trainer};
+//! use hexagram_algorithms::logical::{TransportKind, testing::spawn};
+//! use hexagram_algorithms::GradientAllReduce;
+//! use std::sync::Arc;
+//!
+//! // Rank r has f(x) = (x − r)² / 2: the mean's minimum is at 0.5.
+//! let found = spawn(TransportKind::Thread, 2, |comm| {
+//!     let setup = Setup { learning_rate: 0.5, ..Setup::default() };
+//!     let mut trainer = Trainer::new(&comm, Arc::new(GradientAllReduce), setup, &[vec![3.0f64]])?;
+//!     for _ in 0..60 {
+//!         trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f64).collect())?;
+//!     }
+//!     Ok(trainer.parameters()?[0][0])
+//! });
+//! assert_eq!(found.unwrap(), [0.5, 0.5]);
+//! ```
+
+use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
+use crate::instance::AnyAlgorithm;
+use crate::optimizer::{Optimizer, Sgd};
+use hexagram_logical::testing::spawn;
+use hexagram_logical::{Buffer, Communicator, Element, HEADER_BYTES, Result, TransportKind};
+use std::sync::Arc;
+
+/// How a [`Trainer`] trains.
+#[derive(Clone)]
+pub struct Setup {
+    /// γ.
+    pub learning_rate: f64,
+    /// What the engine steps with.
+    pub optimizer: Arc<dyn Optimizer>,
+    /// Its other options; their `optimizer` is ignored.
+    pub engine: EngineOptions,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let engine = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
+        Setup { learning_rate: 0.1, optimizer: Arc::new(Sgd::default()), engine }
+    }
+}
+
+/// The functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
+#[derive(Debug, Clone)]
+pub struct Quadratic {
+    /// Curvatures.
+    pub a: Vec<f64>,
+    /// Where the minima are.
+    pub b: Vec<f64>,
+}
+
+impl Quadratic {
+    /// Rank `rank`'s gradient at x, element by element.
+    pub fn gradient(&self, rank: usize, x: &[f64]) -> Vec<f64> {
+        x.iter().map(|x| self.a[rank] * (x - self.b[rank])).collect()
+    }
+}
+
+/// Payload that all ranks together send in a step, divided by the ranks: bytes without message headers, over the thread
+/// transport, on average over `steps` steps of f32 gradients that differ between elements, ranks and steps. What an
+/// algorithm's header says it sends. What is sent before the first step, as states are made, does not count.
+///
+/// # Errors
+/// As [`Trainer::step`].
+pub fn payload_per_step(
+    ranks: usize,
+    elements: usize,
+    steps: usize,
+    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+) -> Result<f64> {
+    let payload = |comm: &Communicator| -> Result<u64> {
+        // No rank counts before all have sent, or sends before all have counted.
+        comm.blocking().barrier()?;
+        let traffic = comm.world().traffic();
+        let payload = traffic.bytes_sent() - traffic.messages_sent() * HEADER_BYTES as u64;
+        comm.blocking().barrier()?;
+        Ok(payload)
+    };
+    let sent = spawn(TransportKind::Thread, ranks, |comm| {
+        let mut trainer = Trainer::new(&comm, algorithm(), Setup::default(), &[vec![1.0f32; elements]])?;
+        let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
+        trainer.engine().prepare()?;
+        let before = payload(&comm)?;
+        for step in 0..steps {
+            trainer.step(|_, x| (0..x.len()).map(|at| gradient(step, at)).collect())?;
+        }
+        trainer.engine().settle()?;
+        Ok(payload(&comm)? - before)
+    })?;
+    Ok(sent.iter().sum::<u64>() as f64 / (ranks * steps) as f64)
+}
+
+/// A model that is nothing but its parameters, and the engine that trains it.
+pub struct Trainer<T> {
+    engine: DataParallel,
+    shapes: usize,
+    elements: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> Trainer<T> {
+    /// A model of vectors with these values, equal on all ranks.
+    ///
+    /// # Errors
+    /// As [`DataParallel::new`].
+    pub fn new(
+        comm: &Communicator,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        setup: Setup,
+        initial: &[Vec<T>],
+    ) -> Result<Self> {
+        let shapes: Vec<Vec<usize>> = initial.iter().map(|values| vec![values.len()]).collect();
+        Self::with_shapes(comm, algorithm, setup, initial, &shapes)
+    }
+
+    /// The same, of tensors with these shapes.
+    ///
+    /// # Errors
+    /// As [`DataParallel::new`].
+    pub fn with_shapes(
+        comm: &Communicator,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        setup: Setup,
+        initial: &[Vec<T>],
+        shapes: &[Vec<usize>],
+    ) -> Result<Self> {
+        let parameter = |(index, shape): (usize, &Vec<usize>)| Parameter {
+            name: format!("p{index}"),
+            dtype: T::DTYPE,
+            shape: shape.clone(),
+        };
+        let parameters = shapes.iter().enumerate().map(parameter).collect();
+        let options = EngineOptions { optimizer: Some(setup.optimizer), ..setup.engine };
+        let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
+        engine.set_learning_rate(setup.learning_rate);
+        for (index, values) in initial.iter().enumerate() {
+            engine.set_parameter(index, &Buffer::from_slice(values)?)?;
+        }
+        Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
+    }
+
+    /// One step: `gradient` gets the number and the values of each parameter of this rank's replica.
+    ///
+    /// # Errors
+    /// As [`DataParallel::finish`] and [`DataParallel::step`].
+    pub fn step(&mut self, mut gradient: impl FnMut(usize, &[T]) -> Vec<T>) -> Result<()> {
+        let gradients: Result<Vec<Vec<T>>> =
+            (0..self.shapes).map(|index| Ok(gradient(index, &self.values(index)?))).collect();
+        self.engine.forward()?;
+        let hooks = self.engine.hooks();
+        self.engine.begin(Mode::Synchronize)?;
+        for (index, gradient) in gradients?.iter().enumerate().rev() {
+            hooks.ready_slice(index, gradient)?;
+        }
+        self.engine.finish()?;
+        self.engine.step()
+    }
+
+    fn values(&self, parameter: usize) -> Result<Vec<T>> {
+        let values = self.engine.parameter(parameter)?;
+        let size = std::mem::size_of::<T>();
+        Ok(values.bytes().chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    /// All parameters of this rank's replica.
+    ///
+    /// # Errors
+    /// As [`DataParallel::parameter`].
+    pub fn parameters(&self) -> Result<Vec<Vec<T>>> {
+        (0..self.shapes).map(|index| self.values(index)).collect()
+    }
+
+    /// The engine underneath.
+    pub fn engine(&mut self) -> &mut DataParallel {
+        &mut self.engine
+    }
+}
