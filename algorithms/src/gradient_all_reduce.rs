@@ -9,9 +9,9 @@
 //! step: 2(n−1)/n · S, S being the size of the gradients. Source: the baseline of every paper on the subject; as a
 //! bucketed, overlapped implementation, Li et al., "PyTorch Distributed", VLDB 2020.
 
-use crate::algorithm::{Algorithm, Trigram};
-use crate::bucket::Bucket;
-use crate::context::Context;
+use crate::plugin::Bucket;
+use crate::plugin::Context;
+use crate::plugin::{Algorithm, Trigram};
 use hexagram_logical::Result;
 
 /// Mean of the gradients, exact and the same on every rank.

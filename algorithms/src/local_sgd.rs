@@ -9,9 +9,9 @@
 //! and step: 2(n−1)/n · S / H, S being the size of the parameters. State: none. Default: H = 4, which on small data costs
 //! no accuracy; 16 and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
 
-use crate::algorithm::{Algorithm, Buckets, Needs, Trigram};
-use crate::bucket::Bucket;
-use crate::context::Context;
+use crate::plugin::Bucket;
+use crate::plugin::Context;
+use crate::plugin::{Algorithm, Buckets, Needs, Trigram};
 use hexagram_logical::Result;
 
 /// Mean of the parameters, every `period` steps.

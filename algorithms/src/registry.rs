@@ -1,9 +1,9 @@
 //! The algorithms by the names that users type.
 
-use crate::algorithm::Algorithm;
 use crate::gradient_all_reduce::GradientAllReduce;
-use crate::instance::AnyAlgorithm;
 use crate::local_sgd::LocalSgd;
+use crate::plugin::Algorithm;
+use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 

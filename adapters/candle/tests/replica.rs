@@ -8,7 +8,7 @@ use candle_core::{
 use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
-use hexagram_algorithms::{EngineOptions, Unused};
+use hexagram_algorithms::{EngineOptions, Order};
 use hexagram_candle::{Error, Replica, ReplicaOptions};
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,12 @@ fn values(varmap: &VarMap) -> Vec<f64> {
 
 /// Small buckets, so that there are several.
 fn options(dtype: DType) -> ReplicaOptions {
-    let engine = EngineOptions { first_bucket_bytes: 64, bucket_bytes: 256, ..EngineOptions::default() };
+    let engine = EngineOptions {
+        first_bucket_bytes: 64,
+        bucket_bytes: 256,
+        order: Order::Listed,
+        ..EngineOptions::default()
+    };
     ReplicaOptions { engine, dtype, ..ReplicaOptions::default() }
 }
 

@@ -4,7 +4,7 @@ use super::flight::{Order, Stage};
 use super::plan::Plan;
 use super::scheduler::{Memory, Port};
 use super::{Mode, Unused};
-use crate::context::Turn;
+use crate::plugin::Turn;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, DType, Device, Element, Error, Host, ReduceOp, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

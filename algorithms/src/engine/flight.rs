@@ -6,9 +6,9 @@
 
 use super::plan::name_tensor;
 use super::scheduler::{Done, Memory};
-use crate::bucket::{Bucket, Tensor};
-use crate::context::{Context, Turn};
-use crate::instance::{AnyAlgorithm, Instance};
+use crate::plugin::{AnyAlgorithm, Instance};
+use crate::plugin::{Bucket, Tensor};
+use crate::plugin::{Context, Turn};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};

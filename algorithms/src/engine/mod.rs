@@ -33,8 +33,8 @@ pub use backward::Hooks;
 pub use options::{EngineOptions, Order, Unused};
 pub use plan::Parameter;
 
-use crate::context::Turn;
-use crate::instance::AnyAlgorithm;
+use crate::plugin::AnyAlgorithm;
+use crate::plugin::Turn;
 use backward::Backward;
 use flight::Stage;
 use hexagram_logical::physical::memory::ReadView;

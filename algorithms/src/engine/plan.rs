@@ -5,8 +5,8 @@
 //! parameter that completes them.
 
 use super::EngineOptions;
-use crate::algorithm::Buckets;
-use crate::bucket::Tensor;
+use crate::plugin::Buckets;
+use crate::plugin::Tensor;
 use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
 use std::ops::Range;
 use std::sync::Arc;

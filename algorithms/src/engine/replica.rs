@@ -2,8 +2,8 @@
 
 use super::EngineOptions;
 use super::plan::Plan;
-use crate::context::Turn;
 use crate::optimizer::{Optimizer, Update};
+use crate::plugin::Turn;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, DType, Device, Error, Host, Result};
 

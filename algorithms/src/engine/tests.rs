@@ -2,10 +2,10 @@
 
 use super::plan::Plan;
 use super::*;
-use crate::algorithm::{Algorithm, Buckets, Trigram};
-use crate::bucket::Bucket;
-use crate::context::Context;
 use crate::gradient_all_reduce::GradientAllReduce;
+use crate::plugin::Bucket;
+use crate::plugin::Context;
+use crate::plugin::{Algorithm, Buckets, Trigram};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;

@@ -19,8 +19,8 @@
 //! ```
 
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
-use crate::instance::AnyAlgorithm;
 use crate::optimizer::{Optimizer, Sgd};
+use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Buffer, Communicator, Element, HEADER_BYTES, Result, TransportKind};
 use std::sync::Arc;

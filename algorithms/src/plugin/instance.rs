@@ -1,9 +1,9 @@
 //! Algorithms without their types: what the engine and the registry work with.
 
-use crate::algorithm::{Algorithm, Needs, Trigram};
-use crate::bucket::Bucket;
-use crate::context::Context;
-use crate::fields::Fields;
+use crate::plugin::Bucket;
+use crate::plugin::Context;
+use crate::plugin::Fields;
+use crate::plugin::{Algorithm, Needs, Trigram};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;

@@ -29,9 +29,9 @@
 //! }
 //! ```
 
-use crate::bucket::Bucket;
-use crate::context::Context;
-use crate::fields::Fields;
+use crate::plugin::Bucket;
+use crate::plugin::Context;
+use crate::plugin::Fields;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 

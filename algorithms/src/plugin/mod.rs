@@ -1,0 +1,14 @@
+//! What a plugin is written against: the trait, and what its hooks are given. Open this to write an algorithm.
+
+mod algorithm;
+mod bucket;
+mod context;
+mod fields;
+mod instance;
+
+pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
+pub use bucket::{Bucket, Tensor};
+pub use context::Context;
+pub(crate) use context::Turn;
+pub use fields::Fields;
+pub use instance::{AnyAlgorithm, HookFuture, Instance};
