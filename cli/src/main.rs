@@ -2,9 +2,11 @@
 
 mod bench;
 mod check;
+mod ranks;
 mod run;
 mod sample;
 mod say;
+mod step;
 mod transports;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +28,7 @@ enum Command {
     Bench(bench::Bench),
     Check(check::Check),
     Sample(sample::Sample),
+    Step(step::Step),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.execute(),
         Command::Check(check) => check.execute(),
         Command::Sample(sample) => sample.execute(),
+        Command::Step(step) => step.execute(),
     }
 }
 

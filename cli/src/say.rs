@@ -16,3 +16,8 @@ pub(crate) fn failure(subcommand: &str, error: &Error) -> ExitCode {
     line(subcommand, error);
     ExitCode::from(if matches!(error, Error::Usage { .. }) { 2 } else { 1 })
 }
+
+/// Prints a line at once. A reader that has gone away does not end a measurement.
+pub(crate) fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}

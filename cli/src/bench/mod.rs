@@ -8,20 +8,17 @@ mod operation;
 mod pattern;
 mod report;
 
+use crate::ranks::{Ran, Ranks};
 use crate::{say, transports};
 use clap::Args;
 use hexagram::codec::{self, Codec};
-use hexagram::launch::{Job, Outcome, as_rank, as_threads};
-use hexagram::{Communicator, DType, Error, JoinOptions, Placement, ReduceOp, Result, TransportKind, World};
+use hexagram::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use operation::Operation;
 use report::Row;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Ranks to start when nobody says how many.
-const RANKS: usize = 2;
 
 const AFTER_HELP: &str = "\
 Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather, reduce_scatter and all_to_all \
@@ -112,23 +109,11 @@ impl Bench {
 
     fn start(&self) -> Result<u8> {
         self.check()?;
-        // MPI itself says which rank this is, and needs no address besides.
-        let by_mpi = Some(self.transport) == transports::mpi();
-        if by_mpi || Placement::from_env()?.is_some() {
-            return self.one();
+        let started = Ranks { subcommand: "bench", ranks: self.ranks, transport: self.transport };
+        match started.run(|world| self.rank(world))? {
+            Ran::Here(wrong) => Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0))),
+            Ran::Elsewhere(code) => Ok(code),
         }
-        if self.transport == TransportKind::Thread { self.threads() } else { self.processes() }
-    }
-
-    /// This process's rank, of those that a launcher has started.
-    fn one(&self) -> Result<u8> {
-        let world = World::join(&JoinOptions { transport: self.transport, ..JoinOptions::default() })?;
-        if let Some(ranks) = self.ranks.filter(|ranks| *ranks != world.size()) {
-            let what = format!("--ranks {ranks}, but a launcher has started {}", world.size());
-            return Err(Error::usage(what, "leave --ranks out under a launcher, which gives their number"));
-        }
-        let wrong = as_rank(world, |world| self.rank(&world))?;
-        Ok(u8::from(wrong > 0))
     }
 
     /// Finds what is wrong with the call before any rank starts.
@@ -163,33 +148,18 @@ impl Bench {
         self.reduce.unwrap_or(if self.codec.is_some() { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
-    fn threads(&self) -> Result<u8> {
-        let rank = |world| as_rank(world, |world| self.rank(&world));
-        let ranks = as_threads(self.ranks.unwrap_or(RANKS), rank)?;
-        let wrong: Vec<u64> = ranks.into_iter().collect::<Result<_>>()?;
-        Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0)))
-    }
-
-    fn processes(&self) -> Result<u8> {
-        let outcome = Job::of_this_program(self.ranks.unwrap_or(RANKS))?.run()?;
-        if !matches!(outcome, Outcome::Success) {
-            say::line("bench", &outcome);
-        }
-        Ok(u8::try_from(outcome.exit_code()).unwrap_or(1))
-    }
-
     /// The whole benchmark on one rank; how many elements were wrong, here or on all ranks.
     fn rank(&self, world: &World) -> Result<u64> {
         let comm = Communicator::open(world, 0)?;
         let mut rows = Vec::new();
         let head = comm.rank() == 0;
         if head {
-            report::print(&report::heading(self, comm.size()));
+            say::print(&report::heading(self, comm.size()));
         }
         for bytes in self.sizes() {
             let row = measure::measure(self, &comm, bytes)?;
             if head {
-                report::print(&row.to_string());
+                say::print(&row.to_string());
             }
             rows.push(row);
         }

@@ -119,11 +119,6 @@ pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
     format!("{title}\n{}\n{}", line(columns), line(units).trim_end())
 }
 
-/// Prints a line at once. A reader that has gone away does not end a measurement.
-pub(super) fn print(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
-}
-
 /// Makes sure, before anything is measured, that a file can be written.
 ///
 /// # Errors

@@ -1,0 +1,116 @@
+//! A model's layers, and the CPU time that each takes: read from a file, or the default.
+
+use hexagram::algorithms::Parameter;
+use hexagram::{DType, Error, Result};
+use std::path::Path;
+use std::time::Duration;
+
+/// One layer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Layer {
+    pub(super) name: String,
+    /// Sizes of its parameters.
+    pub(super) shapes: Vec<Vec<usize>>,
+    /// CPU time of its forward pass.
+    pub(super) forward: Duration,
+    /// CPU time of its backward pass.
+    pub(super) backward: Duration,
+}
+
+/// A model, in the order of its forward pass.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Profile {
+    pub(super) layers: Vec<Layer>,
+}
+
+impl Profile {
+    /// Reads a profile; without a file, the default.
+    pub(super) fn read(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path).map_err(|cause| {
+            Error::system(format!("read the profile {}", path.display()), cause, "give a file that is there")
+        })?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let lines =
+            text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+        let layers: Result<Vec<Layer>> =
+            lines.map(|(at, line)| layer(line).ok_or_else(|| unreadable(at))).collect();
+        let layers = layers?;
+        if layers.is_empty() {
+            return Err(Error::usage(
+                "the profile has no layers",
+                "write one line a layer, as `hexagram help step` says",
+            ));
+        }
+        Ok(Profile { layers })
+    }
+
+    /// All parameters, in the order of the layers.
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let of = |layer: &Layer| -> Vec<Parameter> {
+            let parameter = |(at, shape): (usize, &Vec<usize>)| Parameter {
+                name: format!("{}.{at}", layer.name),
+                dtype: DType::F32,
+                shape: shape.clone(),
+            };
+            layer.shapes.iter().enumerate().map(parameter).collect()
+        };
+        self.layers.iter().flat_map(of).collect()
+    }
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        let layer = |at: usize| Layer {
+            name: format!("layer{at}"),
+            shapes: vec![vec![1024, 1024], vec![1024]],
+            forward: Duration::from_millis(2),
+            backward: Duration::from_millis(4),
+        };
+        Profile { layers: (0..8).map(layer).collect() }
+    }
+}
+
+/// `name 1024x1024,1024 0.002 0.004`
+fn layer(line: &str) -> Option<Layer> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?.to_owned();
+    let shape = |text: &str| text.split('x').map(|size| size.parse().ok()).collect::<Option<Vec<usize>>>();
+    let shapes = words.next()?.split(',').map(shape).collect::<Option<_>>()?;
+    let mut seconds = || Duration::try_from_secs_f64(words.next()?.parse().ok()?).ok();
+    let (forward, backward) = (seconds()?, seconds()?);
+    words.next().is_none().then_some(Layer { name, shapes, forward, backward })
+}
+
+fn unreadable(line: usize) -> Error {
+    let what = format!("line {} of the profile cannot be read", line + 1);
+    Error::usage(what, "write `name 1024x1024,1024 0.002 0.004`: name, sizes, seconds forwards and backwards")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_read_line_by_line() {
+        let profile = Profile::parse("# a comment\n\nfc 3x4,3 0.5 1e-3\n").unwrap();
+        let forward = Duration::from_millis(500);
+        let backward = Duration::from_millis(1);
+        let shapes = vec![vec![3, 4], vec![3]];
+        assert_eq!(profile.layers, [Layer { name: "fc".to_owned(), shapes, forward, backward }]);
+        let parameters = profile.parameters();
+        assert_eq!((parameters[0].len(), parameters[1].len(), &*parameters[1].name), (12, 3, "fc.1"));
+    }
+
+    #[test]
+    fn bad_profiles_are_refused_by_line() {
+        for line in ["fc", "fc 3xx4 1 1", "fc 3 1", "fc 3 1 -1", "fc 3 1 nan", "fc 3 1 1 1", "fc a 1 1"] {
+            let text = Profile::parse(&format!("fc 3 0 0\n{line}")).unwrap_err().to_string();
+            assert!(text.contains("line 2"), "{line}: {text}");
+        }
+        assert!(Profile::parse("#\n").is_err());
+    }
+}
