@@ -1,0 +1,232 @@
+//! Passes: overlap, order, accumulation, and that no gradient is ever silently left out.
+
+use super::*;
+
+#[test]
+fn gradients_become_their_mean_over_many_steps() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 3, |comm| {
+            let mut engine = engine(&comm, parameters(7, 1000), options(4000, 9000))?;
+            let hooks = engine.hooks();
+            for step in 0..5 {
+                engine.begin(Mode::Synchronize)?;
+                for index in (0..7).rev() {
+                    hooks.ready_slice(index, &vec![(comm.rank() * 3 + index + step) as f32; 1000])?;
+                }
+                engine.finish()?;
+                for index in 0..7 {
+                    assert_eq!(gradient(&engine, index), vec![(3 + index + step) as f32; 1000]);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn the_first_bucket_is_on_its_way_before_the_last_gradient_is_ready() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 2, |comm| {
+            let mut engine = engine(&comm, parameters(4, 1000), options(4000, 4000))?;
+            let hooks = engine.hooks();
+            let sent = || comm.world().traffic().bytes_sent();
+            let before = sent();
+            engine.begin(Mode::Synchronize)?;
+            hooks.ready_slice(3, &[1.0f32; 1000])?;
+            // All of the first bucket's bytes leave while three gradients are still missing; the deadline is the test's.
+            let shared = matches!(transport, TransportKind::Shm | TransportKind::Mixed);
+            let bucket = 4000 + if shared { NOTICE_BYTES } else { HEADER_BYTES } as u64;
+            let started = Instant::now();
+            while sent() - before < bucket {
+                assert!(
+                    started.elapsed() < Duration::from_secs(30),
+                    "nothing was sent before the last gradient"
+                );
+                std::thread::yield_now();
+            }
+            assert_eq!(sent() - before, bucket, "and nothing of the buckets that are not complete");
+            for index in (0..3).rev() {
+                hooks.ready_slice(index, &[1.0f32; 1000])?;
+            }
+            engine.finish()
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn ranks_may_complete_buckets_in_any_order() {
+    spawn(TransportKind::Shm, 4, |comm| {
+        let mut engine = engine(&comm, parameters(8, 500), options(2000, 2000))?;
+        let hooks = engine.hooks();
+        for step in 0..20 {
+            engine.begin(Mode::Synchronize)?;
+            for at in 0..8 {
+                let index = (at * 3 + comm.rank() * 5 + step) % 8;
+                hooks.ready_slice(index, &vec![(index + comm.rank()) as f32; 500])?;
+            }
+            engine.finish()?;
+            for index in 0..8 {
+                assert_eq!(gradient(&engine, index)[0], index as f32 + 1.5);
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_unused_parameter_is_an_error_that_names_it_on_every_rank() {
+    for transport in TransportKind::ALL {
+        let step = |comm: &Communicator| {
+            let mut engine = engine(comm, parameters(3, 10), options(40, 40))?;
+            let hooks = engine.hooks();
+            engine.begin(Mode::Synchronize)?;
+            for index in [2, 1, 0] {
+                if comm.rank() != 1 || index != 1 {
+                    hooks.ready_slice(index, &[1.0f32; 10])?;
+                }
+            }
+            engine.finish()
+        };
+        // The verdict may find a slow rank anywhere, even before its first step.
+        let errors = spawn(transport, 3, |comm| Ok(step(&comm).err()));
+        for (rank, error) in errors.unwrap().into_iter().enumerate() {
+            let text = error.unwrap().to_string();
+            assert!(text.contains("`p1`"), "{transport}, rank {rank}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_unused_parameter_counts_as_zero_when_asked() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let options = EngineOptions { unused: Unused::Zero, ..options(40, 40) };
+        let mut engine = engine(&comm, parameters(3, 10), options)?;
+        let hooks = engine.hooks();
+        for step in 0..3 {
+            engine.begin(Mode::Synchronize)?;
+            for index in 0..3 {
+                // Parameter 1 on rank 0 only, parameter 2 nowhere.
+                if index == 0 || index == 1 && comm.rank() == 0 {
+                    hooks.ready_slice(index, &[(4 + step) as f32; 10])?;
+                }
+            }
+            engine.finish()?;
+            let want = [(4 + step) as f32, (4 + step) as f32 / 2.0, 0.0];
+            for (index, want) in want.into_iter().enumerate() {
+                assert_eq!(gradient(&engine, index), vec![want; 10], "no leftover of the last step");
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn accumulated_passes_send_nothing_and_count_in_the_next_synchronized_one() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 2, |comm| {
+            let mut engine = engine(&comm, parameters(2, 5), options(20, 20))?;
+            let hooks = engine.hooks();
+            let pass = |engine: &mut DataParallel, mode, value: f32| {
+                engine.begin(mode)?;
+                for index in [1, 0] {
+                    hooks.ready_slice(index, &[value + comm.rank() as f32; 5])?;
+                }
+                engine.finish()
+            };
+            for _ in 0..2 {
+                let before = comm.world().traffic().bytes_sent();
+                pass(&mut engine, Mode::Accumulate, 1.0)?;
+                pass(&mut engine, Mode::Accumulate, 10.0)?;
+                assert_eq!(comm.world().traffic().bytes_sent(), before);
+                assert!(engine.gradient(0).is_err(), "an unsynchronized gradient is not handed out");
+                pass(&mut engine, Mode::Synchronize, 100.0)?;
+                assert_eq!(gradient(&engine, 0), [112.5; 5]);
+            }
+            // A parameter that only an accumulating pass reached still counts.
+            engine.begin(Mode::Accumulate)?;
+            hooks.ready_slice(0, &[1.0f32; 5])?;
+            engine.finish()?;
+            engine.begin(Mode::Synchronize)?;
+            hooks.ready_slice(1, &[2.0f32; 5])?;
+            engine.finish()?;
+            assert_eq!((gradient(&engine, 0)[0], gradient(&engine, 1)[0]), (1.0, 2.0));
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn mixed_types_and_large_parameters_are_synchronized() {
+    spawn(TransportKind::Tcp, 2, |comm| {
+        let list = vec![
+            parameter("w", DType::F64, 30_000),
+            parameter("b", DType::F32, 3),
+            parameter("none", DType::F32, 0),
+            parameter("v", DType::F64, 1),
+        ];
+        let mut engine = engine(&comm, list, options(64, 64))?;
+        let hooks = engine.hooks();
+        engine.begin(Mode::Synchronize)?;
+        hooks.ready_slice(3, &[comm.rank() as f64])?;
+        hooks.ready_slice::<f32>(2, &[])?;
+        hooks.ready_slice(1, &[comm.rank() as f32; 3])?;
+        hooks.ready_slice(0, &vec![comm.rank() as f64; 30_000])?;
+        engine.finish()?;
+        assert_eq!(engine.gradient(3).unwrap().bytes(), 0.5f64.to_le_bytes());
+        assert_eq!(gradient(&engine, 1), [0.5; 3]);
+        assert_eq!(engine.gradient(0).unwrap().bytes(), 0.5f64.to_le_bytes().repeat(30_000));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn misuse_of_hooks_is_refused_by_name() {
+    spawn(TransportKind::Thread, 1, |comm| {
+        let mut engine = engine(&comm, parameters(2, 4), options(16, 16))?;
+        let hooks = engine.hooks();
+        let refused = |outcome: Result<()>, what: &str| {
+            let text = outcome.unwrap_err().to_string();
+            assert!(text.contains(what), "{text}");
+        };
+        refused(hooks.ready_slice(0, &[0.0f32; 4]), "`p0` got a gradient outside a backward pass");
+        engine.begin(Mode::Synchronize)?;
+        refused(hooks.ready_slice(0, &[0.0f32; 3]), "`p0` has a gradient of 3 × f32");
+        refused(hooks.ready_slice(0, &[0.0f64; 4]), "`p0` has a gradient of 4 × f64");
+        refused(hooks.ready_slice(7, &[0.0f32; 4]), "no parameter 7");
+        hooks.ready_slice(0, &[0.0f32; 4])?;
+        refused(hooks.ready_slice(0, &[0.0f32; 4]), "`p0` was marked ready twice");
+        refused(engine.begin(Mode::Synchronize), "began before the last one was finished");
+        drop(engine);
+        refused(hooks.ready_slice(1, &[0.0f32; 4]), "the engine is gone");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn ranks_with_different_models_are_told_before_the_first_step() {
+    let errors = spawn(TransportKind::Shm, 3, |comm| {
+        let count = if comm.rank() == 2 { 5 } else { 4 };
+        Ok(engine(&comm, parameters(count, 10), EngineOptions::default()).err())
+    });
+    for error in errors.unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("4 parameters of 40 elements") && text.contains("rank 2 has 5"), "{text}");
+    }
+}
+
+#[test]
+fn no_parameters_are_no_problem() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = engine(&comm, Vec::new(), EngineOptions::default())?;
+        engine.begin(Mode::Synchronize)?;
+        engine.finish()
+    })
+    .unwrap();
+}
