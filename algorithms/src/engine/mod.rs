@@ -21,11 +21,13 @@
 //! that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
 mod backward;
+mod change;
 mod flight;
 mod options;
 mod plan;
 mod replica;
 mod scheduler;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -36,14 +38,13 @@ pub use plan::Parameter;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
 use backward::Backward;
-use flight::Stage;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use plan::Plan;
 use replica::Replica;
-use scheduler::{Memory, Scheduler};
+use scheduler::Scheduler;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a backward pass does with its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,223 +155,6 @@ impl DataParallel {
     /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
     pub fn parameter(&self, parameter: usize) -> Result<ReadView> {
         self.replica.get(backward::lock(&self.backward).plan(), parameter)
-    }
-
-    /// A training forward pass begins: algorithms that communicate parameters do it beside that pass. Whoever does not
-    /// call it loses the overlap; [`DataParallel::begin`] makes up for it.
-    ///
-    /// # Errors
-    /// What ended the communication thread, if it has failed.
-    pub fn forward(&mut self) -> Result<()> {
-        if self.forwarded || !self.started {
-            return Ok(());
-        }
-        let outcome = self.hand(Stage::Forward, false).map(drop);
-        self.forwarded = true;
-        self.checked(outcome)
-    }
-
-    /// Begins a backward pass.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only.
-    pub fn begin(&mut self, mode: Mode) -> Result<()> {
-        let outcome = self.begun(mode);
-        self.checked(outcome)
-    }
-
-    fn begun(&mut self, mode: Mode) -> Result<()> {
-        if mode == Mode::Synchronize {
-            if self.options.order == Order::Listed {
-                self.start()?;
-            }
-            self.forward()?;
-        }
-        let mut backward = backward::lock(&self.backward);
-        backward.set_turn(self.turn);
-        backward.begin(mode)
-    }
-
-    /// Ends a backward pass: waits until every bucket was communicated.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] that names the parameters without gradient, [`Error::PeerFailed`] and others from the
-    /// communication. After an error no rank can go on.
-    pub fn finish(&mut self) -> Result<()> {
-        let outcome = self.finished();
-        self.checked(outcome)
-    }
-
-    fn finished(&mut self) -> Result<()> {
-        let closed = backward::lock(&self.backward).close()?;
-        let Some(mut sent) = closed else { return Ok(()) };
-        if !self.started {
-            self.fix_order()?;
-            self.forward()?;
-            sent = backward::lock(&self.backward).send_all()?;
-        }
-        self.wait_for(sent)?;
-        if let Some(limit) = self.options.clip_norm {
-            self.replica.clip(&backward::lock(&self.backward).buffers()?, limit)?;
-        }
-        Ok(())
-    }
-
-    /// Buckets are from here on filled in the order in which the first pass of rank 0 completed the gradients.
-    fn fix_order(&mut self) -> Result<()> {
-        let plan = backward::lock(&self.backward).plan().clone();
-        let Some(order) = backward::lock(&self.backward).observed() else { return Ok(()) };
-        let mut order: Vec<i64> = order.into_iter().map(|index| index as i64).collect();
-        self.comm.blocking().broadcast(&mut order, 0)?;
-        let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
-        self.install(plan.reordered(&order, &self.options, self.algorithm.needs().buckets))
-    }
-
-    /// Makes the algorithm's states before the first pass, with buckets in the order of [`Order::Listed`]. A collective
-    /// call, after all parameters were set. Otherwise the first pass does it.
-    ///
-    /// # Errors
-    /// Those of the algorithm's [`state`](crate::Algorithm::state).
-    pub fn prepare(&mut self) -> Result<()> {
-        let outcome = self.start();
-        self.checked(outcome)
-    }
-
-    fn start(&mut self) -> Result<()> {
-        if self.started {
-            return Ok(());
-        }
-        let plan = backward::lock(&self.backward).plan().clone();
-        self.install(plan)
-    }
-
-    /// Goes on with these buckets, moves what is there into them, and has the algorithm make its states.
-    fn install(&mut self, plan: Plan) -> Result<()> {
-        let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
-        let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
-        let algorithm = Arc::clone(&self.algorithm);
-        let made = self.scheduler.call(move |flight| flight.install(algorithm, buckets))?;
-        let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-        let mut backward = backward::lock(&self.backward);
-        self.replica.relocate(backward.plan(), &plan, parameters)?;
-        backward.install(plan, gradients)?;
-        drop(backward);
-        self.started = true;
-        self.run(Stage::Start)
-    }
-
-    /// Switches to another algorithm, from the next step on. A collective call, between steps: the old one's states are
-    /// gone, parameters and the optimizer's state stay.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
-    pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
-        let outcome = self.switched(algorithm);
-        self.checked(outcome)
-    }
-
-    fn switched(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
-        let plan = backward::lock(&self.backward).plan().clone();
-        plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
-        if algorithm.needs().parameters && !self.replica.has_parameters() {
-            let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
-            return Err(Error::usage(
-                what,
-                "let the engine run the optimizer, or start with such an algorithm",
-            ));
-        }
-        self.settle()?;
-        self.algorithm = algorithm;
-        if !self.started {
-            return Ok(());
-        }
-        let plan = plan.reordered(&plan.order(), &self.options, self.algorithm.needs().buckets);
-        self.install(plan)
-    }
-
-    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that ranks
-    /// may make after different numbers of them; training goes on afterwards as if nothing had been.
-    ///
-    /// # Errors
-    /// Errors of the communication.
-    pub fn settle(&mut self) -> Result<()> {
-        if !self.started || !self.algorithm.needs().parameters {
-            return Ok(());
-        }
-        let outcome = self.run(Stage::Settle);
-        self.checked(outcome)
-    }
-
-    /// One step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] without an optimizer, a learning rate, or gradients; errors of the communication.
-    pub fn step(&mut self) -> Result<()> {
-        let outcome = self.optimize().and_then(|()| self.stepped());
-        self.checked(outcome)
-    }
-
-    fn optimize(&mut self) -> Result<()> {
-        let Some(optimizer) = self.options.optimizer.clone() else {
-            let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
-            return Err(Error::usage("the engine has no optimizer", remedy));
-        };
-        let backward = backward::lock(&self.backward);
-        if !backward.has_results() {
-            return Err(Error::usage("there are no synchronized gradients", "call finish first"));
-        }
-        self.replica.step(&*optimizer, self.turn, &backward.buffers()?)
-    }
-
-    /// The framework's own optimizer has stepped; where the engine works on parameters, they were set. The algorithm
-    /// does its part after it.
-    ///
-    /// # Errors
-    /// Errors of the communication.
-    pub fn stepped(&mut self) -> Result<()> {
-        if self.algorithm.needs().parameters {
-            self.run(Stage::Step)?;
-        }
-        backward::lock(&self.backward).used();
-        self.turn.step += 1;
-        self.forwarded = false;
-        Ok(())
-    }
-
-    /// Runs a hook of all buckets, between backward passes, and waits for it.
-    fn run(&mut self, stage: Stage) -> Result<()> {
-        let handed = self.hand(stage, true)?;
-        self.wait_for(handed)
-    }
-
-    /// Hands all buckets' parameters over, with or without their gradients.
-    fn hand(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
-        let mut backward = backward::lock(&self.backward);
-        let buckets = backward.plan().buckets().len();
-        if stage == Stage::Forward && !self.algorithm.needs().parameters {
-            return Ok(0);
-        }
-        for bucket in 0..buckets {
-            let memory = Memory {
-                gradients: if gradients { Some(backward.take(bucket)?) } else { None },
-                parameters: self.replica.lend(bucket, self.algorithm.needs().parameters)?,
-            };
-            self.scheduler.port().send(flight::Order::Hook { stage, bucket, memory, turn: self.turn })?;
-        }
-        Ok(buckets)
-    }
-
-    fn wait_for(&mut self, buckets: usize) -> Result<()> {
-        let started = Instant::now();
-        for _ in 0..buckets {
-            let (bucket, memory) = self.scheduler.wait()?;
-            if let Some(gradients) = memory.gradients {
-                backward::lock(&self.backward).take_back(bucket, gradients);
-            }
-            self.replica.take_back(bucket, memory.parameters);
-        }
-        self.blocked += started.elapsed();
-        Ok(())
     }
 
     /// An error of this rank's training thread ends the job everywhere, and with its reason.

@@ -17,6 +17,7 @@ use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, ReduceOp, TransportKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 fn parameter(name: &str, dtype: DType, len: usize) -> Parameter {
     Parameter { name: name.to_owned(), dtype, shape: vec![len] }

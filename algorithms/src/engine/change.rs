@@ -1,0 +1,96 @@
+//! Between steps: how the buckets become final, and how one algorithm follows another.
+
+use super::DataParallel;
+use super::backward;
+use super::flight::Stage;
+use super::plan::Plan;
+use crate::plugin::AnyAlgorithm;
+use hexagram_logical::{Error, Result};
+use std::sync::Arc;
+
+impl DataParallel {
+    /// Buckets are from here on filled in the order in which the first pass of rank 0 completed the gradients.
+    pub(super) fn fix_order(&mut self) -> Result<()> {
+        let plan = backward::lock(&self.backward).plan().clone();
+        let Some(order) = backward::lock(&self.backward).observed() else { return Ok(()) };
+        let mut order: Vec<i64> = order.into_iter().map(|index| index as i64).collect();
+        self.comm.blocking().broadcast(&mut order, 0)?;
+        let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
+        self.install(plan.reordered(&order, &self.options, self.algorithm.needs().buckets))
+    }
+
+    /// Makes the algorithm's states before the first pass, with buckets in the order of [`Order::Listed`]. A collective
+    /// call, after all parameters were set. Otherwise the first pass does it.
+    ///
+    /// # Errors
+    /// Those of the algorithm's [`state`](crate::Algorithm::state).
+    pub fn prepare(&mut self) -> Result<()> {
+        let outcome = self.start();
+        self.checked(outcome)
+    }
+
+    pub(super) fn start(&mut self) -> Result<()> {
+        if self.started {
+            return Ok(());
+        }
+        let plan = backward::lock(&self.backward).plan().clone();
+        self.install(plan)
+    }
+
+    /// Goes on with these buckets, moves what is there into them, and has the algorithm make its states.
+    pub(super) fn install(&mut self, plan: Plan) -> Result<()> {
+        let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
+        let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
+        let algorithm = Arc::clone(&self.algorithm);
+        let made = self.scheduler.call(move |flight| flight.install(algorithm, buckets))?;
+        let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+        let mut backward = backward::lock(&self.backward);
+        self.replica.relocate(backward.plan(), &plan, parameters)?;
+        backward.install(plan, gradients)?;
+        drop(backward);
+        self.started = true;
+        self.run(Stage::Start)
+    }
+
+    /// Switches to another algorithm, from the next step on. A collective call, between steps: the old one's states are
+    /// gone, parameters and the optimizer's state stay.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
+    pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+        let outcome = self.switched(algorithm);
+        self.checked(outcome)
+    }
+
+    fn switched(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+        let plan = backward::lock(&self.backward).plan().clone();
+        plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
+        if algorithm.needs().parameters && !self.replica.has_parameters() {
+            let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
+            return Err(Error::usage(
+                what,
+                "let the engine run the optimizer, or start with such an algorithm",
+            ));
+        }
+        self.settle()?;
+        self.algorithm = algorithm;
+        if !self.started {
+            return Ok(());
+        }
+        let plan = plan.reordered(&plan.order(), &self.options, self.algorithm.needs().buckets);
+        self.install(plan)
+    }
+
+    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that ranks
+    /// may make after different numbers of them; training goes on afterwards as if nothing had been.
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub fn settle(&mut self) -> Result<()> {
+        if !self.started || !self.algorithm.needs().parameters {
+            return Ok(());
+        }
+        let outcome = self.run(Stage::Settle);
+        self.checked(outcome)
+    }
+}
