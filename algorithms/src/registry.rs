@@ -1,5 +1,6 @@
 //! The algorithms by the names that users type.
 
+use crate::bytegrad::ByteGrad;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
     add::<GradientAllReduce>(&mut all);
+    add::<ByteGrad>(&mut all);
     add::<LocalSgd>(&mut all);
     all
 }
