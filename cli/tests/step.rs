@@ -1,0 +1,58 @@
+//! `hexagram step` with real processes: what it prints, the bytes it counts, and what it refuses.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+use harness::{folder, program, run};
+use std::fs;
+
+/// A model of so few seconds that only its parameters count: 40 000 elements.
+fn profile(name: &str) -> String {
+    let file = folder(name).join("profile");
+    fs::write(&file, "# name shapes forward backward\nfirst 200x100,100 0 0.001\nsecond 199x100 0.0005 0\n")
+        .unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_step_sends_what_its_algorithm_says() {
+    let profile = profile("sends");
+    // 2 (n − 1)/n · 160 000 bytes, and little more, in headers.
+    for (algorithm, least, most) in [
+        (&["none"][..], 0, 0),
+        (&["gradient-allreduce"], 160_000, 161_000),
+        (&["local-sgd", "--period", "4"], 40_000, 41_000),
+    ] {
+        for transport in ["thread", "tcp"] {
+            let mut command = program(&["step", "--transport", transport, "--profile", &profile]);
+            command.args(["--warmup", "4", "--steps", "8", "--algorithm"]).args(algorithm);
+            let ended = run(command);
+            assert_eq!(ended.code, Some(0), "{:#?}", ended.stderr);
+            let [line] = &ended.stdout[..] else { panic!("{:#?}", ended.stdout) };
+            assert!(
+                line.starts_with(&format!("{} on 2 ranks over {transport}: step ", algorithm[0])),
+                "{line}"
+            );
+            let bytes: u64 =
+                line.split(" bytes").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+            assert!((least..=most).contains(&bytes), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_call_is_refused_before_any_rank_starts() {
+    let nowhere = "--profile=/does/not/exist";
+    for (arguments, word) in [
+        (["--algorithm", "magic"], "`magic`"),
+        (["--period", "3"], "--period"),
+        ([nowhere, "--steps=1"], "profile"),
+    ] {
+        let mut command = program(&["step"]);
+        command.args(arguments);
+        let ended = run(command);
+        let said = ended.stderr.join("\n");
+        assert!(ended.code != Some(0) && said.contains(word) && ended.stderr.len() == 1, "{said}");
+    }
+}
