@@ -1,6 +1,6 @@
 //! What a hook has at hand besides the bucket: the ranks, the step, and arithmetic on buffers.
 
-use hexagram_logical::codec::Codec;
+use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::Schedule;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
@@ -64,6 +64,15 @@ impl Context {
         Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 
+    /// The same, of a codec whose messages are reduced while they are encoded.
+    pub fn linear_encoding(
+        &self,
+        codec: Arc<dyn LinearCodec>,
+        feedback: Feedback,
+    ) -> Encoding<dyn LinearCodec> {
+        Encoding::linear(codec).with_feedback(feedback).with_seed(self.bucket as u64)
+    }
+
     /// `buffer ← mean over ranks`, hierarchically if the engine's options say so.
     ///
     /// # Errors
@@ -84,6 +93,71 @@ impl Context {
             Some(hierarchy) => hierarchy.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
             None => self.comm.all_reduce_encoded(buffer, ReduceOp::Mean, encoding).await,
         }
+    }
+
+    /// [`Context::mean`] in few numbers, everyone's message going to everyone; hierarchically, only leaders' messages.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_sparse`].
+    pub async fn mean_sparse(&self, buffer: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
+        let work = async |comm: &Communicator, buffer: &mut Buffer| {
+            comm.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await
+        };
+        self.among_hosts(buffer, work).await
+    }
+
+    /// [`Context::mean`] reduced while it is encoded; hierarchically, only what leaders exchange is encoded.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_linear`].
+    pub async fn mean_linear(
+        &self,
+        buffer: &mut Buffer,
+        encoding: &mut Encoding<dyn LinearCodec>,
+    ) -> Result<()> {
+        let work = async |comm: &Communicator, buffer: &mut Buffer| {
+            comm.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await
+        };
+        self.among_hosts(buffer, work).await
+    }
+
+    /// `work` among all ranks. Hierarchically it is done among leaders only, on buffers whose mean over the leaders is
+    /// that over all ranks, and then every rank has its leader's buffer.
+    ///
+    /// # Errors
+    /// What `work` returns, and as [`Communicator::reduce`].
+    pub async fn among_hosts(
+        &self,
+        buffer: &mut Buffer,
+        work: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        let Some(hierarchy) = &self.hierarchy else { return work(&self.comm, buffer).await };
+        hierarchy.host().reduce(buffer, ReduceOp::Sum, 0).await?;
+        if let Some(leaders) = hierarchy.leaders() {
+            self.scale(leaders.size() as f64 / self.size() as f64, buffer)?;
+            work(leaders, buffer).await?;
+        }
+        hierarchy.host().broadcast(buffer, 0).await
+    }
+
+    /// `gradients ← work(γ · gradients) / γ`: what `work` remembers of them is of the parameters' scale, and stays right
+    /// when γ changes. While γ is 0, nothing is worked on, and the gradients become 0.
+    ///
+    /// # Errors
+    /// What `work` returns, and as [`Context::learning_rate`].
+    pub async fn as_step(
+        &self,
+        gradients: &mut Buffer,
+        work: impl AsyncFnOnce(&mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        let rate = self.learning_rate()?;
+        if rate == 0.0 {
+            self.comm.device().clear(&mut gradients.write(0..gradients.len())?);
+            return Ok(());
+        }
+        self.scale(rate, gradients)?;
+        work(gradients).await?;
+        self.scale(1.0 / rate, gradients)
     }
 
     /// `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the place of ranks, each with

@@ -2,12 +2,14 @@
 
 mod algorithm;
 mod bucket;
+mod check;
 mod context;
 mod fields;
 mod instance;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use bucket::{Bucket, Tensor};
+pub use check::{check_f32, check_option};
 pub use context::Context;
 pub(crate) use context::Turn;
 pub use fields::Fields;

@@ -71,6 +71,20 @@ pub fn payload_per_step(
     steps: usize,
     algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
 ) -> Result<f64> {
+    payload_of_shapes(ranks, &[vec![elements]], steps, algorithm)
+}
+
+/// The same, of tensors with these shapes.
+///
+/// # Errors
+/// As [`Trainer::step`].
+pub fn payload_of_shapes(
+    ranks: usize,
+    shapes: &[Vec<usize>],
+    steps: usize,
+    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+) -> Result<f64> {
+    let initial: Vec<Vec<f32>> = shapes.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
     let payload = |comm: &Communicator| -> Result<u64> {
         // No rank counts before all have sent, or sends before all have counted.
         comm.blocking().barrier()?;
@@ -80,7 +94,7 @@ pub fn payload_per_step(
         Ok(payload)
     };
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
-        let mut trainer = Trainer::new(&comm, algorithm(), Setup::default(), &[vec![1.0f32; elements]])?;
+        let mut trainer = Trainer::with_shapes(&comm, algorithm(), Setup::default(), &initial, shapes)?;
         let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
         trainer.engine().prepare()?;
         let before = payload(&comm)?;

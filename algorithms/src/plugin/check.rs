@@ -1,0 +1,37 @@
+//! What algorithms refuse before the first step: options and element types that they cannot work with. Open this to
+//! check those of an algorithm of your own.
+
+use crate::plugin::Bucket;
+use hexagram_logical::{DType, Error, Result};
+use std::fmt::Debug;
+
+/// Fails unless an option `holds`; `want` says what its values are, as in `above 0`.
+///
+/// ```
+/// let period = 0;
+/// let error = hexagram_algorithms::plugin::check_option(period > 0, "period", &period, "1 or more").unwrap_err();
+/// assert_eq!(error.to_string(), "period is 0; choose 1 or more");
+/// ```
+///
+/// # Errors
+/// [`Error::Usage`] with the option, its value, and what to choose.
+pub fn check_option(holds: bool, option: &str, value: &dyn Debug, want: &str) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{option} is {value:?}"), format!("choose {want}")))
+}
+
+/// Fails unless a bucket is of f32, as codecs need it.
+///
+/// # Errors
+/// [`Error::Usage`] with the type that it is of.
+pub fn check_f32(bucket: &Bucket) -> Result<()> {
+    match bucket.gradients.dtype() {
+        DType::F32 => Ok(()),
+        other => {
+            let what = format!("gradients of {other} cannot be encoded");
+            Err(Error::usage(what, "train in f32, or with an algorithm of full precision"))
+        }
+    }
+}
