@@ -14,6 +14,7 @@ pub mod gradient_all_reduce;
 pub mod local_sgd;
 pub mod optimizer;
 pub mod plugin;
+pub mod powersgd;
 pub mod registry;
 pub mod testing;
 

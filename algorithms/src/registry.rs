@@ -5,6 +5,7 @@ use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
+use crate::powersgd::PowerSgd;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<LocalSgd>(&mut all);
+    add::<PowerSgd>(&mut all);
     all
 }
 

@@ -1,0 +1,76 @@
+//! PowerSGD: gradients that are matrices travel as products of two thin ones, found by one step of power iteration.
+//!
+//! ```text
+//! eᵢ ← eᵢ + γ gᵢ
+//! P  ← orthogonalized (1/n) Σᵢ eᵢ Q          all-reduce of r · rows elements a matrix
+//! Q  ← (1/n) Σᵢ eᵢᵀ P                        all-reduce of r · columns elements a matrix, and of all other tensors
+//! x  ← x − P Qᵀ                              other tensors: x ← x − (1/n) Σᵢ eᵢ
+//! eᵢ ← eᵢ − P Qᵀ
+//! ```
+//!
+//! Q is remembered: the iteration goes on from step to step (warm start). A tensor with more than two dimensions is a
+//! matrix of its first by all others; vectors, and matrices that r columns would not make smaller, go as they are. The
+//! first steps are plain all-reduces, because Q has to find its directions from gradients that do not change too fast.
+//!
+//! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and
+//! r · (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: 2(n−1)/n · 4 · (r Σ(rows +
+//! columns) + what goes as it is), from where on both all-reduces are large; f32. Defaults: r = 2, with which
+//! the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized, synchronous, low precision. Source: Vogels,
+//! Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS 2019.
+
+use crate::plugin::{Algorithm, Bucket, Context, Fields, Tensor, Trigram, check_f32};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Result, codec};
+use std::sync::Arc;
+
+/// Mean of the gradients in low rank, with error feedback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PowerSgd {
+    /// r, 1 at least.
+    pub rank: usize,
+    /// Steps of plain all-reduce before the first in low rank.
+    pub start: u64,
+}
+
+impl Default for PowerSgd {
+    fn default() -> Self {
+        PowerSgd { rank: 2, start: 10 }
+    }
+}
+
+impl Algorithm for PowerSgd {
+    type State = Encoding<dyn codec::LinearCodec>;
+
+    fn name(&self) -> &'static str {
+        "powersgd"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Self::State> {
+        check_f32(bucket)?;
+        let shape = |tensor: &Tensor| tensor.matrix().unwrap_or((1, tensor.elements.len()));
+        let shapes: Vec<(usize, usize)> = bucket.tensors.iter().map(shape).collect();
+        let codec = codec::PowerSgd::new(&shapes, self.rank)?;
+        Ok(context.linear_encoding(Arc::new(codec), Feedback::Error))
+    }
+
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        encoding: &mut Self::State,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        if context.step() < self.start {
+            return context.mean(&mut bucket.gradients).await;
+        }
+        let mean = async |step: &mut Buffer| context.mean_linear(step, encoding).await;
+        context.as_step(&mut bucket.gradients, mean).await
+    }
+
+    fn checkpoint(&self, encoding: &mut Self::State, fields: &mut Fields) -> Result<()> {
+        fields.encoding("encoding", encoding)
+    }
+}
