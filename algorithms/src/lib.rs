@@ -17,6 +17,7 @@ pub mod plugin;
 pub mod powersgd;
 pub mod registry;
 pub mod testing;
+pub mod topk_ef;
 
 pub use engine::{DataParallel, EngineOptions, Hooks, Mode, Order, Parameter, Unused};
 pub use gradient_all_reduce::GradientAllReduce;

@@ -6,6 +6,7 @@ use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
 use crate::powersgd::PowerSgd;
+use crate::topk_ef::TopKEf;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<ByteGrad>(&mut all);
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
+    add::<TopKEf>(&mut all);
     all
 }
 
