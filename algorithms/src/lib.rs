@@ -9,6 +9,8 @@
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 
 pub mod bytegrad;
+pub mod d_psgd;
+pub mod decentralized;
 pub mod engine;
 pub mod gradient_all_reduce;
 pub mod local_sgd;

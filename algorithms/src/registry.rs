@@ -1,6 +1,8 @@
 //! The algorithms by the names that users type.
 
 use crate::bytegrad::ByteGrad;
+use crate::d_psgd::DPsgd;
+use crate::decentralized::Decentralized;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
@@ -18,6 +20,8 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);
+    add::<Decentralized>(&mut all);
+    add::<DPsgd>(&mut all);
     all
 }
 

@@ -44,6 +44,18 @@ impl Context {
         self.turn.step
     }
 
+    /// For an algorithm that communicates every `interval` steps, the first included: which of its rounds is this step's,
+    /// counted from 0; none in the steps between. It depends on the step alone, so that neither a checkpoint nor another
+    /// cut of the buckets sets it back.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for an interval of 0.
+    pub fn round(&self, interval: u64) -> Result<Option<u64>> {
+        let none = || Error::usage("there is no communication every 0 steps", "use an interval of 1 or more");
+        let round = self.step().checked_div(interval).ok_or_else(none)?;
+        Ok(self.step().is_multiple_of(interval).then_some(round))
+    }
+
     /// The bucket's number in the plan.
     pub fn bucket(&self) -> usize {
         self.bucket

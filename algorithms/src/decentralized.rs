@@ -1,0 +1,78 @@
+//! Decentralized SGD as Bagua has it: parameters are averaged with few others, hidden behind the forward and backward
+//! pass.
+//!
+//! ```text
+//! xᵢ ← Σⱼ wᵢⱼ xⱼ − γ gᵢ(xᵢ)          W of the round: pairs, one peer, all, or any schedule
+//! ```
+//!
+//! That is [`DPsgd`] with other defaults, in one bucket of all parameters, and with its remarks on
+//! the optimizer and on what becomes of replicas. With the engine's hierarchical option hosts take the place of ranks, each
+//! with the mean of its ranks. Between communications, every `interval` steps, each rank steps on its own.
+//!
+//! | peers | bytes sent per rank and communication | replicas agree |
+//! |---|---|---|
+//! | `Topology::OnePeerExponential`, default | S | exactly after log₂ n rounds, n a power of two; soon otherwise |
+//! | `Topology::XorPairs` | S; 0 while without a partner | the same; bit-equal partners |
+//! | `Topology::ShiftOne`, Bagua's, n even | S | slowly from n = 8 on: .77 to .98 a round at n = 8 to 32 |
+//! | [`Peers::All`] | 2(n−1)/n · S | at once |
+//!
+//! S: the size of the parameters; a step sends that ÷ `interval`. State: none; a mixture under way takes S. Default: the
+//! one-peer exponential graph, because of all that send S it is the fastest, and with it no rank waits without sending
+//! for any n. Sources: Bagua (its `decentralized`); Ying et al., "Exponential graph is provably efficient for decentralized
+//! deep training", NeurIPS 2021.
+
+use crate::d_psgd::DPsgd;
+pub use crate::d_psgd::Peers;
+use crate::plugin::{Algorithm, Bucket, Context, Needs, Trigram};
+use hexagram_logical::decentralized::Topology;
+use hexagram_logical::{Buffer, Result};
+
+/// Averages of parameters with one peer at a time, or all.
+#[derive(Debug, Clone)]
+pub struct Decentralized(DPsgd);
+
+impl Decentralized {
+    /// Averages with these, every `interval` steps, 1 or more.
+    pub fn new(peers: impl Into<Peers>, interval: u64) -> Self {
+        Decentralized(DPsgd { peers: peers.into(), interval, adapt_then_combine: false })
+    }
+}
+
+impl Default for Decentralized {
+    fn default() -> Self {
+        Decentralized::new(Topology::OnePeerExponential, 1)
+    }
+}
+
+impl Algorithm for Decentralized {
+    type State = Buffer;
+
+    fn name(&self) -> &'static str {
+        "decentralized"
+    }
+
+    fn trigram(&self) -> Trigram {
+        self.0.trigram()
+    }
+
+    fn needs(&self) -> Needs {
+        self.0.needs()
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
+        self.0.state(context, bucket).await
+    }
+
+    async fn before_forward(&self, context: &Context, mixture: &mut Buffer, x: &Buffer) -> Result<()> {
+        self.0.before_forward(context, mixture, x).await
+    }
+
+    async fn after_backward(
+        &self,
+        context: &Context,
+        mixture: &mut Buffer,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        self.0.after_backward(context, mixture, bucket).await
+    }
+}

@@ -1,0 +1,75 @@
+//! Algorithms that gossip: against closed forms, fixed points, references written out here, and the bytes of their headers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod d_psgd;
+mod decentralized;
+
+use hexagram_algorithms::AnyAlgorithm;
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use std::sync::Arc;
+
+type Algorithm = Arc<dyn AnyAlgorithm>;
+
+/// Quadratics with different curvatures and minima, for up to 8 ranks; the first four are those of the reference numbers.
+fn problem() -> Quadratic {
+    Quadratic {
+        a: vec![1.0, 3.0, 0.5, 2.0, 1.5, 0.7, 2.5, 1.2],
+        b: vec![0.0, 1.0, -2.0, 4.0, 3.0, -1.0, 0.5, 2.0],
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The replicas of one vector after so many steps, by rank; `gradient` gets rank, step and replica.
+fn train<T: Element>(
+    (transport, ranks): (TransportKind, usize),
+    algorithm: &Algorithm,
+    setup: &Setup,
+    start: &[T],
+    steps: usize,
+    gradient: impl Fn(usize, usize, &[T]) -> Vec<T> + Sync,
+) -> Result<Vec<Vec<T>>> {
+    spawn(transport, ranks, |comm: Communicator| {
+        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup.clone(), &[start.to_vec()])?;
+        for step in 0..steps {
+            trainer.step(|_, x| gradient(comm.rank(), step, x))?;
+        }
+        trainer.engine().settle()?;
+        Ok(trainer.parameters()?.remove(0))
+    })
+}
+
+/// One parameter on the quadratics above, by rank.
+fn train_quadratics(ranks: usize, algorithm: &Algorithm, rate: f64, steps: usize) -> Vec<f64> {
+    let setup = Setup { learning_rate: rate, ..Setup::default() };
+    let gradient = |rank: usize, _: usize, x: &[f64]| problem().gradient(rank, x);
+    let found = train((TransportKind::Thread, ranks), algorithm, &setup, &[0.7], steps, gradient).unwrap();
+    found.into_iter().map(|x| x[0]).collect()
+}
+
+fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (one, other) in found.iter().zip(expected) {
+        assert!((one - other).abs() <= tolerance, "{found:?} and not {expected:?}");
+    }
+}
+
+/// Bytes a rank and step, for parameters of 128 KiB: above what small messages are sent by.
+fn assert_sends(ranks: usize, steps: usize, algorithm: &Algorithm, of_size: f64) {
+    let elements = 32768;
+    let found = payload_per_step(ranks, elements, steps, || Arc::clone(algorithm)).unwrap();
+    let expected = of_size * (4 * elements) as f64;
+    assert!((found - expected).abs() < 1e-6, "{algorithm:?}: {found} and not {expected}");
+}
+
+/// What rank 0 is told if it is not to train at all.
+fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
+    let gradient = |_: usize, _: usize, x: &[f32]| x.to_vec();
+    let start = [1.0f32; 4];
+    train((TransportKind::Thread, ranks), algorithm, &Setup::default(), &start, 2, gradient).unwrap_err()
+}
