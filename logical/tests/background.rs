@@ -387,3 +387,31 @@ fn what_cannot_be_averaged_is_refused_before_anything_is_sent() {
     })
     .unwrap();
 }
+
+#[test]
+fn what_is_called_hands_its_result_back_and_keeps_its_place() {
+    matrix(|comm| {
+        let mut background = Background::start(comm)?;
+        let rank = comm.rank();
+        let shared = model(&[rank as f64]);
+        let (first, release) = held(&background, &shared)?;
+        let sum = |mut own: Buffer| {
+            background.call(async move |comm| {
+                comm.all_reduce(&mut own, ReduceOp::Sum).await?;
+                Ok(own)
+            })
+        };
+        let mut called = sum(Buffer::from_slice(&[rank as f64])?)?;
+        assert!(!called.poll()?, "it overtook the one before it");
+        drop(release);
+        assert_eq!(first.wait()?, Outcome::Applied);
+        let n = comm.size() as f64;
+        let sum_of_ranks = called.wait()?.map(|own| own.host::<f64>().unwrap()[0]);
+        assert_eq!(sum_of_ranks, Some(n * (n - 1.0) / 2.0));
+        // Posted by rank 0 only, so that no rank can begin it.
+        let aborted = if rank == 0 { Some(background.call(async |_| Ok(7))?) } else { None };
+        background.abort()?;
+        assert_eq!(aborted.map(|it| it.wait()).transpose()?.flatten(), None);
+        Ok(())
+    });
+}

@@ -16,7 +16,7 @@ pub type Model = Arc<Mutex<Buffer>>;
 /// How an operation in the background ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its difference was applied to the model.
+    /// Its difference was applied to the model, or its result handed back.
     Applied,
     /// All ranks agreed not to begin it. The model is as it was.
     Aborted,
@@ -107,6 +107,33 @@ impl Handle {
     }
 }
 
+/// An operation that hands its result back.
+#[derive(Debug)]
+pub struct Called<T> {
+    handle: Handle,
+    result: Receiver<T>,
+}
+
+impl<T> Called<T> {
+    /// Whether it has ended, so that [`Called::wait`] does not wait.
+    ///
+    /// # Errors
+    /// The one that ended it, or an operation before it.
+    pub fn poll(&mut self) -> Result<bool> {
+        Ok(self.handle.poll()?.is_some())
+    }
+
+    /// Waits for the result; `None` if all ranks agreed not to begin it. Bounded by the deadlines of its messages.
+    ///
+    /// # Errors
+    /// As [`Called::poll`].
+    pub fn wait(self) -> Result<Option<T>> {
+        self.handle.wait()?;
+        // It was sent before the handle was told.
+        Ok(self.result.try_recv().ok())
+    }
+}
+
 impl Background {
     /// Starts the thread, with a communicator of all ranks of the world. A collective call: they all make it.
     ///
@@ -117,10 +144,10 @@ impl Background {
         let (queue, items) = channel();
         let flag = Buffer::zeroed(DType::U8, 1)?;
         let (spares, aborting, failure) = (Arc::default(), Arc::default(), Arc::default());
-        let shared = (Arc::clone(&spares), Arc::clone(&aborting), Arc::clone(&failure));
+        let shared = (Arc::clone(&aborting), Arc::clone(&failure));
         let thread = companion::start(comm, "hexagram-background", move |comm| {
-            let (spares, aborting, failure) = shared;
-            Runner { comm, aborting, spares, flag, skipping: false }.run(&items, &failure);
+            let (aborting, failure) = shared;
+            Runner { comm, aborting, flag, skipping: false }.run(&items, &failure);
         })?;
         let (world, queue, thread) = (comm.world().clone(), Some(queue), Some(thread));
         Ok(Background { world, queue, aborting, spares, failure, thread })
@@ -136,9 +163,53 @@ impl Background {
         model: &Model,
         operation: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()> + Send + 'static,
     ) -> Result<Handle> {
-        let snapshot = self.snapshot(model)?;
-        let operation: Work = Box::new(|comm, copy| comm.block_on(operation(comm, copy)));
-        self.enqueue(Some(Posted { model: Arc::clone(model), snapshot, operation }))
+        let (model, snapshot, spares) = (Arc::clone(model), self.snapshot(model)?, Arc::clone(&self.spares));
+        self.enqueue(Some(Box::new(move |comm| {
+            let mut result = spares.take(snapshot.dtype(), snapshot.len())?;
+            copy_all(&snapshot, &result)?;
+            comm.block_on(operation(comm, &mut result))?;
+            apply(&lock(&model), &snapshot, &result)?;
+            spares.put(snapshot);
+            spares.put(result);
+            Ok(())
+        })))
+    }
+
+    /// Posts an operation that owns all that it works on, and hands back what it returns: for whoever has the model to
+    /// itself, and applies the result when it suits. It keeps its place among the others.
+    ///
+    /// ```
+    /// use hexagram_logical::asynchronous::Background;
+    /// use hexagram_logical::testing::spawn;
+    /// use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    ///
+    /// let ranks = spawn(TransportKind::Thread, 4, |comm| {
+    ///     let background = Background::start(&comm)?;
+    ///     let mut buffer = Buffer::from_slice(&[comm.rank() as f32])?;
+    ///     let sum = background.call(async move |comm| {
+    ///         comm.all_reduce(&mut buffer, ReduceOp::Sum).await?;
+    ///         Ok(buffer)
+    ///     })?;
+    ///     // … compute …
+    ///     let sum = sum.wait()?.map(|buffer| buffer.host::<f32>().map(|sum| sum[0]));
+    ///     sum.transpose()
+    /// });
+    /// assert_eq!(ranks.unwrap(), [Some(6.0); 4]);
+    /// ```
+    ///
+    /// # Errors
+    /// The error that ended an operation before. Nothing was posted.
+    pub fn call<T: Send + 'static>(
+        &self,
+        operation: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
+    ) -> Result<Called<T>> {
+        let (results, result) = channel();
+        let handle = self.enqueue(Some(Box::new(move |comm| {
+            // Whoever has dropped its end does not want it.
+            let _ = results.send(comm.block_on(operation(comm))?);
+            Ok(())
+        })))?;
+        Ok(Called { handle, result })
     }
 
     /// Posts an all-reduce to the mean: the asynchronous model average.
@@ -190,7 +261,7 @@ impl Background {
         Ok(snapshot)
     }
 
-    fn enqueue(&self, posted: Option<Posted>) -> Result<Handle> {
+    fn enqueue(&self, posted: Option<Work>) -> Result<Handle> {
         let (answers, answer) = channel();
         let sent = self.queue.as_ref().is_some_and(|queue| queue.send(Item { posted, answers }).is_ok());
         if !sent {
@@ -242,19 +313,13 @@ impl Spares {
     }
 }
 
-/// Carries an operation out.
-type Work = Box<dyn FnOnce(&Communicator, &mut Buffer) -> Result<()> + Send>;
-
-struct Posted {
-    model: Model,
-    snapshot: Buffer,
-    operation: Work,
-}
+/// Carries an operation out, with all that is done to its result.
+type Work = Box<dyn FnOnce(&Communicator) -> Result<()> + Send>;
 
 /// What the thread is asked for.
 struct Item {
     /// `None` asks to abort.
-    posted: Option<Posted>,
+    posted: Option<Work>,
     answers: Sender<Outcome>,
 }
 
@@ -262,7 +327,6 @@ struct Item {
 struct Runner {
     comm: Communicator,
     aborting: Arc<AtomicBool>,
-    spares: Arc<Spares>,
     /// One byte, by which ranks agree.
     flag: Buffer,
     /// The ranks have agreed to abort, and this one has not come to where it does.
@@ -286,15 +350,12 @@ impl Runner {
         }
     }
 
-    fn serve(&mut self, posted: Option<Posted>) -> Result<Outcome> {
+    fn serve(&mut self, posted: Option<Work>) -> Result<Outcome> {
         let aborted = self.skipping || self.agree_to_abort()?;
         self.skipping = aborted && posted.is_some();
         match posted {
             Some(posted) if !aborted => self.carry_out(posted),
-            Some(posted) => {
-                self.spares.put(posted.snapshot);
-                Ok(Outcome::Aborted)
-            }
+            Some(_) => Ok(Outcome::Aborted),
             None => {
                 self.aborting.store(false, Ordering::Release);
                 Ok(Outcome::Aborted)
@@ -309,16 +370,9 @@ impl Runner {
         Ok(self.flag.host::<u8>()?[0] != 0)
     }
 
-    fn carry_out(&self, posted: Posted) -> Result<Outcome> {
-        let Posted { model, snapshot, operation } = posted;
-        let mut result = self.spares.take(snapshot.dtype(), snapshot.len())?;
-        copy_all(&snapshot, &result)?;
-        let run = AssertUnwindSafe(|| operation(&self.comm, &mut result));
-        catch_unwind(run)
+    fn carry_out(&self, work: Work) -> Result<Outcome> {
+        catch_unwind(AssertUnwindSafe(|| work(&self.comm)))
             .unwrap_or_else(|panic| Err(companion::panicked("an operation in the background", &*panic)))?;
-        apply(&lock(&model), &snapshot, &result)?;
-        self.spares.put(snapshot);
-        self.spares.put(result);
         Ok(Outcome::Applied)
     }
 }

@@ -26,7 +26,7 @@ mod thread;
 mod window;
 mod wire;
 
-pub use background::{Background, Handle, Model, Outcome};
+pub use background::{Background, Called, Handle, Model, Outcome};
 pub use clock::Clock;
 pub use pair::{Exchanged, PairExchange, PairOptions};
 pub use server::{Add, Pulled, Push, Server, ServerOptions, Sgd, Update};
