@@ -11,6 +11,7 @@
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
+pub mod async_model_average;
 pub mod engine;
 pub mod gradient_all_reduce;
 pub mod local_sgd;

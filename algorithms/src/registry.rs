@@ -3,6 +3,7 @@
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
+use crate::async_model_average::AsyncModelAverage;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 /// Every algorithm, with its defaults.
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
+    add::<AsyncModelAverage>(&mut all);
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<LocalSgd>(&mut all);

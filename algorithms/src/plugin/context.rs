@@ -233,8 +233,17 @@ impl Context {
     /// # Errors
     /// As [`Context::add_scaled`].
     pub fn blend(&self, own: f64, to: &Buffer, weight: f64, from: &Buffer) -> Result<()> {
-        let from = from.read(0..from.len())?;
-        let terms = [(own, None), (weight, Some(&from))];
+        self.combine(own, to, &[(weight, from)])
+    }
+
+    /// `to ← own · to + Σ weight · from`, in the order of the terms, in one pass, rounded once.
+    ///
+    /// # Errors
+    /// As [`Context::add_scaled`].
+    pub fn combine(&self, own: f64, to: &Buffer, terms: &[(f64, &Buffer)]) -> Result<()> {
+        let views = terms.iter().map(|(_, from)| from.read(0..from.len())).collect::<Result<Vec<_>>>()?;
+        let terms = terms.iter().zip(&views).map(|((weight, _), view)| (*weight, Some(view)));
+        let terms: Vec<_> = std::iter::once((own, None)).chain(terms).collect();
         self.comm.device().weighted_sum(&terms, &mut to.write(0..to.len())?)
     }
 }

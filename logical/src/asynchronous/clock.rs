@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// that asks [`REPLY_BYTES`](super::REPLY_BYTES), and headers; with s = 0 each asks all others once a clock. *Memory*: 8 n
 /// bytes. *Determinism*: results of servers are deterministic with s = 0 only.
 ///
-/// A rank that has dropped its clock, and its servers, has finished: nobody waits for it any more. Cheap to clone.
+/// A rank that has dropped its clock, and its servers, or called [`Clock::finish`], has finished: nobody waits for it any
+/// more. Cheap to clone.
 ///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
 #[derive(Clone)]
@@ -41,10 +42,16 @@ struct Inner {
     known: Mutex<Vec<u64>>,
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
+impl Inner {
+    fn finish(&self) {
         self.ticks.lock().finished = true;
         self.service.stir();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 
@@ -95,6 +102,11 @@ impl Clock {
         };
         self.0.service.stir();
         now
+    }
+
+    /// Says that this rank ticks no more, as dropping the clock does: nobody waits for it any more.
+    pub fn finish(&self) {
+        self.0.finish();
     }
 
     /// Waits until the slowest rank is at most s clocks behind; returns how far it has come at least.

@@ -1,0 +1,149 @@
+//! Asynchronous model average: every rank steps on its own, while a thread beside it averages the replicas over and over.
+//!
+//! ```text
+//! xᵢ ← optimizer(xᵢ, gᵢ)        every step, with this rank's own gradient
+//! beside it, one after another, τ seconds between their beginnings at least:
+//!     sᵢ ← xᵢ                   a copy, after a step
+//!     r ← (1/n) Σⱼ sⱼ           all-reduce in the background, as many steps as it takes
+//!     xᵢ ← (xᵢ − sᵢ) + r        one pass, after the step in which it has come
+//! ```
+//!
+//! What a rank adds to its replica meanwhile is kept, and the mean of the replicas stays as it is, up to rounding, since
+//! Σᵢ (r − sᵢ) = 0. No rank waits for another: the k-th average begins when the slowest rank has come to it, and the others
+//! go on. A step in which no average begins or ends costs nothing but the question. The first W steps, if asked for, are
+//! plain gradient all-reduce.
+//!
+//! State: s and r, 2 S in all, S being the size of the parameters. Bytes sent per rank: 2(n−1)/n · S for an average, and
+//! n − 1 bytes to agree on it, at most once in τ seconds (without hierarchy); 2(n−1)/n · S for a step of the warm-up.
+//! Defaults: τ = 0.1 s, which leaves the network idle half of the time where an average takes 50 ms; 0 averages without a
+//! pause, and on a small model keeps a processor busy with it; W = 0. Asynchronous: replicas differ.
+//! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
+//! resumes. Source: Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is
+//! 0.5 s.
+
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::asynchronous::{Background, Called};
+use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+use std::time::{Duration, Instant};
+
+/// Mean of the parameters, beside the training.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AsyncModelAverage {
+    /// τ, in seconds: how long after the beginning of an average the next begins, if it is over. 0 for at once.
+    pub interval: f64,
+    /// W: steps of gradient all-reduce at the start of the training.
+    pub warm_up: u64,
+}
+
+impl Default for AsyncModelAverage {
+    fn default() -> Self {
+        AsyncModelAverage { interval: 0.1, warm_up: 0 }
+    }
+}
+
+/// An average: `s` as it was, `r` with what becomes of it.
+struct Average {
+    s: Buffer,
+    r: Buffer,
+}
+
+/// Averages of one bucket.
+pub struct Averaging {
+    background: Background,
+    interval: Duration,
+    under_way: Option<Called<Average>>,
+    /// Room for the next.
+    spare: Option<Average>,
+    /// When the last was posted.
+    posted: Option<Instant>,
+}
+
+impl Algorithm for AsyncModelAverage {
+    type State = Averaging;
+
+    fn name(&self) -> &'static str {
+        "async-model-average"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: false, full_precision: true }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, _: &Bucket) -> Result<Averaging> {
+        let interval = Duration::try_from_secs_f64(self.interval).map_err(|_| {
+            let what = format!("an average every {} s is not possible", self.interval);
+            Error::usage(what, "set async-model-average's interval to 0 or more seconds")
+        })?;
+        let background = Background::start(context.comm())?;
+        Ok(Averaging { background, interval, under_way: None, spare: None, posted: None })
+    }
+
+    async fn gradients_ready(&self, context: &Context, _: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+        if context.step() < self.warm_up {
+            context.mean(&mut bucket.gradients).await?;
+        }
+        Ok(())
+    }
+
+    async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+        if context.step() < self.warm_up {
+            return Ok(());
+        }
+        if state.has_come()? {
+            state.apply(context, &bucket.parameters)?;
+        }
+        if state.under_way.is_none() && state.posted.is_none_or(|posted| posted.elapsed() >= state.interval) {
+            state.post(context, &bucket.parameters)?;
+        }
+        Ok(())
+    }
+
+    /// Aborts.
+    async fn settle(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+        state.background.abort()?;
+        state.apply(context, &bucket.parameters)?;
+        state.posted = None;
+        Ok(())
+    }
+
+    /// Nothing: what is in flight was settled.
+    fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Averaging {
+    /// Whether there is an average to be applied.
+    fn has_come(&mut self) -> Result<bool> {
+        self.under_way.as_mut().map_or(Ok(false), Called::poll)
+    }
+
+    /// `s ← x`, and on the other thread `r ← mean(s)`.
+    fn post(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
+        let new = || Ok(Average { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? });
+        let Average { s, mut r } = self.spare.take().map_or_else(new, Ok)?;
+        context.copy(parameters, &s)?;
+        self.under_way = Some(self.background.call(async move |comm| {
+            let device = comm.device();
+            device.copy(&s.read(0..s.len())?, &mut r.write(0..r.len())?)?;
+            comm.all_reduce(&mut r, ReduceOp::Mean).await?;
+            Ok(Average { s, r })
+        })?);
+        self.posted = Some(Instant::now());
+        Ok(())
+    }
+
+    /// `x ← (x − s) + r`, if there is an average and it was not aborted; waits for it.
+    fn apply(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
+        let Some(average) = self.under_way.take().map(Called::wait).transpose()?.flatten() else {
+            return Ok(());
+        };
+        context.combine(1.0, parameters, &[(-1.0, &average.s), (1.0, &average.r)])?;
+        self.spare = Some(average);
+        Ok(())
+    }
+}
