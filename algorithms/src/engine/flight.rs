@@ -1,8 +1,9 @@
 //! The communication thread: runs the algorithm's hooks while the training thread computes.
 //!
-//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets. Hooks of one stage start
-//! in plan order, whatever the order in which buckets become complete, since ranks may differ in that; a slow bucket does
-//! not keep the next from starting.
+//! Every bucket has a lane: its hooks run one after another, beside those of the other buckets; a slow bucket does not keep
+//! the next from starting. Hooks start stage by stage, and in plan order within a stage, whatever the order in which
+//! buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that started
+//! different hooks would wait for each other for ever.
 
 use super::plan::name_tensor;
 use super::scheduler::{Done, Memory};
@@ -38,8 +39,6 @@ pub(super) enum Stage {
     Step,
     Settle,
 }
-
-const STAGES: usize = 6;
 
 impl Stage {
     /// Whether the bucket's memory stays here for the next stage.
@@ -86,10 +85,10 @@ pub(super) struct Flight {
     algorithm: Option<Arc<dyn AnyAlgorithm>>,
     lanes: Vec<Lane>,
     running: Vec<Running>,
-    /// By stage, whose turn it is.
-    next: [usize; STAGES],
-    /// Buckets that the backward pass has completed.
-    completed: usize,
+    /// Hooks to start, in the order in which every rank starts them.
+    agenda: VecDeque<(Stage, usize)>,
+    /// Buckets that have arrived for the last stage on the agenda.
+    arrived: usize,
     outgoing: Sender<Done>,
 }
 
@@ -108,8 +107,8 @@ impl Flight {
             algorithm: None,
             lanes,
             running,
-            next: [0; STAGES],
-            completed: 0,
+            agenda: VecDeque::new(),
+            arrived: 0,
             outgoing,
         }
     }
@@ -139,7 +138,7 @@ impl Flight {
                 busy: false,
             });
         }
-        (self.next, self.completed, self.algorithm) = ([0; STAGES], 0, Some(algorithm));
+        self.algorithm = Some(algorithm);
         Ok(made)
     }
 
@@ -173,49 +172,55 @@ impl Flight {
         match order {
             Order::Call(work) => work(self),
             Order::Hook { stage, bucket, memory, turn } => {
-                let lane = &mut self.lanes[bucket];
-                lane.memory.gradients = memory.gradients.or(lane.memory.gradients.take());
-                lane.memory.parameters = memory.parameters.or(lane.memory.parameters.take());
-                lane.waiting.push_back((stage, turn));
-                if stage == Stage::Gradients {
-                    self.completed = (self.completed + 1) % self.lanes.len();
-                    if self.completed == 0 {
-                        self.lanes
-                            .iter_mut()
-                            .for_each(|lane| lane.waiting.push_back((Stage::Backward, turn)));
-                    }
-                }
+                self.arrive(stage, bucket, memory, turn);
                 self.start();
                 Ok(())
             }
         }
     }
 
+    /// Buckets arrive for one stage after another, within a stage in any order.
+    fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, turn: Turn) {
+        let buckets = self.lanes.len();
+        if self.arrived == 0 {
+            self.agenda.extend((0..buckets).map(|bucket| (stage, bucket)));
+        }
+        let lane = &mut self.lanes[bucket];
+        lane.memory.gradients = memory.gradients.or(lane.memory.gradients.take());
+        lane.memory.parameters = memory.parameters.or(lane.memory.parameters.take());
+        lane.waiting.push_back((stage, turn));
+        self.arrived = (self.arrived + 1) % buckets;
+        if stage == Stage::Gradients && self.arrived == 0 {
+            self.agenda.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
+            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, turn)));
+        }
+    }
+
     /// Starts the hooks whose turn has come.
     fn start(&mut self) {
-        let mut bucket = 0;
-        while bucket < self.lanes.len() && self.running.len() < self.streams {
+        while let Some((stage, bucket)) = self.agenda.front().copied()
+            && self.running.len() < self.streams
+        {
             let lane = &mut self.lanes[bucket];
-            match lane.waiting.front().copied() {
-                Some((stage, turn)) if !lane.busy && self.next[stage as usize] == bucket => {
-                    lane.waiting.pop_front();
-                    lane.busy = true;
-                    let context =
-                        Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, turn };
-                    let work = Work {
-                        algorithm: self.algorithm.clone(),
-                        tensors: Arc::clone(&lane.tensors),
-                        parameters: lane.parameters,
-                        instance: lane.instance.take(),
-                        memory: std::mem::take(&mut lane.memory),
-                    };
-                    let hook = work.hook(stage, context);
-                    self.running.push(Running { bucket, stage, hook: Box::pin(hook) });
-                    self.next[stage as usize] = (bucket + 1) % self.lanes.len();
-                    bucket = 0;
-                }
-                _ => bucket += 1,
-            }
+            let Some((_, turn)) =
+                lane.waiting.front().copied().filter(|(next, _)| *next == stage && !lane.busy)
+            else {
+                return;
+            };
+            lane.waiting.pop_front();
+            lane.busy = true;
+            self.agenda.pop_front();
+            let context =
+                Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, turn };
+            let work = Work {
+                algorithm: self.algorithm.clone(),
+                tensors: Arc::clone(&lane.tensors),
+                parameters: lane.parameters,
+                instance: lane.instance.take(),
+                memory: std::mem::take(&mut lane.memory),
+            };
+            let hook = work.hook(stage, context);
+            self.running.push(Running { bucket, stage, hook: Box::pin(hook) });
         }
     }
 
