@@ -22,7 +22,7 @@ pub mod registry;
 pub mod testing;
 pub mod topk_ef;
 
-pub use engine::{DataParallel, EngineOptions, Hooks, Mode, Order, Parameter, Unused};
+pub use engine::{Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused};
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;

@@ -2,22 +2,34 @@
 
 use super::flight::{Order, Stage};
 use super::plan::Plan;
+use super::precision::{narrow, widen};
 use super::scheduler::{Memory, Port};
 use super::{Mode, Unused};
 use crate::plugin::Turn;
-use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Buffer, DType, Device, Element, Error, Host, ReduceOp, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use hexagram_logical::physical::memory::{ReadView, WriteView};
+use hexagram_logical::{Buffer, DType, Device, Error, Host, Result};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A parameter's gradient in the pass under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gradient {
-    /// Nothing from this pass, nothing from passes that only accumulated.
+    /// Nothing of it is in the bucket.
     Missing,
-    /// From earlier passes only.
-    Accumulated,
-    /// From this pass.
+    /// A part of it is: from earlier passes that only accumulated, or written in place.
+    Partial,
+    /// It is complete.
     Ready,
+}
+
+/// What the buffers hold, between two passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Results {
+    /// Nothing, or what earlier passes accumulated.
+    None,
+    /// Gradients as the algorithm left them, which no step has used.
+    Synchronized,
+    /// Gradients that some rank could not represent: their step is to be skipped.
+    Overflowed,
 }
 
 struct Slot {
@@ -29,16 +41,18 @@ struct Slot {
 
 pub(super) struct Backward {
     plan: Plan,
-    unused: Unused,
     port: Port,
+    /// Whether buckets wait for the end of the pass.
+    held: bool,
     slots: Vec<Slot>,
     gradients: Vec<Gradient>,
     /// The pass under way, if any.
     open: Option<Mode>,
     /// Buckets handed over in this pass.
     sent: usize,
-    /// Whether the buffers hold results of a synchronization.
-    results: bool,
+    results: Results,
+    /// The first call of the pass under way that was refused.
+    mistake: Option<Error>,
     /// The step under way, for the hooks.
     turn: Turn,
     /// Parameters in the order in which their gradients came, until the plan is final.
@@ -47,18 +61,19 @@ pub(super) struct Backward {
 
 impl Backward {
     /// `buffers` are those of the plan's buckets. The plan is not final before [`Backward::install`].
-    pub(super) fn new(plan: Plan, unused: Unused, port: Port, buffers: Vec<Buffer>) -> Self {
+    pub(super) fn new(plan: Plan, held: bool, port: Port, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         Backward {
             plan,
-            unused,
             port,
+            held,
             slots,
             gradients,
             open: None,
             sent: 0,
-            results: false,
+            results: Results::None,
+            mistake: None,
             turn: Turn::default(),
             observed: Some(Vec::new()),
         }
@@ -98,14 +113,17 @@ impl Backward {
         self.turn = turn;
     }
 
-    /// Whether there are results that no step has used.
-    pub(super) fn has_results(&self) -> bool {
+    pub(super) fn results(&self) -> Results {
         self.results
     }
 
-    /// The results have been used.
-    pub(super) fn used(&mut self) {
-        self.results = false;
+    pub(super) fn set_results(&mut self, results: Results) {
+        self.results = results;
+    }
+
+    /// The first call of the pass under way that was refused.
+    pub(super) fn mistake(&self) -> Option<&Error> {
+        self.mistake.as_ref()
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -121,7 +139,8 @@ impl Backward {
             ));
         }
         self.open = Some(mode);
-        self.results = false;
+        self.results = Results::None;
+        self.mistake = None;
         self.sent = 0;
         for (slot, bucket) in self.slots.iter_mut().zip(self.plan.buckets()) {
             slot.missing = bucket.members.len();
@@ -129,49 +148,123 @@ impl Backward {
         Ok(())
     }
 
+    /// Does what a hook asks for. What is refused is remembered: a pass with a mistake in it must not end well.
+    pub(super) fn hook<R>(&mut self, work: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let outcome = work(self);
+        if let (Err(error), true, None) = (&outcome, self.is_open(), &self.mistake) {
+            self.mistake = Some(error.clone());
+        }
+        outcome
+    }
+
     /// Takes a gradient; hands its bucket over if it was the last of it.
-    fn ready(&mut self, parameter: usize, gradient: &Buffer) -> Result<()> {
+    pub(super) fn ready(&mut self, parameter: usize, gradient: &Buffer) -> Result<()> {
+        let announced = self.plan.parameter(parameter)?;
+        let (dtype, len) = (announced.dtype, announced.len());
+        if (gradient.dtype(), gradient.len()) != (dtype, len) {
+            let what = format!("has a gradient of {} × {}", gradient.len(), gradient.dtype());
+            return Err(self.refused(parameter, &what, &format!("{len} × {dtype} were announced")));
+        }
+        let mut to = self.expected(parameter)?;
+        widen(&gradient.read(0..len)?, &mut to, self.gradients[parameter] == Gradient::Partial)?;
+        drop(to);
+        self.mark(parameter)
+    }
+
+    /// Takes a gradient that is zero but for some rows.
+    pub(super) fn ready_rows(&mut self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<()> {
+        let announced = self.plan.parameter(parameter)?;
+        let (dtype, count) = (announced.dtype, announced.shape.first().copied().unwrap_or(1));
+        let width = announced.len().checked_div(count).unwrap_or(0);
+        if (values.dtype(), values.len()) != (dtype, rows.len() * width) {
+            let what = format!("has {} rows of {} × {} together", rows.len(), values.len(), values.dtype());
+            return Err(self.refused(parameter, &what, &format!("give each row {width} × {dtype}")));
+        }
+        if let Some(row) = rows.iter().find(|row| **row >= count) {
+            return Err(self.refused(
+                parameter,
+                &format!("has no row {row}"),
+                &format!("it has {count} rows"),
+            ));
+        }
+        drop(self.in_place(parameter)?);
+        let (bucket, place) = self.plan.place(parameter)?;
+        let buffer = self.slots[bucket].buffer.as_ref().ok_or_else(on_their_way)?;
+        for (at, row) in rows.iter().enumerate() {
+            let start = place.start + row * width;
+            let from = values.read(at * width..(at + 1) * width)?;
+            widen(&from, &mut buffer.write(start..start + width)?, true)?;
+        }
+        self.mark(parameter)
+    }
+
+    /// A gradient's memory, with what is there of it: zeros at first.
+    pub(super) fn in_place(&mut self, parameter: usize) -> Result<WriteView> {
+        let mut to = self.expected(parameter)?;
+        if self.gradients[parameter] == Gradient::Missing {
+            Host.clear(&mut to);
+            self.gradients[parameter] = Gradient::Partial;
+        }
+        Ok(to)
+    }
+
+    /// A gradient was written in place.
+    pub(super) fn ready_in_place(&mut self, parameter: usize) -> Result<()> {
+        drop(self.expected(parameter)?);
+        if self.gradients[parameter] == Gradient::Missing {
+            let remedy = "write it with Hooks::with_gradient, or give it to Hooks::ready";
+            return Err(self.refused(
+                parameter,
+                "was marked ready, but nothing of its gradient was written",
+                remedy,
+            ));
+        }
+        self.mark(parameter)
+    }
+
+    /// Where a gradient belongs, if the pass still owes it.
+    fn expected(&self, parameter: usize) -> Result<WriteView> {
         let (bucket, range) = self.plan.place(parameter)?;
-        let named = |what: &str| format!("parameter `{}` {what}", self.plan.parameters()[parameter].name);
-        let Some(mode) = self.open else {
-            return Err(Error::usage(named("got a gradient outside a backward pass"), "call begin first"));
-        };
+        if !self.is_open() {
+            return Err(self.refused(
+                parameter,
+                "got a gradient outside a backward pass",
+                "call begin first",
+            ));
+        }
         if self.gradients[parameter] == Gradient::Ready {
             let remedy = "mark each parameter once per backward pass, when its whole gradient is there";
-            return Err(Error::usage(named("was marked ready twice in one backward pass"), remedy));
-        }
-        let (dtype, len) = (self.plan.buckets()[bucket].dtype, range.len());
-        if (gradient.dtype(), gradient.len()) != (dtype, len) {
-            let what = named(&format!("has a gradient of {} × {}", gradient.len(), gradient.dtype()));
-            return Err(Error::usage(what, format!("{len} × {dtype} were announced")));
+            return Err(self.refused(parameter, "was marked ready twice in one backward pass", remedy));
         }
         let Some(buffer) = &self.slots[bucket].buffer else {
-            let what = named("got a gradient while its bucket was being communicated");
-            return Err(Error::usage(what, "do not call begin before finish"));
+            let what = "got a gradient while its bucket was being communicated";
+            return Err(self.refused(parameter, what, "do not call begin before finish"));
         };
-        let (from, mut to) = (gradient.read(0..len)?, buffer.write(range)?);
-        match self.gradients[parameter] {
-            Gradient::Accumulated => Host.reduce(ReduceOp::Sum, &from, &mut to)?,
-            _ => Host.copy(&from, &mut to)?,
-        }
-        drop(to);
+        buffer.write(range)
+    }
+
+    fn refused(&self, parameter: usize, what: &str, remedy: &str) -> Error {
+        Error::usage(format!("parameter `{}` {what}", self.plan.parameters()[parameter].name), remedy)
+    }
+
+    /// A gradient is complete.
+    fn mark(&mut self, parameter: usize) -> Result<()> {
+        let (bucket, _) = self.plan.place(parameter)?;
         self.gradients[parameter] = Gradient::Ready;
         if let Some(observed) = &mut self.observed
             && !observed.contains(&parameter)
         {
             observed.push(parameter);
         }
-        self.count(bucket, mode)
+        self.count(bucket)
     }
 
     /// One gradient less is missing.
-    fn count(&mut self, bucket: usize, mode: Mode) -> Result<()> {
+    fn count(&mut self, bucket: usize) -> Result<()> {
         let slot = &mut self.slots[bucket];
         slot.missing -= 1;
-        if slot.missing > 0 || mode == Mode::Accumulate || self.observed.is_some() {
-            return Ok(());
-        }
-        self.send(bucket)
+        let waits = self.held || self.observed.is_some() || self.open == Some(Mode::Accumulate);
+        if slot.missing > 0 || waits { Ok(()) } else { self.send(bucket) }
     }
 
     fn send(&mut self, bucket: usize) -> Result<()> {
@@ -181,44 +274,42 @@ impl Backward {
         self.port.send(Order::Hook { stage: Stage::Gradients, bucket, memory, turn: self.turn })
     }
 
-    /// Hands over all buckets at once, after the first pass.
+    /// Hands over all buckets at once, after a pass in which they had to wait.
     pub(super) fn send_all(&mut self) -> Result<usize> {
         (0..self.slots.len()).try_for_each(|bucket| self.send(bucket))?;
         Ok(self.sent)
     }
 
     /// Ends the pass; returns how many buckets are with the communication thread, if they are to be waited for.
-    pub(super) fn close(&mut self) -> Result<Option<usize>> {
-        let Some(mode) = self.open.take() else {
+    pub(super) fn close(&mut self, unused: Unused) -> Result<Option<usize>> {
+        let Some(mode) = self.open else {
             return Err(Error::usage("finish without a backward pass", "call begin first"));
         };
-        if mode == Mode::Synchronize {
-            self.complete()?;
-            self.results = true;
-        }
+        let outcome = match self.mistake.take() {
+            Some(mistake) => Err(mistake),
+            None if mode == Mode::Synchronize => self.complete(unused),
+            None => Ok(()),
+        };
+        self.open = None;
+        outcome?;
         for gradient in &mut self.gradients {
             *gradient = match (mode, *gradient) {
-                (Mode::Accumulate, Gradient::Ready) => Gradient::Accumulated,
+                (Mode::Accumulate, Gradient::Ready) => Gradient::Partial,
                 (Mode::Accumulate, other) => other,
                 (Mode::Synchronize, _) => Gradient::Missing,
             };
         }
-        Ok((mode == Mode::Synchronize).then_some(self.sent))
+        if mode == Mode::Accumulate {
+            return Ok(None);
+        }
+        self.results = Results::Synchronized;
+        Ok(Some(self.sent))
     }
 
     /// Deals with the parameters that this pass did not reach.
-    fn complete(&mut self) -> Result<()> {
-        let missing = |gradient: &Gradient| *gradient == Gradient::Missing;
-        if self.unused == Unused::Error && self.gradients.iter().any(missing) {
-            let named = self.plan.parameters().iter().zip(&self.gradients);
-            let names: Vec<String> = named
-                .filter(|(_, g)| missing(g))
-                .map(|(parameter, _)| format!("`{}`", parameter.name))
-                .collect();
-            return Err(Error::usage(
-                format!("{} parameters got no gradient: {}", names.len(), names.join(", ")),
-                "use them in the loss, leave them out, or ask for Unused::Zero",
-            ));
+    fn complete(&mut self, unused: Unused) -> Result<()> {
+        if unused == Unused::Error {
+            self.check_reached()?;
         }
         for parameter in 0..self.gradients.len() {
             let before = self.gradients[parameter];
@@ -227,11 +318,22 @@ impl Backward {
             }
             let (bucket, range) = self.plan.place(parameter)?;
             if let (Gradient::Missing, Some(buffer)) = (before, &self.slots[bucket].buffer) {
-                buffer.write(range)?.bytes_mut().fill(0);
+                Host.clear(&mut buffer.write(range)?);
             }
-            self.count(bucket, Mode::Synchronize)?;
+            self.count(bucket)?;
         }
         Ok(())
+    }
+
+    fn check_reached(&self) -> Result<()> {
+        let named = self.plan.parameters().iter().zip(&self.gradients);
+        let missing = named.filter(|(_, gradient)| **gradient == Gradient::Missing);
+        let names: Vec<String> = missing.map(|(parameter, _)| format!("`{}`", parameter.name)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let remedy = "use them in the loss, leave them out, or ask for Unused::Zero";
+        Err(Error::usage(format!("{} parameters got no gradient: {}", names.len(), names.join(", ")), remedy))
     }
 
     pub(super) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
@@ -240,8 +342,14 @@ impl Backward {
 
     pub(super) fn gradient(&self, parameter: usize) -> Result<ReadView> {
         let (bucket, range) = self.plan.place(parameter)?;
-        match &self.slots[bucket].buffer {
-            Some(buffer) if self.results => buffer.read(range),
+        match (self.results, &self.slots[bucket].buffer) {
+            (Results::Synchronized, Some(buffer)) => {
+                narrow(buffer.read(range)?, self.plan.parameters()[parameter].dtype)
+            }
+            (Results::Overflowed, _) => {
+                let remedy = "skip the step where DataParallel::overflowed says so";
+                Err(Error::usage("the gradients have overflowed", remedy))
+            }
             _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),
         }
     }
@@ -266,31 +374,4 @@ fn on_their_way() -> Error {
 pub(super) fn lock(backward: &Mutex<Backward>) -> MutexGuard<'_, Backward> {
     // A panic inside a pass leaves it open, which the next `begin` refuses.
     backward.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a framework calls from inside its backward pass. Free to clone and to move between threads.
-#[derive(Clone)]
-pub struct Hooks(Arc<Mutex<Backward>>);
-
-impl Hooks {
-    pub(super) fn new(backward: Arc<Mutex<Backward>>) -> Self {
-        Hooks(backward)
-    }
-
-    /// The whole gradient of a parameter is there. It is copied; if it was the last of its bucket, communication begins.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or another type or length
-    /// than announced; what ended the communication thread, if it has failed.
-    pub fn ready(&self, parameter: usize, gradient: &Buffer) -> Result<()> {
-        lock(&self.0).ready(parameter, gradient)
-    }
-
-    /// [`Hooks::ready`] for a gradient in host memory.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn ready_slice<T: Element>(&self, parameter: usize, gradient: &[T]) -> Result<()> {
-        Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
-    }
 }

@@ -5,7 +5,7 @@ use super::backward;
 use super::flight::Stage;
 use super::plan::Plan;
 use crate::plugin::AnyAlgorithm;
-use hexagram_logical::{Error, Result};
+use hexagram_logical::{Error, ReduceOp, Result};
 use std::sync::Arc;
 
 impl DataParallel {
@@ -34,7 +34,8 @@ impl DataParallel {
             return Ok(());
         }
         let plan = backward::lock(&self.backward).plan().clone();
-        self.install(plan)
+        // The algorithm may be another than the plan was made for.
+        self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
 
     /// Goes on with these buckets, moves what is there into them, and has the algorithm make its states.
@@ -52,8 +53,10 @@ impl DataParallel {
         self.run(Stage::Start)
     }
 
-    /// Switches to another algorithm, from the next step on. A collective call, between steps: the old one's states are
-    /// gone, parameters and the optimizer's state stay.
+    /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm settles,
+    /// and its states are gone. Parameters and the optimizer's state stay, but where the old algorithm let replicas differ:
+    /// there every replica's parameters become their mean, as the new one's states may count on equal ones; and where
+    /// ranks have made different numbers of steps, all count on from the largest.
     ///
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
@@ -63,6 +66,7 @@ impl DataParallel {
     }
 
     fn switched(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+        self.between_passes()?;
         let plan = backward::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {
@@ -73,12 +77,17 @@ impl DataParallel {
             ));
         }
         self.settle()?;
-        self.algorithm = algorithm;
+        let mut step = [self.turn.step as i64];
+        self.comm.blocking().all_reduce(&mut step, ReduceOp::Max)?;
+        self.turn.step = step[0] as u64;
+        self.forwarded = false;
         if !self.started {
+            self.algorithm = algorithm;
             return Ok(());
         }
-        let plan = plan.reordered(&plan.order(), &self.options, self.algorithm.needs().buckets);
-        self.install(plan)
+        self.mean_of_replicas()?;
+        self.algorithm = algorithm;
+        self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
 
     /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that ranks
@@ -87,10 +96,10 @@ impl DataParallel {
     /// # Errors
     /// Errors of the communication.
     pub fn settle(&mut self) -> Result<()> {
-        if !self.started || !self.algorithm.needs().parameters {
-            return Ok(());
-        }
-        let outcome = self.run(Stage::Settle);
+        let outcome = self.between_passes().and_then(|()| match self.started {
+            true => self.run(Stage::Settle),
+            false => Ok(()),
+        });
         self.checked(outcome)
     }
 }

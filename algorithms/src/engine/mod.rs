@@ -22,18 +22,24 @@
 
 mod backward;
 mod change;
+mod clip;
 mod flight;
+mod hooks;
+mod join;
 mod options;
 mod plan;
+mod precision;
 mod replica;
 mod scheduler;
+mod shared;
 mod step;
 #[cfg(test)]
 mod tests;
 
-pub use backward::Hooks;
-pub use options::{EngineOptions, Order, Unused};
+pub use hooks::Hooks;
+pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
+pub use precision::LossScale;
 
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
@@ -41,6 +47,7 @@ use backward::Backward;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use plan::Plan;
+use precision::Scaler;
 use replica::Replica;
 use scheduler::Scheduler;
 use std::sync::{Arc, Mutex};
@@ -63,9 +70,13 @@ pub struct DataParallel {
     backward: Arc<Mutex<Backward>>,
     replica: Replica,
     scheduler: Scheduler,
+    /// If the loss is scaled.
+    scaler: Option<Scaler>,
     turn: Turn,
     /// Whether the hooks before the forward pass were called for this step.
     forwarded: bool,
+    /// Whether the other ranks know that this step is made.
+    announced: bool,
     /// Whether the buckets are final and the algorithm has its states.
     started: bool,
     blocked: Duration,
@@ -86,27 +97,29 @@ impl DataParallel {
     ) -> Result<Self> {
         let plan = Plan::new(parameters, &options, algorithm.needs().buckets);
         plan.agree(comm, &format!("{algorithm:?}"), &options)?;
+        // After that, what is refused is refused on all ranks.
+        plan.check()?;
+        options.check()?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
         let buffers: Result<Vec<_>> =
             plan.buckets().iter().map(|bucket| Buffer::zeroed(bucket.dtype, bucket.len)).collect();
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
-        let backward = Backward::new(plan, options.unused, scheduler.port(), buffers?);
-        let backward = Arc::new(Mutex::new(backward));
-        let comm = comm.clone();
-        let (turn, forwarded, started) = (Turn::default(), false, false);
-        let blocked = Duration::ZERO;
+        let scaler = options.loss_scale.map(Scaler::new);
+        let backward = Backward::new(plan, scaler.is_some(), scheduler.port(), buffers?);
         Ok(DataParallel {
-            comm,
+            comm: comm.clone(),
             algorithm,
             options,
-            backward,
+            backward: Arc::new(Mutex::new(backward)),
             replica,
             scheduler,
-            turn,
-            forwarded,
-            started,
-            blocked,
+            scaler,
+            turn: Turn::default(),
+            forwarded: false,
+            announced: false,
+            started: false,
+            blocked: Duration::ZERO,
         })
     }
 
@@ -130,7 +143,8 @@ impl DataParallel {
         self.replica.has_parameters()
     }
 
-    /// The learning rate γ of the steps from here on, the same on every rank.
+    /// The learning rate γ of the steps from here on, the same on every rank: a positive number, which the next
+    /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.turn.learning_rate = Some(rate);
     }
@@ -140,8 +154,8 @@ impl DataParallel {
         self.turn.step
     }
 
-    /// Gives the engine a parameter's values: before the first step, where they must be equal on all ranks, or after a
-    /// step of the framework's own optimizer.
+    /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal on
+    /// all ranks, or after a step of the framework's own optimizer.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.
@@ -149,7 +163,8 @@ impl DataParallel {
         self.replica.set(backward::lock(&self.backward).plan(), parameter, values)
     }
 
-    /// A parameter's values, as algorithm and optimizer left them; not while the engine works on them.
+    /// A parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits is rounded
+    /// from the engine's f32. Not while the engine works on them.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
@@ -162,20 +177,13 @@ impl DataParallel {
         outcome.inspect_err(|error| self.comm.give_up(error))
     }
 
-    /// The gradient of a parameter, as the algorithm left it; valid between `finish` and the next `begin`.
+    /// The gradient of a parameter, as the algorithm left it, in the parameter's own element type; valid between `finish`
+    /// and the next `begin`.
     ///
     /// # Errors
-    /// [`Error::Usage`] in between, or if there is no such parameter.
+    /// [`Error::Usage`] in between, after an overflow, or if there is no such parameter.
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
         backward::lock(&self.backward).gradient(parameter)
-    }
-
-    /// Makes a tensor of the model, parameter or not, equal to rank 0's. Call it for all of them before the first step.
-    ///
-    /// # Errors
-    /// As [`Communicator::broadcast`].
-    pub fn broadcast(&self, tensor: &mut Buffer) -> Result<()> {
-        self.comm.block_on(self.comm.broadcast(tensor, 0))
     }
 
     /// How long the training thread has waited for communication so far.
@@ -190,10 +198,19 @@ impl DataParallel {
 }
 
 impl Drop for DataParallel {
+    /// Whoever leaves in the middle of a pass keeps the others waiting: they are told why.
     fn drop(&mut self) {
-        if backward::lock(&self.backward).is_open() {
-            let what = "a backward pass was begun and never finished";
-            self.comm.give_up(&Error::usage(what, "call finish after every begin"));
+        let backward = backward::lock(&self.backward);
+        if !backward.is_open() {
+            return;
         }
+        let error = backward.mistake().cloned().unwrap_or_else(|| {
+            let what = match std::thread::panicking() {
+                true => "the training thread panicked in a backward pass",
+                false => "a backward pass was begun and never finished",
+            };
+            Error::usage(what, "call finish after every begin")
+        });
+        self.comm.give_up(&error);
     }
 }

@@ -1,10 +1,11 @@
 //! The plan: which parameter lies where in which bucket.
 //!
 //! Parameters are packed in the order in which a backward pass completes them: before the first pass that is taken to be
-//! the reverse of the order in which they are listed. Element types do not mix in a bucket. Buckets are ordered by the
-//! parameter that completes them.
+//! the reverse of the order in which they are listed. Element types do not mix in a bucket; 16-bit parameters lie among those
+//! of f32, converted. Buckets are ordered by the parameter that completes them.
 
 use super::EngineOptions;
+use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
@@ -12,11 +13,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// One trainable tensor of a model.
+///
+/// The list is of what is trained together: what is left out of it (frozen, or to be ignored, as PyTorch's DDP ignores
+/// what `_ddp_params_and_buffers_to_ignore` names) is not the engine's. It is neither communicated, nor stepped with, nor
+/// missed when it gets no gradient; it stays each rank's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     /// What errors call it.
     pub name: String,
-    /// Element type of its gradient.
+    /// Element type of the parameter and its gradient, a float type. In the engine, those of 16 bits are f32.
     pub dtype: DType,
     /// Its sizes, outermost first; none for a scalar.
     pub shape: Vec<usize>,
@@ -61,6 +66,8 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
 #[derive(Clone)]
 pub(super) struct Plan {
     parameters: Arc<[Parameter]>,
+    /// In which they are expected to be completed.
+    order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
     /// By parameter: its bucket, and its elements there.
     places: Vec<(usize, Range<usize>)>,
@@ -87,7 +94,7 @@ impl Plan {
             Buckets::Whole => (usize::MAX, usize::MAX),
         };
         for index in order.iter().copied() {
-            let (dtype, len) = (parameters[index].dtype, parameters[index].len());
+            let (dtype, len) = (wide(parameters[index].dtype), parameters[index].len());
             let at = open.iter().position(|bucket| bucket.dtype == dtype);
             let fits = |bucket: &BucketPlan| bucket.bytes() + len * dtype.size() <= limit;
             let mut bucket = match at.map(|at| open.swap_remove(at)) {
@@ -114,7 +121,7 @@ impl Plan {
                 places[*index] = (number, range.clone());
             }
         }
-        Plan { parameters, buckets: closed, places }
+        Plan { parameters, order: order.into(), buckets: closed, places }
     }
 
     /// The same parameters in another order or in other buckets.
@@ -122,9 +129,9 @@ impl Plan {
         Self::ordered(Arc::clone(&self.parameters), order, options, cut)
     }
 
-    /// Parameters in the order in which the plan expects them to be completed.
-    pub(super) fn order(&self) -> Vec<usize> {
-        self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index)).collect()
+    /// The same, for another algorithm.
+    pub(super) fn recut(&self, options: &EngineOptions, cut: Buckets) -> Self {
+        self.reordered(&self.order, options, cut)
     }
 
     pub(super) fn buckets(&self) -> &[BucketPlan] {
@@ -159,6 +166,28 @@ impl Plan {
             let what = format!("there is no parameter {parameter} among {}", self.places.len());
             Error::usage(what, "use the order in which the parameters were listed")
         })
+    }
+
+    pub(super) fn parameter(&self, parameter: usize) -> Result<&Parameter> {
+        self.place(parameter).map(|_| &self.parameters[parameter])
+    }
+
+    /// The name of the parameter that an element of a bucket is of, and its number there.
+    pub(super) fn name(&self, bucket: usize, element: usize) -> (&str, usize) {
+        let members = &self.buckets[bucket].members;
+        let found = members.iter().find(|(_, range)| range.contains(&element));
+        found.map_or(("", element), |(index, range)| (&self.parameters[*index].name, element - range.start))
+    }
+
+    /// Refuses parameters of which there are no gradients.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.parameters.iter().find(|parameter| !parameter.dtype.is_float()) {
+            None => Ok(()),
+            Some(Parameter { name, dtype, .. }) => {
+                let remedy = "leave it out of the list; buffers are synchronized with synchronize_buffers";
+                Err(Error::usage(format!("parameter `{name}` of {dtype} cannot be trained"), remedy))
+            }
+        }
     }
 
     /// Makes sure that all ranks train the same model in the same way: a difference would corrupt or hang the first step.

@@ -2,10 +2,11 @@
 
 use super::EngineOptions;
 use super::plan::Plan;
+use super::precision::{narrow, widen};
 use crate::optimizer::{Optimizer, Update};
 use crate::plugin::Turn;
 use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Buffer, DType, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, Error, Result};
 
 /// By bucket.
 #[derive(Default)]
@@ -44,6 +45,16 @@ impl Replica {
         slots.map(|slot| slot.parameters.as_ref().ok_or_else(at_work)).collect()
     }
 
+    /// Everything that makes the replica: parameters, and what the optimizer remembers if asked for.
+    pub(super) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
+        let mut all = Vec::new();
+        for slot in self.slots.iter_mut().flatten() {
+            all.push(slot.parameters.as_mut().ok_or_else(at_work)?);
+            all.extend(slot.memory.iter_mut().filter(|_| memory));
+        }
+        Ok(all)
+    }
+
     fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, std::ops::Range<usize>)> {
         let (bucket, range) = plan.place(parameter)?;
         let slot = self.slots.as_ref().and_then(|slots| slots.get(bucket)).ok_or_else(not_here)?;
@@ -51,13 +62,20 @@ impl Replica {
     }
 
     pub(super) fn set(&mut self, plan: &Plan, parameter: usize, values: &Buffer) -> Result<()> {
+        let announced = &plan.parameter(parameter)?;
+        if (values.dtype(), values.len()) != (announced.dtype, announced.len()) {
+            let given =
+                format!("parameter `{}` was given {} × {}", announced.name, values.len(), values.dtype());
+            let remedy = format!("{} × {} were announced", announced.len(), announced.dtype);
+            return Err(Error::usage(given, remedy));
+        }
         let (parameters, range) = self.of(plan, parameter)?;
-        Host.copy(&values.read(0..values.len())?, &mut parameters.write(range)?)
+        widen(&values.read(0..values.len())?, &mut parameters.write(range)?, false)
     }
 
     pub(super) fn get(&self, plan: &Plan, parameter: usize) -> Result<ReadView> {
         let (parameters, range) = self.of(plan, parameter)?;
-        parameters.read(range)
+        narrow(parameters.read(range)?, plan.parameter(parameter)?.dtype)
     }
 
     /// Moves everything into the buckets of another plan; into `registered` buffers where there are any.
@@ -116,26 +134,6 @@ impl Replica {
             optimizer.step(Update { step: turn.step, learning_rate, gradients, parameters, slots })?;
         }
         Ok(())
-    }
-
-    /// Scales gradients down if their norm, over all buckets, exceeds the limit.
-    pub(super) fn clip(&self, gradients: &[&Buffer], limit: f64) -> Result<()> {
-        let mut sum = 0.0;
-        for gradients in gradients {
-            sum += match gradients.dtype() {
-                DType::F32 => gradients.host::<f32>()?.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>(),
-                DType::F64 => gradients.host::<f64>()?.iter().map(|g| g.powi(2)).sum(),
-                other => {
-                    let what = format!("gradients of {other} cannot be clipped");
-                    return Err(Error::usage(what, "use f32 or f64"));
-                }
-            };
-        }
-        let norm = sum.sqrt();
-        if norm <= limit {
-            return Ok(());
-        }
-        gradients.iter().try_for_each(|g| Host.scale(limit / norm, &mut g.write(0..g.len())?))
     }
 }
 

@@ -1,25 +1,39 @@
 //! A step: forward, backward, optimizer, and the algorithm's hooks around them.
 
-use super::backward;
+use super::backward::{self, Results};
+use super::clip::clip;
 use super::flight::{self, Stage};
 use super::scheduler::Memory;
-use super::{DataParallel, Mode, Order};
+use super::{DataParallel, Mode, Order, Unused};
 use hexagram_logical::{Error, Result};
 use std::time::Instant;
 
 impl DataParallel {
     /// A training forward pass begins: algorithms that communicate parameters do it beside that pass. Whoever does not
-    /// call it loses the overlap; [`DataParallel::begin`] makes up for it.
+    /// call it loses the overlap; [`DataParallel::begin`] makes up for it. The parameters are the algorithm's until
+    /// [`DataParallel::finish`].
     ///
     /// # Errors
     /// What ended the communication thread, if it has failed.
     pub fn forward(&mut self) -> Result<()> {
-        if self.forwarded || !self.started {
-            return Ok(());
-        }
-        let outcome = self.hand(Stage::Forward, false).map(drop);
-        self.forwarded = true;
+        let outcome = self.announce(true).and_then(|_| match self.waits_for_the_end() {
+            true => Ok(()),
+            false => self.begin_forward(),
+        });
         self.checked(outcome)
+    }
+
+    /// Whether all hooks of this step wait until the pass has ended.
+    fn waits_for_the_end(&self) -> bool {
+        !self.started || self.scaler.is_some()
+    }
+
+    fn begin_forward(&mut self) -> Result<()> {
+        if !self.forwarded {
+            self.hand(Stage::Forward, false)?;
+            self.forwarded = true;
+        }
+        Ok(())
     }
 
     /// Begins a backward pass.
@@ -31,12 +45,16 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    fn begun(&mut self, mode: Mode) -> Result<()> {
+    pub(super) fn begun(&mut self, mode: Mode) -> Result<()> {
+        self.check_learning_rate()?;
         if mode == Mode::Synchronize {
+            self.announce(true)?;
             if self.options.order == Order::Listed {
                 self.start()?;
             }
-            self.forward()?;
+            if !self.waits_for_the_end() {
+                self.begin_forward()?;
+            }
         }
         let mut backward = backward::lock(&self.backward);
         backward.set_turn(self.turn);
@@ -45,27 +63,62 @@ impl DataParallel {
 
     /// Ends a backward pass: waits until every bucket was communicated.
     ///
+    /// With [`loss scaling`](super::EngineOptions::loss_scale), [`DataParallel::overflowed`] then says whether the step
+    /// is skipped; if not, gradients were divided by the scale.
+    ///
     /// # Errors
     /// [`Error::Usage`] that names the parameters without gradient, [`Error::PeerFailed`] and others from the
     /// communication. After an error no rank can go on.
     pub fn finish(&mut self) -> Result<()> {
-        let outcome = self.finished();
+        let outcome = self.finished(self.options.unused);
         self.checked(outcome)
     }
 
-    fn finished(&mut self) -> Result<()> {
-        let closed = backward::lock(&self.backward).close()?;
+    pub(super) fn finished(&mut self, unused: Unused) -> Result<()> {
+        let closed = backward::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(()) };
-        if !self.started {
-            self.fix_order()?;
-            self.forward()?;
+        self.announced = false;
+        if self.overflows()? {
+            return Ok(());
+        }
+        if self.waits_for_the_end() {
+            if !self.started {
+                self.fix_order()?;
+            }
+            self.begin_forward()?;
             sent = backward::lock(&self.backward).send_all()?;
         }
         self.wait_for(sent)?;
         if let Some(limit) = self.options.clip_norm {
-            self.replica.clip(&backward::lock(&self.backward).buffers()?, limit)?;
+            let backward = backward::lock(&self.backward);
+            clip(backward.plan(), &backward.buffers()?, limit)?;
         }
         Ok(())
+    }
+
+    /// Undoes the scaling of the loss, or finds that it was too much.
+    fn overflows(&mut self) -> Result<bool> {
+        let Some(scaler) = &mut self.scaler else { return Ok(false) };
+        // Ranks that do not wait for each other do not make the same steps, either.
+        let comm = self.algorithm.trigram().synchronous.then_some(&self.comm);
+        let mut backward = backward::lock(&self.backward);
+        let overflow = scaler.undo(comm, &backward.buffers()?)?;
+        scaler.update(overflow)?;
+        if overflow {
+            backward.set_results(Results::Overflowed);
+        }
+        Ok(overflow)
+    }
+
+    /// What to multiply the loss with, in the next backward pass: 1 without loss scaling.
+    pub fn loss_scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale())
+    }
+
+    /// Whether the last pass ended in gradients that are too large for the loss's scale, on any rank: then there is
+    /// nothing to step with, on all ranks. [`DataParallel::step`] and [`DataParallel::stepped`] do nothing.
+    pub fn overflowed(&self) -> bool {
+        backward::lock(&self.backward).results() == Results::Overflowed
     }
 
     /// One step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
@@ -73,7 +126,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] without an optimizer, a learning rate, or gradients; errors of the communication.
     pub fn step(&mut self) -> Result<()> {
-        let outcome = self.optimize().and_then(|()| self.stepped());
+        let outcome = self.optimize().and_then(|()| self.after_step());
         self.checked(outcome)
     }
 
@@ -82,11 +135,23 @@ impl DataParallel {
             let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
             return Err(Error::usage("the engine has no optimizer", remedy));
         };
+        self.check_learning_rate()?;
         let backward = backward::lock(&self.backward);
-        if !backward.has_results() {
-            return Err(Error::usage("there are no synchronized gradients", "call finish first"));
+        match backward.results() {
+            Results::None => Err(Error::usage("there are no synchronized gradients", "call finish first")),
+            Results::Synchronized => self.replica.step(&*optimizer, self.turn, &backward.buffers()?),
+            Results::Overflowed => Ok(()),
         }
-        self.replica.step(&*optimizer, self.turn, &backward.buffers()?)
+    }
+
+    fn check_learning_rate(&self) -> Result<()> {
+        match self.turn.learning_rate {
+            Some(rate) if !rate.is_finite() || rate <= 0.0 => {
+                let remedy = "give set_learning_rate a positive number";
+                Err(Error::usage(format!("nothing can be learnt with a learning rate of {rate}"), remedy))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The framework's own optimizer has stepped; where the engine works on parameters, they were set. The algorithm
@@ -95,12 +160,19 @@ impl DataParallel {
     /// # Errors
     /// Errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
-        if self.algorithm.needs().parameters {
-            self.run(Stage::Step)?;
+        let outcome = self.after_step();
+        self.checked(outcome)
+    }
+
+    fn after_step(&mut self) -> Result<()> {
+        if !self.overflowed() {
+            if self.algorithm.needs().parameters {
+                self.run(Stage::Step)?;
+            }
+            self.turn.step += 1;
+            self.forwarded = false;
         }
-        backward::lock(&self.backward).used();
-        self.turn.step += 1;
-        self.forwarded = false;
+        backward::lock(&self.backward).set_results(Results::None);
         Ok(())
     }
 
@@ -111,7 +183,7 @@ impl DataParallel {
     }
 
     /// Hands all buckets' parameters over, with or without their gradients.
-    pub(super) fn hand(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
+    fn hand(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
         let mut backward = backward::lock(&self.backward);
         let buckets = backward.plan().buckets().len();
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
@@ -127,7 +199,7 @@ impl DataParallel {
         Ok(buckets)
     }
 
-    pub(super) fn wait_for(&mut self, buckets: usize) -> Result<()> {
+    fn wait_for(&mut self, buckets: usize) -> Result<()> {
         let started = Instant::now();
         for _ in 0..buckets {
             let (bucket, memory) = self.scheduler.wait()?;

@@ -1,0 +1,80 @@
+//! What a framework calls from inside its backward pass.
+
+use super::backward::{Backward, lock};
+use hexagram_logical::{Buffer, Element, Error, Result};
+use std::sync::{Arc, Mutex};
+
+/// What a framework calls from inside its backward pass. Free to clone and to move between threads.
+///
+/// A call that was refused ends the pass: [`finish`](super::DataParallel::finish) returns its error, on this rank, and
+/// ends the others with it.
+#[derive(Clone)]
+pub struct Hooks(Arc<Mutex<Backward>>);
+
+impl Hooks {
+    pub(super) fn new(backward: Arc<Mutex<Backward>>) -> Self {
+        Hooks(backward)
+    }
+
+    /// The whole gradient of a parameter is there. It is copied; if it was the last of its bucket, communication begins.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or another type or length
+    /// than announced; what ended the communication thread, if it has failed.
+    pub fn ready(&self, parameter: usize, gradient: &Buffer) -> Result<()> {
+        lock(&self.0).hook(|backward| backward.ready(parameter, gradient))
+    }
+
+    /// [`Hooks::ready`] for a gradient in host memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ready_slice<T: Element>(&self, parameter: usize, gradient: &[T]) -> Result<()> {
+        Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
+    }
+
+    /// [`Hooks::ready`] for a sparse gradient, such as that of an embedding: zero but for `rows` of the parameter (of its
+    /// first dimension), whose values follow each other in `values`. A row that comes twice is added up. It is
+    /// communicated with its zeros, as a dense gradient; algorithms that send only some elements find them by themselves.
+    ///
+    /// # Errors
+    /// As there, and for rows that the parameter does not have.
+    pub fn ready_rows(&self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<()> {
+        lock(&self.0).hook(|backward| backward.ready_rows(parameter, rows, values))
+    }
+
+    /// A gradient's own memory in its bucket, for a framework that lets gradients live there: [`Hooks::ready_in_place`]
+    /// then copies nothing. It holds what earlier passes have accumulated, and what was written in this one: zeros at
+    /// first. Gradients of 16-bit parameters are f32 here.
+    ///
+    /// The memory may be another in the next pass.
+    ///
+    /// # Errors
+    /// As [`Hooks::ready`]; [`Error::Busy`] while another thread has the same gradient.
+    pub fn with_gradient<T: Element, R>(
+        &self,
+        parameter: usize,
+        work: impl FnOnce(&mut [T]) -> R,
+    ) -> Result<R> {
+        let mut view = lock(&self.0).hook(|backward| {
+            let view = backward.in_place(parameter)?;
+            let (asked, there) = (T::DTYPE, view.dtype());
+            let what = || format!("the gradient of parameter {parameter} was asked for as {asked}");
+            if asked == there {
+                Ok(view)
+            } else {
+                Err(Error::usage(what(), format!("it is {there} in its bucket")))
+            }
+        })?;
+        // Not under the lock: other threads may have gradients of their own meanwhile.
+        Ok(work(bytemuck::cast_slice_mut(view.bytes_mut())))
+    }
+
+    /// [`Hooks::ready`] for a gradient that [`Hooks::with_gradient`] has written.
+    ///
+    /// # Errors
+    /// As there, and if nothing was written.
+    pub fn ready_in_place(&self, parameter: usize) -> Result<()> {
+        lock(&self.0).hook(|backward| backward.ready_in_place(parameter))
+    }
+}

@@ -1,0 +1,90 @@
+//! Uneven inputs: a rank that has run out of data takes part in the steps of the others, with gradients of zero.
+//!
+//! ```text
+//! each step, synchronous algorithms:   every rank says whether it trains, and with which γ       16(n−1) bytes from each
+//! a rank that has run out:             g ← 0, then the step as all others make it
+//! none trains any more:                all are done
+//! ```
+//!
+//! Means stay over all n ranks: a step in which k of them train is k/n as long. Because the joined ranks make every step,
+//! with the learning rate of those that train, replicas of centralized synchronous algorithms stay identical on all n. As
+//! `Join` of PyTorch's DDP, without its option to divide by k.
+
+use super::{DataParallel, Mode, Order, Unused};
+use hexagram_logical::{Error, Result};
+
+impl DataParallel {
+    /// This rank has run out of data: takes part in the steps of the others until all have run out. Every rank calls it
+    /// after its last step. Gradients that were only accumulated count in the next step.
+    ///
+    /// Of asynchronous algorithms nobody waits for a joined rank, nor it for anybody: it returns at once. Only
+    /// [`DataParallel::settle`] and [`DataParallel::average`] wait for all.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without [`EngineOptions::uneven`](super::EngineOptions::uneven), or without an optimizer of the
+    /// engine (then see [`DataParallel::shadow`]); errors of the communication.
+    pub fn join(&mut self) -> Result<()> {
+        while self.shadow()? {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// [`DataParallel::join`] for a training loop whose framework has the optimizer: one backward pass of zeros, if any
+    /// rank still trains. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this again
+    /// until it returns false. The learning rate is that of the ranks that train.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shadow(&mut self) -> Result<bool> {
+        let outcome = self.shadowed();
+        self.checked(outcome)
+    }
+
+    fn shadowed(&mut self) -> Result<bool> {
+        if !self.options.uneven {
+            let remedy = "set EngineOptions::uneven on all ranks";
+            return Err(Error::usage(
+                "ranks that run out of data at different times were not announced",
+                remedy,
+            ));
+        }
+        if !self.algorithm.trigram().synchronous {
+            return self.start_with_the_others().map(|()| false);
+        }
+        if !self.announce(false)? {
+            return Ok(false);
+        }
+        self.begun(Mode::Synchronize)?;
+        self.finished(Unused::Zero)?;
+        Ok(true)
+    }
+
+    /// The start is everyone's, of asynchronous algorithms too; a rank without any data has not made it yet.
+    fn start_with_the_others(&mut self) -> Result<()> {
+        match self.options.order {
+            Order::Observed if !self.started => self.fix_order(),
+            _ => self.start(),
+        }
+    }
+
+    /// Tells the other ranks, before a step, whether this one trains; returns whether any does.
+    pub(super) fn announce(&mut self, trains: bool) -> Result<bool> {
+        if !self.options.uneven || !self.algorithm.trigram().synchronous {
+            return Ok(trains);
+        }
+        if self.announced {
+            return Ok(true);
+        }
+        // No learning rate is 0.
+        let mine = [f64::from(u8::from(trains)), self.turn.learning_rate.unwrap_or(0.0)];
+        let mut all = vec![0.0; mine.len() * self.comm.size()];
+        self.comm.blocking().all_gather(&mine, &mut all)?;
+        let one_that_trains = all.chunks(mine.len()).find(|rank| rank[0] != 0.0);
+        self.announced = one_that_trains.is_some();
+        if let (Some(rank), false) = (one_that_trains, trains) {
+            self.turn.learning_rate = Some(rank[1]).filter(|rate| *rate != 0.0);
+        }
+        Ok(self.announced)
+    }
+}
