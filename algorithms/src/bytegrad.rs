@@ -19,12 +19,10 @@
 //! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,
 //! Gan et al., VLDB 2022.
 
-use crate::plugin::Bucket;
-use crate::plugin::Context;
-use crate::plugin::{Algorithm, Trigram};
+use crate::plugin::{Algorithm, Bucket, Context, Trigram, check_f32, check_option};
+use hexagram_logical::Result;
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
 /// Mean of the gradients, in 8 bits.
@@ -52,10 +50,8 @@ impl Algorithm for ByteGrad {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        bucket.expect_f32()?;
-        if self.block == 0 {
-            return Err(Error::usage("bytegrad has blocks of 0 elements", "set ByteGrad::block, 2048 say"));
-        }
+        check_f32(bucket)?;
+        check_option(self.block > 0, "bytegrad's block", &self.block, "1 or more, 2048 say")?;
         Ok(context.encoding(Arc::new(MinMax8::in_blocks(self.block)), Feedback::None))
     }
 

@@ -8,16 +8,17 @@
 //! Reading order: [`plugin`] (the trait), [`gradient_all_reduce`] and [`local_sgd`] (the simplest plugins, one for
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 
+pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
-pub mod async_model_average;
 pub mod engine;
 pub mod gradient_all_reduce;
 pub mod local_sgd;
 pub mod optimizer;
 pub mod plugin;
 pub mod powersgd;
+pub mod qadam;
 pub mod registry;
 pub mod testing;
 pub mod topk_ef;

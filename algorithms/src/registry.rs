@@ -1,14 +1,15 @@
 //! The algorithms by the names that users type.
 
+use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
-use crate::async_model_average::AsyncModelAverage;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
 use crate::powersgd::PowerSgd;
+use crate::qadam::QAdam;
 use crate::topk_ef::TopKEf;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<AsyncModelAverage>(&mut all);
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
+    add::<QAdam>(&mut all);
+    all.push(Arc::new(QAdam::eight_bits()));
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);

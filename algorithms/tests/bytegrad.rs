@@ -93,7 +93,10 @@ fn what_it_cannot_do_is_said_on_every_rank() {
         })
         .unwrap()
     };
-    let all = [(ByteGrad { block: 0 }, false, "blocks of 0"), (ByteGrad::default(), true, "`p0` is f64")];
+    let all = [
+        (ByteGrad { block: 0 }, false, "bytegrad's block is 0"),
+        (ByteGrad::default(), true, "gradients of f64"),
+    ];
     for (algorithm, of_f64, expected) in all {
         for error in refused(algorithm, of_f64) {
             assert!(error.to_string().contains(expected), "{error}");

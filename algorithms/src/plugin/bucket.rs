@@ -1,6 +1,6 @@
 //! A bucket: tensors that are communicated together, in flat memory. What an algorithm's hooks are given.
 
-use hexagram_logical::{Buffer, DType, Error, Result};
+use hexagram_logical::Buffer;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,20 +23,6 @@ impl Bucket {
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.gradients.is_empty()
-    }
-
-    /// Fails unless its elements are f32: for algorithms that encode them.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] that names a tensor.
-    pub fn expect_f32(&self) -> Result<()> {
-        let dtype = self.gradients.dtype();
-        if dtype == DType::F32 {
-            return Ok(());
-        }
-        let name = self.tensors.first().map_or("", |tensor| &*tensor.name);
-        let remedy = "make it f32, or take an algorithm of full precision";
-        Err(Error::usage(format!("parameter `{name}` is {dtype}, and codecs encode f32"), remedy))
     }
 }
 

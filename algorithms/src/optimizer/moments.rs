@@ -1,0 +1,186 @@
+//! Adam's moments, for algorithms that communicate them: exact steps first, and then a variance that no longer changes.
+//!
+//! ```text
+//! m ← β₁ m + (1 − β₁) g       v ← β₂ v + (1 − β₂) g²       v̂ = v / (1 − β₂ᵏ), k: updates of v
+//! d ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)                          Adam's direction in step t
+//! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; rms over the elements of a tensor
+//! ```
+//!
+//! Two things keep elements from blowing up that had next to no gradient while v was measured. φ, the floor: without it
+//! their first one would be divided by ε. And |D g| is clipped to 1/√(1 − β₂), which it never exceeds in Adam, where v
+//! has seen g. Of a tensor without any gradient so far, D is 0: it stays where it is.
+//!
+//! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
+
+use crate::plugin::{Tensor, check_option};
+use hexagram_logical::{Buffer, Result};
+
+/// Adam's constants, and the floor of a frozen variance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moments {
+    /// β₁.
+    pub beta1: f64,
+    /// β₂.
+    pub beta2: f64,
+    /// ε.
+    pub epsilon: f64,
+    /// φ: the least √v̂, once frozen, as a part of the tensor's root mean square.
+    pub floor: f64,
+}
+
+impl Default for Moments {
+    fn default() -> Self {
+        Moments { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, floor: 0.1 }
+    }
+}
+
+impl Moments {
+    /// Itself, if it is one that can be used.
+    pub(crate) fn checked(self) -> Result<Self> {
+        let (below_one, positive) = (|x: f64| (0.0..1.0).contains(&x), |x: f64| x.is_finite() && x > 0.0);
+        check_option(below_one(self.beta1), "β₁", &self.beta1, "0 or more, and less than 1")?;
+        check_option(below_one(self.beta2), "β₂", &self.beta2, "0 or more, and less than 1")?;
+        check_option(positive(self.epsilon), "ε", &self.epsilon, "something above 0")?;
+        check_option(positive(self.floor), "the variance's floor", &self.floor, "something above 0")?;
+        Ok(self)
+    }
+
+    /// `m ← β₁ m + (1 − β₁) g`.
+    pub(crate) fn first(&self, gradients: &Buffer, first: &mut Buffer) -> Result<()> {
+        let keep = self.beta1 as f32;
+        let take = 1.0 - keep;
+        let (gradients, mut first) = (gradients.host::<f32>()?, first.host_mut::<f32>()?);
+        first.iter_mut().zip(gradients.iter()).for_each(|(m, g)| *m = keep * *m + take * g);
+        Ok(())
+    }
+
+    /// `z ← β₁ z + (1 − β₁) clip(D g)`: the first moment in units of the direction.
+    pub(crate) fn first_scaled(&self, gradients: &Buffer, scale: &Buffer, first: &mut Buffer) -> Result<()> {
+        let keep = self.beta1 as f32;
+        let take = 1.0 - keep;
+        let largest = self.largest();
+        let (gradients, scale, mut first) =
+            (gradients.host::<f32>()?, scale.host::<f32>()?, first.host_mut::<f32>()?);
+        for ((z, d), g) in first.iter_mut().zip(scale.iter()).zip(gradients.iter()) {
+            *z = keep * *z + take * (d * g).clamp(-largest, largest);
+        }
+        Ok(())
+    }
+
+    /// What |D g| is clipped to.
+    fn largest(&self) -> f32 {
+        (1.0 / (1.0 - self.beta2).sqrt()) as f32
+    }
+
+    /// `v ← β₂ v + (1 − β₂) g²`.
+    pub(crate) fn second(&self, gradients: &Buffer, second: &mut Buffer) -> Result<()> {
+        let keep = self.beta2 as f32;
+        let take = 1.0 - keep;
+        let (gradients, mut second) = (gradients.host::<f32>()?, second.host_mut::<f32>()?);
+        second.iter_mut().zip(gradients.iter()).for_each(|(v, g)| *v = keep * *v + take * g * g);
+        Ok(())
+    }
+
+    /// What `step` steps make of the first moment: `1 / (1 − β₁ᵗ)`.
+    pub(crate) fn unbias(&self, step: u64) -> f32 {
+        (1.0 / (1.0 - self.beta1.powf(step as f64))) as f32
+    }
+
+    /// `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, `step` being t and `updates` those of v.
+    pub(crate) fn direction(
+        &self,
+        (step, updates): (u64, u64),
+        (first, second): (&Buffer, &Buffer),
+        direction: &mut Buffer,
+    ) -> Result<()> {
+        let (unbias, root, epsilon) = (self.unbias(step), self.root(updates), self.epsilon as f32);
+        let (first, second, mut direction) =
+            (first.host::<f32>()?, second.host::<f32>()?, direction.host_mut::<f32>()?);
+        for ((d, m), v) in direction.iter_mut().zip(first.iter()).zip(second.iter()) {
+            *d = unbias * m / (v.sqrt() * root + epsilon);
+        }
+        Ok(())
+    }
+
+    /// √v̂ / √v.
+    fn root(&self, updates: u64) -> f32 {
+        (1.0 / (1.0 - self.beta2.powf(updates as f64))).sqrt() as f32
+    }
+
+    /// `v ← D`, tensor by tensor.
+    pub(crate) fn freeze(&self, tensors: &[Tensor], updates: u64, second: &mut Buffer) -> Result<()> {
+        let (root, epsilon) = (self.root(updates), self.epsilon as f32);
+        let mut second = second.host_mut::<f32>()?;
+        for tensor in tensors {
+            let values = &mut second[tensor.elements.clone()];
+            let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();
+            let least = (self.floor * (sum / values.len() as f64).sqrt()) as f32 * root;
+            match sum == 0.0 {
+                true => values.fill(0.0),
+                false => values.iter_mut().for_each(|v| *v = 1.0 / ((v.sqrt() * root).max(least) + epsilon)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `direction ← weight · z`; 0 where nothing is known of a tensor's variance.
+pub(crate) fn directions(
+    tensors: &[Tensor],
+    weight: f32,
+    (scaled, scale): (&Buffer, &Buffer),
+    direction: &mut Buffer,
+) -> Result<()> {
+    let (scaled, scale, mut direction) =
+        (scaled.host::<f32>()?, scale.host::<f32>()?, direction.host_mut::<f32>()?);
+    for elements in tensors.iter().map(|tensor| tensor.elements.clone()).filter(|range| !range.is_empty()) {
+        let known = scale[elements.start] != 0.0;
+        let to = &mut direction[elements.clone()];
+        match known {
+            true => to.iter_mut().zip(&scaled[elements]).for_each(|(d, z)| *d = weight * z),
+            false => to.fill(0.0),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frozen_variance_has_a_floor_and_dead_tensors_have_none() {
+        let tensor = |elements: std::ops::Range<usize>| Tensor {
+            name: "p".into(),
+            shape: vec![elements.len()],
+            elements,
+        };
+        let tensors = [tensor(0..4), tensor(4..4), tensor(4..6)];
+        let mut second = Buffer::from_slice(&[0.0f32, 16.0, 1e-20, 48.0, 0.0, 0.0]).unwrap();
+        let moments = Moments { beta2: 0.0, floor: 0.25, ..Moments::default() };
+        moments.freeze(&tensors, 1, &mut second).unwrap();
+        // The root mean square of √v is 4.
+        let found = second.host::<f32>().unwrap().to_vec();
+        for (found, expected) in found.iter().zip([1.0, 0.25, 1.0, 1.0 / 48.0f32.sqrt(), 0.0, 0.0]) {
+            assert!((found - expected).abs() < 1e-6, "{found} and not {expected}");
+        }
+        let scaled = Buffer::from_slice(&[3.0f32; 6]).unwrap();
+        let mut direction = Buffer::from_slice(&[9.0f32; 6]).unwrap();
+        directions(&tensors, 2.0, (&scaled, &second), &mut direction).unwrap();
+        assert_eq!(*direction.host::<f32>().unwrap(), [6.0, 6.0, 6.0, 6.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn constants_out_of_range_are_refused() {
+        let good = Moments::default();
+        good.checked().unwrap();
+        for bad in [
+            Moments { beta1: 1.0, ..good },
+            Moments { beta2: f64::NAN, ..good },
+            Moments { epsilon: 0.0, ..good },
+            Moments { floor: f64::INFINITY, ..good },
+        ] {
+            bad.checked().unwrap_err();
+        }
+    }
+}

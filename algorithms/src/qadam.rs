@@ -1,0 +1,149 @@
+//! One-bit Adam: Adam in full precision until its variance has settled, and then momenta of one bit an element.
+//!
+//! ```text
+//! t ≤ W   g ← (1/n) Σᵢ gᵢ                                all-reduce in full precision
+//!         x ← Adam(x, g), with its m and v
+//! t = W   D ← 1 / (max(√v̂, floor) + ε)                   from here on v is frozen, and its bias correction with it
+//!         z ← D m                                        the momentum in units of the direction
+//! t > W   zᵢ ← β₁ z + (1 − β₁) clip(D gᵢ)                each rank with its own gradient; to ±1/√(1 − β₂)
+//!         z  ← C((1/n) Σᵢ C(zᵢ + eᵢ) + s)                eᵢ, s: what was lost, by ranks and by the owners of chunks
+//!         x  ← x − γ z / (1 − β₁ᵗ)
+//! ```
+//!
+//! C is one bit an element with a scale for each block of B ([`Sign`](hexagram_logical::codec::Sign), the mean of the
+//! magnitudes), or, as `qadam-8bit`, eight ([`MinMax8`](hexagram_logical::codec::MinMax8)). The paper encodes m; here D m
+//! is encoded, which is the same algorithm in scaled coordinates. It is what keeps elements from blowing up: all of a
+//! block get a direction of one size, which encoding m would divide by variances that differ by orders of magnitude
+//! from layer to layer, and next to 0 without limit. The floor, a tenth of the tensor's root mean square, and
+//! the clip, a bound that Adam keeps by itself, do the same for gradients that come where there were none during the
+//! warm-up; a tensor that had none at all stays where it is.
+//!
+//! The first moment's bias correction goes on, as the first moment does: it only falls, to 1, and the step never grows.
+//! Errors are remembered in units of z, so that γ may change as with any momentum.
+//!
+//! State: m, v and e, three elements for each parameter, and s, 1/n. With d elements in all, bytes sent per rank and step:
+//! 2(n−1)/n · 4d during the warm-up, then 2(n−1)/n · d (1/8 + 4/B), or with 8 bits 2(n−1)/n · d (1 + 8/B), exact if every
+//! rank's chunk of a bucket is whole blocks: 1/31.5 and 1/4. Hierarchically, only what hosts send to each other is encoded.
+//!
+//! Defaults: W = 100 as in Bagua, enough for some thousand steps; the paper takes 15 to 25 % of long trainings. B = 2048.
+//! Replicas: bit-identical. To be run with plain SGD and a learning rate for Adam; SGD's weight decay is then decoupled, as
+//! AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021; QAdam is Bagua's
+//! name of it.
+
+use crate::optimizer::{Moments, directions};
+use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use hexagram_logical::codec::{Codec, MinMax8, Sign};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Result};
+use std::sync::Arc;
+
+/// Adam whose momenta are communicated in few bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QAdam {
+    /// Of an element, after the warm-up.
+    pub bits: Bits,
+    /// W: steps in full precision, 1 at least.
+    pub warmup: u64,
+    /// β₁, β₂, ε and the floor.
+    pub moments: Moments,
+    /// B: elements that share a scale or a range.
+    pub block: usize,
+}
+
+/// What an element of a momentum takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bits {
+    /// Its sign: `qadam`.
+    One,
+    /// Its place in the range of its block: `qadam-8bit`.
+    Eight,
+}
+
+impl Default for QAdam {
+    fn default() -> Self {
+        QAdam { bits: Bits::One, warmup: 100, moments: Moments::default(), block: 2048 }
+    }
+}
+
+impl QAdam {
+    /// `qadam-8bit`, with its defaults.
+    pub fn eight_bits() -> Self {
+        QAdam { bits: Bits::Eight, ..QAdam::default() }
+    }
+}
+
+/// What is remembered of a bucket.
+pub struct State {
+    /// Steps so far.
+    steps: u64,
+    /// m; after the switch z.
+    first: Buffer,
+    /// v; after the switch D.
+    second: Buffer,
+    encoding: Encoding,
+}
+
+impl Algorithm for QAdam {
+    type State = State;
+
+    fn name(&self) -> &'static str {
+        match self.bits {
+            Bits::One => "qadam",
+            Bits::Eight => "qadam-8bit",
+        }
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+        check_f32(bucket)?;
+        self.moments.checked()?;
+        check_option(self.warmup > 0, "qadam's warmup", &self.warmup, "1 or more steps")?;
+        check_option(self.block > 0, "qadam's block", &self.block, "1 or more, 2048 say")?;
+        let codec: Arc<dyn Codec> = match self.bits {
+            Bits::One => Arc::new(Sign::in_blocks(self.block)),
+            Bits::Eight => Arc::new(MinMax8::in_blocks(self.block)),
+        };
+        Ok(State {
+            steps: 0,
+            first: context.zeros_like(&bucket.gradients)?,
+            second: context.zeros_like(&bucket.gradients)?,
+            encoding: context.encoding(codec, Feedback::TwoLevel),
+        })
+    }
+
+    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        state.steps += 1;
+        let State { steps, first, second, encoding } = state;
+        if *steps <= self.warmup {
+            context.mean(&mut bucket.gradients).await?;
+            self.moments.first(&bucket.gradients, first)?;
+            self.moments.second(&bucket.gradients, second)?;
+            return self.moments.direction((*steps, *steps), (first, second), &mut bucket.gradients);
+        }
+        if *steps == self.warmup + 1 {
+            self.moments.freeze(&bucket.tensors, self.warmup, second)?;
+            multiply(second, first)?;
+        }
+        self.moments.first_scaled(&bucket.gradients, second, first)?;
+        context.mean_encoded(first, encoding).await?;
+        let unbias = self.moments.unbias(*steps);
+        directions(&bucket.tensors, unbias, (first, second), &mut bucket.gradients)
+    }
+
+    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+        fields.count("steps", &mut state.steps)?;
+        fields.buffer("first-moment", &mut state.first)?;
+        fields.buffer("second-moment", &mut state.second)?;
+        fields.encoding("encoding", &mut state.encoding)
+    }
+}
+
+/// `to ← factor · to`, element by element.
+fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
+    let (factor, mut to) = (factor.host::<f32>()?, to.host_mut::<f32>()?);
+    to.iter_mut().zip(factor.iter()).for_each(|(x, factor)| *x *= factor);
+    Ok(())
+}
