@@ -12,6 +12,8 @@ pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
+pub mod async_model_average;
+pub mod dgc;
 pub mod engine;
 pub mod gradient_all_reduce;
 pub mod local_sgd;

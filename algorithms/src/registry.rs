@@ -4,6 +4,8 @@ use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
+use crate::async_model_average::AsyncModelAverage;
+use crate::dgc::Dgc;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::Algorithm;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
     add::<AsyncModelAverage>(&mut all);
+    add::<Dgc>(&mut all);
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<QAdam>(&mut all);

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use hexagram_algorithms::logical::testing::{cases, spawn};
-use hexagram_algorithms::logical::{Communicator, TransportKind};
+mod replicas;
+
+use hexagram_algorithms::GradientAllReduce;
+use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::powersgd::PowerSgd;
-use hexagram_algorithms::testing::{Setup, Trainer, payload_of_shapes};
-use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
-use std::sync::{Arc, Barrier};
+use hexagram_algorithms::testing::payload_of_shapes;
+use replicas::{Made, Run, furthest, optimum, pull};
+use std::sync::Arc;
 
 const ROWS: usize = 12;
 const COLS: usize = 20;
@@ -23,32 +25,16 @@ fn full(seed: usize) -> Vec<f32> {
     (0..ROWS * COLS).map(|at| noise(seed * 1000 + at)).collect()
 }
 
-/// After the gradients of `gradient(rank, step)` with learning rates `rate(step)`, the matrix and the vector behind it.
-fn train(
-    (transport, ranks): (TransportKind, usize),
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
-    steps: usize,
-    rate: impl Fn(usize) -> f64 + Sync,
-    gradient: impl Fn(usize, usize, &[f32]) -> Vec<f32> + Sync,
-) -> Vec<Vec<Vec<f32>>> {
-    let run = |comm: Communicator| {
-        let shapes = [vec![ROWS, COLS], vec![7]];
-        let initial = [vec![0.0; ROWS * COLS], vec![0.0f32; 7]];
-        let mut trainer = Trainer::with_shapes(&comm, algorithm(), Setup::default(), &initial, &shapes)?;
-        for step in 0..steps {
-            trainer.engine().set_learning_rate(rate(step));
-            trainer.step(|index, x| match index {
-                0 => gradient(comm.rank(), step, x),
-                _ => x.iter().map(|x| x - comm.rank() as f32).collect(),
-            })?;
-        }
-        trainer.parameters()
-    };
-    spawn(transport, ranks, run).unwrap()
+fn made(rank: usize, start: u64) -> impl Fn() -> Made + Sync {
+    move || Arc::new(PowerSgd { rank, start })
 }
 
-fn furthest(found: &[f32], expected: &[f32]) -> f32 {
-    found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f32::max)
+fn exact() -> Made {
+    Arc::new(GradientAllReduce)
+}
+
+fn run() -> Run<f32> {
+    Run { shape: vec![ROWS, COLS], ..Run::default() }
 }
 
 #[test]
@@ -62,25 +48,25 @@ fn a_mean_of_its_rank_is_exact() {
         };
         (0..ROWS * COLS).map(|at| own[at] - next[at] + common(at)).collect()
     };
-    let power = || Arc::new(PowerSgd { rank: 2, start: 0 }) as Arc<dyn AnyAlgorithm>;
-    let case = (TransportKind::Thread, 4);
-    let exact = train(case, || Arc::new(GradientAllReduce), 5, |_| 0.1, gradient);
-    let found = train(case, power, 5, |_| 0.1, gradient);
-    for (found, exact) in found.iter().zip(&exact) {
-        assert!(furthest(&found[0], &exact[0]) < 2e-5, "{}", furthest(&found[0], &exact[0]));
-        assert!(furthest(&found[1], &exact[1]) < 1e-5);
-    }
+    let run = Run { steps: 5, ..run() };
+    let error = furthest(&run.train(made(2, 0), gradient)[0], &run.train(exact, gradient)[0]);
+    assert!(error < 2e-5, "{error}");
+}
+
+#[test]
+fn factors_as_large_as_the_matrix_are_synchronous_sgd() {
+    let (rank, run) = (ROWS.min(COLS), Run { steps: 50, ..run() });
+    let error = furthest(&run.train(made(rank, 0), pull)[0], &run.train(exact, pull)[0]);
+    assert!(error < 1e-4, "{error}");
 }
 
 #[test]
 fn before_the_start_it_is_an_all_reduce() {
     let gradient = |rank: usize, step: usize, _: &[f32]| full(rank + 10 * step);
-    let case = (TransportKind::Thread, 3);
-    let steps = |power: PowerSgd, steps| train(case, || Arc::new(power), steps, |_| 0.1, gradient);
-    let exact = |steps| train(case, || Arc::new(GradientAllReduce), steps, |_| 0.1, gradient);
-    let power = PowerSgd { rank: 1, start: 4 };
-    assert_eq!(steps(power, 4), exact(4));
-    assert_ne!(steps(power, 5), exact(5));
+    let steps =
+        |steps, algorithm: &(dyn Fn() -> Made + Sync)| Run { steps, ..run() }.train(algorithm, gradient);
+    assert_eq!(steps(4, &made(1, 4)), steps(4, &exact));
+    assert_ne!(steps(5, &made(1, 4)), steps(5, &exact));
 }
 
 #[test]
@@ -91,26 +77,21 @@ fn what_it_cannot_say_at_once_it_says_later() {
         0..6 => full(rank + 10 * step),
         _ => vec![0.0; ROWS * COLS],
     };
-    let power = || Arc::new(PowerSgd { rank: 2, start: 0 }) as Arc<dyn AnyAlgorithm>;
-    let case = (TransportKind::Thread, 3);
-    let exact = train(case, || Arc::new(GradientAllReduce), 6, rate, gradient);
-    let found = train(case, power, 60, rate, gradient);
-    let early = train(case, power, 6, rate, gradient);
-    assert!(furthest(&early[0][0], &exact[0][0]) > 1e-2, "rank 2 is not enough");
-    assert!(furthest(&found[0][0], &exact[0][0]) < 1e-5, "{}", furthest(&found[0][0], &exact[0][0]));
+    let (short, long) = (Run { rate, steps: 6, ..run() }, Run { rate, steps: 60, ..run() });
+    let exact = short.train(exact, gradient);
+    assert!(furthest(&short.train(made(2, 0), gradient)[0], &exact[0]) > 1e-2, "rank 2 is not enough");
+    let error = furthest(&long.train(made(2, 0), gradient)[0], &exact[0]);
+    assert!(error < 1e-5, "{error}");
 }
 
 #[test]
 fn replicas_stay_identical_and_reach_the_optimum() {
-    for case in cases(&[1, 3]) {
-        let gradient = |rank: usize, _: usize, x: &[f32]| -> Vec<f32> {
-            x.iter().zip(full(rank)).map(|(x, target)| x - target).collect()
-        };
-        let found = train(case, || Arc::new(PowerSgd::default()), 120, |_| 0.2, gradient);
-        let mean = |at: usize| (0..case.1).map(|rank| full(rank)[at]).sum::<f32>() / case.1 as f32;
-        let optimum: Vec<f32> = (0..ROWS * COLS).map(mean).collect();
-        assert!(found.iter().all(|replica| *replica == found[0]), "{case:?}");
-        assert!(furthest(&found[0][0], &optimum) < 1e-3, "{case:?}: {}", furthest(&found[0][0], &optimum));
+    for (transport, ranks) in cases(&[1, 3]) {
+        let run = Run { transport, ranks, steps: 120, rate: |_| 0.2, ..run() };
+        let found = run.train(made(2, 10), pull);
+        assert!(found.iter().all(|replica| *replica == found[0]), "{transport} × {ranks}");
+        let error = furthest(&found[0], &optimum(ranks, ROWS * COLS));
+        assert!(error < 1e-3, "{transport} × {ranks}: {error}");
     }
 }
 
@@ -118,8 +99,7 @@ fn replicas_stay_identical_and_reach_the_optimum() {
 fn the_bytes_are_those_of_its_header() {
     // One bucket, whose reduced messages of 2 · 2560 and of 2 · 80 + 10000 elements are both large for four ranks.
     let shapes = [vec![2560, 8, 10], vec![10_000]];
-    let power = || Arc::new(PowerSgd { rank: 2, start: 0 }) as Arc<dyn AnyAlgorithm>;
-    let found = payload_of_shapes(4, &shapes, 3, power).unwrap();
+    let found = payload_of_shapes(4, &shapes, 3, made(2, 0)).unwrap();
     let elements = 2 * (2560 + 80) + 10_000;
     let expected = 2.0 * 3.0 / 4.0 * 4.0 * elements as f64;
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
@@ -127,13 +107,14 @@ fn the_bytes_are_those_of_its_header() {
 
 #[test]
 fn a_rank_of_zero_is_refused() {
-    let opened = Barrier::new(2);
-    let run = |comm: Communicator| {
-        let algorithm = Arc::new(PowerSgd { rank: 0, start: 0 });
-        let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 4]])?;
-        opened.wait();
-        Ok(trainer.engine().prepare().unwrap_err().to_string())
-    };
-    let refused = spawn(TransportKind::Thread, 2, run).unwrap();
-    assert!(refused.iter().any(|error| error.contains("rank 0")), "{refused:?}");
+    let refused = Run { ranks: 2, ..run() }.refused(made(0, 0), |_| 1.0);
+    assert!(refused.iter().all(|error| error.contains("rank 0 has no factors")), "{refused:?}");
+}
+
+#[test]
+fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
+    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
+    for error in (Run { ranks: 3, ..run() }).refused(made(2, 0), gradient) {
+        assert!(error.contains("rank 1"), "{error}");
+    }
 }

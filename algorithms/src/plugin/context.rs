@@ -1,5 +1,6 @@
 //! What a hook has at hand besides the bucket: the ranks, the step, and arithmetic on buffers.
 
+use crate::optimizer::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::Schedule;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -212,6 +213,14 @@ impl Context {
         self.comm.device().copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)
     }
 
+    /// The square root of the sum of all squares, summed in double precision.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless it is of f32 or f64.
+    pub fn norm(&self, buffer: &Buffer) -> Result<f64> {
+        with_float!(buffer.dtype(), T => Ok(squares(&buffer.host::<T>()?).sqrt()))
+    }
+
     /// `to ← factor · to`.
     ///
     /// # Errors
@@ -246,4 +255,8 @@ impl Context {
         let terms: Vec<_> = std::iter::once((own, None)).chain(terms).collect();
         self.comm.device().weighted_sum(&terms, &mut to.write(0..to.len())?)
     }
+}
+
+fn squares<T: Copy + Into<f64>>(numbers: &[T]) -> f64 {
+    numbers.iter().map(|x| (*x).into().powi(2)).sum()
 }
