@@ -9,10 +9,10 @@
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 
 pub mod async_model_average;
+pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
-pub mod async_model_average;
 pub mod dgc;
 pub mod engine;
 pub mod gradient_all_reduce;

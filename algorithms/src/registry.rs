@@ -1,10 +1,10 @@
 //! The algorithms by the names that users type.
 
 use crate::async_model_average::AsyncModelAverage;
+use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
-use crate::async_model_average::AsyncModelAverage;
 use crate::dgc::Dgc;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;

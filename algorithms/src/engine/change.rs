@@ -91,7 +91,8 @@ impl DataParallel {
     }
 
     /// Brings to an end what the algorithm has under way in the background. A collective call, between steps, that ranks
-    /// may make after different numbers of them; training goes on afterwards as if nothing had been.
+    /// may make after different numbers of them; training goes on afterwards as if nothing had been. Call it after the
+    /// last step: a rank of an asynchronous training that ends without it has ended early, which ends the others too.
     ///
     /// # Errors
     /// Errors of the communication.
@@ -100,6 +101,7 @@ impl DataParallel {
             true => self.run(Stage::Settle),
             false => Ok(()),
         });
+        self.unsettled &= outcome.is_err();
         self.checked(outcome)
     }
 }

@@ -79,6 +79,8 @@ pub struct DataParallel {
     announced: bool,
     /// Whether the buckets are final and the algorithm has its states.
     started: bool,
+    /// Whether the algorithm may have something in the background.
+    unsettled: bool,
     blocked: Duration,
 }
 
@@ -119,6 +121,7 @@ impl DataParallel {
             forwarded: false,
             announced: false,
             started: false,
+            unsettled: false,
             blocked: Duration::ZERO,
         })
     }
@@ -198,19 +201,21 @@ impl DataParallel {
 }
 
 impl Drop for DataParallel {
-    /// Whoever leaves in the middle of a pass keeps the others waiting: they are told why.
+    /// A rank that ends early says why: the others count on it, and what it has in the background would wait for them.
     fn drop(&mut self) {
         let backward = backward::lock(&self.backward);
-        if !backward.is_open() {
+        let early = if std::thread::panicking() {
+            Error::usage("the training thread panicked", "see its panic message")
+        } else if backward.is_open() {
+            backward.mistake().cloned().unwrap_or_else(|| {
+                Error::usage("a backward pass was begun and never finished", "call finish after every begin")
+            })
+        } else if self.unsettled && !self.algorithm.trigram().synchronous {
+            let what = format!("the training with {} ended before it was settled", self.algorithm.name());
+            Error::usage(what, "call DataParallel::settle after the last step, on every rank")
+        } else {
             return;
-        }
-        let error = backward.mistake().cloned().unwrap_or_else(|| {
-            let what = match std::thread::panicking() {
-                true => "the training thread panicked in a backward pass",
-                false => "a backward pass was begun and never finished",
-            };
-            Error::usage(what, "call finish after every begin")
-        });
-        self.comm.give_up(&error);
+        };
+        self.comm.give_up(&early);
     }
 }

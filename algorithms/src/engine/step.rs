@@ -31,7 +31,7 @@ impl DataParallel {
     fn begin_forward(&mut self) -> Result<()> {
         if !self.forwarded {
             self.hand(Stage::Forward, false)?;
-            self.forwarded = true;
+            (self.forwarded, self.unsettled) = (true, true);
         }
         Ok(())
     }
