@@ -9,7 +9,6 @@
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 
 pub mod async_model_average;
-pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;

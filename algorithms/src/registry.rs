@@ -1,7 +1,6 @@
 //! The algorithms by the names that users type.
 
 use crate::async_model_average::AsyncModelAverage;
-use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;

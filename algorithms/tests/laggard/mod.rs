@@ -1,0 +1,48 @@
+//! A training in which one rank stands still: who waits for it is found out without a clock.
+
+use hexagram_algorithms::AnyAlgorithm;
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Result, TransportKind};
+use hexagram_algorithms::testing::{Setup, Trainer};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Steps of the rank that stands still before it does.
+const BEFORE: usize = 3;
+
+/// Trains with rank 1 stopped in the middle of a step until each other rank has made `steps`, settles, and returns the
+/// replicas. Rank r has f(x) = (x − r)²/2.
+///
+/// # Panics
+/// If the others wait for rank 1.
+pub(crate) fn replicas(
+    transport: TransportKind,
+    ranks: usize,
+    steps: usize,
+    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+) -> Result<Vec<Vec<f32>>> {
+    let (arrived, arrivals) = channel();
+    let arrivals = Mutex::new(arrivals);
+    spawn(transport, ranks, |comm| {
+        let rank = comm.rank();
+        let mut trainer = Trainer::new(&comm, algorithm(), Setup::default(), &[vec![0.0f32; 100]])?;
+        let gradient = |x: &[f32]| x.iter().map(|x| x - rank as f32).collect();
+        if rank == 1 {
+            (0..BEFORE).try_for_each(|_| trainer.step(|_, x| gradient(x)))?;
+            trainer.step(|_, x| {
+                let arrivals = arrivals.lock().unwrap();
+                for other in 1..ranks {
+                    let arrival = arrivals.recv_timeout(Duration::from_secs(120));
+                    assert!(arrival.is_ok(), "{} ranks wait for the one that stands still", ranks - other);
+                }
+                gradient(x)
+            })?;
+        } else {
+            (0..steps).try_for_each(|_| trainer.step(|_, x| gradient(x)))?;
+            arrived.send(()).unwrap();
+        }
+        trainer.engine().settle()?;
+        Ok(trainer.parameters()?.remove(0))
+    })
+}
