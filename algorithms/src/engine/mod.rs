@@ -146,7 +146,7 @@ impl DataParallel {
         self.replica.has_parameters()
     }
 
-    /// The learning rate γ of the steps from here on, the same on every rank: a positive number, which the next
+    /// The learning rate γ of the steps from here on, the same on every rank: not negative, which the next
     /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.turn.learning_rate = Some(rate);

@@ -146,8 +146,8 @@ impl DataParallel {
 
     fn check_learning_rate(&self) -> Result<()> {
         match self.turn.learning_rate {
-            Some(rate) if !rate.is_finite() || rate <= 0.0 => {
-                let remedy = "give set_learning_rate a positive number";
+            Some(rate) if !rate.is_finite() || rate < 0.0 => {
+                let remedy = "give set_learning_rate a positive number, or 0 for steps that change nothing";
                 Err(Error::usage(format!("nothing can be learnt with a learning rate of {rate}"), remedy))
             }
             _ => Ok(()),
