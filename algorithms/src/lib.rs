@@ -23,6 +23,7 @@ pub mod qadam;
 pub mod registry;
 pub mod testing;
 pub mod topk_ef;
+pub mod zero_one_adam;
 
 pub use engine::{Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused};
 pub use gradient_all_reduce::GradientAllReduce;

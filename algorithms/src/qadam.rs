@@ -30,7 +30,7 @@
 //! AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021; QAdam is Bagua's
 //! name of it.
 
-use crate::optimizer::{Moments, directions};
+use crate::optimizer::moments::{self, Moments};
 use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -125,12 +125,12 @@ impl Algorithm for QAdam {
         }
         if *steps == self.warmup + 1 {
             self.moments.freeze(&bucket.tensors, self.warmup, second)?;
-            multiply(second, first)?;
+            moments::multiply(second, first)?;
         }
         self.moments.first_scaled(&bucket.gradients, second, first)?;
         context.mean_encoded(first, encoding).await?;
         let unbias = self.moments.unbias(*steps);
-        directions(&bucket.tensors, unbias, (first, second), &mut bucket.gradients)
+        moments::directions(&bucket.tensors, unbias, (first, second), &mut bucket.gradients)
     }
 
     fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
@@ -139,11 +139,4 @@ impl Algorithm for QAdam {
         fields.buffer("second-moment", &mut state.second)?;
         fields.encoding("encoding", &mut state.encoding)
     }
-}
-
-/// `to ← factor · to`, element by element.
-fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
-    let (factor, mut to) = (factor.host::<f32>()?, to.host_mut::<f32>()?);
-    to.iter_mut().zip(factor.iter()).for_each(|(x, factor)| *x *= factor);
-    Ok(())
 }

@@ -12,6 +12,7 @@ use crate::plugin::AnyAlgorithm;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::topk_ef::TopKEf;
+use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<ByteGrad>(&mut all);
     add::<QAdam>(&mut all);
     all.push(Arc::new(QAdam::eight_bits()));
+    add::<ZeroOneAdam>(&mut all);
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);

@@ -2,12 +2,11 @@
 //! broadcast and moved between buckets with the parameters. Implement [`Optimizer`] for one of your own.
 
 mod adam;
-mod moments;
+pub(crate) mod moments;
 mod sgd;
 
 pub use adam::Adam;
 pub use moments::Moments;
-pub(crate) use moments::directions;
 pub use sgd::Sgd;
 
 use hexagram_logical::{Buffer, Result};

@@ -107,6 +107,32 @@ impl Moments {
         (1.0 / (1.0 - self.beta2.powf(updates as f64))).sqrt() as f32
     }
 
+    /// `g ← clip(D g)`.
+    pub(crate) fn precondition(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
+        let largest = self.largest();
+        let (scale, mut gradients) = (scale.host::<f32>()?, gradients.host_mut::<f32>()?);
+        gradients.iter_mut().zip(scale.iter()).for_each(|(g, d)| *g = (d * *g).clamp(-largest, largest));
+        Ok(())
+    }
+
+    /// `m ← β₁ m + (1 − β₁) p / D`, then `p ← D m / (1 − β₁ᵗ)`, of preconditioned gradients p.
+    pub(crate) fn direction_of_preconditioned(
+        &self,
+        step: u64,
+        (scale, first): (&Buffer, &mut Buffer),
+        direction: &mut Buffer,
+    ) -> Result<()> {
+        let (keep, unbias) = (self.beta1 as f32, self.unbias(step));
+        let take = 1.0 - keep;
+        let (scale, mut first, mut direction) =
+            (scale.host::<f32>()?, first.host_mut::<f32>()?, direction.host_mut::<f32>()?);
+        for ((p, m), d) in direction.iter_mut().zip(first.iter_mut()).zip(scale.iter()) {
+            *m = keep * *m + if *d == 0.0 { 0.0 } else { take * *p / d };
+            *p = unbias * d * *m;
+        }
+        Ok(())
+    }
+
     /// `v ← D`, tensor by tensor.
     pub(crate) fn freeze(&self, tensors: &[Tensor], updates: u64, second: &mut Buffer) -> Result<()> {
         let (root, epsilon) = (self.root(updates), self.epsilon as f32);
@@ -131,16 +157,27 @@ pub(crate) fn directions(
     (scaled, scale): (&Buffer, &Buffer),
     direction: &mut Buffer,
 ) -> Result<()> {
-    let (scaled, scale, mut direction) =
-        (scaled.host::<f32>()?, scale.host::<f32>()?, direction.host_mut::<f32>()?);
-    for elements in tensors.iter().map(|tensor| tensor.elements.clone()).filter(|range| !range.is_empty()) {
-        let known = scale[elements.start] != 0.0;
-        let to = &mut direction[elements.clone()];
-        match known {
-            true => to.iter_mut().zip(&scaled[elements]).for_each(|(d, z)| *d = weight * z),
-            false => to.fill(0.0),
+    let (all, mut to) = (scaled.host::<f32>()?, direction.host_mut::<f32>()?);
+    to.iter_mut().zip(all.iter()).for_each(|(d, z)| *d = weight * z);
+    drop(to);
+    silence(tensors, scale, direction)
+}
+
+/// `direction ← 0` where nothing is known of a tensor's variance.
+pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer) -> Result<()> {
+    let (scale, mut direction) = (scale.host::<f32>()?, direction.host_mut::<f32>()?);
+    for elements in tensors.iter().map(|tensor| tensor.elements.clone()) {
+        if !elements.is_empty() && scale[elements.start] == 0.0 {
+            direction[elements].fill(0.0);
         }
     }
+    Ok(())
+}
+
+/// `to ← factor · to`, element by element.
+pub(crate) fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
+    let (factor, mut to) = (factor.host::<f32>()?, to.host_mut::<f32>()?);
+    to.iter_mut().zip(factor.iter()).for_each(|(x, factor)| *x *= factor);
     Ok(())
 }
 

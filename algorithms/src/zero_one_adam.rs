@@ -1,0 +1,239 @@
+//! 0/1 Adam: one-bit Adam that measures its variance ever more seldom, and then communicates ever more seldom.
+//!
+//! ```text
+//! t ≤ F, every kᵥ-th step    g ← (1/n) Σᵢ gᵢ                in full precision
+//!                            x ← Adam(x, g), with its m and v;  D ← 1 / (max(√v̂, floor) + ε)
+//! t ≤ F, the other steps     p ← C((1/n) Σᵢ C(clip(D gᵢ) + eᵢ) + s)       one bit
+//!                            m ← β₁ m + (1 − β₁) p / D
+//!                            x ← x − γ D m / (1 − β₁ᵗ)
+//! t = F                      v is frozen;  z ← D m;  e, s ← 0;  x₀ ← x
+//! t > F, every step          zᵢ ← β₁ zᵢ + (1 − β₁) clip(D gᵢ)
+//!                            xᵢ ← xᵢ − γ zᵢ / (1 − β₁ᵗ)     each rank on its own
+//! t > F, every kₗ-th step    u ← C((1/n) Σᵢ C(x₀ − xᵢ + eᵢ) + s)          one bit
+//!                            x₀ ← x₀ − u;  xᵢ ← x₀;  zᵢ ← u / Σ γ/(1 − β₁ᵗ), over the steps since the last time
+//! ```
+//!
+//! kᵥ is 1 and doubles after every 16 updates of v; kₗ is 1 and doubles every L steps up to a largest. e and s are what
+//! was lost, by ranks and by the owners of chunks. C, D, the floor and the clip are those of [`qadam`](crate::qadam), as
+//! is the reason to encode what D has scaled. Local steps are taken back by returning to x₀, exactly; e is in units of x
+//! then, so that γ may change.
+//!
+//! State: m, D, e, and v or x₀, four elements for each parameter, and s, 1/n. With d elements in all, bytes sent per rank:
+//! f = 2(n−1)/n · 4d in a step that updates v, b = 2(n−1)/n · d (1/8 + 4/B) in the other steps up to F, exact if every
+//! rank's chunk of a bucket is whole blocks; after that b in every kₗ-th step. Hierarchically, only what hosts send to
+//! each other is encoded.
+//!
+//! Defaults: F = 200, of which 60 update v; L = 200 and kₗ ≤ 4, for trainings of about a thousand steps. For long ones the
+//! authors' code has F = 100 000, L = 32 678 and kₗ ≤ 16. B = 2048.
+//!
+//! Replicas: bit-identical up to F, and after that in every kₗ-th step. To be run with plain SGD, without weight decay,
+//! which would be taken for a gradient, and a learning rate for Adam. Elements: f32. Source: Lu et al., "Maximizing
+//! communication efficiency for large-scale training via 0/1 Adam", ICLR 2023 (arXiv 2202.06009).
+
+use crate::optimizer::moments::{self, Moments};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use hexagram_logical::codec::Sign;
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Result};
+use std::sync::Arc;
+
+/// Adam that communicates one bit, and not in every step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ZeroOneAdam {
+    /// F: steps until the variance is frozen, 1 at least.
+    pub freeze: u64,
+    /// Updates of the variance after which their interval kᵥ doubles, 1 at least.
+    pub variance_doubling: u64,
+    /// L: steps after which the interval kₗ of communication doubles, 1 at least.
+    pub local_doubling: u64,
+    /// The largest kₗ, 1 at least.
+    pub local_largest: u64,
+    /// β₁, β₂, ε and the floor.
+    pub moments: Moments,
+    /// B: elements that share a scale.
+    pub block: usize,
+}
+
+impl Default for ZeroOneAdam {
+    fn default() -> Self {
+        ZeroOneAdam {
+            freeze: 200,
+            variance_doubling: 16,
+            local_doubling: 200,
+            local_largest: 4,
+            moments: Moments::default(),
+            block: 2048,
+        }
+    }
+}
+
+impl ZeroOneAdam {
+    fn encoding(&self, context: &Context) -> Encoding {
+        context.encoding(Arc::new(Sign::in_blocks(self.block)), Feedback::TwoLevel)
+    }
+
+    /// kₗ in a step after the freeze.
+    fn local_interval(&self, step: u64) -> u64 {
+        doubled((step - self.freeze - 1) / self.local_doubling).min(self.local_largest)
+    }
+}
+
+fn doubled(times: u64) -> u64 {
+    1 << times.min(62)
+}
+
+/// What is remembered of a bucket.
+pub struct State {
+    /// Steps so far: t.
+    steps: u64,
+    /// Of the variance.
+    updates: u64,
+    /// The step that updates the variance next.
+    next_update: u64,
+    /// Steps since the replicas were the same.
+    local: u64,
+    /// Σ γ/(1 − β₁ᵗ) over these.
+    moved: f64,
+    /// m; after the freeze z.
+    first: Buffer,
+    /// v; after the freeze x₀.
+    second: Buffer,
+    /// D.
+    scale: Buffer,
+    encoding: Encoding,
+}
+
+impl Algorithm for ZeroOneAdam {
+    type State = State;
+
+    fn name(&self) -> &'static str {
+        "zero-one-adam"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    /// Only up to the freeze, and in every kₗ-th step after it.
+    fn keeps_replicas_identical(&self) -> bool {
+        false
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::BySize, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+        check_f32(bucket)?;
+        self.moments.checked()?;
+        let counts = [
+            ("freeze", self.freeze),
+            ("variance_doubling", self.variance_doubling),
+            ("local_doubling", self.local_doubling),
+            ("local_largest", self.local_largest),
+            ("block", self.block as u64),
+        ];
+        for (name, count) in counts {
+            check_option(count > 0, &format!("zero-one-adam's {name}"), &count, "1 or more")?;
+        }
+        let zeros = || context.zeros_like(&bucket.gradients);
+        Ok(State {
+            steps: 0,
+            updates: 0,
+            next_update: 1,
+            local: 0,
+            moved: 0.0,
+            first: zeros()?,
+            second: zeros()?,
+            scale: zeros()?,
+            encoding: self.encoding(context),
+        })
+    }
+
+    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        state.steps += 1;
+        if state.steps > self.freeze {
+            self.local_step(context, state, bucket)
+        } else if state.steps == state.next_update {
+            self.exact_step(context, state, bucket).await
+        } else {
+            self.encoded_step(context, state, bucket).await
+        }
+    }
+
+    async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        if state.steps > self.freeze && state.local >= self.local_interval(state.steps) {
+            self.synchronize(context, state, bucket).await?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+        fields.count("steps", &mut state.steps)?;
+        fields.count("updates", &mut state.updates)?;
+        fields.count("next-update", &mut state.next_update)?;
+        fields.count("local", &mut state.local)?;
+        fields.number("moved", &mut state.moved)?;
+        fields.buffer("first-moment", &mut state.first)?;
+        fields.buffer("second-moment", &mut state.second)?;
+        fields.buffer("scale", &mut state.scale)?;
+        fields.encoding("encoding", &mut state.encoding)
+    }
+}
+
+impl ZeroOneAdam {
+    /// Adam's own step, which updates the variance.
+    async fn exact_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        let State { steps, updates, first, second, scale, .. } = state;
+        *updates += 1;
+        state.next_update += doubled(*updates / self.variance_doubling);
+        context.mean(&mut bucket.gradients).await?;
+        self.moments.first(&bucket.gradients, first)?;
+        self.moments.second(&bucket.gradients, second)?;
+        context.copy(second, scale)?;
+        self.moments.freeze(&bucket.tensors, *updates, scale)?;
+        self.moments.direction((*steps, *updates), (first, second), &mut bucket.gradients)
+    }
+
+    /// A step with the variance as it is, and the gradient in one bit.
+    async fn encoded_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        let State { steps, first, scale, encoding, .. } = state;
+        self.moments.precondition(scale, &mut bucket.gradients)?;
+        context.mean_encoded(&mut bucket.gradients, encoding).await?;
+        self.moments.direction_of_preconditioned(*steps, (scale, first), &mut bucket.gradients)
+    }
+
+    /// A step of this rank alone.
+    fn local_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        let State { steps, first, second, scale, .. } = state;
+        if *steps == self.freeze + 1 {
+            moments::multiply(scale, first)?;
+            context.copy(&bucket.parameters, second)?;
+            state.encoding = self.encoding(context);
+        }
+        let unbias = self.moments.unbias(*steps);
+        state.local += 1;
+        state.moved += context.learning_rate()? * f64::from(unbias);
+        self.moments.first_scaled(&bucket.gradients, scale, first)?;
+        moments::directions(&bucket.tensors, unbias, (first, scale), &mut bucket.gradients)
+    }
+
+    /// All replicas go where the mean of their ways from x₀ leads, as far as one bit an element can say it.
+    async fn synchronize(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        let State { first: z, second: start, scale, encoding, .. } = state;
+        // The gradients have been used.
+        let way = &mut bucket.gradients;
+        context.copy(start, way)?;
+        context.add_scaled(-1.0, &bucket.parameters, way)?;
+        context.mean_encoded(way, encoding).await?;
+        moments::silence(&bucket.tensors, scale, way)?;
+        context.add_scaled(-1.0, way, start)?;
+        context.copy(start, &bucket.parameters)?;
+        if state.moved > 0.0 {
+            context.copy(way, z)?;
+            context.scale(1.0 / state.moved, z)?;
+        }
+        (state.local, state.moved) = (0, 0.0);
+        Ok(())
+    }
+}
