@@ -17,7 +17,7 @@
 //! algorithms outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion
 //! adaptation strategies for distributed optimization and learning over networks", 2012.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram, check_option};
 use hexagram_logical::decentralized::{Schedule, Topology};
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
@@ -81,13 +81,13 @@ impl Algorithm for DPsgd {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
-        context.round(self.interval)?;
+        check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         let room = if self.adapt_then_combine { 0 } else { bucket.len() };
         context.comm().registered(bucket.parameters.dtype(), room)
     }
 
     async fn before_forward(&self, context: &Context, mixture: &mut Buffer, x: &Buffer) -> Result<()> {
-        match context.round(self.interval)? {
+        match context.round(self.interval) {
             Some(round) if !self.adapt_then_combine => {
                 context.copy(x, mixture)?;
                 self.peers.mix(context, mixture, round).await
@@ -102,14 +102,14 @@ impl Algorithm for DPsgd {
         mixture: &mut Buffer,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if context.round(self.interval)?.is_some() && !self.adapt_then_combine {
+        if context.round(self.interval).is_some() && !self.adapt_then_combine {
             std::mem::swap(mixture, &mut bucket.parameters);
         }
         Ok(())
     }
 
     async fn after_step(&self, context: &Context, _: &mut Buffer, bucket: &mut Bucket) -> Result<()> {
-        match context.round(self.interval)? {
+        match context.round(self.interval) {
             Some(round) if self.adapt_then_combine => {
                 self.peers.mix(context, &mut bucket.parameters, round).await
             }

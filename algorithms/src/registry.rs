@@ -6,11 +6,14 @@ use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
 use crate::dgc::Dgc;
 use crate::gradient_all_reduce::GradientAllReduce;
+use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
+use crate::low_precision_decentralized::LowPrecisionDecentralized;
 use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
+use crate::sgp::Sgp;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
@@ -31,6 +34,9 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<TopKEf>(&mut all);
     add::<Decentralized>(&mut all);
     add::<DPsgd>(&mut all);
+    add::<LowPrecisionDecentralized>(&mut all);
+    add::<GradientTracking>(&mut all);
+    add::<Sgp>(&mut all);
     all
 }
 

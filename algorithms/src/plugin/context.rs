@@ -2,7 +2,7 @@
 
 use crate::optimizer::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};
-use hexagram_logical::decentralized::Schedule;
+use hexagram_logical::decentralized::{GossipOptions, Schedule};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
@@ -48,13 +48,9 @@ impl Context {
     /// For an algorithm that communicates every `interval` steps, the first included: which of its rounds is this step's,
     /// counted from 0; none in the steps between. It depends on the step alone, so that neither a checkpoint nor another
     /// cut of the buckets sets it back.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for an interval of 0.
-    pub fn round(&self, interval: u64) -> Result<Option<u64>> {
-        let none = || Error::usage("there is no communication every 0 steps", "use an interval of 1 or more");
-        let round = self.step().checked_div(interval).ok_or_else(none)?;
-        Ok(self.step().is_multiple_of(interval).then_some(round))
+    pub fn round(&self, interval: u64) -> Option<u64> {
+        let round = self.step().checked_div(interval)?;
+        self.step().is_multiple_of(interval).then_some(round)
     }
 
     /// The bucket's number in the plan.
@@ -179,10 +175,78 @@ impl Context {
     /// # Errors
     /// As [`Communicator::gossip`].
     pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, round: u64) -> Result<()> {
-        let Some(hierarchy) = &self.hierarchy else { return self.comm.gossip(buffer, schedule, round).await };
+        self.between_hosts(buffer, async |comm, x| comm.gossip(x, schedule, round).await).await
+    }
+
+    /// [`Context::gossip`] in low precision; hierarchically, only what leaders exchange is encoded.
+    ///
+    /// # Errors
+    /// As [`Communicator::gossip_encoded`].
+    pub async fn gossip_encoded(
+        &self,
+        buffer: &mut Buffer,
+        schedule: &dyn Schedule,
+        round: u64,
+        encoding: &mut Encoding,
+        options: GossipOptions,
+    ) -> Result<()> {
+        let mix = async |comm: &Communicator, x: &mut Buffer| {
+            comm.gossip_encoded(x, schedule, round, encoding, options).await
+        };
+        self.between_hosts(buffer, mix).await
+    }
+
+    /// Lets what an encoding knows of neighbours begin where the ranks are, whatever it remembers.
+    ///
+    /// # Errors
+    /// As [`Communicator::gossip_synchronize`].
+    pub async fn gossip_synchronize(
+        &self,
+        buffer: &Buffer,
+        schedule: &dyn Schedule,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        let begin = async |comm: &Communicator, x: &mut Buffer| {
+            comm.gossip_synchronize(x, schedule, 0, encoding).await
+        };
+        self.between_hosts(&mut self.copy_of(buffer)?, begin).await
+    }
+
+    /// `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the column-stochastic matrix of `round`;
+    /// hierarchically, hosts take the place of ranks, which have one weight then.
+    ///
+    /// # Errors
+    /// As [`Communicator::push_sum`].
+    pub async fn push_sum(
+        &self,
+        buffer: &mut Buffer,
+        weight: &mut f64,
+        schedule: &dyn Schedule,
+        round: u64,
+    ) -> Result<()> {
+        let push =
+            async |comm: &Communicator, x: &mut Buffer| comm.push_sum(x, weight, schedule, round).await;
+        self.between_hosts(buffer, push).await?;
+        if let Some(hierarchy) = &self.hierarchy {
+            let mut of_host = Buffer::from_slice(&[*weight])?;
+            hierarchy.host().broadcast(&mut of_host, 0).await?;
+            *weight = of_host.host::<f64>()?[0];
+        }
+        Ok(())
+    }
+
+    /// `mix` among all ranks; hierarchically, among leaders with the mean of each host's ranks, who all get what comes of
+    /// it. Unlike [`Context::among_hosts`], every host counts as much as another, as gossip needs it: what it mixes stays
+    /// parameters.
+    async fn between_hosts(
+        &self,
+        buffer: &mut Buffer,
+        mix: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        let Some(hierarchy) = &self.hierarchy else { return mix(&self.comm, buffer).await };
         hierarchy.host().all_reduce(buffer, ReduceOp::Mean).await?;
         if let Some(leaders) = hierarchy.leaders() {
-            leaders.gossip(buffer, schedule, round).await?;
+            mix(leaders, buffer).await?;
         }
         hierarchy.host().broadcast(buffer, 0).await
     }

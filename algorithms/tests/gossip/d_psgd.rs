@@ -116,7 +116,7 @@ fn one_rank_trains_alone() {
 #[test]
 fn an_interval_of_0_and_a_graph_of_other_ranks_are_refused() {
     let error = refusal(2, &(Arc::new(DPsgd { interval: 0, ..DPsgd::default() }) as Algorithm));
-    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("every 0 steps"), "{error}");
+    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("interval is 0"), "{error}");
     let error = refusal(2, &(Arc::new(DPsgd { peers: star().into(), ..DPsgd::default() }) as Algorithm));
     assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("for 5 ranks"), "{error}");
 }

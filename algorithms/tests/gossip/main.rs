@@ -4,6 +4,9 @@
 
 mod d_psgd;
 mod decentralized;
+mod gradient_tracking;
+mod low_precision_decentralized;
+mod sgp;
 
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::testing::spawn;
@@ -19,6 +22,13 @@ fn problem() -> Quadratic {
         a: vec![1.0, 3.0, 0.5, 2.0, 1.5, 0.7, 2.5, 1.2],
         b: vec![0.0, 1.0, -2.0, 4.0, 3.0, -1.0, 0.5, 2.0],
     }
+}
+
+/// Where the mean of the first `ranks` functions is least.
+fn optimum(ranks: usize) -> f64 {
+    let Quadratic { a, b } = problem();
+    let weighted: f64 = a.iter().zip(&b).take(ranks).map(|(a, b)| a * b).sum();
+    weighted / a.iter().take(ranks).sum::<f64>()
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -1,0 +1,69 @@
+//! Stochastic gradient push: gossip over directed graphs, in which a rank need not know who takes from it, nor when.
+//!
+//! ```text
+//! xᵢ ← optimizer(xᵢ, gᵢ(zᵢ))                              the model computes with zᵢ
+//! xᵢ ← Σⱼ pᵢⱼ xⱼ,  wᵢ ← Σⱼ pᵢⱼ wⱼ                         push-sum; every column of P adds up to 1
+//! zᵢ ← xᵢ / wᵢ
+//! ```
+//!
+//! Every rank shares out all that it has, so that the sums of all xᵢ and of all wᵢ are kept; what it gets may be of less
+//! than one rank or of more, and wᵢ says of how many. wᵢ = 1 at first, and stays 1 where as much is taken as is given, such
+//! as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ takes their place for the optimizer's step, whose
+//! memory (momentum) stays each rank's own. Replicas differ, evaluate their mean.
+//!
+//! Bytes sent per rank and step: deg · (S + 8), S being the size of the parameters. State: wᵢ. Default: the one-peer
+//! exponential graph of the paper, deg = 1, exact after log₂ n steps for n a power of two, and good for odd n. Any schedule
+//! whose columns add up to 1 and whose graphs, taken together over some steps, connect everyone: see `Mixing::push`.
+//! Source: Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019.
+
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::Result;
+use hexagram_logical::decentralized::{Schedule, Topology};
+use std::sync::Arc;
+
+/// Push-sum of the parameters.
+#[derive(Debug, Clone)]
+pub struct Sgp {
+    /// Who shares out to whom; column-stochastic.
+    pub schedule: Arc<dyn Schedule>,
+}
+
+impl Default for Sgp {
+    fn default() -> Self {
+        Sgp { schedule: Arc::new(Topology::OnePeerExponential) }
+    }
+}
+
+impl Algorithm for Sgp {
+    /// w.
+    type State = f64;
+
+    fn name(&self) -> &'static str {
+        "sgp"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: false, synchronous: true, full_precision: true }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<f64> {
+        Ok(1.0)
+    }
+
+    async fn after_backward(&self, context: &Context, w: &mut f64, bucket: &mut Bucket) -> Result<()> {
+        context.scale(*w, &bucket.parameters)
+    }
+
+    async fn after_step(&self, context: &Context, w: &mut f64, bucket: &mut Bucket) -> Result<()> {
+        context.push_sum(&mut bucket.parameters, w, &*self.schedule, context.step()).await?;
+        context.scale(1.0 / *w, &bucket.parameters)
+    }
+
+    fn checkpoint(&self, w: &mut f64, fields: &mut Fields) -> Result<()> {
+        fields.number("weight", w)
+    }
+}

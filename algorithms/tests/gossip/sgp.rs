@@ -1,0 +1,86 @@
+//! Stochastic gradient push: the optimum of the mean for any number of ranks and over directed graphs, and D-PSGD where
+//! all weights stay 1.
+
+use super::*;
+use hexagram_algorithms::d_psgd::DPsgd;
+use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
+use hexagram_algorithms::sgp::Sgp;
+use std::collections::BTreeSet;
+
+fn push(schedule: impl Schedule + 'static) -> Algorithm {
+    Arc::new(Sgp { schedule: Arc::new(schedule) })
+}
+
+/// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0: ranks give to one or two, and take from one or two.
+fn uneven() -> Mixing {
+    let destinations = [vec![1, 2], vec![2], vec![3], vec![0]];
+    Mixing::push(4, |rank| destinations[rank].iter().copied().collect::<BTreeSet<_>>()).unwrap()
+}
+
+#[test]
+fn it_reaches_the_optimum_of_the_mean_as_the_learning_rate_falls() {
+    let runs = [(Sgp::default(), 3), (Sgp::default(), 4), (Sgp::default(), 5)];
+    let runs = runs.map(|(algorithm, ranks)| (Arc::new(algorithm) as Algorithm, ranks));
+    for (algorithm, ranks) in runs.into_iter().chain([(push(uneven()), 4)]) {
+        let found = spawn(TransportKind::Thread, ranks, |comm| {
+            let mut trainer = Trainer::new(&comm, Arc::clone(&algorithm), Setup::default(), &[vec![0.7f64]])?;
+            for step in 0..1500 {
+                trainer.engine().set_learning_rate(2.0 / (step + 20) as f64);
+                trainer.step(|_, x| problem().gradient(comm.rank(), x))?;
+            }
+            Ok(trainer.parameters()?[0][0])
+        });
+        assert_near(&found.unwrap(), &vec![optimum(ranks); ranks], 1e-2);
+    }
+}
+
+#[test]
+fn with_equal_curvatures_the_mean_is_the_optimum_at_any_learning_rate() {
+    for ranks in [3, 4, 5] {
+        let gradient = |rank: usize, _: usize, x: &[f64]| vec![x[0] - problem().b[rank]];
+        let algorithm: Algorithm = Arc::new(Sgp::default());
+        let place = (TransportKind::Thread, ranks);
+        let found = train(place, &algorithm, &Setup::default(), &[0.7], 400, gradient).unwrap();
+        let found: Vec<f64> = found.into_iter().map(|x| x[0]).collect();
+        assert_near(&[mean(&found)], &[mean(&problem().b[..ranks])], 1e-14);
+    }
+}
+
+#[test]
+fn without_gradients_ranks_of_any_weights_come_to_the_mean() {
+    let gradient = |rank: usize, step: usize, _: &[f64]| vec![if step == 0 { rank as f64 } else { 0.0 }];
+    for transport in TransportKind::ALL {
+        let setup = Setup { learning_rate: -1.0, ..Setup::default() };
+        let found = train((transport, 4), &push(uneven()), &setup, &[0.0], 80, gradient).unwrap();
+        let found: Vec<f64> = found.into_iter().map(|x| x[0]).collect();
+        assert_near(&found, &[1.5; 4], 1e-13);
+    }
+}
+
+#[test]
+fn where_all_weights_stay_1_it_is_d_psgd() {
+    let gradient = |rank: usize, step: usize, x: &[f32]| {
+        x.iter().map(|x| x * (rank + 1) as f32 - (step % 5) as f32).collect()
+    };
+    let twin = DPsgd { peers: Topology::OnePeerExponential.into(), adapt_then_combine: true, interval: 1 };
+    let run = |algorithm: Algorithm| {
+        train((TransportKind::Thread, 5), &algorithm, &Setup::default(), &[0.3; 70], 20, gradient).unwrap()
+    };
+    assert_eq!(run(Arc::new(Sgp::default())), run(Arc::new(twin)));
+}
+
+#[test]
+fn the_bytes_are_those_of_its_header() {
+    let with_weight = 1.0 + 8.0 / (4.0 * 32768.0);
+    assert_sends(4, 4, &(Arc::new(Sgp::default()) as Algorithm), with_weight);
+    assert_sends(5, 3, &(Arc::new(Sgp::default()) as Algorithm), with_weight);
+    assert_sends(4, 2, &push(uneven()), 1.25 * with_weight);
+}
+
+#[test]
+fn a_graph_that_loses_something_is_refused() {
+    let rows = uneven().dense();
+    let pulled = Mixing::of_matrix(4, &(0..16).map(|at| rows[at % 4 * 4 + at / 4]).collect::<Vec<_>>());
+    let error = refusal(4, &push(pulled.unwrap()));
+    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("a column"), "{error}");
+}
