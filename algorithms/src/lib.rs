@@ -8,6 +8,7 @@
 //! Reading order: [`plugin`] (the trait), [`gradient_all_reduce`] and [`local_sgd`] (the simplest plugins, one for
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 
+pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;

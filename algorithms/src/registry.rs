@@ -1,5 +1,6 @@
 //! The algorithms by the names that users type.
 
+use crate::ad_psgd::AdPsgd;
 use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 /// Every algorithm, with its defaults.
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
+    add::<AdPsgd>(&mut all);
     add::<AsyncModelAverage>(&mut all);
     add::<Dgc>(&mut all);
     add::<GradientAllReduce>(&mut all);

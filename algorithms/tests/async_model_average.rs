@@ -7,9 +7,9 @@ mod laggard;
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::testing::{cases, spawn};
-use hexagram_algorithms::logical::{Communicator, Error, Result, TransportKind};
+use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Averages without a pause.
@@ -175,24 +175,5 @@ fn an_interval_that_is_none_is_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    for transport in TransportKind::ALL {
-        let all_begun = Barrier::new(3);
-        let run = |comm: &Communicator| -> Result<()> {
-            let mut trainer = trainer(comm, EAGER, vec![0.0; 100])?;
-            trainer.step(|_, x| x.to_vec())?;
-            all_begun.wait();
-            if comm.rank() == 2 {
-                // As `?` on an error of the program's own does.
-                return Err(Error::usage("there is no more data", "get some"));
-            }
-            loop {
-                trainer.step(|_, x| x.to_vec())?;
-            }
-        };
-        let errors = spawn(transport, 3, |comm| Ok(run(&comm).unwrap_err().to_string())).unwrap();
-        for (rank, error) in errors.iter().enumerate() {
-            let expected = if rank == 2 { "no more data" } else { "before it was settled" };
-            assert!(error.contains(expected), "{transport}, rank {rank}: {error}");
-        }
-    }
+    laggard::ends_early(|| Arc::new(EAGER));
 }

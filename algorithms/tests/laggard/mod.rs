@@ -1,11 +1,11 @@
-//! A training in which one rank stands still: who waits for it is found out without a clock.
+//! A training in which one rank stands still, or ends early: who waits for it is found out without a clock.
 
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Result, TransportKind};
+use hexagram_algorithms::logical::{Communicator, Error, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 /// Steps of the rank that stands still before it does.
@@ -45,4 +45,31 @@ pub(crate) fn replicas(
         trainer.engine().settle()?;
         Ok(trainer.parameters()?.remove(0))
     })
+}
+
+/// Trains on three ranks until rank 2 returns with an error of its own.
+///
+/// # Panics
+/// Unless the others end with an error that says why.
+pub(crate) fn ends_early(algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync) {
+    for transport in TransportKind::ALL {
+        let all_begun = Barrier::new(3);
+        let run = |comm: &Communicator| -> Result<()> {
+            let mut trainer = Trainer::new(comm, algorithm(), Setup::default(), &[vec![0.0f32; 100]])?;
+            trainer.step(|_, x| x.to_vec())?;
+            all_begun.wait();
+            if comm.rank() == 2 {
+                // As `?` does on an error of the program's own.
+                return Err(Error::usage("there is no more data", "get some"));
+            }
+            loop {
+                trainer.step(|_, x| x.to_vec())?;
+            }
+        };
+        let errors = spawn(transport, 3, |comm| Ok(run(&comm).unwrap_err().to_string())).unwrap();
+        for (rank, error) in errors.iter().enumerate() {
+            let expected = if rank == 2 { "no more data" } else { "before it was settled" };
+            assert!(error.contains(expected), "{transport}, rank {rank}: {error}");
+        }
+    }
 }

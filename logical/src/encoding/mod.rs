@@ -21,7 +21,7 @@ pub use state::State;
 
 use crate::codec::LinearCodec;
 use hexagram_physical::codec::Codec;
-pub(crate) use hexagram_physical::device::kernels::draw::mix;
+pub use hexagram_physical::device::kernels::draw::mix;
 use hexagram_physical::fingerprint::CodecDigest;
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;

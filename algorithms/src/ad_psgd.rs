@@ -1,0 +1,146 @@
+//! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which is
+//! not asked when it suits.
+//!
+//! ```text
+//! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
+//! xᵢ ← xᵢ + optimizer(y, g) − y the change alone, on top of what averages have done since
+//! xᵢ, xⱼ ← (xᵢ + xⱼ)/2          every P-th step, with a random rank j: atomic, and beside the next steps
+//! y ← xᵢ
+//! ```
+//!
+//! Any rank may average with any other at any time: [pair exchanges](PairExchange) lock both replicas in the order of
+//! ranks, so that no circle of ranks can block, and each rank's service answers whatever its program does. So ranks need no
+//! roles, and their number may be odd. Nobody waits for another's step: where the last average is not over in time, the next
+//! is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean of the replicas.
+//!
+//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters. Bytes sent per
+//! rank: 2 S for each average that the rank begins, S of them by itself and S by its partner, and requests and replies:
+//! 2 S / P in a step, or less. Defaults: P = 1. Elements: f32 and f64. Asynchronous: replicas differ; use a final mean.
+//! Deviation from the source: there a rank waits for its average before it begins the next step. Source: Lian, Zhang, Zhang
+//! and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018.
+
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
+use hexagram_logical::encoding::mix;
+use hexagram_logical::{Buffer, Error, Result};
+
+/// Averages of two replicas, whenever it suits one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdPsgd {
+    /// P, in steps: how often a rank begins an average.
+    pub interval: u64,
+    /// Where the choice of partners comes from.
+    pub seed: u64,
+}
+
+impl Default for AdPsgd {
+    fn default() -> Self {
+        AdPsgd { interval: 1, seed: 0 }
+    }
+}
+
+/// One bucket's averages.
+pub struct Averaging {
+    /// What is there between the first step and the end, or a [`settle`](Algorithm::settle).
+    meeting: Option<Meeting>,
+    /// y, and then the change.
+    y: Buffer,
+}
+
+/// The replica, where others reach it.
+struct Meeting {
+    x: PairExchange,
+    under_way: Option<Pending<Exchanged>>,
+    /// Closed last.
+    service: Service,
+}
+
+impl Algorithm for AdPsgd {
+    type State = Averaging;
+
+    fn name(&self) -> &'static str {
+        "ad-psgd"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: false, synchronous: false, full_precision: true }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
+        context.round(self.interval)?;
+        Ok(Averaging { meeting: None, y: context.zeros_like(&bucket.parameters)? })
+    }
+
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut Averaging,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        if state.meeting.is_none() {
+            state.meeting = Some(Meeting::begin(context, &bucket.parameters)?);
+            context.copy(&bucket.parameters, &state.y)?;
+        }
+        Ok(())
+    }
+
+    async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+        let Averaging { meeting: Some(meeting), y } = state else { return Err(unmet()) };
+        context.blend(-1.0, y, 1.0, &bucket.parameters)?;
+        meeting.x.add(1.0, y)?;
+        if context.round(self.interval)?.is_some() && context.size() > 1 && meeting.is_free()? {
+            meeting.under_way = Some(meeting.x.exchange(self.partner(context))?);
+        }
+        meeting.x.load(&mut bucket.parameters)?;
+        context.copy(&bucket.parameters, y)
+    }
+
+    /// Ends all averages: the replica is the engine's alone again.
+    async fn settle(&self, _: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+        let Some(Meeting { x, under_way, service }) = state.meeting.take() else { return Ok(()) };
+        under_way.map(Pending::wait).transpose()?;
+        service.close()?;
+        x.load(&mut bucket.parameters)
+    }
+
+    /// Nothing: what is under way was ended, and partners follow from the step.
+    fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl AdPsgd {
+    /// Any other rank, each as likely.
+    fn partner(&self, context: &Context) -> usize {
+        let words = [context.rank() as u64, context.bucket() as u64, context.step()];
+        let draw = words.iter().fold(self.seed, |hash, word| mix(hash ^ word));
+        let other = (draw % (context.size() as u64 - 1)) as usize;
+        if other < context.rank() { other } else { other + 1 }
+    }
+}
+
+impl Meeting {
+    /// All ranks begin it together.
+    fn begin(context: &Context, parameters: &Buffer) -> Result<Self> {
+        let service = Service::start(context.comm())?;
+        let options = PairOptions { locked: true, encoding: None };
+        let x = PairExchange::create(context.comm(), &service, parameters, options)?;
+        Ok(Meeting { x, under_way: None, service })
+    }
+
+    /// Whether the last average that this rank has begun is over.
+    fn is_free(&mut self) -> Result<bool> {
+        if self.under_way.as_mut().is_some_and(|exchange| !exchange.poll()) {
+            return Ok(false);
+        }
+        self.under_way.take().map_or(Ok(true), |exchange| exchange.wait().map(|_| true))
+    }
+}
+
+fn unmet() -> Error {
+    Error::usage("the training was settled within a step", "call DataParallel::settle between steps")
+}
