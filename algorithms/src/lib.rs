@@ -27,6 +27,7 @@ pub mod registry;
 pub mod sgp;
 pub mod testing;
 pub mod topk_ef;
+pub mod trace;
 pub mod zero_one_adam;
 
 pub use engine::{Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused};

@@ -7,9 +7,11 @@
 
 use super::plan::name_tensor;
 use super::scheduler::{Done, Memory};
+use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
 use crate::plugin::{Context, Turn};
+use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
@@ -60,6 +62,8 @@ struct Running {
     bucket: usize,
     stage: Stage,
     hook: Hook,
+    /// While a trace is recorded.
+    span: Option<Span>,
 }
 
 /// One bucket's place on this thread.
@@ -90,6 +94,7 @@ pub(super) struct Flight {
     /// Buckets that have arrived for the last stage on the agenda.
     arrived: usize,
     outgoing: Sender<Done>,
+    trace: Option<Recorder>,
 }
 
 impl Flight {
@@ -110,7 +115,13 @@ impl Flight {
             agenda: VecDeque::new(),
             arrived: 0,
             outgoing,
+            trace: None,
         }
+    }
+
+    /// Records hooks from here on, or not; returns what was recorded so far.
+    pub(super) fn set_trace(&mut self, trace: Option<Recorder>) -> Option<Recorder> {
+        std::mem::replace(&mut self.trace, trace)
     }
 
     /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was
@@ -212,6 +223,7 @@ impl Flight {
             self.agenda.pop_front();
             let context =
                 Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, turn };
+            let bytes = lane.memory.bytes();
             let work = Work {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
@@ -219,8 +231,9 @@ impl Flight {
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
-            let hook = work.hook(stage, context);
-            self.running.push(Running { bucket, stage, hook: Box::pin(hook) });
+            let span = self.trace.as_ref().map(|t| hook_begins(t, stage, turn, bucket, bytes));
+            let hook = Box::pin(work.hook(stage, context));
+            self.running.push(Running { bucket, stage, hook, span });
         }
     }
 
@@ -229,13 +242,16 @@ impl Flight {
         let mut polling = Polling::from_waker(drive::waker());
         let mut at = 0;
         while at < self.running.len() {
-            let Running { bucket, stage, hook } = &mut self.running[at];
-            let (bucket, stage) = (*bucket, *stage);
+            let Running { bucket, stage, hook, span } = &mut self.running[at];
+            let (bucket, stage, span) = (*bucket, *stage, *span);
             let Poll::Ready(Finished { outcome, instance, memory }) = hook.as_mut().poll(&mut polling) else {
                 at += 1;
                 continue;
             };
             drop(self.running.swap_remove(at));
+            if let Some(trace) = &mut self.trace {
+                hook_ends(trace, span, &self.comm);
+            }
             let lane = &mut self.lanes[bucket];
             outcome.map_err(|error| name_tensor(&lane.tensors, error))?;
             (lane.instance, lane.busy) = (instance, false);

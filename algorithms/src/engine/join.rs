@@ -79,7 +79,7 @@ impl DataParallel {
         // No learning rate is 0.
         let mine = [f64::from(u8::from(trains)), self.turn.learning_rate.unwrap_or(0.0)];
         let mut all = vec![0.0; mine.len() * self.comm.size()];
-        self.comm.blocking().all_gather(&mine, &mut all)?;
+        self.while_waiting(|engine| engine.comm.blocking().all_gather(&mine, &mut all))?;
         let one_that_trains = all.chunks(mine.len()).find(|rank| rank[0] != 0.0);
         self.announced = one_that_trains.is_some();
         if let (Some(rank), false) = (one_that_trains, trains) {

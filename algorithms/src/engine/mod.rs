@@ -35,6 +35,7 @@ mod shared;
 mod step;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use hooks::Hooks;
 pub use options::{Buffers, EngineOptions, Order, Unused};
@@ -52,6 +53,7 @@ use replica::Replica;
 use scheduler::Scheduler;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use trace::Tracing;
 
 /// What a backward pass does with its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,8 @@ pub struct DataParallel {
     /// Whether the algorithm may have something in the background.
     unsettled: bool,
     blocked: Duration,
+    /// While a trace is recorded.
+    tracing: Option<Tracing>,
 }
 
 impl DataParallel {
@@ -123,6 +127,7 @@ impl DataParallel {
             started: false,
             unsettled: false,
             blocked: Duration::ZERO,
+            tracing: None,
         })
     }
 

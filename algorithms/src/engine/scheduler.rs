@@ -16,6 +16,14 @@ pub(super) struct Memory {
     pub(super) parameters: Option<Buffer>,
 }
 
+impl Memory {
+    /// Size of the bucket.
+    pub(super) fn bytes(&self) -> usize {
+        let either = self.gradients.as_ref().or(self.parameters.as_ref());
+        either.map_or(0, |buffer| buffer.len() * buffer.dtype().size())
+    }
+}
+
 /// A bucket whose hooks are done.
 pub(super) type Done = Result<(usize, Memory)>;
 

@@ -5,6 +5,7 @@ use super::clip::clip;
 use super::flight::{self, Stage};
 use super::scheduler::Memory;
 use super::{DataParallel, Mode, Order, Unused};
+use crate::trace::Kind;
 use hexagram_logical::{Error, Result};
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ impl DataParallel {
     /// # Errors
     /// What ended the communication thread, if it has failed.
     pub fn forward(&mut self) -> Result<()> {
+        self.enter(Kind::Forward);
         let outcome = self.announce(true).and_then(|_| match self.waits_for_the_end() {
             true => Ok(()),
             false => self.begin_forward(),
@@ -41,6 +43,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
+        self.enter(Kind::Backward);
         let outcome = self.begun(mode);
         self.checked(outcome)
     }
@@ -71,6 +74,8 @@ impl DataParallel {
     /// communication. After an error no rank can go on.
     pub fn finish(&mut self) -> Result<()> {
         let outcome = self.finished(self.options.unused);
+        let ends_step = backward::lock(&self.backward).results() != Results::None;
+        self.enter(if ends_step { Kind::Optimizer } else { Kind::Between });
         self.checked(outcome)
     }
 
@@ -78,7 +83,7 @@ impl DataParallel {
         let closed = backward::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(()) };
         self.announced = false;
-        if self.overflows()? {
+        if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
             return Ok(());
         }
         if self.waits_for_the_end() {
@@ -173,6 +178,7 @@ impl DataParallel {
             self.forwarded = false;
         }
         backward::lock(&self.backward).set_results(Results::None);
+        self.enter(Kind::Between);
         Ok(())
     }
 
@@ -200,6 +206,10 @@ impl DataParallel {
     }
 
     fn wait_for(&mut self, buckets: usize) -> Result<()> {
+        self.while_waiting(|engine| engine.take_back(buckets))
+    }
+
+    fn take_back(&mut self, buckets: usize) -> Result<()> {
         let started = Instant::now();
         for _ in 0..buckets {
             let (bucket, memory) = self.scheduler.wait()?;

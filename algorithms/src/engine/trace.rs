@@ -1,0 +1,91 @@
+//! The engine's side of a trace: what is recorded when.
+
+use super::DataParallel;
+use super::flight::Stage;
+use crate::plugin::Turn;
+use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
+use hexagram_logical::{Communicator, Result};
+
+/// The training thread's part of a trace under way.
+pub(super) struct Tracing {
+    clock: Clock,
+    timeline: Timeline,
+    /// At rank 0, where the ranks' clocks stood at the beginning.
+    first: Vec<Offset>,
+}
+
+impl DataParallel {
+    /// Begins to record what this rank does, until [`DataParallel::collect`]. A collective call, between steps.
+    ///
+    /// Recording takes two looks at the clock for each hook and each part of a step; nothing is communicated for it
+    /// until it is collected. A trace that was begun before and not collected is lost.
+    ///
+    /// # Errors
+    /// Errors of the communication, by which the ranks' clocks are compared.
+    pub fn trace(&mut self) -> Result<()> {
+        let clock = Clock::start();
+        let first = align(&self.comm, &clock);
+        let first = self.checked(first)?;
+        self.scheduler.call(move |flight| {
+            flight.set_trace(Some(Recorder::new(clock)));
+            Ok(())
+        })?;
+        self.tracing = Some(Tracing { clock, timeline: Timeline::new(clock, self.turn.step), first });
+        Ok(())
+    }
+
+    /// Ends the recording and gathers what all ranks have recorded: rank 0 gets it, the others `None`, as all do if
+    /// nothing was being recorded. A collective call, between steps.
+    ///
+    /// # Errors
+    /// Errors of the communication.
+    pub fn collect(&mut self) -> Result<Option<Trace>> {
+        let Some(Tracing { clock, timeline, first }) = self.tracing.take() else { return Ok(None) };
+        let communication = self.scheduler.call(|flight| Ok(flight.set_trace(None)))?;
+        let communication = communication.unwrap_or_else(|| Recorder::new(clock));
+        let recorded = Recorded { clock, training: timeline.finish(), communication, first };
+        let gathered = gather(&self.comm, self.algorithm.name(), recorded);
+        self.checked(gathered)
+    }
+
+    /// Does what may have to wait for other ranks.
+    pub(super) fn while_waiting<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let before = self.enter(Kind::Waiting);
+        let outcome = work(self);
+        self.enter(before);
+        outcome
+    }
+
+    /// The training thread does something else from here on; returns what it was doing.
+    pub(super) fn enter(&mut self, kind: Kind) -> Kind {
+        let step = self.turn.step;
+        self.tracing.as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
+    }
+}
+
+/// A hook that begins now.
+pub(super) fn hook_begins(
+    recorder: &Recorder,
+    stage: Stage,
+    turn: Turn,
+    bucket: usize,
+    bytes: usize,
+) -> Span {
+    let kind = match stage {
+        Stage::Start => Kind::State,
+        Stage::Forward => Kind::BeforeForward,
+        Stage::Gradients => Kind::GradientsReady,
+        Stage::Backward => Kind::AfterBackward,
+        Stage::Step => Kind::AfterStep,
+        Stage::Settle => Kind::Settle,
+    };
+    let now = recorder.now();
+    Span { kind, step: turn.step, bucket, bytes: bytes as u64, start: now, end: now, sent: 0 }
+}
+
+/// Keeps the span of a hook that has ended.
+pub(super) fn hook_ends(recorder: &mut Recorder, span: Option<Span>, comm: &Communicator) {
+    if let Some(span) = span {
+        recorder.ends(Span { sent: comm.world().traffic().bytes_sent(), ..span });
+    }
+}

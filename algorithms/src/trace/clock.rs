@@ -1,0 +1,135 @@
+//! One clock for all ranks: how far each rank's is from rank 0's, and how sure that is.
+//!
+//! ```text
+//! rank 0            rank r
+//! before ──────►
+//!                   theirs            before ≤ theirs + offset ≤ after, on rank 0's clock
+//! after  ◄──────
+//!
+//! offset = (before + after)/2 − theirs    error = (after − before)/2
+//! ```
+//!
+//! Of several exchanges the one with the shortest way is kept. Clocks also run at different speeds, so there is one
+//! alignment as a trace begins and one as it ends, and a line between them.
+
+use hexagram_logical::{Communicator, Result};
+use std::time::Instant;
+
+/// Exchanges with each rank. The first ones find caches and links cold.
+const EXCHANGES: usize = 16;
+
+/// A rank's own monotonic clock, in nanoseconds from the beginning of its trace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.0.elapsed().as_nanos() as i64
+    }
+}
+
+/// What is to be added to a rank's clock to get rank 0's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Offset {
+    /// When it was measured, on the rank's own clock.
+    pub(super) at: i64,
+    pub(super) offset: i64,
+    /// How far it can be from the truth.
+    pub(super) error: i64,
+}
+
+/// Measures every rank's clock against rank 0's, which gets the offsets, by rank. A collective call.
+pub(crate) fn align(comm: &Communicator, clock: &Clock) -> Result<Vec<Offset>> {
+    if comm.rank() != 0 {
+        for _ in 0..EXCHANGES {
+            comm.blocking().recv(&mut [0i64], 0)?;
+            comm.blocking().send(&[clock.now()], 0)?;
+        }
+        return Ok(Vec::new());
+    }
+    let mut offsets = vec![Offset::default()];
+    for rank in 1..comm.size() {
+        let mut best = exchange(comm, clock, rank)?;
+        for _ in 1..EXCHANGES {
+            let next = exchange(comm, clock, rank)?;
+            best = if next.error < best.error { next } else { best };
+        }
+        offsets.push(best);
+    }
+    Ok(offsets)
+}
+
+fn exchange(comm: &Communicator, clock: &Clock, rank: usize) -> Result<Offset> {
+    let mut theirs = [0i64];
+    let before = clock.now();
+    comm.blocking().send(&[before], rank)?;
+    comm.blocking().recv(&mut theirs, rank)?;
+    let after = clock.now();
+    let [theirs] = theirs;
+    // Halves are rounded, by less than one.
+    Ok(Offset { at: theirs, offset: before.midpoint(after) - theirs, error: (after - before) / 2 + 1 })
+}
+
+/// A rank's clock against rank 0's, over a whole trace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Alignment {
+    pub(super) first: Offset,
+    pub(super) last: Offset,
+}
+
+impl Alignment {
+    /// The same moment on rank 0's clock.
+    pub(super) fn shift(&self, time: i64) -> i64 {
+        let Alignment { first, last } = self;
+        let (passed, whole) = ((time - first.at) as f64, (last.at - first.at) as f64);
+        let drift = (last.offset - first.offset) as f64;
+        let drifted = if whole > 0.0 { drift * passed / whole } else { 0.0 };
+        time + first.offset + drifted.round() as i64
+    }
+
+    /// How far a shifted moment can be from the truth, if the speeds of the clocks did not change.
+    pub(super) fn error(&self) -> i64 {
+        self.first.error.max(self.last.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram_logical::TransportKind;
+    use hexagram_logical::testing::spawn;
+    use std::time::Duration;
+
+    #[test]
+    fn offsets_are_as_far_from_an_injected_skew_as_their_error_says() {
+        for transport in TransportKind::ALL {
+            let origin = Instant::now();
+            // As far as its clock knows, rank r's trace began 250 ms earlier than that of the rank before.
+            let skew = |rank: usize| Duration::from_millis(250) * rank as u32;
+            let clock = |rank: usize| Clock(origin.checked_sub(skew(rank)).unwrap());
+            let found = spawn(transport, 3, |comm| align(&comm, &clock(comm.rank()))).unwrap();
+            assert!(found[1].is_empty() && found[2].is_empty());
+            assert_eq!(found[0][0], Offset::default());
+            for (rank, found) in found[0].iter().enumerate() {
+                let truth = -(skew(rank).as_nanos() as i64);
+                assert!((found.offset - truth).abs() <= found.error, "{transport}, rank {rank}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn between_two_alignments_the_drift_is_a_line() {
+        let first = Offset { at: 1_000, offset: 500, error: 3 };
+        let last = Offset { at: 11_000, offset: 600, error: 8 };
+        let alignment = Alignment { first, last };
+        assert_eq!(alignment.shift(1_000), 1_500);
+        assert_eq!(alignment.shift(6_000), 6_550);
+        assert_eq!(alignment.shift(11_000), 11_600);
+        assert_eq!(alignment.error(), 8);
+        assert_eq!(Alignment { first, last: first }.shift(2_000), 2_500);
+    }
+}

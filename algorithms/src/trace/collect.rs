@@ -1,0 +1,63 @@
+//! The gathering of all ranks' spans at rank 0.
+
+use super::clock::{Alignment, Clock, Offset, align};
+use super::record::{Recorder, Span};
+use super::{RankTrace, Trace};
+use hexagram_logical::{Communicator, Result};
+use std::time::Duration;
+
+/// What one rank has recorded, on its own clock.
+pub(crate) struct Recorded {
+    pub(crate) clock: Clock,
+    pub(crate) training: Recorder,
+    pub(crate) communication: Recorder,
+    /// At rank 0, all ranks' as the trace began.
+    pub(crate) first: Vec<Offset>,
+}
+
+/// Brings together what the ranks have recorded; rank 0 gets it. A collective call.
+///
+/// Messages: those of an alignment, and two from every rank to rank 0, of 16 bytes and of 56 bytes a span.
+pub(crate) fn gather(comm: &Communicator, algorithm: &str, mine: Recorded) -> Result<Option<Trace>> {
+    let last = align(comm, &mine.clock)?;
+    let dropped = mine.training.dropped + mine.communication.dropped;
+    let spans = [mine.training.spans, mine.communication.spans].concat();
+    if comm.rank() != 0 {
+        comm.blocking().send(&[spans.len() as i64, dropped as i64], 0)?;
+        let words: Vec<i64> = spans.iter().flat_map(|span| span.to_words()).collect();
+        comm.blocking().send(&words, 0)?;
+        return Ok(None);
+    }
+    let alignments = mine.first.into_iter().zip(last).map(|(first, last)| Alignment { first, last });
+    let mut own = Some((spans, dropped));
+    let mut ranks = Vec::new();
+    for (rank, alignment) in alignments.enumerate() {
+        let (spans, dropped) = match own.take() {
+            Some(own) => own,
+            None => receive(comm, rank)?,
+        };
+        let peer = &comm.world().health().peers()[comm.world_ranks()[rank]];
+        ranks.push(RankTrace {
+            host: peer.host.clone(),
+            pid: peer.pid,
+            spans: spans.into_iter().map(|span| aligned(span, &alignment)).collect(),
+            dropped,
+            clock_error: Duration::from_nanos(alignment.error().unsigned_abs()),
+        });
+    }
+    Ok(Some(Trace { algorithm: algorithm.to_owned(), ranks }))
+}
+
+fn receive(comm: &Communicator, rank: usize) -> Result<(Vec<Span>, u64)> {
+    let mut lengths = [0i64; 2];
+    comm.blocking().recv(&mut lengths, rank)?;
+    let [spans, dropped] = lengths;
+    let mut words = vec![0i64; spans as usize * Span::WORDS];
+    comm.blocking().recv(&mut words, rank)?;
+    let (words, _) = words.as_chunks();
+    Ok((words.iter().map(|words| Span::from_words(*words)).collect::<Result<_>>()?, dropped as u64))
+}
+
+fn aligned(span: Span, alignment: &Alignment) -> Span {
+    Span { start: alignment.shift(span.start), end: alignment.shift(span.end), ..span }
+}

@@ -1,0 +1,237 @@
+//! What is recorded, and the two recorders: one for the training thread, one for the communication thread.
+//!
+//! Recording a span is a look at the clock and a push; nothing is sent or written before the trace is collected.
+
+use super::clock::Clock;
+use hexagram_logical::{Error, Result};
+
+/// What a thread was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Training thread, from the end of a step to [`DataParallel::forward`](crate::DataParallel::forward): loading,
+    /// logging, evaluation.
+    Between,
+    /// Training thread, from the end of a step to the backward pass, of a loop that does not say where its forward pass
+    /// begins: loading and forward pass in one, with the optimizer's step if the loop does not say where that ends.
+    LoadingAndForward,
+    /// Training thread, forward pass.
+    Forward,
+    /// Training thread, backward pass.
+    Backward,
+    /// Training thread, from the end of the synchronization to the end of the step.
+    Optimizer,
+    /// Training thread, waiting for hooks.
+    Waiting,
+    /// Hook [`state`](crate::Algorithm::state).
+    State,
+    /// Hook [`before_forward`](crate::Algorithm::before_forward).
+    BeforeForward,
+    /// Hook [`gradients_ready`](crate::Algorithm::gradients_ready).
+    GradientsReady,
+    /// Hook [`after_backward`](crate::Algorithm::after_backward).
+    AfterBackward,
+    /// Hook [`after_step`](crate::Algorithm::after_step).
+    AfterStep,
+    /// Hook [`settle`](crate::Algorithm::settle).
+    Settle,
+}
+
+impl Kind {
+    /// All of them; a kind travels as its place here.
+    pub const ALL: [Kind; 12] = [
+        Kind::Between,
+        Kind::LoadingAndForward,
+        Kind::Forward,
+        Kind::Backward,
+        Kind::Optimizer,
+        Kind::Waiting,
+        Kind::State,
+        Kind::BeforeForward,
+        Kind::GradientsReady,
+        Kind::AfterBackward,
+        Kind::AfterStep,
+        Kind::Settle,
+    ];
+
+    /// What it is called in a trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Between => "between steps",
+            Kind::LoadingAndForward => "loading and forward",
+            Kind::Forward => "forward",
+            Kind::Backward => "backward",
+            Kind::Optimizer => "optimizer",
+            Kind::Waiting => "waiting",
+            Kind::State => "state",
+            Kind::BeforeForward => "before_forward",
+            Kind::GradientsReady => "gradients_ready",
+            Kind::AfterBackward => "after_backward",
+            Kind::AfterStep => "after_step",
+            Kind::Settle => "settle",
+        }
+    }
+
+    /// Whether a span of it is computation.
+    pub fn is_compute(self) -> bool {
+        matches!(self, Kind::LoadingAndForward | Kind::Forward | Kind::Backward | Kind::Optimizer)
+    }
+
+    /// Whether a span of it is a hook's, which is to say communication.
+    pub fn is_communication(self) -> bool {
+        self as usize >= Kind::State as usize
+    }
+}
+
+/// What one thread did without interruption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// What it was.
+    pub kind: Kind,
+    /// The step it belongs to. What comes between two steps belongs to the later.
+    pub step: u64,
+    /// Of a hook, its bucket; otherwise 0.
+    pub bucket: usize,
+    /// Of a hook, the size of its bucket; otherwise 0.
+    pub bytes: u64,
+    /// When it began, in nanoseconds.
+    pub start: i64,
+    /// When it ended, in nanoseconds.
+    pub end: i64,
+    /// Of a hook, what this rank had sent by its end, headers included; otherwise 0.
+    pub sent: u64,
+}
+
+impl Span {
+    /// Words that a span travels as.
+    pub(super) const WORDS: usize = 7;
+
+    pub(super) fn to_words(self) -> [i64; Self::WORDS] {
+        let Span { kind, step, bucket, bytes, start, end, sent } = self;
+        [kind as i64, step as i64, bucket as i64, bytes as i64, start, end, sent as i64]
+    }
+
+    pub(super) fn from_words(words: [i64; Self::WORDS]) -> Result<Self> {
+        let [kind, step, bucket, bytes, start, end, sent] = words;
+        let kind = usize::try_from(kind).ok().and_then(|kind| Kind::ALL.get(kind)).copied();
+        let kind = kind.ok_or_else(|| {
+            Error::usage("another rank's trace has an unknown kind of span", "use one version of hexagram")
+        })?;
+        Ok(Span {
+            kind,
+            step: step as u64,
+            bucket: bucket as usize,
+            bytes: bytes as u64,
+            start,
+            end,
+            sent: sent as u64,
+        })
+    }
+}
+
+/// Spans that a thread keeps at most (56 MiB); later ones are only counted.
+const LIMIT: usize = 1 << 20;
+
+/// What one thread has recorded.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(super) clock: Clock,
+    pub(super) spans: Vec<Span>,
+    /// Spans beyond the limit.
+    pub(super) dropped: u64,
+}
+
+impl Recorder {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Recorder { clock, spans: Vec::new(), dropped: 0 }
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.clock.now()
+    }
+
+    /// Keeps a span that ends now.
+    pub(crate) fn ends(&mut self, span: Span) {
+        let span = Span { end: self.now(), ..span };
+        if self.spans.len() < LIMIT { self.spans.push(span) } else { self.dropped += 1 }
+    }
+}
+
+/// The training thread, which is always in exactly one kind of span.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    pub(super) recorder: Recorder,
+    /// The span under way; its end is yet unknown.
+    current: Span,
+}
+
+impl Timeline {
+    pub(crate) fn new(clock: Clock, step: u64) -> Self {
+        let recorder = Recorder::new(clock);
+        let current = begun(Kind::Between, step, recorder.now());
+        Timeline { recorder, current }
+    }
+
+    /// Ends the span under way and begins another; returns what the thread was doing.
+    pub(crate) fn enter(&mut self, kind: Kind, step: u64) -> Kind {
+        let before = self.current.kind;
+        if kind == Kind::Backward && matches!(before, Kind::Between | Kind::Optimizer) {
+            self.current.kind = Kind::LoadingAndForward;
+        }
+        self.recorder.ends(self.current);
+        self.current = begun(kind, step, self.recorder.now());
+        before
+    }
+
+    /// Ends the last span.
+    pub(crate) fn finish(mut self) -> Recorder {
+        self.recorder.ends(self.current);
+        self.recorder
+    }
+}
+
+fn begun(kind: Kind, step: u64, start: i64) -> Span {
+    Span { kind, step, bucket: 0, bytes: 0, start, end: start, sent: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the thread did, as it was recorded.
+    fn kinds(entered: &[Kind]) -> Vec<Kind> {
+        let mut timeline = Timeline::new(Clock::start(), 0);
+        for kind in entered {
+            timeline.enter(*kind, 0);
+        }
+        let spans = timeline.finish().spans;
+        assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start), "{spans:?}");
+        spans.iter().map(|span| span.kind).collect()
+    }
+
+    #[test]
+    fn a_loop_that_tells_its_forward_pass_has_it_recorded() {
+        use Kind::{Backward, Between, Forward, Optimizer, Waiting};
+        let loops = [Forward, Backward, Waiting, Backward, Optimizer, Between];
+        assert_eq!(kinds(&loops), [Between, Forward, Backward, Waiting, Backward, Optimizer, Between]);
+    }
+
+    #[test]
+    fn a_loop_that_does_not_has_loading_and_forward_in_one() {
+        use Kind::{Backward, Between, LoadingAndForward, Optimizer};
+        let step = [Backward, Optimizer, Between];
+        assert_eq!(kinds(&step), [LoadingAndForward, Backward, Optimizer, Between]);
+        // Nor does this one tell the end of its step.
+        let passes = [Backward, Optimizer, Backward, Optimizer];
+        assert_eq!(kinds(&passes), [LoadingAndForward, Backward, LoadingAndForward, Backward, Optimizer]);
+    }
+
+    #[test]
+    fn spans_survive_their_words() {
+        for kind in Kind::ALL {
+            let span = Span { kind, step: 7, bucket: 3, bytes: 1 << 40, start: -5, end: 9, sent: u64::MAX };
+            assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
+        }
+        assert!(Span::from_words([12, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(Span::from_words([-1, 0, 0, 0, 0, 0, 0]).is_err());
+    }
+}
