@@ -2,7 +2,8 @@
 //! takes as long as it does, and which rank the others wait for.
 //!
 //! [`DataParallel::trace`](crate::DataParallel::trace) switches recording on, for any algorithm;
-//! [`DataParallel::collect`](crate::DataParallel::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`].
+//! [`DataParallel::collect`](crate::DataParallel::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
+//! which is saved as a file for ui.perfetto.dev and summed up as a [`Report`].
 //!
 //! Recorded are the training thread (forward, backward, waiting, optimizer) and each hook, which is what counts as
 //! communication: with the arithmetic that a hook does, and without what an algorithm leaves to a service of its own
@@ -10,12 +11,17 @@
 
 mod clock;
 mod collect;
+mod file;
+mod intervals;
 mod record;
+mod report;
 
 pub(crate) use clock::{Clock, Offset, align};
 pub(crate) use collect::{Recorded, gather};
+pub use file::check_writable;
 pub use record::{Kind, Span};
 pub(crate) use record::{Recorder, Timeline};
+pub use report::{RankReport, Report, Shares, Slowest, StepReport};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,4 +49,25 @@ pub struct RankTrace {
     pub dropped: u64,
     /// How far its times can be from those of rank 0.
     pub clock_error: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn trace(ranks: Vec<RankTrace>) -> Trace {
+        Trace { algorithm: "local-sgd".to_owned(), ranks }
+    }
+
+    /// A rank with spans of kind, step, start and end; hooks are of bucket 3.
+    pub(super) fn rank(host: &str, spans: &[(Kind, u64, i64, i64)]) -> RankTrace {
+        let span = |(kind, step, start, end): &(Kind, u64, i64, i64)| {
+            let (kind, step, start, end) = (*kind, *step, *start, *end);
+            let (bucket, bytes, sent) = if kind.is_communication() { (3, 4096, 99) } else { (0, 0, 0) };
+            Span { kind, step, bucket, bytes, start, end, sent }
+        };
+        let spans = spans.iter().map(span).collect();
+        let clock_error = Duration::from_nanos(1500);
+        RankTrace { host: host.into(), pid: 7, spans, dropped: 0, clock_error }
+    }
 }

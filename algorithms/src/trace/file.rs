@@ -1,0 +1,300 @@
+//! A trace as a file: the Chrome trace event format, which ui.perfetto.dev opens.
+//!
+//! A rank is a process there, with a track for its steps, one for its training thread and one for each bucket, so that
+//! several hooks in flight are seen side by side, and a counter of what it has sent.
+
+use super::report::{RankReport, StepReport};
+use super::{RankTrace, Span, Trace};
+use hexagram_logical::{Error, Result};
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Tracks of a rank; a bucket's is beyond them.
+const STEPS: usize = 0;
+const TRAINING: usize = 1;
+const BUCKETS: usize = 2;
+
+impl Trace {
+    /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the end.
+    ///
+    /// # Errors
+    /// [`Error::System`] if it cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let draft = draft(path);
+        let written = File::create(&draft).and_then(|file| {
+            let mut out = BufWriter::new(file);
+            self.write(&mut out)?;
+            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+            fs::rename(&draft, path)
+        });
+        written.map_err(|cause| {
+            // The error is what counts; the draft may not even be there.
+            let _ = fs::remove_file(&draft);
+            refused(path, cause)
+        })
+    }
+
+    /// Writes the trace as JSON.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        // Clocks are aligned, but a rank may have begun before rank 0; no viewer likes times below zero.
+        let first = self.ranks.iter().flat_map(|rank| &rank.spans).map(|span| span.start).min().unwrap_or(0);
+        let report = self.report();
+        writeln!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{")?;
+        writeln!(out, "\"algorithm\":{},\"ranks\":{},", Text(&self.algorithm), self.ranks.len())?;
+        let errors: Vec<String> = self.ranks.iter().map(|rank| clock_error(rank).to_string()).collect();
+        let dropped: Vec<String> = self.ranks.iter().map(|rank| rank.dropped.to_string()).collect();
+        writeln!(
+            out,
+            "\"clock_error_us\":[{}],\"dropped_spans\":[{}],",
+            errors.join(","),
+            dropped.join(",")
+        )?;
+        writeln!(out, "\"report\":{}}},", Text(&report.to_string()))?;
+        writeln!(out, "\"traceEvents\":[")?;
+        let mut events = Events { out, first, begun: false };
+        for (rank, (trace, report)) in self.ranks.iter().zip(&report.ranks).enumerate() {
+            events.rank(rank, trace, report)?;
+        }
+        writeln!(out, "\n]}}")
+    }
+}
+
+/// Fails if a trace could not be saved there: before the training, not after it.
+///
+/// # Errors
+/// [`Error::System`] as [`Trace::save`].
+pub fn check_writable(path: impl AsRef<Path>) -> Result<()> {
+    let (path, draft) = (path.as_ref(), draft(path.as_ref()));
+    let writable = if path.is_dir() {
+        Err(io::Error::from(io::ErrorKind::IsADirectory))
+    } else {
+        File::create(&draft).and_then(|_| fs::remove_file(&draft))
+    };
+    writable.map_err(|cause| refused(path, cause))
+}
+
+/// Next to the file, so that a rename suffices.
+fn draft(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.draft", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn refused(path: &Path, cause: io::Error) -> Error {
+    let remedy = "name a file in a folder that exists, that you may write to, and that has room";
+    Error::system(format!("write the trace {}", path.display()), cause, remedy)
+}
+
+fn clock_error(rank: &RankTrace) -> Micros {
+    Micros(rank.clock_error.as_nanos() as i64)
+}
+
+struct Events<'a, W> {
+    out: &'a mut W,
+    /// The earliest moment.
+    first: i64,
+    begun: bool,
+}
+
+impl<W: Write> Events<'_, W> {
+    fn rank(&mut self, rank: usize, trace: &RankTrace, report: &RankReport) -> io::Result<()> {
+        let name = format!("rank {rank} on {}", trace.host);
+        let labels = format!("pid {}, clock ± {} µs", trace.pid, clock_error(trace));
+        self.metadata(rank, STEPS, "process_name", &format!("\"name\":{}", Text(&name)))?;
+        self.metadata(rank, STEPS, "process_labels", &format!("\"labels\":{}", Text(&labels)))?;
+        self.metadata(rank, STEPS, "process_sort_index", &format!("\"sort_index\":{rank}"))?;
+        let hooks = trace.spans.iter().filter(|span| span.kind.is_communication());
+        let buckets: BTreeSet<usize> = hooks.map(|span| span.bucket).collect();
+        let named = [(STEPS, "steps".to_owned()), (TRAINING, "training thread".to_owned())];
+        let buckets = buckets.into_iter().map(|bucket| (BUCKETS + bucket, format!("bucket {bucket}")));
+        for (track, name) in named.into_iter().chain(buckets) {
+            self.metadata(rank, track, "thread_name", &format!("\"name\":{}", Text(&name)))?;
+            self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))?;
+        }
+        report.steps.iter().try_for_each(|step| self.step(rank, step))?;
+        trace.spans.iter().try_for_each(|span| self.span(rank, span))
+    }
+
+    fn step(&mut self, rank: usize, step: &StepReport) -> io::Result<()> {
+        let shares = &step.shares;
+        let args = format!(
+            "\"step\":{},\"compute_only_us\":{},\"overlapped_us\":{},\"communication_only_us\":{},\"neither_us\":{}",
+            step.step,
+            Micros(shares.compute_only as i64),
+            Micros(shares.overlapped as i64),
+            Micros(shares.communication_only as i64),
+            Micros(shares.neither as i64)
+        );
+        self.complete(rank, STEPS, &format!("step {}", step.step), "step", (step.start, step.end), &args)
+    }
+
+    fn span(&mut self, rank: usize, span: &Span) -> io::Result<()> {
+        let Span { kind, step, bucket, bytes, start, end, sent } = *span;
+        if !kind.is_communication() {
+            let category = if kind.is_compute() { "compute" } else { "other" };
+            return self.complete(
+                rank,
+                TRAINING,
+                kind.name(),
+                category,
+                (start, end),
+                &format!("\"step\":{step}"),
+            );
+        }
+        let args = format!("\"step\":{step},\"bucket\":{bucket},\"bytes\":{bytes}");
+        self.complete(rank, BUCKETS + bucket, kind.name(), "communication", (start, end), &args)?;
+        let when = Micros(end - self.first);
+        self.event(format_args!(
+            "\"name\":\"bytes sent\",\"ph\":\"C\",\"pid\":{rank},\"ts\":{when},\"args\":{{\"bytes\":{sent}}}"
+        ))
+    }
+
+    fn complete(
+        &mut self,
+        rank: usize,
+        track: usize,
+        name: &str,
+        category: &str,
+        (start, end): (i64, i64),
+        args: &str,
+    ) -> io::Result<()> {
+        let (when, long) = (Micros(start - self.first), Micros(end - start));
+        self.event(format_args!(
+            "\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":{rank},\"tid\":{track},\"ts\":{when},\"dur\":{long},\
+             \"args\":{{{args}}}",
+            Text(name)
+        ))
+    }
+
+    fn metadata(&mut self, rank: usize, track: usize, name: &str, args: &str) -> io::Result<()> {
+        self.event(format_args!(
+            "\"name\":\"{name}\",\"ph\":\"M\",\"pid\":{rank},\"tid\":{track},\"args\":{{{args}}}"
+        ))
+    }
+
+    fn event(&mut self, fields: fmt::Arguments<'_>) -> io::Result<()> {
+        let comma = if std::mem::replace(&mut self.begun, true) { ",\n" } else { "" };
+        write!(self.out, "{comma}{{{fields}}}")
+    }
+}
+
+/// Nanoseconds, written in microseconds.
+struct Micros(i64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let nanos = self.0.unsigned_abs();
+        write!(f, "{sign}{}.{:03}", nanos / 1000, nanos % 1000)
+    }
+}
+
+/// A string in JSON.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for character in self.0.chars() {
+            match character {
+                '"' | '\\' => write!(f, "\\{character}")?,
+                '\0'..=' ' if character != ' ' => write!(f, "\\u{:04x}", u32::from(character))?,
+                _ => write!(f, "{character}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{rank, trace};
+    use super::*;
+    use crate::trace::Kind;
+    use serde_json::Value;
+
+    fn example() -> Trace {
+        let spans = [
+            (Kind::Between, 0, -1_500, 0),
+            (Kind::Backward, 0, 0, 2_000_001),
+            (Kind::Waiting, 0, 2_000_001, 3_000_000),
+            (Kind::GradientsReady, 0, 1_000_000, 2_500_000),
+        ];
+        trace(vec![rank("a \"quoted\"\\\n host", &spans), rank("höst", &spans[..2])])
+    }
+
+    #[test]
+    fn the_file_is_json_with_the_events_that_were_recorded() {
+        let mut text = Vec::new();
+        example().write(&mut text).unwrap();
+        let file: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(file["otherData"]["ranks"], 2);
+        assert_eq!(file["otherData"]["clock_error_us"][1], 1.5);
+        let events = file["traceEvents"].as_array().unwrap();
+        let find = |rank: u64, name: &str| {
+            let found = events.iter().find(|event| event["pid"] == rank && event["name"] == name);
+            found.unwrap_or_else(|| panic!("no {name} of rank {rank}"))
+        };
+        assert_eq!(find(0, "process_name")["args"]["name"], "rank 0 on a \"quoted\"\\\n host");
+        assert_eq!(find(1, "process_name")["args"]["name"], "rank 1 on höst");
+        let hook = find(0, "gradients_ready");
+        assert_eq!(
+            (&hook["ph"], &hook["cat"], &hook["tid"]),
+            (&"X".into(), &"communication".into(), &5.into())
+        );
+        assert_eq!((&hook["ts"], &hook["dur"]), (&1001.5.into(), &1500.0.into()));
+        assert_eq!((&hook["args"]["bucket"], &hook["args"]["bytes"]), (&3.into(), &4096.into()));
+        assert_eq!(find(0, "bytes sent")["args"]["bytes"], 99);
+        assert_eq!(
+            (&find(1, "backward")["ts"], &find(1, "backward")["dur"]),
+            (&1.5.into(), &2000.001.into())
+        );
+        assert_eq!(find(0, "step 0")["args"]["overlapped_us"], 1000.001);
+        assert!(events.iter().all(|event| event["ts"].as_f64().is_none_or(|ts| ts >= 0.0)));
+    }
+
+    #[test]
+    fn any_text_is_valid_json() {
+        let all: String = ('\0'..'\u{3000}').chain(['😀', '\u{10ffff}']).collect();
+        let read: String = serde_json::from_str(&Text(&all).to_string()).unwrap();
+        assert_eq!(read, all);
+    }
+
+    #[test]
+    fn a_save_replaces_the_whole_file_or_leaves_it() {
+        let folder = std::env::temp_dir().join(format!("hexagram-trace-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("trace.json");
+        check_writable(&path).unwrap();
+        assert!(!path.exists());
+        fs::write(&path, "old").unwrap();
+        example().save(&path).unwrap();
+        let _: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let nowhere = folder.join("missing").join("trace.json");
+        for error in [example().save(&nowhere), check_writable(&nowhere), check_writable(&folder)] {
+            let text = error.unwrap_err().to_string();
+            assert!(
+                text.contains("cannot write the trace") && text.contains("in a folder that exists"),
+                "{text}"
+            );
+        }
+        assert!(example().save(&folder).is_err());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no drafts are left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut out = BufWriter::new(full);
+        let outcome = example().write(&mut out).and_then(|()| out.flush());
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}

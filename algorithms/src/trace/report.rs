@@ -1,0 +1,327 @@
+//! A trace summed up: shares of compute only, overlapped, and communication only, and the slowest rank.
+//!
+//! ```text
+//! A = moments in which the training thread computes          B = moments in which a hook is under way
+//! compute only = |A \ B|    overlapped = |A ∩ B|    communication only = |B \ A|    neither = the rest of the step
+//! ```
+//!
+//! A step lasts from the end of the one before to its own end, so that its parts and those of all steps add up. Every
+//! length is in nanoseconds.
+
+use super::intervals::Union;
+use super::{Kind, RankTrace, Trace};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// How long a rank did what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shares {
+    /// The training thread computed, and no hook was under way.
+    pub compute_only: u64,
+    /// The training thread computed, and hooks were under way.
+    pub overlapped: u64,
+    /// Hooks were under way, and the training thread did not compute: exposed communication.
+    pub communication_only: u64,
+    /// Neither: loading, logging, evaluation.
+    pub neither: u64,
+}
+
+impl Shares {
+    fn of(window: (i64, i64), compute: &Union, communication: &Union) -> Self {
+        let (compute, communication) = (compute.within(window), communication.within(window));
+        let overlapped = compute.common(&communication);
+        let compute_only = compute.length() - overlapped;
+        let communication_only = communication.length() - overlapped;
+        let whole = (window.1 - window.0).unsigned_abs();
+        let neither = whole - compute_only - overlapped - communication_only;
+        Shares { compute_only, overlapped, communication_only, neither }
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> u64 {
+        self.compute_only + self.overlapped + self.communication_only + self.neither
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.compute_only += other.compute_only;
+        self.overlapped += other.overlapped;
+        self.communication_only += other.communication_only;
+        self.neither += other.neither;
+    }
+}
+
+/// One step of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepReport {
+    /// Which.
+    pub step: u64,
+    /// When it began, on the trace's clock.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// What it was spent on.
+    pub shares: Shares,
+}
+
+/// One rank's steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankReport {
+    /// The name of its host.
+    pub host: Arc<str>,
+    /// Those that had a backward pass.
+    pub steps: Vec<StepReport>,
+    /// Of all its steps together.
+    pub shares: Shares,
+    /// What this rank does by itself in a step, and for how long: the mean of forward pass, backward pass and optimizer;
+    /// of the time between steps the median, so that an evaluation now and then does not count.
+    pub alone: Vec<(Kind, f64)>,
+}
+
+impl RankReport {
+    /// How long this rank takes for what it does by itself in a step.
+    pub fn alone_in_all(&self) -> f64 {
+        self.alone.iter().map(|(_, time)| time).sum()
+    }
+
+    fn alone_in(&self, kind: Kind) -> f64 {
+        self.alone.iter().filter(|(other, _)| *other == kind).map(|(_, time)| time).sum()
+    }
+}
+
+/// The rank for which the others wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slowest {
+    /// Which.
+    pub rank: usize,
+    /// How long it takes for what it does by itself in a step.
+    pub alone: f64,
+    /// The same of the other ranks, on average.
+    pub others: f64,
+    /// What makes most of the difference.
+    pub kind: Kind,
+    /// How long it takes for that in a step.
+    pub alone_in_kind: f64,
+    /// The same of the other ranks, on average.
+    pub others_in_kind: f64,
+}
+
+/// Where the time of all ranks went. Its `Display` is a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// By rank.
+    pub ranks: Vec<RankReport>,
+    /// Of all ranks together.
+    pub shares: Shares,
+    /// Of two or more ranks, the one that takes longest for what each does by itself.
+    pub slowest: Option<Slowest>,
+}
+
+impl Trace {
+    /// Sums up.
+    pub fn report(&self) -> Report {
+        let ranks: Vec<RankReport> = self.ranks.iter().map(rank_report).collect();
+        let mut shares = Shares::default();
+        ranks.iter().for_each(|rank| shares.add(&rank.shares));
+        let slowest = slowest(&ranks);
+        Report { ranks, shares, slowest }
+    }
+}
+
+fn rank_report(rank: &RankTrace) -> RankReport {
+    let union = |is: fn(Kind) -> bool| {
+        let spans = rank.spans.iter().filter(|span| is(span.kind));
+        Union::of(spans.map(|span| (span.start, span.end)))
+    };
+    let (compute, communication) = (union(Kind::is_compute), union(Kind::is_communication));
+    // What came after the last step, or was cut off, is no step.
+    let mut windows: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
+    for span in rank.spans.iter().filter(|span| !span.kind.is_communication()) {
+        let (start, end, whole) = windows.entry(span.step).or_insert((span.start, span.end, false));
+        (*start, *end) = (span.start.min(*start), span.end.max(*end));
+        *whole |= span.kind == Kind::Backward;
+    }
+    let mut all = Shares::default();
+    let mut steps = Vec::new();
+    for (step, (start, end, _)) in windows.into_iter().filter(|(_, (.., whole))| *whole) {
+        let shares = Shares::of((start, end), &compute, &communication);
+        all.add(&shares);
+        steps.push(StepReport { step, start, end, shares });
+    }
+    RankReport { host: Arc::clone(&rank.host), alone: alone(rank, &steps), steps, shares: all }
+}
+
+/// What the rank does by itself, in one step.
+fn alone(rank: &RankTrace, steps: &[StepReport]) -> Vec<(Kind, f64)> {
+    let kinds = [Kind::Between, Kind::LoadingAndForward, Kind::Forward, Kind::Backward, Kind::Optimizer];
+    let in_steps = |kind: Kind| {
+        let mut times: BTreeMap<u64, f64> = steps.iter().map(|step| (step.step, 0.0)).collect();
+        for span in rank.spans.iter().filter(|span| span.kind == kind) {
+            if let Some(time) = times.get_mut(&span.step) {
+                *time += (span.end - span.start) as f64;
+            }
+        }
+        let mut times: Vec<f64> = times.into_values().collect();
+        times.sort_unstable_by(f64::total_cmp);
+        let time = match kind {
+            Kind::Between | Kind::LoadingAndForward => times.get(times.len() / 2).copied().unwrap_or(0.0),
+            _ => times.iter().sum::<f64>() / times.len().max(1) as f64,
+        };
+        (kind, time)
+    };
+    kinds.into_iter().map(in_steps).collect()
+}
+
+fn slowest(ranks: &[RankReport]) -> Option<Slowest> {
+    if ranks.len() < 2 {
+        return None;
+    }
+    let times: Vec<f64> = ranks.iter().map(RankReport::alone_in_all).collect();
+    let rank = (0..ranks.len()).max_by(|one, other| times[*one].total_cmp(&times[*other]))?;
+    let others = |time: &dyn Fn(&RankReport) -> f64| {
+        let others = ranks.iter().enumerate().filter(|(other, _)| *other != rank);
+        others.map(|(_, other)| time(other)).sum::<f64>() / (ranks.len() - 1) as f64
+    };
+    let more = |kind: Kind| ranks[rank].alone_in(kind) - others(&|other| other.alone_in(kind));
+    let kinds = ranks[rank].alone.iter().map(|(kind, _)| *kind);
+    let kind = kinds.max_by(|one, other| more(*one).total_cmp(&more(*other)))?;
+    Some(Slowest {
+        rank,
+        alone: times[rank],
+        others: others(&RankReport::alone_in_all),
+        kind,
+        alone_in_kind: ranks[rank].alone_in(kind),
+        others_in_kind: others(&|other| other.alone_in(kind)),
+    })
+}
+
+const MS: f64 = 1e6;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.ranks.iter().map(|rank| rank.host.chars().count()).max().unwrap_or(0).max(4);
+        writeln!(
+            f,
+            "rank  {:host$}  steps  ms a step  compute only  overlapped  communication only  neither",
+            "host"
+        )?;
+        let mut line = |rank: &str, name: &str, steps: usize, shares: &Shares| {
+            let share = |part: u64| 100.0 * part as f64 / shares.whole().max(1) as f64;
+            writeln!(
+                f,
+                "{rank:>4}  {name:host$}  {steps:>5}  {:>9.2}  {:>10.1} %  {:>8.1} %  {:>16.1} %  {:>5.1} %",
+                shares.whole() as f64 / steps.max(1) as f64 / MS,
+                share(shares.compute_only),
+                share(shares.overlapped),
+                share(shares.communication_only),
+                share(shares.neither)
+            )
+        };
+        for (rank, report) in self.ranks.iter().enumerate() {
+            line(&rank.to_string(), &report.host, report.steps.len(), &report.shares)?;
+        }
+        line("all", "", self.ranks.iter().map(|rank| rank.steps.len()).sum(), &self.shares)?;
+        match &self.slowest {
+            None => Ok(()),
+            Some(slowest) => write!(f, "{}", slowest.describe(&self.ranks[slowest.rank].host)),
+        }
+    }
+}
+
+impl Slowest {
+    fn describe(&self, host: &str) -> String {
+        format!(
+            "slowest is rank {} on {host}: {:.2} ms a step without waiting, the others {:.2} ms; most in {} ({:.2} ms, \
+             the others {:.2} ms)",
+            self.rank,
+            self.alone / MS,
+            self.others / MS,
+            self.kind.name(),
+            self.alone_in_kind / MS,
+            self.others_in_kind / MS
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{rank, trace};
+    use super::*;
+
+    #[test]
+    fn shares_are_exact_and_add_up() {
+        use Kind::{AfterStep, Backward, Between, Forward, GradientsReady, Optimizer, Waiting};
+        let spans = [
+            (Between, 0, 0, 10),
+            (Forward, 0, 10, 40),
+            (Backward, 0, 40, 100),
+            (Waiting, 0, 100, 130),
+            (Optimizer, 0, 130, 150),
+            (Between, 1, 150, 155),
+            (Backward, 1, 155, 200),
+            // No step.
+            (Between, 2, 200, 500),
+            (GradientsReady, 0, 60, 90),
+            (GradientsReady, 0, 80, 125),
+            // A hook that reaches into the next step.
+            (AfterStep, 0, 140, 160),
+        ];
+        let report = trace(vec![rank("a", &spans)]).report();
+        let steps = &report.ranks[0].steps;
+        let first = Shares { compute_only: 60, overlapped: 50, communication_only: 25, neither: 15 };
+        let second = Shares { compute_only: 40, overlapped: 5, communication_only: 5, neither: 0 };
+        assert_eq!((steps[0].shares, steps[1].shares), (first, second));
+        assert_eq!((steps.len(), steps[1].start, steps[1].end), (2, 150, 200));
+        let both = Shares { compute_only: 100, overlapped: 55, communication_only: 30, neither: 15 };
+        assert_eq!((report.shares, report.shares.whole()), (both, 200));
+        assert_eq!(report.slowest, None, "of one rank");
+    }
+
+    #[test]
+    fn the_slowest_rank_is_named_with_what_it_is_slowest_in() {
+        use Kind::{Backward, Between, Forward, Optimizer, Waiting};
+        let steps = |backward: i64| -> Vec<_> {
+            let step = |step: u64| {
+                let start = step as i64 * 1_000_000_000;
+                let at = move |from: i64, to: i64| (start + from * 1_000_000, start + to * 1_000_000);
+                let span = move |kind, (from, to)| (kind, step, from, to);
+                [
+                    span(Between, at(0, if step == 1 { 500 } else { 2 })),
+                    span(Forward, at(500, 503)),
+                    span(Backward, at(503, 503 + backward)),
+                    // Whoever is fast waits: that is not its own doing.
+                    span(Waiting, at(503 + backward, 600)),
+                    span(Optimizer, at(600, 601)),
+                ]
+            };
+            (0..4).flat_map(step).collect()
+        };
+        let report = trace(vec![rank("a", &steps(6)), rank("b", &steps(48)), rank("a", &steps(8))]).report();
+        let slowest = report.slowest.unwrap();
+        assert_eq!((slowest.rank, slowest.kind), (1, Kind::Backward));
+        assert_eq!((slowest.alone / MS, slowest.others / MS), (54.0, 13.0), "an evaluation does not count");
+        assert_eq!((slowest.alone_in_kind / MS, slowest.others_in_kind / MS), (48.0, 7.0));
+        let text = report.to_string();
+        let line = "slowest is rank 1 on b: 54.00 ms a step without waiting, the others 13.00 ms; most in backward \
+                    (48.00 ms, the others 7.00 ms)";
+        assert!(text.ends_with(line), "{text}");
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_rank_and_one_for_all() {
+        use Kind::{Backward, GradientsReady, Waiting};
+        let spans = [
+            (Backward, 0, 0, 3_000_000),
+            (Waiting, 0, 3_000_000, 4_000_000),
+            (GradientsReady, 0, 1_000_000, 4_000_000),
+        ];
+        let report = trace(vec![rank("host-1", &spans), rank("x", &[])]).report();
+        let expected = "\
+rank  host    steps  ms a step  compute only  overlapped  communication only  neither
+   0  host-1      1       4.00        25.0 %      50.0 %              25.0 %    0.0 %
+   1  x           0       0.00         0.0 %       0.0 %               0.0 %    0.0 %
+ all              1       4.00        25.0 %      50.0 %              25.0 %    0.0 %
+";
+        assert!(report.to_string().starts_with(expected), "{report}");
+    }
+}

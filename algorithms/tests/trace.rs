@@ -1,0 +1,136 @@
+//! Traces of real ranks: every algorithm's hooks are in them, and the rank that takes longest is named.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Communicator, TransportKind};
+use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::trace::{Kind, Trace};
+use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const STEPS: usize = 4;
+
+/// The trace of some steps with three buckets, in whose gradients a rank burns so much time.
+fn traced(
+    transport: TransportKind,
+    ranks: usize,
+    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    burn: impl Fn(usize) -> Duration + Sync,
+) -> Trace {
+    let traces = spawn(transport, ranks, |comm: Communicator| {
+        let engine = EngineOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..Setup::default().engine };
+        let setup = Setup { engine, ..Setup::default() };
+        let mut trainer = Trainer::new(&comm, algorithm(), setup, &vec![vec![1.0f32; 64]; 3])?;
+        trainer.engine().trace()?;
+        for _ in 0..STEPS {
+            // The trainer says it only after its function was asked: by then parameters may be lent to hooks.
+            if !trainer.engine().algorithm().needs().parameters {
+                trainer.engine().forward()?;
+            }
+            trainer.step(|_, x| {
+                let started = Instant::now();
+                while started.elapsed() < burn(comm.rank()) {
+                    std::hint::spin_loop();
+                }
+                x.iter().map(|x| x - comm.rank() as f32).collect()
+            })?;
+        }
+        trainer.engine().settle()?;
+        let trace = trainer.engine().collect()?;
+        assert!(trainer.engine().collect()?.is_none(), "it was collected");
+        Ok(trace)
+    });
+    let mut traces = traces.unwrap();
+    assert!(traces[1..].iter().all(Option::is_none), "rank 0 has it");
+    traces.remove(0).unwrap()
+}
+
+#[test]
+fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
+    for algorithm in registry::all() {
+        let trace = traced(TransportKind::Thread, 4, || Arc::clone(&algorithm), |_| Duration::ZERO);
+        assert_eq!((trace.algorithm.as_str(), trace.ranks.len()), (algorithm.name(), 4));
+        for rank in &trace.ranks {
+            let count = |kind: Kind| rank.spans.iter().filter(|span| span.kind == kind).count();
+            let buckets = count(Kind::State);
+            assert!(buckets > 0, "{}", algorithm.name());
+            let around = if algorithm.needs().parameters { buckets * STEPS } else { 0 };
+            let hooks = [
+                (Kind::BeforeForward, around),
+                (Kind::GradientsReady, buckets * STEPS),
+                (Kind::AfterBackward, buckets * STEPS),
+                (Kind::AfterStep, around),
+            ];
+            for (kind, expected) in hooks {
+                assert_eq!(count(kind), expected, "{} of {}", kind.name(), algorithm.name());
+            }
+        }
+        let mut text = Vec::new();
+        trace.write(&mut text).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert!(file["traceEvents"].as_array().unwrap().len() > 4 * STEPS);
+    }
+}
+
+#[test]
+fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
+    for transport in TransportKind::ALL {
+        let trace =
+            traced(transport, 3, || registry::named("gradient-allreduce").unwrap(), |_| Duration::ZERO);
+        for (rank, report) in trace.ranks.iter().zip(&trace.report().ranks) {
+            assert_eq!(report.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [0, 1, 2, 3]);
+            let hooks: Vec<_> = rank.spans.iter().filter(|span| span.kind == Kind::GradientsReady).collect();
+            for step in 0..STEPS as u64 {
+                let mut of_step: Vec<_> = hooks.iter().filter(|span| span.step == step).collect();
+                of_step.sort_unstable_by_key(|span| span.bucket);
+                let found: Vec<_> = of_step.iter().map(|span| (span.bucket, span.bytes)).collect();
+                assert_eq!(found, [(0, 256), (1, 256), (2, 256)], "{transport}");
+            }
+            assert!(hooks.iter().all(|span| span.start <= span.end));
+        }
+        // No rank has the mean of a bucket before the last has begun with it, as far as clocks can tell.
+        for (step, bucket) in (0..STEPS as u64).flat_map(|step| (0..3).map(move |bucket| (step, bucket))) {
+            let all = trace.ranks.iter().flat_map(|rank| {
+                let of_it = |kind| move |span: &&_| matches(span, kind, step, bucket);
+                let error = rank.clock_error.as_nanos() as i64;
+                let hook = rank.spans.iter().find(of_it(Kind::GradientsReady));
+                hook.map(|hook| (hook.start - error, hook.end + error))
+            });
+            let (starts, ends): (Vec<i64>, Vec<i64>) = all.unzip();
+            assert!(starts.iter().max() <= ends.iter().min(), "{transport}: {starts:?} {ends:?}");
+        }
+    }
+}
+
+fn matches(span: &hexagram_algorithms::trace::Span, kind: Kind, step: u64, bucket: usize) -> bool {
+    (span.kind, span.step, span.bucket) == (kind, step, bucket)
+}
+
+#[test]
+fn the_rank_that_burns_more_time_is_the_slowest() {
+    let burn = |rank: usize| Duration::from_millis(if rank == 1 { 40 } else { 0 });
+    let trace = traced(TransportKind::Shm, 3, || registry::named("gradient-allreduce").unwrap(), burn);
+    let report = trace.report();
+    let slowest = report.slowest.unwrap();
+    assert_eq!((slowest.rank, slowest.kind), (1, Kind::Forward), "{report}");
+    assert!(slowest.alone_in_kind >= 3.0 * 40e6, "three parameters: {slowest:?}");
+    assert!(
+        report.ranks[0].shares.communication_only > report.ranks[1].shares.communication_only,
+        "{report}"
+    );
+    assert!(report.to_string().contains("slowest is rank 1"), "{report}");
+}
+
+#[test]
+fn nothing_is_collected_where_nothing_was_recorded() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let algorithm = registry::named("local-sgd")?;
+        let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 8]])?;
+        trainer.step(|_, x| x.to_vec())?;
+        assert!(trainer.engine().collect()?.is_none());
+        Ok(())
+    })
+    .unwrap();
+}
