@@ -19,7 +19,7 @@
 //! Deviation from the source: there a rank waits for its average before it begins the next step. Source: Lian, Zhang, Zhang
 //! and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
 use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
 use hexagram_logical::encoding::mix;
 use hexagram_logical::{Buffer, Error, Result};
@@ -71,7 +71,7 @@ impl Algorithm for AdPsgd {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
-        context.round(self.interval)?;
+        check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         Ok(Averaging { meeting: None, y: context.zeros_like(&bucket.parameters)? })
     }
 
@@ -92,7 +92,7 @@ impl Algorithm for AdPsgd {
         let Averaging { meeting: Some(meeting), y } = state else { return Err(unmet()) };
         context.blend(-1.0, y, 1.0, &bucket.parameters)?;
         meeting.x.add(1.0, y)?;
-        if context.round(self.interval)?.is_some() && context.size() > 1 && meeting.is_free()? {
+        if context.round(self.interval).is_some() && context.size() > 1 && meeting.is_free()? {
             meeting.under_way = Some(meeting.x.exchange(self.partner(context))?);
         }
         meeting.x.load(&mut bucket.parameters)?;
