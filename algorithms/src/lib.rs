@@ -25,6 +25,7 @@ pub mod powersgd;
 pub mod qadam;
 pub mod registry;
 pub mod sgp;
+pub mod signsgd_vote;
 pub mod testing;
 pub mod topk_ef;
 pub mod trace;

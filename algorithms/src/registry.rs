@@ -15,6 +15,7 @@ use crate::plugin::AnyAlgorithm;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::sgp::Sgp;
+use crate::signsgd_vote::SignSgdVote;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<QAdam>(&mut all);
     all.push(Arc::new(QAdam::eight_bits()));
     add::<ZeroOneAdam>(&mut all);
+    add::<SignSgdVote>(&mut all);
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);

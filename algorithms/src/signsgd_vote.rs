@@ -1,0 +1,91 @@
+//! signSGD with majority vote: every rank has one vote on the direction of every parameter.
+//!
+//! ```text
+//! mᵢ ← β mᵢ + (1 − β) gᵢ                    each rank with its own gradient (Signum); β = 0: the gradient's sign
+//! x  ← x − γ sgn(Σᵢ sgn(mᵢ))                the votes are counted by the owner of each chunk
+//! ```
+//!
+//! Every step changes every parameter by γ, however small its gradient is. Few broken or lying ranks cannot change what
+//! most say. A tie, and a vote on zeros, has no sign: it counts as + in even steps and as − in odd ones, so that it moves
+//! nothing in the long run.
+//!
+//! It converges where the noise of gradients is symmetric around one maximum. Where it is not, as with rare large gradients
+//! against frequent small ones, the sign of most gradients is not that of their mean, and it may walk uphill; `qadam` sends
+//! as little and does not.
+//!
+//! State: m, one element for each parameter, if β > 0. With d elements in all, bytes sent per rank and step:
+//! 2(n−1)/n · d/8, exact if every rank's chunk of a bucket is whole bytes: 1/32 of full precision. All ranks vote as one,
+//! whether or not the engine is asked for hierarchical communication: a host's mean would be one voter.
+//!
+//! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that falls
+//! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
+//! communication efficient and fault tolerant", ICLR 2019.
+
+use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use hexagram_logical::{Buffer, Result};
+
+/// The sign that most ranks see.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SignSgdVote {
+    /// β: 0 or more, and less than 1.
+    pub momentum: f64,
+}
+
+impl Default for SignSgdVote {
+    fn default() -> Self {
+        SignSgdVote { momentum: 0.9 }
+    }
+}
+
+impl Algorithm for SignSgdVote {
+    /// m, if there is a momentum.
+    type State = Option<Buffer>;
+
+    fn name(&self) -> &'static str {
+        "signsgd-vote"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Option<Buffer>> {
+        check_f32(bucket)?;
+        let below_one = (0.0..1.0).contains(&self.momentum);
+        check_option(below_one, "signsgd-vote's momentum", &self.momentum, "0 or more, and less than 1")?;
+        if self.momentum == 0.0 {
+            return Ok(None);
+        }
+        context.zeros_like(&bucket.gradients).map(Some)
+    }
+
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        momentum: &mut Option<Buffer>,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        let vote = &mut bucket.gradients;
+        if let Some(momentum) = momentum {
+            context.blend(self.momentum, momentum, 1.0 - self.momentum, vote)?;
+            context.copy(momentum, vote)?;
+        }
+        // The vote counts a tie as +.
+        let odd = !context.step().is_multiple_of(2);
+        if odd {
+            context.scale(-1.0, vote)?;
+        }
+        context.comm().majority_vote(vote).await?;
+        if odd {
+            context.scale(-1.0, vote)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self, momentum: &mut Option<Buffer>, fields: &mut Fields) -> Result<()> {
+        match momentum {
+            Some(momentum) => fields.buffer("momentum", momentum),
+            None => Ok(()),
+        }
+    }
+}
