@@ -14,6 +14,7 @@ pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
 pub mod dgc;
+pub mod ef21;
 pub mod engine;
 pub mod gradient_all_reduce;
 pub mod gradient_tracking;

@@ -6,6 +6,7 @@ use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
 use crate::dgc::Dgc;
+use crate::ef21::Ef21;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     all.push(Arc::new(QAdam::eight_bits()));
     add::<ZeroOneAdam>(&mut all);
     add::<SignSgdVote>(&mut all);
+    add::<Ef21>(&mut all);
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);

@@ -1,0 +1,123 @@
+//! EF21 against the known decay of its counter-example, against the reference, and against the bytes in its header.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use hexagram_algorithms::ef21::Ef21;
+use hexagram_algorithms::logical::codec::{Codec, Keep, TopK};
+use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
+use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
+use hexagram_algorithms::logical::{Communicator, ReduceOp, TransportKind};
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use hexagram_algorithms::{AnyAlgorithm, EngineOptions};
+use std::sync::{Arc, Barrier};
+
+/// ∇fᵢ with fᵢ = ⟨aᵢ, x⟩² + ¼‖x‖², a₁ = (−3, 2, 2) and so on (Beznosikov et al. 2020, example 1).
+fn gradient(rank: usize, x: &[f32]) -> Vec<f32> {
+    let a: [f32; 3] = std::array::from_fn(|at| if at == rank { -3.0 } else { 2.0 });
+    let product: f32 = a.iter().zip(x).map(|(a, x)| a * x).sum();
+    a.iter().zip(x).map(|(a, x)| 2.0 * product * a + x / 2.0).collect()
+}
+
+#[test]
+fn one_element_of_three_is_enough_where_it_alone_diverges() {
+    let found = spawn(TransportKind::Thread, 3, |comm| {
+        let rate = 0.005_859_121;
+        let setup = Setup { learning_rate: rate, ..Setup::default() };
+        let algorithm = Arc::new(Ef21 { fraction: 1.0 / 3.0, momentum: 0.0 });
+        let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32; 3]])?;
+        let mut norms = Vec::new();
+        for _ in 0..1200 {
+            trainer.step(|_, x| gradient(comm.rank(), x))?;
+            norms.push(trainer.parameters()?[0].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt());
+        }
+        Ok(norms)
+    });
+    for norms in found.unwrap() {
+        // Top-1 alone grows by 1 + 11γ/6 a step.
+        let factor = (norms[1199] / norms[599]).powf(1.0 / 600.0);
+        assert!((factor - 0.99312).abs() < 1e-4, "{factor} per step");
+        assert!(norms[1199] < 1e-3, "{}", norms[1199]);
+    }
+}
+
+#[test]
+fn its_steps_are_those_of_the_reference_bit_for_bit() {
+    let (elements, steps, fraction) = (501, 5, 0.1);
+    let given = |rank: usize, step: usize, at: usize| ((at * 7 + rank * 31 + step * 13) % 101) as f32 - 50.0;
+    for (transport, ranks) in cases(&[1, 2, 3]) {
+        let found = spawn(transport, ranks, |comm| {
+            let setup = Setup { learning_rate: 0.5, ..Setup::default() };
+            let algorithm = Arc::new(Ef21 { fraction, momentum: 0.5 });
+            let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![0.0f32; elements]])?;
+            for step in 0..steps {
+                trainer.step(|_, x| (0..x.len()).map(|at| given(comm.rank(), step, at)).collect())?;
+            }
+            Ok(trainer.parameters()?.remove(0))
+        });
+        let codec = Arc::new(TopK::new(Keep::Ratio(fraction)).unwrap());
+        let encoding = Encoding::new(codec).with_feedback(Feedback::Difference);
+        let mut reference = Reference::new(&encoding, ranks, elements, ReduceOp::Mean);
+        let mut m = vec![vec![0.0f32; elements]; ranks];
+        let mut expected = vec![0.0f32; elements];
+        for step in 0..steps {
+            for (rank, m) in m.iter_mut().enumerate() {
+                m.iter_mut().enumerate().for_each(|(at, m)| *m = 0.5 * *m + 0.5 * given(rank, step, at));
+            }
+            let h = reference.all_reduce_sparse(|rank| m[rank].clone()).unwrap();
+            expected.iter_mut().zip(h).for_each(|(x, h)| *x -= 0.5 * h);
+        }
+        for (rank, found) in found.unwrap().iter().enumerate() {
+            assert!(*found == expected, "rank {rank} of {ranks}, over {transport}");
+        }
+    }
+}
+
+#[test]
+fn it_converges_with_any_data_hierarchically_too() {
+    let problem = Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] };
+    for hierarchical in [false, true] {
+        let run = |comm: Communicator| {
+            let engine = EngineOptions { hierarchical, ..Setup::default().engine };
+            let setup = Setup { engine, learning_rate: 0.02, ..Setup::default() };
+            let begin: Vec<f32> = (0..97).map(|at| at as f32 / 50.0 - 1.0).collect();
+            let mut trainer = Trainer::new(&comm, Arc::new(Ef21::default()), setup, &[begin])?;
+            for _ in 0..1500 {
+                trainer.step(|_, x| {
+                    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+                    problem.gradient(comm.rank(), &x).iter().map(|g| *g as f32).collect()
+                })?;
+            }
+            Ok(trainer.parameters()?.remove(0))
+        };
+        let found = spawn_hosts(&[0, 1, 1, 1], run).unwrap();
+        assert!(found.iter().all(|replica| *replica == found[0]));
+        for x in &found[0] {
+            assert!((x - 10.0 / 6.5).abs() < 1e-3, "{x}, hierarchical: {hierarchical}");
+        }
+    }
+}
+
+#[test]
+fn the_bytes_are_those_of_its_header() {
+    let (d, k) = (32768usize, 1639usize);
+    let l = (d / k).ilog2() as usize;
+    let message = 4 * k + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1;
+    assert_eq!(message, TopK::new(Keep::Ratio(0.05)).unwrap().encoded_len(d));
+    let found = payload_per_step(4, d, 3, || Arc::new(Ef21::default()) as Arc<dyn AnyAlgorithm>).unwrap();
+    assert!((found - 3.0 * message as f64).abs() < 1e-9, "{found} and not {}", 3 * message);
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let begun = Barrier::new(2);
+    for (fraction, momentum) in [(0.0, 0.9), (1.5, 0.9), (f64::NAN, 0.9), (0.1, 1.0), (0.1, f64::NAN)] {
+        spawn(TransportKind::Thread, 2, |comm| {
+            let algorithm = Arc::new(Ef21 { fraction, momentum });
+            let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
+            begun.wait();
+            trainer.engine().prepare().unwrap_err();
+            Ok(())
+        })
+        .unwrap();
+    }
+}
