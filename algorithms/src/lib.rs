@@ -27,6 +27,7 @@ pub mod qadam;
 pub mod registry;
 pub mod sgp;
 pub mod signsgd_vote;
+pub mod ssp;
 pub mod testing;
 pub mod topk_ef;
 pub mod trace;

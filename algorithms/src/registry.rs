@@ -17,6 +17,7 @@ use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::sgp::Sgp;
 use crate::signsgd_vote::SignSgdVote;
+use crate::ssp::Ssp;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<Ef21>(&mut all);
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
+    add::<Ssp>(&mut all);
     add::<TopKEf>(&mut all);
     add::<Decentralized>(&mut all);
     add::<DPsgd>(&mut all);
