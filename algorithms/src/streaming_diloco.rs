@@ -1,0 +1,240 @@
+//! Streaming DiLoCo: DiLoCo one fragment of the parameters after another, each on its way while the ranks go on.
+//!
+//! ```text
+//! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
+//! for each fragment p of P, every H steps, p · H/P steps before the first:
+//!     Δᵢ ← θ − xᵢ                            of the fragment's elements
+//!     Δ ← (1/n) Σᵢ Δᵢ                        all-reduce in the background, during the next τ steps
+//!     after those: v ← μ v + Δ;  θ ← θ − η (Δ + μ v);  xᵢ ← α xᵢ + (1 − α) θ
+//! ```
+//!
+//! P = 1, τ = 0, α = 0 is DiLoCo. A rank waits only where an all-reduce takes longer than τ steps, or another rank is τ
+//! steps behind. To settle leaves what has come for the step in which it is due, so that it changes nothing of what follows.
+//! Fragments are runs of equal length in the bucket's order; in the source they are every so many layers, which does the
+//! same for the peak of the traffic.
+//!
+//! State: θ, v and Δ, 3 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H and
+//! (n−1) P/H to agree on it (without hierarchy), spread over P messages of S/P; with Δ in 8 or 4 bits some 1/4 or 1/8 of
+//! it, f32 only. Otherwise f32 and f64. Defaults: η = 0.4, μ = 0.9 and α = 0.5 as in the source; H = 16 as in
+//! [`diloco`](crate::diloco); P = 4, τ = 2, and Δ as it is. Source: Douillard et al., "Streaming DiLoCo with overlapping
+//! communication: towards a distributed free lunch", 2025, with Δ in 4 bits.
+
+use crate::diloco::{Global, Outer};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use hexagram_logical::asynchronous::{Background, Called};
+use hexagram_logical::codec::{Codec, MinMax8, Qsgd};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// DiLoCo in fragments, behind the steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamingDiLoCo {
+    /// H, in steps.
+    pub period: u64,
+    /// P.
+    pub fragments: u64,
+    /// τ, in steps: below H.
+    pub delay: u64,
+    /// α: how much of its own a rank keeps.
+    pub own: f64,
+    /// What becomes of the mean change.
+    pub outer: Outer,
+    /// How the change travels.
+    pub precision: Precision,
+}
+
+/// How a change travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// As it is.
+    #[default]
+    Full,
+    /// 8 bits between the smallest and the largest of 512.
+    Bits8,
+    /// 4 bits, rounded at random, without bias: QSGD.
+    Bits4,
+}
+
+impl Default for StreamingDiLoCo {
+    fn default() -> Self {
+        let outer = Outer { learning_rate: 0.4, momentum: 0.9 };
+        StreamingDiLoCo { period: 16, fragments: 4, delay: 2, own: 0.5, outer, precision: Precision::Full }
+    }
+}
+
+/// A bucket's fragments.
+pub struct Stream {
+    background: Background,
+    fragments: Vec<Fragment>,
+}
+
+struct Fragment {
+    /// Of the bucket.
+    elements: Range<usize>,
+    global: Global,
+    /// After how many steps the change under way is due; 0 without.
+    due: u64,
+    /// `None` while it is under way.
+    change: Option<Change>,
+    under_way: Option<Called<Change>>,
+}
+
+/// Δᵢ, and then Δ.
+struct Change {
+    values: Buffer,
+    encoding: Option<Encoding>,
+}
+
+impl Algorithm for StreamingDiLoCo {
+    type State = Stream;
+
+    fn name(&self) -> &'static str {
+        "streaming-diloco"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: self.precision == Precision::Full }
+    }
+
+    /// Never quite, as long as α is not 0.
+    fn keeps_replicas_identical(&self) -> bool {
+        false
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Stream> {
+        self.check(bucket)?;
+        let fragments = (0..self.fragments).map(|at| self.fragment(context, bucket, at));
+        let fragments = fragments.collect::<Result<_>>()?;
+        Ok(Stream { background: Background::start(context.comm())?, fragments })
+    }
+
+    async fn after_step(&self, context: &Context, stream: &mut Stream, bucket: &mut Bucket) -> Result<()> {
+        let Stream { background, fragments } = stream;
+        let steps = context.step() + 1;
+        for (at, fragment) in fragments.iter_mut().enumerate() {
+            if fragment.due == steps {
+                fragment.take_in(self, context, &bucket.parameters)?;
+            }
+            if (steps + self.offset(at as u64)).is_multiple_of(self.period) {
+                fragment.send(context, background, &bucket.parameters)?;
+                fragment.due = steps + self.delay;
+                if self.delay == 0 {
+                    fragment.take_in(self, context, &bucket.parameters)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle(&self, _: &Context, stream: &mut Stream, _: &mut Bucket) -> Result<()> {
+        stream.fragments.iter_mut().try_for_each(Fragment::land)
+    }
+
+    fn checkpoint(&self, stream: &mut Stream, fields: &mut Fields) -> Result<()> {
+        let fragments = stream.fragments.iter_mut().enumerate();
+        for (at, fragment) in fragments {
+            fields.within(&format!("fragment-{at}"), |fields| fragment.checkpoint(fields))?;
+        }
+        Ok(())
+    }
+}
+
+impl StreamingDiLoCo {
+    fn check(&self, bucket: &Bucket) -> Result<()> {
+        let Self { period, fragments, delay, own, .. } = self;
+        check_option(*period > 0, "StreamingDiLoCo::period", period, "1 step or more")?;
+        check_option(*fragments > 0, "StreamingDiLoCo::fragments", fragments, "1 or more")?;
+        check_option(delay < period, "StreamingDiLoCo::delay", delay, "fewer steps than the period has")?;
+        check_option((0.0..=1.0).contains(own), "StreamingDiLoCo::own", own, "a share between 0 and 1")?;
+        self.outer.check()?;
+        if self.precision == Precision::Full { Ok(()) } else { check_f32(bucket) }
+    }
+
+    /// How many steps before the first a fragment begins.
+    fn offset(&self, fragment: u64) -> u64 {
+        fragment * self.period / self.fragments
+    }
+
+    fn fragment(&self, context: &Context, bucket: &Bucket, at: u64) -> Result<Fragment> {
+        let bound = |at: u64| (bucket.len() as u128 * u128::from(at) / u128::from(self.fragments)) as usize;
+        let elements = bound(at)..bound(at + 1);
+        let device = context.comm().device();
+        let room = || device.alloc(bucket.parameters.dtype(), elements.len());
+        let global = Global { parameters: room()?, velocity: room()? };
+        device.copy(
+            &bucket.parameters.read(elements.clone())?,
+            &mut global.parameters.write(0..elements.len())?,
+        )?;
+        let encoding = self.codec()?.map(|codec| {
+            // Fragments draw apart, as buckets do.
+            let seed = at << 32 | context.bucket() as u64;
+            Encoding::new(codec).with_feedback(Feedback::None).with_seed(seed)
+        });
+        let change = Some(Change { values: room()?, encoding });
+        Ok(Fragment { elements, global, due: 0, change, under_way: None })
+    }
+
+    fn codec(&self) -> Result<Option<Arc<dyn Codec>>> {
+        Ok(match self.precision {
+            Precision::Full => None,
+            Precision::Bits8 => Some(Arc::new(MinMax8::in_blocks(512))),
+            Precision::Bits4 => Some(Arc::new(Qsgd::new(7)?)),
+        })
+    }
+}
+
+impl Fragment {
+    /// `Δᵢ ← θ − xᵢ`, on its way to the mean.
+    fn send(&mut self, context: &Context, background: &Background, parameters: &Buffer) -> Result<()> {
+        let Some(Change { mut values, mut encoding }) = self.change.take() else { return Err(twice()) };
+        let (global, x) = (&self.global.parameters, parameters.read(self.elements.clone())?);
+        let terms = [(1.0, Some(&global.read(0..global.len())?)), (-1.0, Some(&x))];
+        context.comm().device().weighted_sum(&terms, &mut values.write(0..values.len())?)?;
+        self.under_way = Some(background.call(async move |comm| {
+            match &mut encoding {
+                None => comm.all_reduce(&mut values, ReduceOp::Mean).await?,
+                Some(encoding) => comm.all_reduce_encoded(&mut values, ReduceOp::Mean, encoding).await?,
+            }
+            Ok(Change { values, encoding })
+        })?);
+        Ok(())
+    }
+
+    /// Waits until the change has come.
+    fn land(&mut self) -> Result<()> {
+        if let Some(under_way) = self.under_way.take() {
+            self.change = under_way.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The outer step, and its share in this rank's replica.
+    fn take_in(&mut self, rule: &StreamingDiLoCo, context: &Context, parameters: &Buffer) -> Result<()> {
+        self.land()?;
+        self.due = 0;
+        let Some(Change { values, .. }) = &self.change else { return Err(twice()) };
+        rule.outer.step(context, &self.global, values)?;
+        let global = &self.global.parameters;
+        let terms = [(rule.own, None), (1.0 - rule.own, Some(&global.read(0..global.len())?))];
+        context.comm().device().weighted_sum(&terms, &mut parameters.write(self.elements.clone())?)
+    }
+
+    /// Together with a change that has come and is not due yet.
+    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+        self.global.checkpoint(fields)?;
+        fields.count("due", &mut self.due)?;
+        let Some(Change { values, encoding }) = &mut self.change else { return Err(twice()) };
+        fields.buffer("change", values)?;
+        encoding.as_mut().map_or(Ok(()), |encoding| fields.encoding("encoding", encoding))
+    }
+}
+
+fn twice() -> Error {
+    Error::usage("a fragment is under way", "report this: it has to come before it is used again")
+}
