@@ -15,7 +15,9 @@ use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
+use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Polling, Poll};
@@ -33,7 +35,7 @@ type Call = Box<dyn FnOnce(&mut Flight) -> Result<()> + Send>;
 /// The hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Makes the state.
+    /// Makes the state: one bucket after another, as it may open what has to be opened in one order on all ranks.
     Start,
     Forward,
     Gradients,
@@ -212,6 +214,9 @@ impl Flight {
         while let Some((stage, bucket)) = self.agenda.front().copied()
             && self.running.len() < self.streams
         {
+            if stage == Stage::Start && !self.running.is_empty() {
+                return;
+            }
             let lane = &mut self.lanes[bucket];
             let Some((_, turn)) =
                 lane.waiting.front().copied().filter(|(next, _)| *next == stage && !lane.busy)
@@ -244,11 +249,15 @@ impl Flight {
         while at < self.running.len() {
             let Running { bucket, stage, hook, span } = &mut self.running[at];
             let (bucket, stage, span) = (*bucket, *stage, *span);
-            let Poll::Ready(Finished { outcome, instance, memory }) = hook.as_mut().poll(&mut polling) else {
+            // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
+            let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
+            let Poll::Ready(Finished { outcome, instance, memory }) = polled.map_err(|p| panicked(&*p))?
+            else {
                 at += 1;
                 continue;
             };
-            drop(self.running.swap_remove(at));
+            // In order, so that hooks also begin to run in the order in which they were started.
+            drop(self.running.remove(at));
             if let Some(trace) = &mut self.trace {
                 hook_ends(trace, span, &self.comm);
             }
@@ -315,6 +324,13 @@ impl Work {
         self.memory = Memory { gradients: Some(bucket.gradients), parameters };
         outcome
     }
+}
+
+/// What a plugin's panic is to the training loop.
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    let what = format!("the algorithm panicked: {}", text.unwrap_or("without a message"));
+    Error::usage(what, "see the panic's own message for the place")
 }
 
 fn missing() -> Error {

@@ -76,14 +76,13 @@ impl DataParallel {
         if self.announced {
             return Ok(true);
         }
-        // No learning rate is 0.
-        let mine = [f64::from(u8::from(trains)), self.turn.learning_rate.unwrap_or(0.0)];
+        let mine = [f64::from(u8::from(trains)), self.turn.learning_rate.unwrap_or(f64::NAN)];
         let mut all = vec![0.0; mine.len() * self.comm.size()];
         self.while_waiting(|engine| engine.comm.blocking().all_gather(&mine, &mut all))?;
         let one_that_trains = all.chunks(mine.len()).find(|rank| rank[0] != 0.0);
         self.announced = one_that_trains.is_some();
         if let (Some(rank), false) = (one_that_trains, trains) {
-            self.turn.learning_rate = Some(rank[1]).filter(|rate| *rate != 0.0);
+            self.turn.learning_rate = Some(rank[1]).filter(|rate| !rate.is_nan());
         }
         Ok(self.announced)
     }

@@ -90,6 +90,7 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Refuses what cannot be meant.
     pub(super) fn check(&self) -> Result<()> {
+        self.optimizer.as_ref().map_or(Ok(()), |optimizer| optimizer.check())?;
         self.clip_norm.map_or(Ok(()), check_limit)?;
         self.loss_scale.map_or(Ok(()), |scale| scale.check())
     }

@@ -1,10 +1,9 @@
 //! The training thread's end of the communication thread.
 
-use super::flight::{Flight, Order};
+use super::flight::{Flight, Order, panicked};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use hexagram_logical::physical::transport::Bell;
 use hexagram_logical::{Buffer, Communicator, Error, Result};
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -123,13 +122,6 @@ impl Drop for Scheduler {
             let _ = thread.join();
         }
     }
-}
-
-/// What a plugin's panic is to the training loop.
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    let what = format!("the algorithm panicked: {}", text.unwrap_or("without a message"));
-    Error::usage(what, "see the panic's own message for the place")
 }
 
 fn died() -> Error {

@@ -9,7 +9,7 @@
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
 //! State: m and v, two elements for each parameter.
 
-use super::{Optimizer, Update, with_float};
+use super::{Optimizer, Update, insist, with_float};
 use hexagram_logical::Result;
 
 /// AdamW; without weight decay, Adam.
@@ -34,6 +34,14 @@ impl Default for Adam {
 impl Optimizer for Adam {
     fn slots(&self) -> &'static [&'static str] {
         &["first-moment", "second-moment"]
+    }
+
+    fn check(&self) -> Result<()> {
+        let Adam { beta1, beta2, epsilon, weight_decay } = *self;
+        let fractions = [beta1, beta2].iter().all(|beta| (0.0..1.0).contains(beta));
+        insist(fractions, self, "use β₁ and β₂ of at least 0 and below 1")?;
+        let sizes = [epsilon, weight_decay].iter().all(|size| size.is_finite() && *size >= 0.0);
+        insist(sizes, self, "use ε and a weight decay of at least 0")
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

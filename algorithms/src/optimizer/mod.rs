@@ -9,7 +9,7 @@ pub use adam::Adam;
 pub use moments::Moments;
 pub use sgd::Sgd;
 
-use hexagram_logical::{Buffer, Result};
+use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
 /// A rule that changes parameters element by element, given gradients.
@@ -19,10 +19,18 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
     /// What is remembered of every element, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];
 
+    /// Refuses options that cannot be meant.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// One step on one bucket; `slots` are in the order of [`Optimizer::slots`].
     ///
     /// # Errors
-    /// [`Error::Usage`](hexagram_logical::Error::Usage) for element types that it cannot deal with.
+    /// [`Error::Usage`] for element types that it cannot deal with.
     fn step(&self, update: Update<'_>) -> Result<()>;
 }
 
@@ -38,6 +46,11 @@ pub struct Update<'a> {
     pub parameters: &'a mut Buffer,
     /// What is remembered of every element.
     pub slots: &'a mut [Buffer],
+}
+
+/// Whether all is as an optimizer needs it, or what else it needs.
+fn insist(sound: bool, optimizer: &dyn Optimizer, remedy: &str) -> Result<()> {
+    if sound { Ok(()) } else { Err(Error::usage(format!("{optimizer:?} cannot learn"), remedy)) }
 }
 
 /// Runs `$body` with `$T` as the buffers' float type, f32 or f64.

@@ -9,7 +9,7 @@
 //! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the form
 //! of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
 
-use super::{Optimizer, Update, with_float};
+use super::{Optimizer, Update, insist, with_float};
 use hexagram_logical::Result;
 
 /// x ← x − γ u.
@@ -26,6 +26,13 @@ pub struct Sgd {
 impl Optimizer for Sgd {
     fn slots(&self) -> &'static [&'static str] {
         if self.momentum == 0.0 { &[] } else { &["momentum"] }
+    }
+
+    fn check(&self) -> Result<()> {
+        let Sgd { momentum, nesterov, weight_decay } = *self;
+        insist((0.0..1.0).contains(&momentum), self, "use a momentum of at least 0 and below 1")?;
+        insist(!nesterov || momentum > 0.0, self, "Nesterov's needs a momentum above 0")?;
+        insist(weight_decay.is_finite() && weight_decay >= 0.0, self, "use a weight decay of at least 0")
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

@@ -123,7 +123,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         Needs::default()
     }
 
-    /// The state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.
+    /// The state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks. Called
+    /// for one bucket after another, so that what is opened here is opened in the same order on all ranks.
     ///
     /// # Errors
     /// If it cannot be made. As with all hooks, an error ends the training on every rank.

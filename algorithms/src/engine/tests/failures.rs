@@ -1,62 +1,55 @@
 //! Failures: whatever fails on one rank ends all of them, with its reason.
 
+use super::super::flight::Stage;
 use super::*;
+use std::time::Duration;
 
-/// Fails on one rank, at one step.
-#[derive(Debug)]
-struct Fails {
-    steps: AtomicUsize,
-    rank: usize,
+/// In every hook but `settle`, which is called without it, rank 1 fails in its second step.
+fn fails_in(stage: Stage, how: fn() -> Act) -> Arc<Probe> {
+    Arc::new(Probe::new(move |at, context| match at == stage && context.rank() == 1 {
+        true if context.step() == 1 || matches!(stage, Stage::Start | Stage::Settle) => how(),
+        _ => Act::Mean,
+    }))
 }
 
-impl Algorithm for Fails {
-    type State = ();
-
-    fn name(&self) -> &'static str {
-        "fails"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Algorithm::trigram(&GradientAllReduce)
-    }
-
-    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
-        Ok(())
-    }
-
-    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        if context.rank() == self.rank && self.steps.fetch_add(1, Ordering::SeqCst) == 2 {
-            return Err(Error::usage("the plugin did not like it", "write a better one"));
+/// The error that ends training, if one does.
+fn train(comm: &Communicator, probe: Arc<Probe>) -> Option<Error> {
+    let train = || {
+        let mut engine = trained_by(comm, parameters(2, 10), probe, options(40, 40), (0.1, 0.0))?;
+        for _ in 0..3 {
+            engine.forward()?;
+            pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10], vec![1.0; 10]])?;
+            engine.step()?;
         }
-        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await
+        engine.settle()
+    };
+    train().err()
+}
+
+const STAGES: [Stage; 6] =
+    [Stage::Start, Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step, Stage::Settle];
+
+#[test]
+fn a_plugins_error_reaches_the_training_loop_of_every_rank_from_every_hook() {
+    for (transport, stage) in TransportKind::ALL.into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
+        let errors = spawn(transport, 3, |comm| Ok(train(&comm, fails_in(stage, || Act::Fail))));
+        for (rank, error) in errors.unwrap().into_iter().enumerate() {
+            let text = error.unwrap().to_string();
+            let reason = text.contains("the plugin did not like it");
+            assert!(reason, "{stage:?} over {transport}, rank {rank}: {text}");
+        }
     }
 }
 
 #[test]
-fn a_plugins_error_reaches_the_training_loop_of_every_rank() {
-    for transport in TransportKind::ALL {
-        let steps = spawn(transport, 3, |comm| {
-            let algorithm = Arc::new(Fails { steps: AtomicUsize::new(0), rank: 1 });
-            let mut engine =
-                DataParallel::new(&comm, parameters(1, 10), algorithm, EngineOptions::default())?;
-            let hooks = engine.hooks();
-            for step in 0.. {
-                let mut pass = || {
-                    engine.begin(Mode::Synchronize)?;
-                    hooks.ready_slice(0, &[1.0f32; 10])?;
-                    engine.finish()
-                };
-                if let Err(error) = pass() {
-                    let text = error.to_string();
-                    assert!(text.contains("the plugin did not like it"), "rank {}: {text}", comm.rank());
-                    return Ok(step);
-                }
-            }
-            Ok(0)
-        });
-        // The verdict may find another rank at the end of the step before.
-        let steps = steps.unwrap();
-        assert!(steps[1] == 2 && steps.iter().all(|step| (1..=2).contains(step)), "{transport}: {steps:?}");
+fn a_plugins_panic_is_an_error_on_every_rank_from_every_hook() {
+    for (transport, stage) in TransportKind::ALL.into_iter().flat_map(|t| STAGES.map(|stage| (t, stage))) {
+        let errors = spawn(transport, 3, |comm| Ok(train(&comm, fails_in(stage, || Act::Panic))));
+        for (rank, error) in errors.unwrap().into_iter().enumerate() {
+            let text = error.unwrap().to_string();
+            let reason = text.contains("the algorithm panicked: the plugin panicked on purpose");
+            assert!(reason, "{stage:?} over {transport}, rank {rank}: {text}");
+        }
     }
 }
 
@@ -115,46 +108,6 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
     }
 }
 
-/// Panics on rank 1.
-#[derive(Debug)]
-struct Panics;
-
-impl Algorithm for Panics {
-    type State = ();
-
-    fn name(&self) -> &'static str {
-        "panics"
-    }
-
-    fn trigram(&self) -> Trigram {
-        Algorithm::trigram(&GradientAllReduce)
-    }
-
-    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
-        Ok(())
-    }
-
-    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        assert!(context.rank() != 1, "on purpose");
-        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await
-    }
-}
-
-#[test]
-fn a_plugins_panic_is_an_error_on_every_rank() {
-    let step = |comm: &Communicator| {
-        let mut engine =
-            DataParallel::new(comm, parameters(1, 10), Arc::new(Panics), EngineOptions::default())?;
-        engine.begin(Mode::Synchronize)?;
-        engine.hooks().ready_slice(0, &[1.0f32; 10])?;
-        engine.finish()
-    };
-    for error in spawn(TransportKind::Shm, 3, |comm| Ok(step(&comm).err())).unwrap() {
-        let text = error.unwrap().to_string();
-        assert!(text.contains("the algorithm panicked: on purpose"), "{text}");
-    }
-}
-
 #[test]
 fn a_deadline_set_late_holds_for_gradients_too() {
     let errors = spawn(TransportKind::Shm, 2, |comm| {
@@ -177,18 +130,97 @@ fn a_deadline_set_late_holds_for_gradients_too() {
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
 }
 
+/// What the other ranks are told when rank 0 leaves a pass in some way, while they wait in theirs.
+fn leaves_a_pass(how: impl Fn(DataParallel) -> Result<()> + Sync, reason: &str) {
+    for transport in [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp] {
+        let errors = spawn(transport, 3, |comm| {
+            let mut engine = engine(&comm, parameters(1, 10), options(40, 40))?;
+            engine.prepare()?;
+            if comm.rank() == 0 {
+                engine.begin(Mode::Synchronize)?;
+                return Ok(how(engine).err());
+            }
+            Ok(pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10]]).err())
+        });
+        for error in errors.unwrap().into_iter().skip(1) {
+            let text = error.unwrap().to_string();
+            assert!(text.contains("rank 0") && text.contains(reason), "{transport}: {text}");
+        }
+    }
+}
+
 #[test]
 fn an_abandoned_pass_ends_the_others_instead_of_hanging_them() {
-    let step = |comm: &Communicator| {
-        let mut engine = engine(comm, parameters(1, 10), EngineOptions::default())?;
-        engine.begin(Mode::Synchronize)?;
-        if comm.rank() == 0 {
-            return Ok(());
-        }
-        engine.hooks().ready_slice(0, &[1.0f32; 10])?;
+    let drops = |engine: DataParallel| {
+        drop(engine);
+        Ok(())
+    };
+    leaves_a_pass(drops, "never finished");
+}
+
+#[test]
+fn an_error_of_the_training_thread_in_a_pass_is_what_the_others_are_told() {
+    let failed = |mut engine: DataParallel| {
+        engine.hooks().ready_slice(0, &[1.0f32; 9]).unwrap_err();
         engine.finish()
     };
-    let errors = spawn(TransportKind::Shm, 2, |comm| Ok(step(&comm).err()));
-    let text = errors.unwrap().remove(1).unwrap().to_string();
-    assert!(text.contains("rank 0") && text.contains("never finished"), "{text}");
+    leaves_a_pass(failed, "`p0` has a gradient of 9 × f32");
+    let failed_and_dropped = |engine: DataParallel| engine.hooks().ready_slice(0, &[1.0f32; 9]);
+    leaves_a_pass(failed_and_dropped, "`p0` has a gradient of 9 × f32");
+}
+
+#[test]
+fn a_panic_of_the_training_thread_in_a_pass_ends_the_others() {
+    let panics = |engine: DataParallel| {
+        let panicking = std::panic::AssertUnwindSafe(|| {
+            let _engine = engine;
+            panic!("on purpose")
+        });
+        std::panic::catch_unwind(panicking).map_err(|_| Error::usage("it panicked", "as it should"))
+    };
+    leaves_a_pass(panics, "the training thread panicked");
+}
+
+#[test]
+fn a_rank_that_leaves_between_steps_ends_the_others() {
+    for transport in [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp] {
+        let errors = spawn(transport, 3, |comm| {
+            let mut engine = engine(&comm, parameters(1, 10), options(40, 40))?;
+            for _ in 0..3 {
+                if let Err(error) = pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10]]) {
+                    return Ok(Some(error));
+                }
+                if comm.rank() == 0 {
+                    return Ok(None);
+                }
+            }
+            Ok(None)
+        });
+        for error in errors.unwrap().into_iter().skip(1) {
+            let text = error.unwrap().to_string();
+            assert!(text.contains("rank 0"), "{transport}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_error_between_steps_ends_the_others_with_its_reason() {
+    let errors = spawn(TransportKind::Tcp, 2, |comm| {
+        let mut engine =
+            trained_by(&comm, parameters(1, 10), Arc::new(GradientAllReduce), options(40, 40), (0.1, 0.0))?;
+        for step in 0..3 {
+            if comm.rank() == 0 && step == 1 {
+                engine.set_learning_rate(f64::NAN);
+            }
+            let outcome = pass(&mut engine, Mode::Synchronize, &[vec![1.0; 10]]);
+            if let Err(error) = outcome.and_then(|()| engine.step()) {
+                return Ok(Some(error));
+            }
+        }
+        Ok(None)
+    });
+    for error in errors.unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("a learning rate of NaN"), "{text}");
+    }
 }

@@ -1,53 +1,179 @@
 //! Hooks: which of them run when, and beside which others.
 
+use super::super::flight::Stage;
 use super::*;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-/// Lets bucket 0 wait until bucket 1 has been communicated.
-#[derive(Debug)]
-struct SlowFirst {
-    second_is_done: AtomicUsize,
+const MEAN: fn(Stage, &Context) -> Act = |_, _| Act::Mean;
+
+/// Generous: only what hangs takes so long.
+fn until(flag: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !flag() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it never happened");
+        std::thread::yield_now();
+    }
 }
 
-impl Algorithm for SlowFirst {
-    type State = usize;
-
-    fn name(&self) -> &'static str {
-        "slow-first"
+#[test]
+fn every_stage_starts_in_plan_order_and_every_bucket_sees_all_stages() {
+    for (transport, streams) in TransportKind::ALL.into_iter().flat_map(|t| [(t, 1), (t, 2), (t, usize::MAX)])
+    {
+        spawn(transport, 3, |comm| {
+            let probe = Arc::new(Probe::new(MEAN));
+            let options = EngineOptions { streams, ..options(4, 4) };
+            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let mut engine = trained_by(&comm, parameters(4, 1), algorithm, options, (0.1, 0.0))?;
+            for step in 0..3 {
+                engine.forward()?;
+                engine.begin(Mode::Synchronize)?;
+                for at in 0..4 {
+                    engine.hooks().ready_slice((at + comm.rank() + step) % 4, &[1.0f32])?;
+                }
+                engine.finish()?;
+                engine.step()?;
+            }
+            engine.settle()?;
+            let step = [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step];
+            let stages = [&[Stage::Start], &step[..], &step[..], &step[..], &[Stage::Settle]].concat();
+            let all: Vec<_> = stages.iter().flat_map(|stage| (0..4).map(move |b| (*stage, b))).collect();
+            // Buckets overlap, so that one may be in a later stage than the next; but stages start in plan order.
+            let mut log = probe.log();
+            for (bucket, stage) in (0..4).flat_map(|b| step.map(|stage| (b, stage))) {
+                let of_stage = log.iter().filter(|(s, _)| *s == stage).map(|(_, b)| *b);
+                assert_eq!(of_stage.collect::<Vec<_>>(), [0, 1, 2, 3].repeat(3), "{stage:?} on {transport}");
+                let of_bucket = log.iter().filter(|(_, b)| *b == bucket).map(|(s, _)| *s);
+                assert_eq!(of_bucket.collect::<Vec<_>>(), stages);
+            }
+            if streams == 1 {
+                assert_eq!(log, all);
+            }
+            log.sort_by_key(|(stage, bucket)| (*stage as usize, *bucket));
+            assert_eq!(log.len(), all.len());
+            Ok(())
+        })
+        .unwrap();
     }
+}
 
-    fn trigram(&self) -> Trigram {
-        Algorithm::trigram(&GradientAllReduce)
+#[test]
+fn a_hook_before_the_forward_pass_may_run_until_the_gradients_are_ready() {
+    spawn(TransportKind::Shm, 2, |comm| {
+        let flag = Arc::new(AtomicBool::new(false));
+        let waits_for = Arc::clone(&flag);
+        let probe = Arc::new(Probe::new(move |stage, _| match stage {
+            Stage::Forward => Act::Until(Arc::clone(&waits_for)),
+            _ => Act::Mean,
+        }));
+        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+        let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options(4, 4), (0.1, 0.0))?;
+        engine.prepare()?;
+        engine.forward()?;
+        until(|| probe.log().ends_with(&[(Stage::Forward, 0), (Stage::Forward, 1)]));
+        assert!(engine.parameter(0).is_err(), "it is being worked on");
+        engine.begin(Mode::Synchronize)?;
+        engine.hooks().ready_slice(1, &[1.0f32])?;
+        engine.hooks().ready_slice(0, &[1.0f32])?;
+        assert!(!probe.log().iter().any(|(stage, _)| *stage == Stage::Gradients));
+        flag.store(true, Ordering::SeqCst);
+        engine.finish()?;
+        engine.step()
+    })
+    .unwrap();
+}
+
+#[test]
+fn no_more_hooks_run_at_once_than_there_are_streams() {
+    for streams in [1, 2, 3] {
+        spawn(TransportKind::Thread, 1, |comm| {
+            let flag = Arc::new(AtomicBool::new(false));
+            let waits_for = Arc::clone(&flag);
+            let probe = Arc::new(Probe::new(move |stage, _| match stage {
+                Stage::Gradients => Act::Until(Arc::clone(&waits_for)),
+                _ => Act::Nothing,
+            }));
+            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let options = EngineOptions { streams, ..options(4, 4) };
+            let mut engine = DataParallel::new(&comm, parameters(6, 1), algorithm, options)?;
+            let started = || probe.log().iter().filter(|(stage, _)| *stage == Stage::Gradients).count();
+            engine.begin(Mode::Synchronize)?;
+            for index in (0..6).rev() {
+                engine.hooks().ready_slice(index, &[1.0f32])?;
+            }
+            until(|| started() == streams);
+            assert_eq!(started(), streams);
+            flag.store(true, Ordering::SeqCst);
+            engine.finish()?;
+            assert_eq!(started(), 6);
+            Ok(())
+        })
+        .unwrap();
     }
+}
 
-    async fn state(&self, _: &Context, bucket: &Bucket) -> Result<usize> {
-        Ok(bucket.len())
-    }
-
-    async fn gradients_ready(&self, context: &Context, len: &mut usize, bucket: &mut Bucket) -> Result<()> {
-        if *len == 1 {
-            std::future::poll_fn(|_| match self.second_is_done.load(Ordering::SeqCst) {
-                0 => std::task::Poll::Pending,
-                _ => std::task::Poll::Ready(()),
-            })
-            .await;
+/// Rank 0 has its first gradients before the forward hooks have all begun, rank 1 has not: both begin with the same.
+#[test]
+fn ranks_with_one_stream_never_start_different_hooks() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        comm.set_deadline(Duration::from_secs(10));
+        let flag = Arc::new(AtomicBool::new(comm.rank() != 0));
+        let waits_for = Arc::clone(&flag);
+        let probe = Arc::new(Probe::new(move |stage, context| match (stage, context.bucket()) {
+            (Stage::Forward, 0) => Act::Until(Arc::clone(&waits_for)),
+            _ => Act::Mean,
+        }));
+        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+        let options = EngineOptions { streams: 1, ..options(4, 4) };
+        let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options, (0.1, 0.0))?;
+        engine.prepare()?;
+        engine.forward()?;
+        if comm.rank() == 1 {
+            until(|| probe.log().contains(&(Stage::Forward, 1)));
         }
-        context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Sum).await?;
-        self.second_is_done.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
+        engine.begin(Mode::Synchronize)?;
+        engine.hooks().ready_slice(1, &[1.0f32])?;
+        flag.store(true, Ordering::SeqCst);
+        engine.hooks().ready_slice(0, &[1.0f32])?;
+        engine.finish()
+    })
+    .unwrap();
 }
 
 #[test]
 fn a_slow_bucket_does_not_keep_the_next_from_starting() {
     spawn(TransportKind::Shm, 2, |comm| {
-        let list = vec![parameter("second", DType::F32, 2), parameter("first", DType::F32, 1)];
-        let algorithm = Arc::new(SlowFirst { second_is_done: AtomicUsize::new(0) });
-        let mut engine = DataParallel::new(&comm, list, algorithm, options(4, 8))?;
-        assert_eq!(engine.buckets(), [(DType::F32, 1), (DType::F32, 2)]);
-        engine.begin(Mode::Synchronize)?;
-        engine.hooks().ready_slice(1, &[1.0f32])?;
-        engine.hooks().ready_slice(0, &[1.0f32; 2])?;
-        engine.finish()
+        let second_is_done = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&second_is_done);
+        let probe = Probe::new(move |stage, context| match (stage, context.bucket()) {
+            (Stage::Gradients, 0) => Act::Until(Arc::clone(&flag)),
+            (Stage::Gradients, _) => {
+                flag.store(true, Ordering::SeqCst);
+                Act::Mean
+            }
+            _ => Act::Nothing,
+        });
+        let mut engine = DataParallel::new(&comm, parameters(2, 1), Arc::new(probe), options(4, 4))?;
+        pass(&mut engine, Mode::Synchronize, &[vec![1.0], vec![1.0]])
+    })
+    .unwrap();
+}
+
+#[test]
+fn hooks_around_the_parameters_are_only_for_those_who_ask_for_them() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut probe = Probe::new(MEAN);
+        probe.needs.parameters = false;
+        let probe = Arc::new(probe);
+        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+        let mut engine = trained_by(&comm, parameters(1, 1), algorithm, options(4, 4), (0.1, 0.0))?;
+        engine.forward()?;
+        pass(&mut engine, Mode::Synchronize, &[vec![1.0]])?;
+        engine.step()?;
+        engine.settle()?;
+        let stages: Vec<Stage> = probe.log().into_iter().map(|(stage, _)| stage).collect();
+        assert_eq!(stages, [Stage::Start, Stage::Gradients, Stage::Backward, Stage::Settle]);
+        Ok(())
     })
     .unwrap();
 }

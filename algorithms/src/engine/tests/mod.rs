@@ -1,22 +1,34 @@
 //! The engine's tests, by topic, and what they share: small models, and engines for them.
 
+mod clip;
 mod failures;
+mod hierarchy;
 mod hooks;
+mod join;
+mod memory;
+mod optimizer;
+mod order;
 mod passes;
 mod plan;
+mod precision;
+mod probe;
 mod shared;
+mod switch;
 
 use super::plan::Plan;
 use super::*;
 use crate::gradient_all_reduce::GradientAllReduce;
+use crate::local_sgd::LocalSgd;
+use crate::optimizer::Sgd;
 use crate::plugin::Bucket;
 use crate::plugin::Context;
 use crate::plugin::{Algorithm, Buckets, Trigram};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, ReduceOp, TransportKind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, TransportKind};
+use probe::{Act, Probe};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 fn parameter(name: &str, dtype: DType, len: usize) -> Parameter {
@@ -39,6 +51,40 @@ fn options(first: usize, others: usize) -> EngineOptions {
 
 fn engine(comm: &Communicator, parameters: Vec<Parameter>, options: EngineOptions) -> Result<DataParallel> {
     DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)
+}
+
+/// The same, with an optimizer and a learning rate, and every parameter at `at`.
+fn trained_by(
+    comm: &Communicator,
+    parameters: Vec<Parameter>,
+    algorithm: Arc<dyn AnyAlgorithm>,
+    options: EngineOptions,
+    (rate, at): (f64, f32),
+) -> Result<DataParallel> {
+    let optimizer = options.optimizer.clone().unwrap_or_else(|| Arc::new(Sgd::default()));
+    let options = EngineOptions { optimizer: Some(optimizer), ..options };
+    let lengths: Vec<usize> = parameters.iter().map(Parameter::len).collect();
+    let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
+    engine.set_learning_rate(rate);
+    for (index, len) in lengths.into_iter().enumerate() {
+        engine.set_parameter(index, &Buffer::from_slice(&vec![at; len])?)?;
+    }
+    Ok(engine)
+}
+
+/// A backward pass with these gradients, from the last parameter to the first.
+fn pass(engine: &mut DataParallel, mode: Mode, gradients: &[Vec<f32>]) -> Result<()> {
+    let hooks = engine.hooks();
+    engine.begin(mode)?;
+    for (index, gradient) in gradients.iter().enumerate().rev() {
+        hooks.ready_slice(index, gradient)?;
+    }
+    engine.finish()
+}
+
+/// What a parameter is.
+fn value(engine: &DataParallel, parameter: usize) -> Vec<f32> {
+    floats(engine.parameter(parameter).unwrap().bytes())
 }
 
 fn gradient(engine: &DataParallel, parameter: usize) -> Vec<f32> {

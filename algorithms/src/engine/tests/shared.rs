@@ -13,3 +13,157 @@ fn tensors_are_broadcast_from_rank_0() {
     })
     .unwrap();
 }
+
+#[test]
+fn the_initial_state_is_rank_0s() {
+    for transport in TransportKind::ALL {
+        spawn(transport, 3, |comm| {
+            let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
+            let options = EngineOptions { optimizer: Some(optimizer), ..options(40, 80) };
+            let start = comm.rank() as f32 + 4.0;
+            let algorithm = Arc::new(GradientAllReduce);
+            let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, start))?;
+            if comm.rank() == 0 {
+                // As if loaded by rank 0 only.
+                engine.turn.step = 12;
+                for (at, buffer) in engine.replica.buffers(true)?.into_iter().enumerate() {
+                    if at % 2 == 1 {
+                        buffer.host_mut::<f32>()?.fill(2.0);
+                    }
+                }
+            }
+            let mine = comm.rank() as i64;
+            let mut tensors = [
+                Buffer::from_slice(&[mine + 1; 3])?,
+                Buffer::from_slice(&[mine as f32; 5])?,
+                Buffer::from_slice::<f64>(&[])?,
+            ];
+            engine.broadcast_state(&mut tensors)?;
+            assert_eq!(
+                (&*tensors[0].host::<i64>()?, &*tensors[1].host::<f32>()?),
+                (&[1; 3][..], &[0.0; 5][..])
+            );
+            assert_eq!((engine.steps(), value(&engine, 1)), (12, vec![4.0; 10]));
+            pass(&mut engine, Mode::Synchronize, &vec![vec![1.0; 10]; 3])?;
+            engine.step()?;
+            assert_eq!(value(&engine, 2), [4.0 - (1.0 + 0.5 * 2.0); 10], "with rank 0's momentum");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// What three ranks make of their buffers, and messages that each sent.
+fn synchronized(buffers: Buffers) -> Vec<(Vec<f32>, f64, i64, u64)> {
+    let found = spawn(TransportKind::Thread, 3, |comm| {
+        let mut engine =
+            engine(&comm, parameters(1, 1), EngineOptions { buffers, ..EngineOptions::default() })?;
+        let mine = comm.rank() as f32;
+        let mut all = [
+            Buffer::from_slice(&[mine; 3])?,
+            Buffer::from_slice(&[i64::from(comm.rank() as u32) + 5])?,
+            Buffer::from_slice(&[f64::from(mine) * 2.0])?,
+            Buffer::from_slice(&[mine + 10.0, mine + 20.0])?,
+        ];
+        comm.blocking().barrier()?;
+        let before = comm.world().traffic().messages_sent();
+        engine.synchronize_buffers(&mut all)?;
+        let sent = comm.world().traffic().messages_sent() - before;
+        let singles = [&*all[0].host::<f32>()?, &*all[3].host::<f32>()?].concat();
+        Ok((singles, all[2].host::<f64>()?[0], all[1].host::<i64>()?[0], sent))
+    });
+    found.unwrap()
+}
+
+#[test]
+fn buffers_are_rank_0s_in_one_message() {
+    let found = synchronized(Buffers::Broadcast);
+    for (singles, double, count, _) in &found {
+        assert_eq!((&singles[..], *double, *count), (&[0.0, 0.0, 0.0, 10.0, 20.0][..], 0.0, 5));
+    }
+    assert_eq!(found.iter().map(|rank| rank.3).sum::<u64>(), 2, "one to each of the others");
+}
+
+#[test]
+fn buffers_become_their_mean_and_integers_rank_0s() {
+    for (singles, double, count, _) in synchronized(Buffers::Average) {
+        assert_eq!((&singles[..], double, count), (&[1.0, 1.0, 1.0, 11.0, 21.0][..], 2.0, 5));
+    }
+}
+
+#[test]
+fn buffers_may_be_each_ranks_own() {
+    for (rank, (singles, double, count, sent)) in synchronized(Buffers::Off).into_iter().enumerate() {
+        assert_eq!((singles[0], double, count, sent), (rank as f32, rank as f64 * 2.0, rank as i64 + 5, 0));
+    }
+}
+
+#[test]
+fn the_final_average_is_the_mean_of_all_replicas() {
+    for transport in TransportKind::ALL {
+        let found = spawn(transport, 3, |comm| {
+            let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
+            let options = EngineOptions { optimizer: Some(optimizer), ..options(40, 80) };
+            let algorithm = Arc::new(LocalSgd { period: 100 });
+            let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, 9.0))?;
+            let step = |engine: &mut DataParallel| {
+                pass(engine, Mode::Synchronize, &vec![vec![comm.rank() as f32 * 3.0; 10]; 3])?;
+                engine.step()
+            };
+            step(&mut engine)?;
+            engine.average()?;
+            assert_eq!(value(&engine, 1), [9.0 - 3.0; 10]);
+            // The optimizer's memory stays each rank's own.
+            step(&mut engine)?;
+            Ok(value(&engine, 0)[0])
+        });
+        assert_eq!(found.unwrap(), [6.0, 6.0 - 4.5, 6.0 - 9.0], "{transport}");
+    }
+}
+
+#[test]
+fn the_average_leaves_identical_replicas_as_they_are_to_the_last_bit() {
+    // A number of which the rounded mean of five is another.
+    let mean = |x: f32| (f64::from(x + x + x + x + x) * 0.2) as f32;
+    let x = (1..1000).map(|k| k as f32 * 0.01).find(|x| mean(*x) != *x).unwrap();
+    spawn(TransportKind::Thread, 5, |comm| {
+        let algorithm = Arc::new(GradientAllReduce);
+        let mut engine = trained_by(&comm, parameters(1, 10), algorithm, options(40, 80), (1.0, x))?;
+        engine.average()?;
+        assert_eq!(value(&engine, 0), [x; 10]);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_engine_without_parameters_cannot_average_them() {
+    spawn(TransportKind::Thread, 1, |comm| {
+        let mut engine = engine(&comm, parameters(1, 1), options(4, 4))?;
+        let text = engine.average().unwrap_err().to_string();
+        assert!(text.contains("the engine does not have the parameters"), "{text}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A model of three tensors, of which the second is frozen or to be ignored: it is not in the list.
+#[test]
+fn what_is_left_out_of_the_list_is_neither_sent_nor_missed() {
+    let sent = spawn(TransportKind::Tcp, 2, |comm| {
+        let list = vec![parameter("a", DType::F32, 2), parameter("c", DType::F32, 2)];
+        let algorithm = Arc::new(GradientAllReduce);
+        let mut engine = trained_by(&comm, list, algorithm, options(40, 80), (1.0, 1.0))?;
+        engine.prepare()?;
+        let before = comm.world().traffic().bytes_sent();
+        pass(&mut engine, Mode::Synchronize, &[vec![1.0; 2], vec![comm.rank() as f32; 2]])?;
+        engine.step()?;
+        assert_eq!((value(&engine, 0), value(&engine, 1)), (vec![0.0; 2], vec![0.5; 2]));
+        Ok(comm.world().traffic().bytes_sent() - before)
+    });
+    assert_eq!(
+        sent.unwrap(),
+        [(4 * 4 + HEADER_BYTES) as u64; 2],
+        "the gradients of two tensors, and no third"
+    );
+}

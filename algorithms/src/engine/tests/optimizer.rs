@@ -1,0 +1,125 @@
+//! The engine's optimizers against closed forms, and options that are refused.
+
+use super::*;
+use crate::optimizer::{Adam, Optimizer};
+
+/// The parameter after each step of these gradients, from `start`, with γ = 0.1.
+fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<f64> {
+    let found = spawn(TransportKind::Thread, 2, |comm| {
+        let list = vec![parameter("x", DType::F64, 1)];
+        let options = EngineOptions { optimizer: Some(Arc::new(optimizer.clone())), ..options(8, 8) };
+        let mut engine = DataParallel::new(&comm, list, Arc::new(GradientAllReduce), options)?;
+        engine.set_learning_rate(0.1);
+        engine.set_parameter(0, &Buffer::from_slice(&[start])?)?;
+        let mut path = Vec::new();
+        for gradient in gradients {
+            engine.begin(Mode::Synchronize)?;
+            engine.hooks().ready_slice(0, &[*gradient])?;
+            engine.finish()?;
+            engine.step()?;
+            path.push(bytemuck::pod_read_unaligned(engine.parameter(0)?.bytes()));
+        }
+        Ok(path)
+    });
+    found.unwrap().remove(0)
+}
+
+fn close(found: Vec<f64>, expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-12, "{found} and not {expected}");
+    }
+}
+
+#[test]
+fn sgd() {
+    close(run(Sgd::default(), 1.0, &[1.0, 2.0, -3.0]), &[0.9, 0.7, 1.0]);
+}
+
+#[test]
+fn sgd_with_momentum() {
+    // u: 1, 1.9, 2.71
+    let optimizer = Sgd { momentum: 0.9, ..Sgd::default() };
+    close(run(optimizer, 1.0, &[1.0; 3]), &[0.9, 0.71, 0.439]);
+}
+
+#[test]
+fn sgd_with_nesterovs_momentum() {
+    // d + μu: 1.9, 2.71, 3.439
+    let optimizer = Sgd { momentum: 0.9, nesterov: true, ..Sgd::default() };
+    close(run(optimizer, 1.0, &[1.0; 3]), &[0.81, 0.539, 0.1951]);
+}
+
+#[test]
+fn sgd_with_weight_decay() {
+    let decays = Sgd { weight_decay: 0.5, ..Sgd::default() };
+    close(run(decays, 1.0, &[0.0; 3]), &[0.95, 0.9025, 0.857375]);
+    // d: 0.5, 0.475; u: 0.5, 0.925
+    let with_momentum = Sgd { momentum: 0.9, ..decays };
+    close(run(with_momentum, 1.0, &[0.0; 2]), &[0.95, 0.8575]);
+}
+
+#[test]
+fn adam() {
+    let optimizer = Adam { epsilon: 0.0, ..Adam::default() };
+    close(run(optimizer, 1.0, &[5.0; 4]), &[0.9, 0.8, 0.7, 0.6]);
+    // m: 0.1, −0.11; v: 0.001, 0.004999; divided by 1 − βᵗ: −0.11 / 0.19 and 0.004999 / 0.001999.
+    let second = 0.1 * (0.11 / 0.19) / (0.004999f64 / 0.001999).sqrt();
+    close(run(optimizer, 1.0, &[1.0, -2.0]), &[0.9, 0.9 + second]);
+    let hesitant = Adam { epsilon: 1.0, ..Adam::default() };
+    close(run(hesitant, 1.0, &[1.0]), &[0.95]);
+}
+
+#[test]
+fn adam_decays_weights_apart_from_its_moments() {
+    let optimizer = Adam { weight_decay: 0.5, ..Adam::default() };
+    close(run(optimizer, 1.0, &[0.0; 3]), &[0.95, 0.9025, 0.857375]);
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_refused() {
+    let with = |optimizer: Arc<dyn Optimizer>| EngineOptions {
+        optimizer: Some(optimizer),
+        ..EngineOptions::default()
+    };
+    let clipping = |limit| EngineOptions { clip_norm: Some(limit), ..EngineOptions::default() };
+    let scaling = |scale| EngineOptions { loss_scale: Some(scale), ..EngineOptions::default() };
+    let refused = [
+        with(Arc::new(Sgd { momentum: 1.5, ..Sgd::default() })),
+        with(Arc::new(Sgd { nesterov: true, ..Sgd::default() })),
+        with(Arc::new(Sgd { weight_decay: f64::NAN, ..Sgd::default() })),
+        with(Arc::new(Adam { beta1: 1.0, ..Adam::default() })),
+        with(Arc::new(Adam { beta2: -0.1, ..Adam::default() })),
+        with(Arc::new(Adam { epsilon: f64::INFINITY, ..Adam::default() })),
+        clipping(0.0),
+        clipping(f64::NAN),
+        scaling(LossScale { initial: 0.0, ..LossScale::default() }),
+        scaling(LossScale { growth: 0.5, ..LossScale::default() }),
+        scaling(LossScale { backoff: 1.0, ..LossScale::default() }),
+        scaling(LossScale { interval: 0, ..LossScale::default() }),
+    ];
+    for options in refused {
+        let errors =
+            spawn(
+                TransportKind::Thread,
+                2,
+                |comm| Ok(engine(&comm, parameters(1, 1), options.clone()).err()),
+            );
+        for error in errors.unwrap() {
+            assert!(matches!(error, Some(Error::Usage { .. })), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn learning_rates_that_cannot_be_meant_are_refused() {
+    for rate in [-0.1, f64::NAN, f64::INFINITY] {
+        let error = spawn(TransportKind::Thread, 1, |comm| {
+            let algorithm = Arc::new(GradientAllReduce);
+            let mut engine = trained_by(&comm, parameters(1, 1), algorithm, options(4, 4), (rate, 0.0))?;
+            Ok(engine.begin(Mode::Synchronize).err())
+        });
+        let text = error.unwrap().remove(0).unwrap().to_string();
+        assert!(text.contains("learning rate"), "{text}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Mixed precision: 16-bit parameters over 32-bit buckets, and the scaling of the loss.
+
+use super::super::flight::Stage;
+use super::*;
+
+/// Numbers in 16 bits.
+fn halves(dtype: DType, numbers: &[f32]) -> Buffer {
+    let wide = Buffer::from_slice(numbers).unwrap();
+    let view = super::super::precision::narrow(wide.read(0..numbers.len()).unwrap(), dtype).unwrap();
+    let narrow = Buffer::zeroed(dtype, numbers.len()).unwrap();
+    narrow.write(0..numbers.len()).unwrap().bytes_mut().copy_from_slice(view.bytes());
+    narrow
+}
+
+#[test]
+fn sixteen_bit_gradients_are_accumulated_and_communicated_in_32() {
+    for (dtype, small) in [(DType::F16, 1.0 / 4096.0), (DType::BF16, 1.0 / 512.0)] {
+        spawn(TransportKind::Shm, 2, |comm| {
+            let mut engine = engine(&comm, vec![parameter("h", dtype, 3)], options(64, 64))?;
+            assert_eq!(engine.buckets(), [(DType::F32, 3)]);
+            let pass = |engine: &mut DataParallel, mode, value: f32| {
+                engine.begin(mode)?;
+                engine.hooks().ready(0, &halves(dtype, &[value; 3]))?;
+                engine.finish()
+            };
+            pass(&mut engine, Mode::Accumulate, 1.0)?;
+            // In 16 bits each of them would be lost beside the 1; all sixteen together are not.
+            for _ in 0..15 {
+                pass(&mut engine, Mode::Accumulate, small)?;
+            }
+            pass(&mut engine, Mode::Synchronize, small)?;
+            let expected = halves(dtype, &[1.0 + 16.0 * small; 3]);
+            assert_eq!(engine.gradient(0)?.bytes(), expected.read(0..3)?.bytes());
+            assert_eq!(engine.gradient(0)?.dtype(), dtype);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn the_master_keeps_steps_that_16_bits_would_lose() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..options(64, 64) };
+        let list = vec![parameter("h", DType::F16, 2), parameter("w", DType::F32, 2)];
+        let mut engine = DataParallel::new(&comm, list, Arc::new(GradientAllReduce), options)?;
+        assert_eq!(engine.buckets(), [(DType::F32, 4)], "they share their buckets with f32");
+        engine.set_learning_rate(1.0 / 8192.0);
+        engine.set_parameter(0, &halves(DType::F16, &[1.0; 2]))?;
+        let refused = engine.set_parameter(0, &Buffer::from_slice(&[1.0f32; 2])?).unwrap_err().to_string();
+        assert!(refused.contains("`h` was given 2 × f32; 2 × f16 were announced"), "{refused}");
+        for _ in 0..32 {
+            engine.begin(Mode::Synchronize)?;
+            engine.hooks().ready(0, &halves(DType::F16, &[1.0; 2]))?;
+            engine.hooks().ready_slice(1, &[1.0f32; 2])?;
+            engine.finish()?;
+            engine.step()?;
+        }
+        let expected = halves(DType::F16, &[1.0 - 32.0 / 8192.0; 2]);
+        assert_eq!(engine.parameter(0)?.bytes(), expected.read(0..2)?.bytes());
+        assert_eq!(value(&engine, 1), [-32.0 / 8192.0; 2]);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn parameters_that_are_no_numbers_to_train_are_refused() {
+    let errors = spawn(TransportKind::Thread, 2, |comm| {
+        let list = vec![parameter("w", DType::F32, 1), parameter("count", DType::I64, 1)];
+        Ok(engine(&comm, list, EngineOptions::default()).err())
+    });
+    for error in errors.unwrap() {
+        let text = error.unwrap().to_string();
+        assert!(text.contains("`count` of i64 cannot be trained"), "{text}");
+    }
+}
+
+fn scaled() -> EngineOptions {
+    let scale = LossScale { initial: 1024.0, growth: 4.0, backoff: 0.5, interval: 2 };
+    EngineOptions { loss_scale: Some(scale), ..options(40, 40) }
+}
+
+/// A pass of a loss whose gradients are all `g`, multiplied as it has to be.
+fn scaled_pass(engine: &mut DataParallel, mode: Mode, g: f32) -> Result<()> {
+    let gradient = vec![g * engine.loss_scale() as f32; 10];
+    pass(engine, mode, &[gradient.clone(), gradient])
+}
+
+#[test]
+fn a_step_is_skipped_on_all_ranks_if_one_overflows() {
+    for (transport, order) in
+        TransportKind::ALL.into_iter().flat_map(|t| [(t, Order::Listed), (t, Order::Observed)])
+    {
+        spawn(transport, 3, |comm| {
+            let probe = Arc::new(Probe::new(|stage, _| match stage {
+                Stage::Gradients => Act::Mean,
+                _ => Act::Nothing,
+            }));
+            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let options = EngineOptions { order, ..scaled() };
+            let mut engine = trained_by(&comm, parameters(2, 10), algorithm, options, (1.0, 8.0))?;
+            // Rank 1's gradients are infinite in the first and the third pass.
+            let mut path = Vec::new();
+            for step in 0..5 {
+                let g = if comm.rank() == 1 && step % 2 == 0 && step < 4 { f32::INFINITY } else { 1.0 };
+                engine.forward()?;
+                scaled_pass(&mut engine, Mode::Synchronize, g)?;
+                assert_eq!(engine.overflowed(), step == 0 || step == 2);
+                assert_eq!(engine.gradient(0).is_err(), engine.overflowed());
+                engine.step()?;
+                assert!(!engine.overflowed(), "a step uses it up");
+                path.push((value(&engine, 1)[3], engine.steps(), engine.loss_scale()));
+            }
+            let expected =
+                [(8.0, 0, 512.0), (7.0, 1, 512.0), (7.0, 1, 256.0), (6.0, 2, 256.0), (5.0, 3, 1024.0)];
+            assert_eq!(path, expected);
+            for stage in [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step] {
+                let calls = probe.log().into_iter().filter(|(at, _)| *at == stage).count();
+                assert_eq!(calls, 3 * 2, "{stage:?}: in steps that were made, for two buckets");
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn scaled_gradients_accumulate_and_are_divided_once() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = engine(&comm, parameters(2, 10), scaled())?;
+        for _ in 0..2 {
+            scaled_pass(&mut engine, Mode::Accumulate, 1.0)?;
+            assert!(!engine.overflowed());
+            scaled_pass(&mut engine, Mode::Synchronize, 2.0)?;
+            assert_eq!(gradient(&engine, 0), [3.0; 10]);
+            engine.stepped()?;
+        }
+        // An overflow while accumulating counts, and is gone afterwards.
+        scaled_pass(&mut engine, Mode::Accumulate, f32::NAN)?;
+        scaled_pass(&mut engine, Mode::Synchronize, 1.0)?;
+        assert!(engine.overflowed());
+        engine.stepped()?;
+        scaled_pass(&mut engine, Mode::Synchronize, 1.0)?;
+        assert_eq!((gradient(&engine, 1), engine.steps()), (vec![1.0; 10], 2));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn nothing_is_sent_before_the_pass_has_ended() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = engine(&comm, parameters(2, 10), scaled())?;
+        engine.prepare()?;
+        let barrier = || comm.blocking().barrier();
+        barrier()?;
+        let before = comm.world().traffic().bytes_sent();
+        engine.begin(Mode::Synchronize)?;
+        for index in [1, 0] {
+            engine.hooks().ready_slice(index, &[1.0f32; 10])?;
+        }
+        assert_eq!(comm.world().traffic().bytes_sent(), before);
+        engine.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn asynchronous_ranks_scale_on_their_own() {
+    let scales = spawn(TransportKind::Tcp, 2, |comm| {
+        let mut probe = Probe::new(|_, _| Act::Nothing);
+        probe.synchronous = false;
+        let mut engine = trained_by(&comm, parameters(2, 10), Arc::new(probe), scaled(), (1.0, 0.0))?;
+        engine.prepare()?;
+        // Rank 1 makes more steps, and they overflow: nobody waits for anybody.
+        for _ in 0..comm.rank() * 3 {
+            scaled_pass(&mut engine, Mode::Synchronize, f32::INFINITY)?;
+            engine.step()?;
+        }
+        Ok(engine.loss_scale())
+    });
+    assert_eq!(scales.unwrap(), [1024.0, 128.0]);
+}
+
+#[test]
+fn the_scale_is_part_of_the_initial_state() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine =
+            trained_by(&comm, parameters(1, 10), Arc::new(GradientAllReduce), scaled(), (1.0, 0.0))?;
+        if comm.rank() == 0 {
+            engine.scaler.as_mut().unwrap().update(true)?;
+        }
+        engine.broadcast_state(&mut [])?;
+        assert_eq!(engine.loss_scale(), 512.0);
+        Ok(())
+    })
+    .unwrap();
+}

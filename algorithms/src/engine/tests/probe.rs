@@ -1,0 +1,108 @@
+//! An algorithm that a test writes as a script, and that remembers which hooks were called.
+
+use super::super::flight::Stage;
+use super::*;
+use crate::plugin::Needs;
+use std::sync::atomic::AtomicBool;
+
+/// What a hook of the [`Probe`] does.
+pub(super) enum Act {
+    Nothing,
+    /// The mean of the gradients; before the forward pass, and after the step, of the parameters.
+    Mean,
+    /// Waits for the flag.
+    Until(Arc<AtomicBool>),
+    Fail,
+    Panic,
+}
+
+type Script = Box<dyn Fn(Stage, &Context) -> Act + Send + Sync>;
+
+pub(super) struct Probe {
+    pub(super) needs: Needs,
+    pub(super) synchronous: bool,
+    script: Script,
+    log: Mutex<Vec<(Stage, usize)>>,
+}
+
+/// One for all ranks, as ranks compare it.
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Probe")
+    }
+}
+
+impl Probe {
+    /// Works on parameters, in buckets by size.
+    pub(super) fn new(script: impl Fn(Stage, &Context) -> Act + Send + Sync + 'static) -> Self {
+        let needs = Needs { buckets: Buckets::BySize, parameters: true };
+        Probe { needs, synchronous: true, script: Box::new(script), log: Mutex::default() }
+    }
+
+    /// Hooks in the order in which they were called, with their buckets.
+    pub(super) fn log(&self) -> Vec<(Stage, usize)> {
+        self.log.lock().unwrap().clone()
+    }
+
+    async fn act(&self, stage: Stage, context: &Context, buffer: &mut Buffer) -> Result<()> {
+        self.log.lock().unwrap().push((stage, context.bucket()));
+        match (self.script)(stage, context) {
+            Act::Nothing => Ok(()),
+            Act::Mean => context.mean(buffer).await,
+            Act::Until(flag) => {
+                std::future::poll_fn(|_| match flag.load(Ordering::SeqCst) {
+                    false => std::task::Poll::Pending,
+                    true => std::task::Poll::Ready(()),
+                })
+                .await;
+                Ok(())
+            }
+            Act::Fail => Err(Error::usage("the plugin did not like it", "write a better one")),
+            Act::Panic => panic!("the plugin panicked on purpose"),
+        }
+    }
+}
+
+impl Algorithm for Probe {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "probe"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: self.synchronous, full_precision: true }
+    }
+
+    fn keeps_replicas_identical(&self) -> bool {
+        false
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<()> {
+        self.act(Stage::Start, context, &mut context.copy_of(&bucket.gradients)?).await
+    }
+
+    async fn before_forward(&self, context: &Context, (): &mut (), parameters: &Buffer) -> Result<()> {
+        self.act(Stage::Forward, context, &mut context.copy_of(parameters)?).await
+    }
+
+    async fn gradients_ready(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        self.act(Stage::Gradients, context, &mut bucket.gradients).await
+    }
+
+    async fn after_backward(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        self.act(Stage::Backward, context, &mut context.copy_of(&bucket.gradients)?).await
+    }
+
+    async fn after_step(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        self.act(Stage::Step, context, &mut bucket.parameters).await
+    }
+
+    async fn settle(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
+        self.act(Stage::Settle, context, &mut bucket.gradients).await
+    }
+}
