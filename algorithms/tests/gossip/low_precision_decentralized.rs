@@ -110,8 +110,7 @@ fn what_is_known_of_neighbours_is_right_after_a_switch() {
         Ok((switched, trainer.parameters()?.remove(0)))
     });
     let (switched, found): (Vec<_>, Vec<_>) = runs.unwrap().into_iter().unzip();
-    let (_, apart) = off(&switched[..3], &switched[1..]);
-    assert!(apart > 0.02, "to know only oneself would have been wrong by {apart}");
+    assert!(switched.iter().all(|replica| *replica == switched[0]), "a switch begins with the mean");
     assert_close(&found, &reference(switched, 6..20, 1));
 }
 
