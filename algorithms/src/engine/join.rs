@@ -9,16 +9,18 @@
 //! Means stay over all n ranks: a step in which k of them train is k/n as long. Because the joined ranks make every step,
 //! with the learning rate of those that train, replicas of centralized synchronous algorithms stay identical on all n. As
 //! `Join` of PyTorch's DDP, without its option to divide by k.
+//!
+//! Of asynchronous algorithms nobody waits for a joined rank: it settles, and so serves the others until they settle too.
+//! But what they have in the background all ranks begin together, in their first step: a rank that has not made any makes
+//! one, of zeros.
 
-use super::{DataParallel, Mode, Order, Unused};
+use super::{DataParallel, Mode, Unused};
 use hexagram_logical::{Error, Result};
 
 impl DataParallel {
     /// This rank has run out of data: takes part in the steps of the others until all have run out. Every rank calls it
-    /// after its last step. Gradients that were only accumulated count in the next step.
-    ///
-    /// Of asynchronous algorithms nobody waits for a joined rank, nor it for anybody: it returns at once. Only
-    /// [`DataParallel::settle`] and [`DataParallel::average`] wait for all.
+    /// after its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm it
+    /// is what [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
     ///
     /// # Errors
     /// [`Error::Usage`] without [`EngineOptions::uneven`](super::EngineOptions::uneven), or without an optimizer of the
@@ -49,23 +51,15 @@ impl DataParallel {
                 remedy,
             ));
         }
-        if !self.algorithm.trigram().synchronous {
-            return self.start_with_the_others().map(|()| false);
+        if !self.algorithm.trigram().synchronous && self.unsettled {
+            return self.settle().map(|()| false);
         }
-        if !self.announce(false)? {
+        if self.algorithm.trigram().synchronous && !self.announce(false)? {
             return Ok(false);
         }
         self.begun(Mode::Synchronize)?;
         self.finished(Unused::Zero)?;
         Ok(true)
-    }
-
-    /// The start is everyone's, of asynchronous algorithms too; a rank without any data has not made it yet.
-    fn start_with_the_others(&mut self) -> Result<()> {
-        match self.options.order {
-            Order::Observed if !self.started => self.fix_order(),
-            _ => self.start(),
-        }
     }
 
     /// Tells the other ranks, before a step, whether this one trains; returns whether any does.

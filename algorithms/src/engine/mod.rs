@@ -14,7 +14,9 @@
 //!
 //! A framework's adapter lists the [`Parameter`]s, calls [`Hooks::ready`] from inside the backward pass for each gradient
 //! that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the parameters, or
-//! hands [`DataParallel::gradient`] to the framework's own.
+//! hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
+//! [`DataParallel::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
+//! [`DataParallel::settle`] or [`DataParallel::average`].
 //!
 //! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no two
 //! can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an error
@@ -163,7 +165,8 @@ impl DataParallel {
     }
 
     /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal on
-    /// all ranks, or after a step of the framework's own optimizer.
+    /// all ranks, or after a step of the framework's own optimizer. Of a 16-bit parameter the engine has more than these
+    /// values: give only what was changed elsewhere.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.

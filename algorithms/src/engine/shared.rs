@@ -43,16 +43,20 @@ impl DataParallel {
     }
 
     /// Before a training forward pass: gives all ranks the same buffers, as [`EngineOptions::buffers`] says. All of
-    /// them travel together, as one message; averages as one of each element type. A collective call, or none with
-    /// [`Buffers::Off`].
+    /// them travel together, as one message; averages as one of each element type. A collective call; or nothing, and
+    /// every rank keeps its own, with [`Buffers::Off`] and where ranks do not make the same passes: with an asynchronous
+    /// algorithm, and with [`EngineOptions::uneven`].
     ///
     /// [`EngineOptions::buffers`]: super::EngineOptions::buffers
+    /// [`EngineOptions::uneven`]: super::EngineOptions::uneven
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn synchronize_buffers(&mut self, buffers: &mut [Buffer]) -> Result<()> {
         let all = buffers.iter_mut().collect();
+        let in_step = self.algorithm.trigram().synchronous && !self.options.uneven;
         let outcome = match self.options.buffers {
+            _ if !in_step => Ok(()),
             Buffers::Off => Ok(()),
             Buffers::Broadcast => flat_broadcast(&self.comm, all),
             Buffers::Average => flat_mean(&self.comm, all),

@@ -150,7 +150,36 @@ fn of_an_asynchronous_algorithm_nobody_waits() {
         engine.average()?;
         Ok((value(&engine, 0)[0], engine.steps()))
     });
-    assert_eq!(found.unwrap(), [(-2.0, 0), (-2.0, 4)]);
+    assert_eq!(found.unwrap(), [(-2.0, 1), (-2.0, 4)], "rank 0's one step is of zeros");
+}
+
+/// What they have in the background begins and ends with all ranks, those without data too.
+#[test]
+fn asynchronous_algorithms_end_with_any_numbers_of_steps() {
+    let algorithms: [fn() -> Arc<dyn AnyAlgorithm>; 3] = [
+        || Arc::new(crate::async_model_average::AsyncModelAverage::default()),
+        || Arc::new(crate::ad_psgd::AdPsgd::default()),
+        || Arc::new(crate::ssp::Ssp::default()),
+    ];
+    for (algorithm, order) in algorithms.into_iter().flat_map(|a| [(a, Order::Listed), (a, Order::Observed)])
+    {
+        for (x, steps) in train(TransportKind::Thread, order, algorithm) {
+            assert!(x.is_finite() && [1, 2, 5].contains(&steps), "{:?}", algorithm());
+        }
+    }
+}
+
+#[test]
+fn a_rank_alone_has_nobody_to_wait_for() {
+    let found = spawn(TransportKind::Thread, 1, |comm| {
+        let algorithm = Arc::new(GradientAllReduce);
+        let mut engine = trained_by(&comm, parameters(1, 1), algorithm, uneven(Order::Observed), (1.0, 0.0))?;
+        pass(&mut engine, Mode::Synchronize, &[vec![2.0]])?;
+        engine.step()?;
+        engine.join()?;
+        Ok((value(&engine, 0)[0], engine.steps()))
+    });
+    assert_eq!(found.unwrap(), [(-2.0, 1)]);
 }
 
 #[test]

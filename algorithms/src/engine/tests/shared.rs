@@ -98,6 +98,26 @@ fn buffers_may_be_each_ranks_own() {
     }
 }
 
+/// Ranks make different numbers of passes: a message that one sends no other waits for.
+#[test]
+fn buffers_stay_where_ranks_do_not_step_together() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut alone = Probe::new(|_, _| Act::Nothing);
+        alone.synchronous = false;
+        let uneven = EngineOptions { uneven: true, ..options(4, 4) };
+        let mut asynchronous = DataParallel::new(&comm, parameters(1, 1), Arc::new(alone), options(4, 4))?;
+        let mut joinable = engine(&comm, parameters(1, 1), uneven)?;
+        let mut buffers = [Buffer::from_slice(&[comm.rank() as f32])?];
+        for _ in 0..comm.rank() {
+            asynchronous.synchronize_buffers(&mut buffers)?;
+            joinable.synchronize_buffers(&mut buffers)?;
+        }
+        assert_eq!(*buffers[0].host::<f32>()?, [comm.rank() as f32]);
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn the_final_average_is_the_mean_of_all_replicas() {
     for transport in TransportKind::ALL {
