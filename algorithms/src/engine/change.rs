@@ -55,8 +55,9 @@ impl DataParallel {
 
     /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm settles,
     /// and its states are gone. Parameters and the optimizer's state stay, but where the old algorithm let replicas differ:
-    /// there every replica's parameters become their mean, as the new one's states may count on equal ones; and where
-    /// ranks have made different numbers of steps, all count on from the largest.
+    /// there every replica's parameters become their mean, as the new one's states may count on equal ones, and so does
+    /// what the optimizer remembers, if the new one is to keep replicas identical; and where ranks have made different
+    /// numbers of steps, all count on from the largest.
     ///
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
@@ -85,7 +86,7 @@ impl DataParallel {
             self.algorithm = algorithm;
             return Ok(());
         }
-        self.mean_of_replicas()?;
+        self.mean_of_replicas(algorithm.keeps_replicas_identical())?;
         self.algorithm = algorithm;
         self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }

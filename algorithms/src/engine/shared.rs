@@ -77,16 +77,17 @@ impl DataParallel {
             return Err(Error::usage("the engine does not have the parameters", remedy));
         }
         self.settle()?;
-        let outcome = self.mean_of_replicas();
+        let outcome = self.mean_of_replicas(false);
         self.checked(outcome)
     }
 
-    pub(super) fn mean_of_replicas(&mut self) -> Result<()> {
+    /// All replicas ← their mean, if they differ; with what the optimizer remembers, if asked for.
+    pub(super) fn mean_of_replicas(&mut self, memory: bool) -> Result<()> {
         if self.algorithm.keeps_replicas_identical() {
             return Ok(());
         }
-        for parameters in self.replica.buffers(false)? {
-            self.comm.block_on(self.comm.all_reduce(parameters, ReduceOp::Mean))?;
+        for buffer in self.replica.buffers(memory)? {
+            self.comm.block_on(self.comm.all_reduce(buffer, ReduceOp::Mean))?;
         }
         Ok(())
     }
