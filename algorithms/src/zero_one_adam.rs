@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! t ≤ F, every kᵥ-th step    g ← (1/n) Σᵢ gᵢ                in full precision
-//!                            x ← Adam(x, g), with its m and v;  D ← 1 / (max(√v̂, floor) + ε)
+//!                            x ← Adam(x, g), with its m and v;  D ← 1 / (max(√v̂, floor) + ε), which stands for
+//!                            Adam's 1 / (√v̂ + ε) as soon as a step was encoded
 //! t ≤ F, the other steps     p ← C((1/n) Σᵢ C(clip(D gᵢ) + eᵢ) + s)       one bit
 //!                            m ← β₁ m + (1 − β₁) p / D
 //!                            x ← x − γ D m / (1 − β₁ᵗ)
@@ -192,7 +193,13 @@ impl ZeroOneAdam {
         self.moments.second(&bucket.gradients, second)?;
         context.copy(second, scale)?;
         self.moments.freeze(&bucket.tensors, *updates, scale)?;
-        self.moments.direction((*steps, *updates), (first, second), &mut bucket.gradients)
+        if *updates == *steps {
+            return self.moments.direction((*steps, *updates), (first, second), &mut bucket.gradients);
+        }
+        // What one bit has left in m is as large where v is next to 0 as elsewhere: only D, with its floor, bears it.
+        context.copy(first, &bucket.gradients)?;
+        moments::multiply(scale, &mut bucket.gradients)?;
+        context.scale(self.moments.unbias(*steps).into(), &bucket.gradients)
     }
 
     /// A step with the variance as it is, and the gradient in one bit.
