@@ -13,6 +13,7 @@ pub mod async_model_average;
 pub mod bytegrad;
 pub mod d_psgd;
 pub mod decentralized;
+pub mod demo;
 pub mod dgc;
 pub mod diloco;
 pub mod ef21;

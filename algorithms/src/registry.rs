@@ -5,6 +5,7 @@ use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
+use crate::demo::DeMo;
 use crate::dgc::Dgc;
 use crate::diloco::DiLoCo;
 use crate::ef21::Ef21;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
     add::<AdPsgd>(&mut all);
     add::<AsyncModelAverage>(&mut all);
+    add::<DeMo>(&mut all);
     add::<Dgc>(&mut all);
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
