@@ -29,6 +29,7 @@ pub mod qadam;
 pub mod registry;
 pub mod sgp;
 pub mod signsgd_vote;
+pub mod slowmo;
 pub mod ssp;
 pub mod streaming_diloco;
 pub mod testing;

@@ -19,6 +19,7 @@ use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::sgp::Sgp;
 use crate::signsgd_vote::SignSgdVote;
+use crate::slowmo::SlowMo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::topk_ef::TopKEf;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<LocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<Ssp>(&mut all);
+    add::<SlowMo>(&mut all);
     add::<TopKEf>(&mut all);
     add::<Decentralized>(&mut all);
     add::<DPsgd>(&mut all);
