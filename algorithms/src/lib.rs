@@ -24,6 +24,7 @@ pub mod local_sgd;
 pub mod low_precision_decentralized;
 pub mod optimizer;
 pub mod plugin;
+pub mod post_local_sgd;
 pub mod powersgd;
 pub mod qadam;
 pub mod registry;

@@ -15,6 +15,7 @@ use crate::local_sgd::LocalSgd;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
 use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
+use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::sgp::Sgp;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<DiLoCo>(&mut all);
     add::<StreamingDiLoCo>(&mut all);
     add::<LocalSgd>(&mut all);
+    add::<PostLocalSgd>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<Ssp>(&mut all);
     add::<SlowMo>(&mut all);
