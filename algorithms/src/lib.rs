@@ -16,6 +16,7 @@ pub mod decentralized;
 pub mod demo;
 pub mod dgc;
 pub mod diloco;
+pub mod easgd;
 pub mod ef21;
 pub mod engine;
 pub mod gradient_all_reduce;

@@ -8,6 +8,7 @@ use crate::decentralized::Decentralized;
 use crate::demo::DeMo;
 use crate::dgc::Dgc;
 use crate::diloco::DiLoCo;
+use crate::easgd::Easgd;
 use crate::ef21::Ef21;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::gradient_tracking::GradientTracking;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<AsyncModelAverage>(&mut all);
     add::<DeMo>(&mut all);
     add::<Dgc>(&mut all);
+    add::<Easgd>(&mut all);
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<QAdam>(&mut all);

@@ -1,0 +1,104 @@
+//! Elastic averaging SGD: replicas explore on their own, held by springs to a centre that they draw along.
+//!
+//! ```text
+//! eᵢ ← xᵢ − c                                every τ-th step, before the optimizer's
+//! c  ← c + α Σᵢ eᵢ                           all-reduce of the parameters; every rank has its own, equal c
+//! xᵢ ← optimizer(xᵢ, gᵢ) − α eᵢ
+//! ```
+//!
+//! The centre, the product of the training, moves by β = nα towards the replicas' mean. Springs that are too strong
+//! oscillate: with γ times the curvature = η and τ = 1, it diverges for α > (4 − 2η)/(2 + n(2 − η)), some 2/n. The
+//! all-reduce begins as soon as the gradients are ready, beside the backward pass of the other buckets.
+//!
+//! With momentum SGD (Nesterov's) as the optimizer it is EAMSGD. Replicas differ; their mean stays near the centre, and
+//! both meet as γ falls. State: c, and a spring's extension, each of the bucket's size. Bytes sent per rank and step:
+//! 2(n−1)/n · S / τ, S being the size of the parameters; f32 or f64. Defaults: β = .9, the paper's, and τ = 4. Trigram:
+//! centralized, synchronous, full precision. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging
+//! SGD", NeurIPS 2015, the synchronous form.
+
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use hexagram_logical::{Buffer, Result};
+
+/// Springs between replicas and a centre.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Easgd {
+    /// τ, in steps, 1 at least.
+    pub period: u64,
+    /// β = nα, above 0.
+    pub beta: f64,
+}
+
+impl Default for Easgd {
+    fn default() -> Self {
+        Easgd { period: 4, beta: 0.9 }
+    }
+}
+
+/// What is remembered of a bucket.
+pub struct State {
+    /// c, equal on all ranks.
+    centre: Buffer,
+    /// eᵢ, from the gradients to the end of the step.
+    extension: Buffer,
+}
+
+impl Easgd {
+    fn is_due(&self, context: &Context) -> bool {
+        (context.step() + 1).is_multiple_of(self.period)
+    }
+}
+
+impl Algorithm for Easgd {
+    type State = State;
+
+    fn name(&self) -> &'static str {
+        "easgd"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    /// Never: each explores on its own.
+    fn keeps_replicas_identical(&self) -> bool {
+        false
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::BySize, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+        check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
+        let holds = self.beta > 0.0 && self.beta.is_finite();
+        check_option(holds, "the beta of easgd", &self.beta, "a number above 0, and below 2 to be stable")?;
+        let (centre, extension) =
+            (context.copy_of(&bucket.parameters)?, context.zeros_like(&bucket.parameters)?);
+        Ok(State { centre, extension })
+    }
+
+    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        if !self.is_due(context) {
+            return Ok(());
+        }
+        let State { centre, extension } = state;
+        context.copy(&bucket.parameters, extension)?;
+        context.add_scaled(-1.0, centre, extension)?;
+        let mut mean = context.copy_of(&bucket.parameters)?;
+        context.mean(&mut mean).await?;
+        // α Σᵢ (xᵢ − c) = β (x̄ − c), with bits that are equal on all ranks.
+        context.blend(1.0 - self.beta, centre, self.beta, &mean)
+    }
+
+    async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        if !self.is_due(context) {
+            return Ok(());
+        }
+        let alpha = self.beta / context.size() as f64;
+        context.add_scaled(-alpha, &state.extension, &bucket.parameters)
+    }
+
+    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+        fields.buffer("centre", &mut state.centre)
+    }
+}
