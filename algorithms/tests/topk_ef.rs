@@ -44,8 +44,8 @@ fn what_is_not_sent_at_once_is_sent_later_at_the_rate_of_its_own_step() {
 #[test]
 fn replicas_stay_identical_and_come_close_to_the_optimum() {
     for (transport, ranks) in cases(&[3]) {
-        let rate = |step: usize| 0.2 / (1.0 + step as f64 / 40.0);
-        let run = Run { transport, ranks, rate, steps: 800, ..Run::default() };
+        let rate = |step: usize| 0.2 / (1.0 + step as f64 / 20.0);
+        let run = Run { transport, ranks, rate, steps: 300, ..Run::default() };
         let found = run.train(top(0.06), pull);
         assert!(found.iter().all(|replica| *replica == found[0]), "{transport}");
         let error = furthest(&found[0], &optimum(ranks, 50));
