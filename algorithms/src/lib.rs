@@ -11,8 +11,10 @@
 pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;
+pub mod choco_sgd;
 pub mod d_psgd;
 pub mod decentralized;
+pub mod deepsqueeze;
 pub mod demo;
 pub mod dgc;
 pub mod diloco;

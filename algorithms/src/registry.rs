@@ -3,8 +3,10 @@
 use crate::ad_psgd::AdPsgd;
 use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
+use crate::choco_sgd::ChocoSgd;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
+use crate::deepsqueeze::DeepSqueeze;
 use crate::demo::DeMo;
 use crate::dgc::Dgc;
 use crate::diloco::DiLoCo;
@@ -57,6 +59,8 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     add::<LowPrecisionDecentralized>(&mut all);
     add::<GradientTracking>(&mut all);
     add::<Sgp>(&mut all);
+    add::<ChocoSgd>(&mut all);
+    add::<DeepSqueeze>(&mut all);
     all
 }
 

@@ -4,6 +4,7 @@
 
 mod d_psgd;
 mod decentralized;
+mod encoded;
 mod gradient_tracking;
 mod low_precision_decentralized;
 mod sgp;

@@ -1,0 +1,78 @@
+//! DeepSqueeze: gossip of encoded parameters, in which every rank remembers what its last message lacked.
+//!
+//! ```text
+//! xᵢ ← optimizer(xᵢ, gᵢ)                     with this rank's own gradient
+//! qᵢ ← C(xᵢ + eᵢ),  eᵢ ← xᵢ + eᵢ − qᵢ        sent to all neighbours
+//! xᵢ ← xᵢ + η (Σⱼ wᵢⱼ qⱼ − qᵢ)
+//! ```
+//!
+//! Nothing is remembered of neighbours, so that W may change from round to round. In exchange the parameters themselves
+//! are encoded and not their differences: the error of C is of their size, ranks come no nearer to each other than about η
+//! times that, and coarse codecs ask for a small η. The mean over ranks follows the mean gradient. Nothing overlaps with the
+//! passes. Momentum stays each rank's own; replicas differ, evaluate their mean.
+//!
+//! C has to be a contraction, or e grows without bound: with QSGD of few levels it diverges, and with the sign or top-k
+//! ranks stay far apart. Defaults: 8 bits and η = .5, at which ranks stay nearest to each other in training; the one-peer
+//! exponential graph, as near as a ring at half of its bytes.
+//!
+//! Bytes sent per rank and step: deg messages of C; with the default, deg = 1 and 8 bits, d + 8⌈d/2048⌉ for d parameters,
+//! a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et al.,
+//! "DeepSqueeze: decentralization meets error-compensated compression", 2019.
+
+use crate::choco_sgd::check_consensus;
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
+use hexagram_logical::Result;
+use hexagram_logical::codec::{Codec, MinMax8};
+use hexagram_logical::decentralized::{GossipOptions, Schedule, Topology};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use std::sync::Arc;
+
+/// Gossip of encoded parameters with error feedback.
+#[derive(Debug, Clone)]
+pub struct DeepSqueeze {
+    /// C.
+    pub codec: Arc<dyn Codec>,
+    /// η, above 0 and at most 1.
+    pub consensus: f64,
+    /// W.
+    pub schedule: Arc<dyn Schedule>,
+}
+
+impl Default for DeepSqueeze {
+    fn default() -> Self {
+        let (codec, schedule) = (Arc::new(MinMax8::default()), Arc::new(Topology::OnePeerExponential));
+        DeepSqueeze { codec, consensus: 0.5, schedule }
+    }
+}
+
+impl Algorithm for DeepSqueeze {
+    /// e.
+    type State = Encoding;
+
+    fn name(&self) -> &'static str {
+        "deepsqueeze"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: false, synchronous: true, full_precision: false }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
+        check_consensus(self.consensus)?;
+        check_f32(bucket)?;
+        Ok(context.encoding(Arc::clone(&self.codec), Feedback::Error))
+    }
+
+    async fn after_step(&self, context: &Context, error: &mut Encoding, bucket: &mut Bucket) -> Result<()> {
+        let squeezed = GossipOptions { consensus: self.consensus, ..GossipOptions::default() };
+        context.gossip_encoded(&mut bucket.parameters, &*self.schedule, context.step(), error, squeezed).await
+    }
+
+    fn checkpoint(&self, error: &mut Encoding, fields: &mut Fields) -> Result<()> {
+        fields.encoding("error", error)
+    }
+}

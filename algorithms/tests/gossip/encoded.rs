@@ -1,0 +1,135 @@
+//! CHOCO-SGD and DeepSqueeze: plain gossip where the codec is exact, the mean of all ranks with any codec, agreement once
+//! there are no gradients, and the bytes of their messages.
+
+use super::*;
+use hexagram_algorithms::choco_sgd::ChocoSgd;
+use hexagram_algorithms::d_psgd::DPsgd;
+use hexagram_algorithms::deepsqueeze::DeepSqueeze;
+use hexagram_algorithms::logical::codec::{Codec, Keep, Sign, TopK};
+use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
+
+const LEN: usize = 3000;
+
+/// Different on every rank and at every step, with a mean over 4 ranks that is known.
+fn gradient(rank: usize, step: usize, at: usize) -> f32 {
+    ((at * 7 + rank * 31 + step * 13) as f32 * 0.7391).sin()
+}
+
+/// The replicas after `steps` steps with gradients, and `quiet` ones without.
+fn run(transport: TransportKind, algorithm: &Algorithm, steps: usize, quiet: usize) -> Vec<Vec<f32>> {
+    let of_step = |rank: usize, step: usize, x: &[f32]| {
+        let one = |at| if step < steps { gradient(rank, step, at) } else { 0.0 };
+        (0..x.len()).map(one).collect()
+    };
+    train((transport, 4), algorithm, &Setup::default(), &[0.7; LEN], steps + quiet, of_step).unwrap()
+}
+
+/// The largest distance of a replica, or of the mean of all, from what the mean of the gradients makes.
+fn off_course(replicas: &[Vec<f32>], steps: usize) -> (f64, f64) {
+    let (mut of_any, mut of_mean) = (0.0f64, 0.0f64);
+    for at in 0..LEN {
+        let all = || (0..4).flat_map(|rank| (0..steps).map(move |step| f64::from(gradient(rank, step, at))));
+        let expected = 0.7 - 0.1 * all().sum::<f64>() / 4.0;
+        let found: Vec<f64> = replicas.iter().map(|x| f64::from(x[at])).collect();
+        of_mean = of_mean.max((mean(&found) - expected).abs());
+        of_any = found.iter().fold(of_any, |most, x| most.max((x - expected).abs()));
+    }
+    (of_any, of_mean)
+}
+
+fn everything() -> Arc<dyn Codec> {
+    Arc::new(TopK::new(Keep::Ratio(1.0)).unwrap())
+}
+
+/// γ W + (1 − γ) I on a ring of 4.
+fn lazy_ring(gamma: f64) -> Mixing {
+    let ring = Topology::Ring.mixing(4, 0).unwrap().dense();
+    let weight = |at: usize| gamma * ring[at] + if at.is_multiple_of(5) { 1.0 - gamma } else { 0.0 };
+    Mixing::of_matrix(4, &(0..16).map(weight).collect::<Vec<_>>()).unwrap()
+}
+
+fn choco(codec: Arc<dyn Codec>, consensus: f64) -> Algorithm {
+    Arc::new(ChocoSgd { codec, consensus, schedule: Arc::new(Topology::Ring) })
+}
+
+fn squeeze(codec: Arc<dyn Codec>, consensus: f64, schedule: Topology) -> Algorithm {
+    Arc::new(DeepSqueeze { codec, consensus, schedule: Arc::new(schedule) })
+}
+
+#[test]
+fn with_an_exact_codec_they_are_d_psgd() {
+    for gamma in [1.0, 0.3] {
+        let plain = DPsgd { peers: lazy_ring(gamma).into(), interval: 1, adapt_then_combine: true };
+        let expected = run(TransportKind::Thread, &(Arc::new(plain) as Algorithm), 12, 0);
+        for algorithm in [choco(everything(), gamma), squeeze(everything(), gamma, Topology::Ring)] {
+            let found = run(TransportKind::Thread, &algorithm, 12, 0);
+            let pairs = found.iter().flatten().zip(expected.iter().flatten());
+            let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "{algorithm:?} is off by {off}");
+        }
+    }
+}
+
+#[test]
+fn the_mean_follows_the_mean_gradient_and_choco_agrees_on_it() {
+    let sign = || Arc::new(Sign::default());
+    let runs: [(Algorithm, usize, f64); 6] = [
+        (Arc::new(ChocoSgd::sign()), 150, 0.04),
+        (Arc::new(ChocoSgd::top_k(0.1).unwrap()), 100, 1e-4),
+        (Arc::new(ChocoSgd::min_max8()), 60, 2e-4),
+        (Arc::new(DeepSqueeze::default()), 20, 0.01),
+        (squeeze(sign(), 0.05, Topology::Ring), 0, f64::INFINITY),
+        (squeeze(sign(), 0.05, Topology::RandomPairs { seed: 3, pairs: None }), 0, f64::INFINITY),
+    ];
+    for (algorithm, quiet, agreement) in runs {
+        let found = run(TransportKind::Thread, &algorithm, 20, quiet);
+        let (of_any, of_mean) = off_course(&found, 20);
+        assert!(of_mean < 2e-4, "{algorithm:?}: the mean is off by {of_mean}");
+        assert!(of_any < agreement, "{algorithm:?}: a replica is off by {of_any}");
+    }
+}
+
+#[test]
+fn all_transports_carry_them_alike() {
+    for algorithm in [Arc::new(ChocoSgd::default()) as Algorithm, Arc::new(DeepSqueeze::default())] {
+        let expected = run(TransportKind::Thread, &algorithm, 5, 0);
+        for transport in TransportKind::ALL {
+            assert_eq!(run(transport, &algorithm, 5, 0), expected, "{algorithm:?} over {transport:?}");
+        }
+    }
+}
+
+#[test]
+fn the_bytes_are_those_of_their_headers() {
+    let (d, size) = (32768.0f64, 4.0 * 32768.0);
+    let sign = (d / 8.0 + 4.0 * 16.0) / size;
+    let eight = (d + 8.0 * 16.0) / size;
+    assert_sends(4, 3, &(Arc::new(ChocoSgd::sign()) as Algorithm), 2.0 * sign);
+    assert_sends(2, 3, &(Arc::new(ChocoSgd::min_max8()) as Algorithm), eight);
+    let top_k = ChocoSgd::top_k(0.01).unwrap();
+    let message = top_k.codec.encoded_len(32768) as f64;
+    let kept = 328.0;
+    assert!(message <= 4.0 * kept + kept * (2.0 + (d / kept).log2().ceil()) / 8.0 + 2.0);
+    assert_sends(3, 3, &(Arc::new(top_k) as Algorithm), 2.0 * message / size);
+    assert_sends(4, 4, &(Arc::new(DeepSqueeze::default()) as Algorithm), eight);
+    assert_sends(3, 4, &(Arc::new(DeepSqueeze::default()) as Algorithm), eight);
+}
+
+#[test]
+fn consensus_steps_that_are_none_are_refused() {
+    for consensus in [0.0, 1.5, f64::NAN] {
+        for algorithm in [choco(everything(), consensus), squeeze(everything(), consensus, Topology::Ring)] {
+            let error = refusal(2, &algorithm);
+            assert!(matches!(error, Error::Usage { .. }), "{error}");
+            assert!(error.to_string().contains("consensus is"), "{error}");
+        }
+    }
+    ChocoSgd::top_k(0.0).unwrap_err();
+}
+
+#[test]
+fn a_graph_that_changes_is_nothing_for_choco() {
+    let schedule = Arc::new(Topology::OnePeerExponential);
+    let error = refusal(4, &(Arc::new(ChocoSgd { schedule, ..ChocoSgd::default() }) as Algorithm));
+    assert!(error.to_string().contains("another graph"), "{error}");
+}
