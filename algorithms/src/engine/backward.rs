@@ -121,6 +121,11 @@ impl Backward {
         self.results = results;
     }
 
+    /// Whether passes that only accumulated have left gradients for the next one.
+    pub(super) fn has_accumulated(&self) -> bool {
+        self.gradients.iter().any(|gradient| *gradient != Gradient::Missing)
+    }
+
     /// The first call of the pass under way that was refused.
     pub(super) fn mistake(&self) -> Option<&Error> {
         self.mistake.as_ref()

@@ -82,6 +82,7 @@ impl DataParallel {
         self.comm.blocking().all_reduce(&mut step, ReduceOp::Max)?;
         self.turn.step = step[0] as u64;
         self.forwarded = false;
+        self.tune_anew();
         if !self.started {
             self.algorithm = algorithm;
             return Ok(());

@@ -155,6 +155,24 @@ impl Flight {
         Ok(made)
     }
 
+    /// Other settings, between two steps.
+    pub(super) fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
+        self.streams = streams.max(1);
+        if hierarchical != self.hierarchy.is_some() {
+            self.hierarchy =
+                if hierarchical { Some(self.comm.block_on(self.comm.hierarchy())?) } else { None };
+        }
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            lane.hierarchy = self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at));
+        }
+        Ok(())
+    }
+
+    /// What the algorithm remembers, by bucket, between two steps.
+    pub(super) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
+        self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
+    }
+
     /// Works until the training thread is gone or a hook fails.
     pub(super) fn run(mut self, incoming: &Receiver<Order>) {
         let mut wait = Wait::default();

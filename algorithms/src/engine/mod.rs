@@ -22,6 +22,7 @@
 //! can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an error
 //! that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
+pub mod autotune;
 mod backward;
 mod change;
 mod clip;
@@ -34,11 +35,13 @@ mod precision;
 mod replica;
 mod scheduler;
 mod shared;
+mod state;
 mod step;
 #[cfg(test)]
 mod tests;
 mod trace;
 
+pub use autotune::Autotune;
 pub use hooks::Hooks;
 pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
@@ -46,6 +49,7 @@ pub use precision::LossScale;
 
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
+use autotune::Tuner;
 use backward::Backward;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
@@ -86,6 +90,8 @@ pub struct DataParallel {
     /// Whether the algorithm may have something in the background.
     unsettled: bool,
     blocked: Duration,
+    /// If settings are tuned.
+    tuner: Option<Tuner>,
     /// While a trace is recorded.
     tracing: Option<Tracing>,
 }
@@ -114,6 +120,7 @@ impl DataParallel {
             plan.buckets().iter().map(|bucket| Buffer::zeroed(bucket.dtype, bucket.len)).collect();
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
+        let tuner = Tuner::new(&options);
         let backward = Backward::new(plan, scaler.is_some(), scheduler.port(), buffers?);
         Ok(DataParallel {
             comm: comm.clone(),
@@ -129,6 +136,7 @@ impl DataParallel {
             started: false,
             unsettled: false,
             blocked: Duration::ZERO,
+            tuner,
             tracing: None,
         })
     }

@@ -1,5 +1,6 @@
 //! How the engine works: everything that is not the algorithm's to say.
 
+use super::Autotune;
 use super::clip::check_limit;
 use super::precision::LossScale;
 use crate::optimizer::Optimizer;
@@ -67,6 +68,8 @@ pub struct EngineOptions {
     /// Whether ranks may run out of data at different times, and then [`join`](super::DataParallel::join). Each step of a
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     pub uneven: bool,
+    /// Whether to find bucket size, streams and hierarchy while training, and how; those above are tried first.
+    pub autotune: Option<Autotune>,
 }
 
 impl Default for EngineOptions {
@@ -83,6 +86,7 @@ impl Default for EngineOptions {
             clip_norm: None,
             loss_scale: None,
             uneven: false,
+            autotune: None,
         }
     }
 }
@@ -92,6 +96,7 @@ impl EngineOptions {
     pub(super) fn check(&self) -> Result<()> {
         self.optimizer.as_ref().map_or(Ok(()), |optimizer| optimizer.check())?;
         self.clip_norm.map_or(Ok(()), check_limit)?;
+        self.autotune.as_ref().map_or(Ok(()), Autotune::check)?;
         self.loss_scale.map_or(Ok(()), |scale| scale.check())
     }
 }

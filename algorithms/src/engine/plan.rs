@@ -6,6 +6,7 @@
 
 use super::EngineOptions;
 use super::precision::wide;
+use crate::checkpoint::does_not_fit;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
@@ -63,6 +64,17 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     Error::NotFinite { place, tensor, index: index - start, value, during }
 }
 
+/// A plan in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The parameters, as they are expected to be completed.
+    pub(super) order: Vec<i64>,
+    /// The parameters, bucket by bucket.
+    pub(super) members: Vec<i64>,
+    /// How many each bucket has.
+    pub(super) counts: Vec<i64>,
+}
+
 #[derive(Clone)]
 pub(super) struct Plan {
     parameters: Arc<[Parameter]>,
@@ -115,13 +127,67 @@ impl Plan {
         let mut turn = vec![0; parameters.len()];
         order.iter().enumerate().for_each(|(at, index)| turn[*index] = at);
         closed.sort_by_key(|bucket| bucket.members.last().map(|(index, _)| turn[*index]));
+        Self::of(parameters, order.into(), closed)
+    }
+
+    fn of(parameters: Arc<[Parameter]>, order: Arc<[usize]>, buckets: Vec<BucketPlan>) -> Self {
         let mut places = vec![(0, 0..0); parameters.len()];
-        for (number, bucket) in closed.iter().enumerate() {
+        for (number, bucket) in buckets.iter().enumerate() {
             for (index, range) in &bucket.members {
                 places[*index] = (number, range.clone());
             }
         }
-        Plan { parameters, order: order.into(), buckets: closed, places }
+        Plan { parameters, order, buckets, places }
+    }
+
+    /// As numbers, to be saved.
+    pub(super) fn layout(&self) -> Layout {
+        let members = self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index));
+        Layout {
+            order: self.order.iter().map(|index| *index as i64).collect(),
+            members: members.map(|index| index as i64).collect(),
+            counts: self.buckets.iter().map(|bucket| bucket.members.len() as i64).collect(),
+        }
+    }
+
+    /// The same parameters in buckets that were saved.
+    pub(super) fn with_layout(&self, layout: &Layout) -> Result<Self> {
+        let wrong = || does_not_fit("has buckets that are not of this model");
+        let members = self.permutation(&layout.members).ok_or_else(wrong)?;
+        let order = self.permutation(&layout.order).ok_or_else(wrong)?;
+        let (mut rest, mut buckets) = (members.into_iter(), Vec::new());
+        for count in &layout.counts {
+            let count = usize::try_from(*count).map_err(|_| wrong())?;
+            let mut bucket: Option<BucketPlan> = None;
+            for index in rest.by_ref().take(count) {
+                let (dtype, len) = (wide(self.parameters[index].dtype), self.parameters[index].len());
+                let bucket = bucket.get_or_insert(BucketPlan { dtype, len: 0, members: Vec::new() });
+                if bucket.dtype != dtype {
+                    return Err(wrong());
+                }
+                bucket.members.push((index, bucket.len..bucket.len + len));
+                bucket.len += len;
+            }
+            buckets.push(bucket.ok_or_else(wrong)?);
+        }
+        match rest.next() {
+            None => Ok(Self::of(Arc::clone(&self.parameters), order.into(), buckets)),
+            Some(_) => Err(wrong()),
+        }
+    }
+
+    /// These numbers, if they are all parameters', each once.
+    fn permutation(&self, numbers: &[i64]) -> Option<Vec<usize>> {
+        let mut seen = vec![false; self.parameters.len()];
+        let mut indices = Vec::new();
+        for number in numbers {
+            let index = usize::try_from(*number).ok()?;
+            if std::mem::replace(seen.get_mut(index)?, true) {
+                return None;
+            }
+            indices.push(index);
+        }
+        (indices.len() == seen.len()).then_some(indices)
     }
 
     /// The same parameters in another order or in other buckets.

@@ -20,20 +20,22 @@ struct Slot {
 pub(super) struct Replica {
     /// None if neither optimizer nor algorithm works on parameters.
     slots: Option<Vec<Slot>>,
+    /// What the optimizer calls what it remembers.
+    names: &'static [&'static str],
 }
 
 impl Replica {
     pub(super) fn new(plan: &Plan, options: &EngineOptions, algorithm: bool) -> Result<Self> {
         if options.optimizer.is_none() && !algorithm {
-            return Ok(Replica { slots: None });
+            return Ok(Replica { slots: None, names: &[] });
         }
-        let count = options.optimizer.as_ref().map_or(0, |optimizer| optimizer.slots().len());
+        let names: &[&str] = options.optimizer.as_ref().map_or(&[], |optimizer| optimizer.slots());
         let slot = |bucket: &super::plan::BucketPlan| -> Result<Slot> {
             let zeroed = || Buffer::zeroed(bucket.dtype, bucket.len);
-            let memory = (0..count).map(|_| zeroed()).collect::<Result<_>>()?;
+            let memory = names.iter().map(|_| zeroed()).collect::<Result<_>>()?;
             Ok(Slot { parameters: Some(zeroed()?), memory })
         };
-        Ok(Replica { slots: Some(plan.buckets().iter().map(slot).collect::<Result<_>>()?) })
+        Ok(Replica { slots: Some(plan.buckets().iter().map(slot).collect::<Result<_>>()?), names })
     }
 
     pub(super) fn has_parameters(&self) -> bool {
@@ -51,6 +53,16 @@ impl Replica {
         for slot in self.slots.iter_mut().flatten() {
             all.push(slot.parameters.as_mut().ok_or_else(at_work)?);
             all.extend(slot.memory.iter_mut().filter(|_| memory));
+        }
+        Ok(all)
+    }
+
+    /// The parameters and what the optimizer remembers of them, each by name and bucket.
+    pub(super) fn memories(&self) -> Result<Vec<(String, Vec<&Buffer>)>> {
+        let Some(slots) = &self.slots else { return Ok(Vec::new()) };
+        let mut all = vec![("parameter".to_owned(), self.parameters()?)];
+        for (at, name) in self.names.iter().enumerate() {
+            all.push((format!("optimizer/{name}"), slots.iter().map(|slot| &slot.memory[at]).collect()));
         }
         Ok(all)
     }

@@ -179,7 +179,7 @@ impl DataParallel {
         }
         backward::lock(&self.backward).set_results(Results::None);
         self.enter(Kind::Between);
-        Ok(())
+        self.tune()
     }
 
     /// Runs a hook of all buckets, between backward passes, and waits for it.

@@ -18,6 +18,10 @@
 //! assert_eq!(found.unwrap(), [0.5, 0.5]);
 //! ```
 
+mod resume;
+
+pub use resume::{Scratch, resumes_exactly};
+
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
 use crate::optimizer::{Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;

@@ -1,0 +1,147 @@
+//! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
+
+use super::record::{Record, does_not_fit};
+use hexagram_logical::{Buffer, DType, Error, Result};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// Facts of the format itself, which records do not show.
+const FORMAT: &str = "format";
+const VERSION: &str = "hexagram 1";
+const CHECKSUM: &str = "checksum";
+
+/// Writes a record, and returns when the disk has it.
+pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
+    let mut facts: HashMap<String, String> = record.facts.clone().into_iter().collect();
+    facts.insert(FORMAT.to_owned(), VERSION.to_owned());
+    facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
+    let views = record.tensors.values().map(|saved| saved.values.read(0..saved.values.len()));
+    let views: Vec<_> = views.collect::<Result<_>>()?;
+    let mut tensors = Vec::new();
+    for ((name, saved), view) in record.tensors.iter().zip(&views) {
+        let (dtype, shape) = (to_format(saved.values.dtype()), saved.shape.clone());
+        let tensor = TensorView::new(dtype, shape, view.bytes());
+        tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
+    }
+    let bytes = safetensors::serialize(tensors, Some(facts)).map_err(|cause| unwritable(path, cause))?;
+    let written = File::create(path).and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.sync_all()
+    });
+    let remedy = "free space there or use another directory; the checkpoint before is still there";
+    written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
+}
+
+/// Reads what [`write`] has written.
+pub(super) fn read(path: &Path) -> Result<Record> {
+    let bytes = std::fs::read(path).map_err(|cause| {
+        Error::system(format!("read {}", path.display()), cause, "see whether it may be read")
+    })?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|cause| damaged(path, cause))?;
+    let mut record = Record::default();
+    record.facts.extend(header.metadata().clone().unwrap_or_default());
+    if record.facts.remove(FORMAT).as_deref() != Some(VERSION) {
+        return Err(damaged(path, format!("it is not of the format `{VERSION}`")));
+    }
+    let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|cause| damaged(path, cause))?;
+    for (name, tensor) in tensors.iter() {
+        let dtype = from_format(tensor.dtype()).ok_or_else(|| {
+            does_not_fit(format!("has `{name}` of {:?}, which nobody saved", tensor.dtype()))
+        })?;
+        let values = Buffer::zeroed(dtype, tensor.shape().iter().product())?;
+        values.write(0..values.len())?.bytes_mut().copy_from_slice(tensor.data());
+        record.put_tensor(name, tensor.shape(), values)?;
+    }
+    if format!("{:016x}", record.checksum()?) != checksum {
+        return Err(damaged(path, "its checksum is wrong"));
+    }
+    Ok(record)
+}
+
+fn to_format(dtype: DType) -> Dtype {
+    match dtype {
+        DType::U8 => Dtype::U8,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}
+
+fn from_format(dtype: Dtype) -> Option<DType> {
+    DType::ALL.into_iter().find(|own| to_format(*own) == dtype)
+}
+
+fn unwritable(path: &Path, cause: impl std::fmt::Display) -> Error {
+    let what = format!("{} cannot be written: {cause}", path.display());
+    Error::usage(what, "save less in it, under shorter names")
+}
+
+fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
+    let what = format!("{} is damaged: {cause}", path.display());
+    Error::usage(
+        what,
+        "remove the directory that it is in, on all hosts, to go on from the checkpoint before",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let mut record = Record::default();
+        record.put("numbers", &[1.5f32, -2.0, f32::NAN]).unwrap();
+        record.put("bytes", b"abc").unwrap();
+        record.put("nothing", &[0i64; 0]).unwrap();
+        record.put_tensor("matrix", &[2, 1], Buffer::from_slice(&[3.0f64, 4.0]).unwrap()).unwrap();
+        record.note("epoch", 7);
+        record
+    }
+
+    fn scratch(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("hexagram-file-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let path = scratch("round");
+        write(&path, &record()).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!(found.checksum().unwrap(), record().checksum().unwrap());
+        assert_eq!((found.tensor("matrix").unwrap().shape.as_slice(), found.facts.len()), (&[2, 1][..], 1));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn no_file_that_was_cut_or_changed_is_taken_for_a_whole_one() {
+        let path = scratch("damage");
+        write(&path, &record()).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(read(&path).is_err(), "{} of {} bytes", bytes.len(), whole.len());
+        };
+        (0..whole.len()).for_each(|len| refused(&whole[..len]));
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 4;
+            refused(&changed);
+        }
+        refused(&vec![0xff; 1000]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_an_error() {
+        let error = write(Path::new("/dev/full"), &record()).unwrap_err().to_string();
+        assert!(error.contains("cannot write /dev/full") && error.contains("No space left"), "{error}");
+    }
+}

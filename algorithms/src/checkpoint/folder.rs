@@ -1,0 +1,190 @@
+//! A directory of checkpoints: one directory for each saved step, which has its name only when it is complete.
+//!
+//! ```text
+//! step-000120/rank-00000-of-00002.safetensors       complete
+//! step-000120/rank-00001-of-00002.safetensors
+//! step-000120.1/…                                   saved again at the same step
+//! .step-000130.partial/rank-00000-of-00002…         being written, or left by a run that was killed
+//! .step-000110.gone/…                               being deleted, or the same
+//! ```
+
+use super::record::does_not_fit;
+use hexagram_logical::{Error, Result};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What a checkpoint is called: its step, and how many of that step there were before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) step: u64,
+    pub(super) before: u64,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step-{:06}", self.step)?;
+        if self.before > 0 { write!(f, ".{}", self.before) } else { Ok(()) }
+    }
+}
+
+impl FromStr for Name {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers = text.strip_prefix("step-").unwrap_or_default();
+        let (step, before) = numbers.split_once('.').unwrap_or((numbers, "0"));
+        Ok(Name { step: step.parse()?, before: before.parse()? })
+    }
+}
+
+/// Where the checkpoints are, as one rank sees it.
+pub(super) struct Folder<'a> {
+    root: &'a Path,
+    rank: usize,
+    ranks: usize,
+}
+
+impl<'a> Folder<'a> {
+    pub(super) fn new(root: &'a Path, rank: usize, ranks: usize) -> Self {
+        Folder { root, rank, ranks }
+    }
+
+    pub(super) fn path(&self, name: Name) -> PathBuf {
+        self.root.join(name.to_string())
+    }
+
+    fn partial(&self, name: Name) -> PathBuf {
+        self.root.join(format!(".{name}.partial"))
+    }
+
+    fn file(&self) -> String {
+        format!("rank-{:05}-of-{:05}.safetensors", self.rank, self.ranks)
+    }
+
+    /// What is in the directory, by file name; nothing if it is not there.
+    fn entries(&self) -> Result<Vec<String>> {
+        let list = || -> io::Result<Vec<String>> {
+            fs::read_dir(self.root)?
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect()
+        };
+        match list() {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(|cause| refused("read", self.root, cause)),
+        }
+    }
+
+    /// The checkpoints that are complete.
+    pub(super) fn names(&self) -> Result<Vec<Name>> {
+        Ok(self.entries()?.iter().filter_map(|entry| entry.parse().ok()).collect())
+    }
+
+    /// Removes what a run that was killed has left, if it may. Not while anybody writes.
+    pub(super) fn sweep(&self) -> Result<()> {
+        for entry in self.entries()?.iter().filter(|entry| entry.starts_with(".step-")) {
+            delete(&self.root.join(entry));
+        }
+        Ok(())
+    }
+
+    /// Makes room for a checkpoint that is not complete yet, and says where this rank's file belongs.
+    pub(super) fn begin(&self, name: Name) -> Result<PathBuf> {
+        let partial = self.partial(name);
+        fs::create_dir_all(&partial).map_err(|cause| refused("make", &partial, cause))?;
+        Ok(partial.join(self.file()))
+    }
+
+    /// The disk is to know this rank's file by its name.
+    pub(super) fn written(&self, name: Name) -> Result<()> {
+        sync(&self.partial(name))
+    }
+
+    /// All ranks' files are there: the checkpoint gets its name. The ranks that see this directory all do it; one is
+    /// first.
+    pub(super) fn complete(&self, name: Name) -> Result<()> {
+        let (partial, path) = (self.partial(name), self.path(name));
+        match fs::rename(&partial, &path) {
+            Err(cause) if !path.is_dir() => Err(refused("rename", &partial, cause)),
+            _ => sync(self.root),
+        }
+    }
+
+    /// Whether there is a checkpoint that lacks nothing but its name, if it is complete elsewhere.
+    pub(super) fn is_partial(&self, name: Name) -> bool {
+        self.partial(name).join(self.file()).is_file()
+    }
+
+    /// Leaves out what a save that failed has written so far.
+    pub(super) fn abandon(&self, name: Name) {
+        delete(&self.partial(name));
+    }
+
+    /// Removes a checkpoint, which is complete until it is no checkpoint any more.
+    pub(super) fn remove(&self, name: Name) {
+        let gone = self.root.join(format!(".{name}.gone"));
+        // Another rank may have been first.
+        if fs::rename(self.path(name), &gone).is_ok() {
+            delete(&gone);
+        }
+    }
+
+    /// This rank's file of a complete checkpoint.
+    pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
+        let path = self.path(name);
+        let file = path.join(self.file());
+        if file.is_file() {
+            return Ok(file);
+        }
+        let others = fs::read_dir(&path).map_err(|cause| refused("read", &path, cause))?;
+        let ranks = others.flatten().find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse::<usize>().ok()
+        });
+        Err(match ranks {
+            Some(ranks) if ranks != self.ranks => {
+                does_not_fit(format!("{} is of {ranks} ranks, not {}", path.display(), self.ranks))
+            }
+            _ => does_not_fit(format!("{} lacks {}", path.display(), self.file())),
+        })
+    }
+}
+
+/// Deletes a directory; if it cannot, it only takes space.
+fn delete(path: &Path) {
+    match fs::remove_dir_all(path) {
+        Err(cause) if cause.kind() != ErrorKind::NotFound => {
+            tracing::warn!("{} could not be deleted: {cause}", path.display());
+        }
+        _ => {}
+    }
+}
+
+/// Returns when the disk has a directory's entries.
+fn sync(path: &Path) -> Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(|cause| refused("sync", path, cause))
+}
+
+fn refused(verb: &str, path: &Path, cause: io::Error) -> Error {
+    let remedy = "use a directory that all ranks of this host may write to, with free space";
+    Error::system(format!("{verb} {}", path.display()), cause, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_sorted_by_step() {
+        let name = |step, before| Name { step, before };
+        for name in [name(0, 0), name(123, 0), name(123, 4), name(12_345_678, 1)] {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        assert!(name(9, 3) < name(10, 0) && name(10, 0) < name(10, 1));
+        for other in ["step-", "step-x", ".step-000001.partial", "step-1.x", "000001", "latest"] {
+            assert!(other.parse::<Name>().is_err(), "{other}");
+        }
+    }
+}

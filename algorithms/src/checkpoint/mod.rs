@@ -1,0 +1,176 @@
+//! Checkpoints: everything a training depends on, saved so that the next steps equal those of an uninterrupted run, bit for
+//! bit, if the algorithm is deterministic.
+//!
+//! ```no_run
+//! # use hexagram_algorithms::checkpoint::{Checkpoints, Record};
+//! # fn train(engine: &mut hexagram_algorithms::DataParallel) -> hexagram_algorithms::logical::Result<()> {
+//! let checkpoints = Checkpoints::new("runs/digits");
+//! let mut epoch = 0;
+//! if let Some(own) = checkpoints.load(engine)? {
+//!     epoch = own.noted("epoch")?;
+//! }
+//! for epoch in epoch..10 {
+//!     // … train …
+//!     let mut own = Record::default();
+//!     own.note("epoch", epoch + 1);
+//!     checkpoints.save(engine, own)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each rank writes one file in the safetensors format: the engine's part ([`DataParallel::save_state`]) and, below
+//! `own/`, whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank
+//! of the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete. Hosts
+//! need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that all have.
+//!
+//! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each host,
+//! and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and `load`
+//! finishes what was begun.
+
+mod agree;
+mod file;
+mod folder;
+mod record;
+
+pub(crate) use agree::{all_or_none, gather_texts};
+pub use record::{Record, Saved};
+pub(crate) use record::{described, does_not_fit};
+
+use crate::engine::DataParallel;
+use folder::{Folder, Name};
+use hexagram_logical::{Communicator, Error, Result};
+use std::path::PathBuf;
+
+/// Where checkpoints are kept, and how many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoints {
+    /// The directory, which is made when needed. Use one for each training.
+    pub root: PathBuf,
+    /// The newest so many are kept, at least 1; others are deleted when a newer one is complete.
+    pub keep: usize,
+}
+
+/// The part of a file that is the program's.
+const OWN: &str = "own";
+
+impl Checkpoints {
+    /// In this directory, keeping two.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Checkpoints { root: root.into(), keep: 2 }
+    }
+
+    fn folder(&self, comm: &Communicator) -> Folder<'_> {
+        Folder::new(&self.root, comm.rank(), comm.size())
+    }
+
+    /// Saves the engine's state and what the program adds to it. A collective call, between steps. Returns where: a
+    /// directory that is complete, on every host, and that the disk has.
+    ///
+    /// Ranks that have made different numbers of steps save under the highest.
+    ///
+    /// # Errors
+    /// On every rank, if one cannot write: [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has
+    /// changed then: earlier checkpoints are still there, and training can go on. As [`DataParallel::save_state`];
+    /// errors of the communication. While one rank writes, the others wait for it: keep the communicator's deadline
+    /// above the time that takes.
+    pub fn save(&self, engine: &mut DataParallel, own: Record) -> Result<PathBuf> {
+        let mut record = engine.save_state()?;
+        record.absorb(OWN, own);
+        let comm = engine.communicator();
+        let folder = self.folder(comm);
+        let ready = self.check().and_then(|()| folder.sweep()).and_then(|()| folder.names());
+        let names = all_or_none(comm, ready)?;
+        let (name, common) = agree_on_name(comm, engine.steps(), &names)?;
+        let written = folder.begin(name).and_then(|path| file::write(&path, &record));
+        let written = written.and_then(|()| folder.written(name));
+        if let Err(error) = all_or_none(comm, written) {
+            folder.abandon(name);
+            return Err(error);
+        }
+        all_or_none(comm, folder.complete(name))?;
+        self.prune(&folder, name, common);
+        Ok(folder.path(name))
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.keep > 0 {
+            return Ok(());
+        }
+        Err(Error::usage("no checkpoint is to be kept", "set Checkpoints::keep to 1 or more"))
+    }
+
+    /// Removes the oldest of those that all ranks had before the newest.
+    fn prune(&self, folder: &Folder<'_>, newest: Name, mut common: Vec<Name>) {
+        common.sort_unstable();
+        let surplus = (common.len() + 1).saturating_sub(self.keep);
+        let kept = &common[surplus..];
+        let outdated = |name: &Name| *name < newest && !kept.contains(name);
+        // Those that only some ranks had are of no use any more either. What cannot be read is not removed.
+        folder.names().unwrap_or_default().into_iter().filter(outdated).for_each(|name| folder.remove(name));
+    }
+
+    /// Loads the newest checkpoint that all ranks have into an engine: as [`DataParallel::load_state`], before the first
+    /// step or between steps. Returns what the program had added; `None`, and nothing done, if there is no checkpoint on
+    /// any rank. A collective call.
+    ///
+    /// # Errors
+    /// On every rank, if one cannot read its file, or it is damaged or of another training: the message says what to
+    /// do. An older checkpoint is never taken silently. [`Error::Usage`] if there are checkpoints, but none that all
+    /// ranks have.
+    pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
+        let comm = engine.communicator();
+        let folder = self.folder(comm);
+        let Some(name) = newest(comm, &folder)? else { return Ok(None) };
+        let record = folder.find(name).and_then(|path| file::read(&path));
+        let mut record = all_or_none(comm, record)?;
+        let own = record.detach(OWN);
+        engine.load_state(record)?;
+        Ok(Some(own))
+    }
+}
+
+/// What the next checkpoint is called, and which there are on all ranks.
+fn agree_on_name(comm: &Communicator, steps: u64, names: &[Name]) -> Result<(Name, Vec<Name>)> {
+    let texts = gather_texts(comm, &steps.to_string())?;
+    let step = texts.iter().filter_map(|text| text.parse().ok()).max().unwrap_or(steps);
+    let lists = gather_names(comm, names)?;
+    let taken = lists.iter().flatten().filter(|name| name.step == step).map(|name| name.before + 1);
+    Ok((Name { step, before: taken.max().unwrap_or(0) }, in_all(&lists)))
+}
+
+/// Each rank's checkpoints.
+fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Vec<Name>>> {
+    let mine: Vec<String> = names.iter().map(Name::to_string).collect();
+    let texts = gather_texts(comm, &mine.join(" "))?;
+    Ok(texts.iter().map(|text| text.split(' ').filter_map(|name| name.parse().ok()).collect()).collect())
+}
+
+fn in_all(lists: &[Vec<Name>]) -> Vec<Name> {
+    let Some((first, others)) = lists.split_first() else { return Vec::new() };
+    first.iter().copied().filter(|name| others.iter().all(|list| list.contains(name))).collect()
+}
+
+/// The newest checkpoint that all ranks have, when those that lack only their name have got it.
+fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
+    let names = all_or_none(comm, folder.names())?;
+    for name in gather_names(comm, &names)?.into_iter().flatten() {
+        if !names.contains(&name) && folder.is_partial(name) {
+            // If it cannot, the checkpoint does not count.
+            let _ = folder.complete(name);
+        }
+    }
+    let names = all_or_none(comm, folder.names())?;
+    let lists = gather_names(comm, &names)?;
+    let newest = in_all(&lists).into_iter().max();
+    match (newest, lists.iter().position(Vec::is_empty), lists.iter().flatten().max()) {
+        (Some(name), ..) => Ok(Some(name)),
+        (None, _, None) => Ok(None),
+        (None, lacking, Some(name)) => {
+            let who = lacking
+                .map_or("no two ranks have the same".to_owned(), |rank| format!("rank {rank} has none"));
+            let what = format!("there is no checkpoint that all ranks have: {name} is there, but {who}");
+            Err(Error::usage(what, "start ranks on the hosts they were on, or use an empty directory"))
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a checkpoint holds, as names and values: tensors with shapes, and facts as text. Open this to put something of your
+//! own into one, such as running statistics or where a loader stands.
+
+use hexagram_logical::{Buffer, DType, Element, Error, Result};
+use std::collections::BTreeMap;
+
+/// Named tensors and facts of one rank.
+///
+/// ```
+/// use hexagram_algorithms::checkpoint::Record;
+///
+/// let mut record = Record::default();
+/// record.put("running-mean", &[0.5f32, 1.5])?;
+/// record.put("loader", b"any bytes")?;
+/// record.note("epoch", 3);
+/// assert_eq!(record.get::<f32>("running-mean")?, [0.5, 1.5]);
+/// assert_eq!(record.noted::<u64>("epoch")?, 3);
+/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Record {
+    pub(crate) tensors: BTreeMap<String, Saved>,
+    pub(super) facts: BTreeMap<String, String>,
+}
+
+/// One tensor of a [`Record`].
+pub struct Saved {
+    /// Its sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// Its elements, row by row.
+    pub values: Buffer,
+}
+
+impl Record {
+    /// Puts a vector of numbers in, or of bytes.
+    ///
+    /// # Errors
+    /// As [`Buffer::from_slice`].
+    pub fn put<T: Element>(&mut self, name: &str, values: &[T]) -> Result<()> {
+        self.put_tensor(name, &[values.len()], Buffer::from_slice(values)?)
+    }
+
+    /// Puts a tensor in.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it has not as many elements as its shape says.
+    pub fn put_tensor(&mut self, name: &str, shape: &[usize], values: Buffer) -> Result<()> {
+        if shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size)) != Some(values.len()) {
+            let what = format!("`{name}` of shape {shape:?} was given {} elements", values.len());
+            return Err(Error::usage(what, "give a tensor as many elements as its shape says"));
+        }
+        self.tensors.insert(name.to_owned(), Saved { shape: shape.to_vec(), values });
+        Ok(())
+    }
+
+    /// Notes a fact: a number or a short text.
+    pub fn note(&mut self, name: &str, fact: impl ToString) {
+        self.facts.insert(name.to_owned(), fact.to_string());
+    }
+
+    /// The elements of a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is none of this name, or its elements are of another type.
+    pub fn get<T: Element>(&self, name: &str) -> Result<Vec<T>> {
+        Ok(self.tensor(name)?.values.host::<T>()?.to_vec())
+    }
+
+    /// A tensor.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is none of this name.
+    pub fn tensor(&self, name: &str) -> Result<&Saved> {
+        self.tensors.get(name).ok_or_else(|| lacks(name))
+    }
+
+    /// A fact.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is none of this name, or it reads differently.
+    pub fn noted<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        let text = self.facts.get(name).ok_or_else(|| lacks(name))?;
+        let unreadable = || Error::usage(format!("the checkpoint says `{text}` of `{name}`"), REMEDY);
+        text.parse().map_err(|_| unreadable())
+    }
+
+    /// Whether there is a fact of this name.
+    pub fn notes(&self, name: &str) -> bool {
+        self.facts.contains_key(name)
+    }
+
+    /// The tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Saved)> {
+        self.tensors.iter().map(|(name, saved)| (name.as_str(), saved))
+    }
+
+    /// The facts, by name.
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.facts.iter().map(|(name, fact)| (name.as_str(), fact.as_str()))
+    }
+
+    /// Puts all of another record in, below a name: `part/name`.
+    pub(crate) fn absorb(&mut self, part: &str, other: Record) {
+        let below = |name: String| format!("{part}/{name}");
+        self.tensors.extend(other.tensors.into_iter().map(|(name, saved)| (below(name), saved)));
+        self.facts.extend(other.facts.into_iter().map(|(name, fact)| (below(name), fact)));
+    }
+
+    /// Takes out what was put below a name.
+    pub(crate) fn detach(&mut self, part: &str) -> Record {
+        let prefix = format!("{part}/");
+        Record { tensors: below(&mut self.tensors, &prefix), facts: below(&mut self.facts, &prefix) }
+    }
+
+    /// A number that differs, most likely, as soon as anything in the record does.
+    pub(super) fn checksum(&self) -> Result<u64> {
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        for (name, fact) in &self.facts {
+            hash = mixed(mixed(hash, name.as_bytes()), fact.as_bytes());
+        }
+        for (name, Saved { shape, values }) in &self.tensors {
+            let described = format!("{name} {} {shape:?}", values.dtype());
+            hash = mixed(mixed(hash, described.as_bytes()), values.read(0..values.len())?.bytes());
+        }
+        Ok(hash)
+    }
+}
+
+/// Element types and lengths, for messages.
+pub(crate) fn described(dtype: DType, shape: &[usize]) -> String {
+    format!("{dtype} {shape:?}")
+}
+
+/// FNV-1a on words of eight bytes: one multiplication for each.
+fn mixed(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(hash ^ bytes.len() as u64, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+    })
+}
+
+fn below<T>(all: &mut BTreeMap<String, T>, prefix: &str) -> BTreeMap<String, T> {
+    let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        std::mem::take(all).into_iter().partition(|(name, _)| name.starts_with(prefix));
+    *all = others;
+    of_it.into_iter().map(|(name, value)| (name[prefix.len()..].to_owned(), value)).collect()
+}
+
+const REMEDY: &str = "load it with the program, model, options and number of ranks that it was saved with";
+
+pub(crate) fn does_not_fit(what: impl std::fmt::Display) -> Error {
+    Error::usage(format!("the checkpoint {what}"), REMEDY)
+}
+
+fn lacks(name: &str) -> Error {
+    does_not_fit(format!("has no `{name}`"))
+}

@@ -1,0 +1,247 @@
+//! Autotune: finds bucket size, number of streams and hierarchy by trying them on the training itself.
+//!
+//! The size of the buckets weighs overlap against overhead: small ones begin to travel early, and each costs its latency.
+//! Where the best lies depends on the network, the model and the time its layers take, so that it is measured: after a
+//! warm-up, each candidate trains a few steps, first bucket sizes, then streams, then hierarchy, each with the best so far
+//! of the others. What counts is the median of the step times on the slowest rank, so that all ranks see the same numbers
+//! and choose the same, without one that decides for all.
+//!
+//! It pays where communication is a good part of the step (exposed communication above some 10 %), steps are alike, and
+//! training takes thousands of them: a search takes warm-up + (1 + steps) · candidates steps, about 150 with the
+//! defaults, most of them hardly slower than the best. It does not pay for a model that fits in one bucket, on one host
+//! with shared memory, or for algorithms that communicate every so many steps. Whoever knows the sizes sets them.
+//!
+//! Nothing is started anew: parameters, the optimizer's and the algorithm's state move to the new buckets, element by
+//! element. Where an algorithm remembers what is not one number for each element (a server's share of the error, a
+//! low-rank factor), bucket sizes stay, and the log says so. Hierarchy is only tried where it changes nothing but
+//! rounding: in centralized, synchronous algorithms of full precision, on several hosts with several ranks. Asynchronous
+//! algorithms are not tuned, since trials would make ranks wait for each other.
+
+mod recut;
+mod search;
+
+use super::{DataParallel, EngineOptions};
+use crate::checkpoint::Record;
+use crate::plugin::Buckets;
+use hexagram_logical::{Error, ReduceOp, Result};
+use search::{Change, Search};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is tried, and for how long. All ranks must use the same.
+#[derive(Debug, Clone)]
+pub struct Autotune {
+    /// Steps before the first trial.
+    pub warm_up: u64,
+    /// Steps of a trial that count; one more, before them, does not.
+    pub steps: u64,
+    /// Largest buckets to try, in bytes. Of those that cut the model alike, one is tried.
+    pub bucket_bytes: Vec<usize>,
+    /// Numbers of streams to try.
+    pub streams: Vec<usize>,
+    /// What a step costs, in place of the clock: for tests, and for models of a network.
+    pub cost: Option<Cost>,
+}
+
+impl Autotune {
+    pub(super) fn check(&self) -> Result<()> {
+        if self.bucket_bytes.contains(&0) || self.streams.contains(&0) || self.steps == 0 {
+            let what = "autotune was to try buckets of 0 bytes, 0 streams, or 0 steps";
+            return Err(Error::usage(what, "try 1 or more of each"));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Autotune {
+    fn default() -> Self {
+        let bucket_bytes = (0..7).map(|power| 1 << (20 + power)).collect();
+        Autotune { warm_up: 20, steps: 10, bucket_bytes, streams: vec![1, 2, 4], cost: None }
+    }
+}
+
+/// What a step costs with given settings.
+#[derive(Clone)]
+pub struct Cost(pub Arc<dyn Fn(Tuning) -> Duration + Send + Sync>);
+
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The same on all ranks, which compare it.
+        f.write_str("Cost")
+    }
+}
+
+/// Settings that can change between two steps; each is that of [`EngineOptions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Largest bucket, in bytes.
+    pub bucket_bytes: usize,
+    /// How many buckets may be communicated at once.
+    pub streams: usize,
+    /// Whether to communicate within each host first.
+    pub hierarchical: bool,
+}
+
+/// A search under way, or its result.
+pub(super) struct Tuner {
+    autotune: Autotune,
+    /// `None` before the first trial.
+    search: Option<Search>,
+    /// Steps of the warm-up or the trial so far.
+    steps: u64,
+    taken: Vec<Duration>,
+    last: Option<Instant>,
+    done: bool,
+}
+
+impl Tuner {
+    pub(super) fn new(options: &EngineOptions) -> Option<Self> {
+        let autotune = options.autotune.clone()?;
+        Some(Tuner { autotune, search: None, steps: 0, taken: Vec::new(), last: None, done: false })
+    }
+
+    /// Counts a step; whether it was the last of the warm-up or of a trial.
+    fn count(&mut self, present: Tuning) -> bool {
+        let now = Instant::now();
+        let took = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
+        self.steps += 1;
+        if self.search.is_none() {
+            return self.steps >= self.autotune.warm_up;
+        }
+        if self.steps > 1 {
+            let cost = self.autotune.cost.as_ref();
+            self.taken.push(cost.map_or(took, |cost| (cost.0)(present)));
+        }
+        self.taken.len() as u64 >= self.autotune.steps
+    }
+}
+
+/// In seconds.
+fn median(taken: &mut [Duration]) -> f64 {
+    taken.sort_unstable();
+    taken.get(taken.len() / 2).copied().unwrap_or_default().as_secs_f64()
+}
+
+impl DataParallel {
+    /// What autotune has found, or what a checkpoint says it had; `None` before that, and without autotune.
+    pub fn tuned(&self) -> Option<Tuning> {
+        self.tuner.as_ref().filter(|tuner| tuner.done).map(|_| self.tuning())
+    }
+
+    fn tuning(&self) -> Tuning {
+        let EngineOptions { bucket_bytes, streams, hierarchical, .. } = self.options;
+        Tuning { bucket_bytes, streams, hierarchical }
+    }
+
+    /// A step is over.
+    pub(super) fn tune(&mut self) -> Result<()> {
+        let Some(mut tuner) = self.tuner.take() else { return Ok(()) };
+        let present = self.tuning();
+        let outcome = if tuner.done || !tuner.count(present) { Ok(()) } else { self.try_next(&mut tuner) };
+        self.tuner = Some(tuner);
+        self.checked(outcome)
+    }
+
+    /// What a checkpoint says that was found before.
+    pub(super) fn note_tuning(&self, record: &mut Record) {
+        if let Some(Tuning { bucket_bytes, streams, hierarchical }) = self.tuned() {
+            record.note("tuned/bucket-bytes", bucket_bytes);
+            record.note("tuned/streams", streams);
+            record.note("tuned/hierarchical", hierarchical);
+        }
+    }
+
+    /// Goes on with what was found before a checkpoint, whose buckets are here already; or searches again.
+    pub(super) fn restore_tuning(&mut self, record: &Record) -> Result<()> {
+        self.tune_anew();
+        let Some(tuner) = self.tuner.as_mut().filter(|_| record.notes("tuned/streams")) else {
+            return Ok(());
+        };
+        tuner.done = true;
+        self.options.bucket_bytes = record.noted("tuned/bucket-bytes")?;
+        let (streams, hierarchical) = (record.noted("tuned/streams")?, record.noted("tuned/hierarchical")?);
+        self.apply(Tuning { bucket_bytes: self.options.bucket_bytes, streams, hierarchical }).map(drop)
+    }
+
+    /// Starts over, with the settings there are: another algorithm may want others.
+    pub(super) fn tune_anew(&mut self) {
+        self.tuner = Tuner::new(&self.options);
+    }
+
+    fn try_next(&mut self, tuner: &mut Tuner) -> Result<()> {
+        let present = self.tuning();
+        let Some(search) = &mut tuner.search else {
+            let candidates = self.candidates(tuner);
+            tuner.done = candidates.iter().all(Vec::is_empty);
+            tuner.search = Some(Search::new(present, candidates));
+            (tuner.steps, tuner.taken) = (0, Vec::new());
+            return Ok(());
+        };
+        let mut slowest = [median(&mut tuner.taken)];
+        self.comm.blocking().all_reduce(&mut slowest, ReduceOp::Max)?;
+        search.measured(slowest[0]);
+        while let Some(next) = search.next() {
+            if self.apply(next)? {
+                (tuner.steps, tuner.taken) = (0, Vec::new());
+                return Ok(());
+            }
+            search.keep_buckets(present.bucket_bytes);
+        }
+        self.apply(search.best())?;
+        tuner.done = true;
+        tracing::info!(tuned = ?self.tuning(), "autotune is done");
+        Ok(())
+    }
+
+    /// What is worth trying, by kind, for this model, algorithm and these hosts.
+    fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Change>> {
+        let trigram = self.algorithm.trigram();
+        if !trigram.synchronous || self.comm.size() == 1 {
+            tracing::info!(algorithm = self.algorithm.name(), "autotune is off: asynchronous, or one rank");
+            return Vec::new();
+        }
+        let Autotune { bucket_bytes, streams, .. } = &tuner.autotune;
+        let mut cuts = vec![self.cut(self.options.bucket_bytes).layout()];
+        let mut sizes = Vec::new();
+        for bytes in bucket_bytes.iter().copied() {
+            let cut = self.cut(bytes).layout();
+            if self.algorithm.needs().buckets == Buckets::BySize && !cuts.contains(&cut) {
+                cuts.push(cut);
+                sizes.push(Change::BucketBytes(bytes));
+            }
+        }
+        let most = cuts.iter().map(|cut| cut.counts.len()).max().unwrap_or(1);
+        let streams = streams.iter().copied().filter(|streams| (1..most).contains(streams));
+        let hierarchy = trigram.centralized && trigram.full_precision && self.has_hierarchy();
+        let both = [false, true].map(Change::Hierarchical);
+        vec![
+            sizes,
+            streams.map(Change::Streams).collect(),
+            if hierarchy { both.to_vec() } else { Vec::new() },
+        ]
+    }
+
+    /// Whether there are several hosts, and one with several ranks.
+    fn has_hierarchy(&self) -> bool {
+        let hosts = self.comm.world().hosts();
+        let of = |rank: &usize| hosts.get(*rank).copied().unwrap_or_default();
+        let mut own: Vec<usize> = self.comm.world_ranks().iter().map(of).collect();
+        let ranks = own.len();
+        own.sort_unstable();
+        own.dedup();
+        own.len() > 1 && own.len() < ranks
+    }
+
+    /// Goes on with these settings, if that can be: whether it could, on all ranks alike.
+    fn apply(&mut self, next: Tuning) -> Result<bool> {
+        let Tuning { bucket_bytes, streams, hierarchical } = next;
+        if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {
+            return Ok(false);
+        }
+        self.scheduler.call(move |flight| flight.tune(streams, hierarchical))?;
+        (self.options.bucket_bytes, self.options.streams) = (bucket_bytes, streams);
+        self.options.hierarchical = hierarchical;
+        Ok(true)
+    }
+}

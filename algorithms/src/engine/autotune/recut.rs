@@ -1,0 +1,97 @@
+//! Other buckets between two steps: everything that is remembered moves with the parameter that it is of.
+
+use super::super::plan::Plan;
+use super::super::{DataParallel, EngineOptions, backward};
+use hexagram_logical::{Buffer, DType, ReduceOp, Result};
+use std::collections::BTreeMap;
+
+/// What an algorithm remembers of each bucket, by name.
+type States = Vec<BTreeMap<String, Buffer>>;
+
+impl DataParallel {
+    /// The model in buckets of at most so many bytes.
+    pub(super) fn cut(&self, bucket_bytes: usize) -> Plan {
+        let first_bucket_bytes = self.options.first_bucket_bytes.min(bucket_bytes);
+        let options = EngineOptions { bucket_bytes, first_bucket_bytes, ..self.options.clone() };
+        backward::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
+    }
+
+    /// Goes on with buckets of at most so many bytes, if the algorithm's state can be moved on every rank: whether it
+    /// could.
+    pub(super) fn recut(&mut self, bucket_bytes: usize) -> Result<bool> {
+        let old = backward::lock(&self.backward).plan().clone();
+        let new = self.cut(bucket_bytes);
+        self.settle()?;
+        let moved = moved(&self.algorithm_state()?, &old, &new)?;
+        let mut all = [i32::from(moved.is_some())];
+        self.comm.blocking().all_reduce(&mut all, ReduceOp::Min)?;
+        let Some(states) = moved.filter(|_| all == [1]) else {
+            let algorithm = self.algorithm.name();
+            tracing::info!(
+                algorithm,
+                "bucket sizes are not tuned: the algorithm's state is bound to its buckets"
+            );
+            return Ok(false);
+        };
+        self.install(new)?;
+        self.set_algorithm_state(states)?;
+        Ok(true)
+    }
+}
+
+/// What is remembered, in other buckets; `None` if it is not of elements.
+fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
+    let mut to: States = new.buckets().iter().map(|_| BTreeMap::new()).collect();
+    let Some(first) = states.first() else { return Ok(Some(to)) };
+    if states.iter().any(|state| !state.keys().eq(first.keys())) {
+        return Ok(None);
+    }
+    for name in first.keys() {
+        let from: Vec<&Buffer> = states.iter().map(|state| &state[name]).collect();
+        let Some(buffers) = moved_one(&from, old, new)? else { return Ok(None) };
+        to.iter_mut().zip(buffers).for_each(|(state, buffer)| drop(state.insert(name.clone(), buffer)));
+    }
+    Ok(Some(to))
+}
+
+/// One part of the state: of every element, or one number that is the same in all buckets, such as a count.
+fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buffer>>> {
+    let fits = from.iter().zip(old.buckets()).all(|(buffer, bucket)| buffer.len() == bucket.len);
+    if !fits {
+        return the_same(from, new.buckets().len());
+    }
+    // Buckets of one type of elements remember the same type of them.
+    let mut types: Vec<(DType, DType)> = Vec::new();
+    for (buffer, bucket) in from.iter().zip(old.buckets()) {
+        match types.iter().find(|(of, _)| *of == bucket.dtype) {
+            Some((_, dtype)) if *dtype != buffer.dtype() => return Ok(None),
+            Some(_) => {}
+            None => types.push((bucket.dtype, buffer.dtype())),
+        }
+    }
+    let mut to = Vec::new();
+    for bucket in new.buckets() {
+        let Some((_, dtype)) = types.iter().find(|(of, _)| *of == bucket.dtype) else { return Ok(None) };
+        to.push(Buffer::zeroed(*dtype, bucket.len)?);
+    }
+    old.relocate(from, new, &to.iter().collect::<Vec<_>>())?;
+    Ok(Some(to))
+}
+
+fn the_same(from: &[&Buffer], buckets: usize) -> Result<Option<Vec<Buffer>>> {
+    let Some(first) = from.first() else { return Ok(None) };
+    let all = first.read(0..first.len())?;
+    for buffer in from {
+        let same =
+            (buffer.dtype(), buffer.len()) == (first.dtype(), 1) && buffer.read(0..1)?.bytes() == all.bytes();
+        if !same {
+            return Ok(None);
+        }
+    }
+    let copy = |_| {
+        let copy = Buffer::zeroed(first.dtype(), 1)?;
+        copy.write(0..1)?.bytes_mut().copy_from_slice(all.bytes());
+        Ok(copy)
+    };
+    (0..buckets).map(copy).collect::<Result<_>>().map(Some)
+}

@@ -1,0 +1,256 @@
+//! The engine's state, out and in: what [`checkpoint`](crate::checkpoint) writes to files, and what goes on bit for bit.
+//!
+//! ```text
+//! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
+//! tuned/…                                what autotune has found
+//! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
+//! scaler/scale, scaler/clean             if the loss is scaled
+//! parameter/<name>                       if they are the engine's
+//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets
+//! algorithm/<bucket>/<field>             what the algorithm names in its `checkpoint`
+//! ```
+
+use super::backward::Results;
+use super::plan::{Layout, Plan};
+use super::precision::wide;
+use super::{DataParallel, backward};
+use crate::checkpoint::{Record, all_or_none, described, does_not_fit};
+use crate::plugin::{Fields, Instance};
+use hexagram_logical::physical::memory::ReadView;
+use hexagram_logical::{Buffer, Device, Error, Host, Result};
+use std::collections::BTreeMap;
+
+impl DataParallel {
+    /// Everything that the next steps depend on, but for the framework's own: step, learning rate, buckets, parameters
+    /// and optimizer state where they are the engine's, and the algorithm's state. A collective call, between steps; what
+    /// the algorithm has under way is [settled](Self::settle) first.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] within a step, or with gradients that were accumulated and not used, which a checkpoint would
+    /// lose; errors of the communication.
+    pub fn save_state(&mut self) -> Result<Record> {
+        all_or_none(&self.comm, self.between_steps())?;
+        self.settle()?;
+        let mut record = self.facts();
+        let plan = backward::lock(&self.backward).plan().clone();
+        for (name, slots) in self.replica.memories()? {
+            for (index, parameter) in plan.parameters().iter().enumerate() {
+                let (bucket, range) = plan.place(index)?;
+                let values = copied(&slots[bucket].read(range)?)?;
+                record.put_tensor(&format!("{name}/{}", parameter.name), &parameter.shape, values)?;
+            }
+        }
+        if let Some(scaler) = &mut self.scaler {
+            let mut fields = Fields::saving();
+            scaler.checkpoint(&mut fields)?;
+            for (name, values) in fields.finish()? {
+                record.put_tensor(&format!("scaler/{name}"), &[1], values)?;
+            }
+        }
+        if self.started {
+            let Layout { order, members, counts } = plan.layout();
+            record.put("plan/order", &order)?;
+            record.put("plan/members", &members)?;
+            record.put("plan/counts", &counts)?;
+            for (bucket, fields) in self.algorithm_state()?.into_iter().enumerate() {
+                for (name, values) in fields {
+                    record.put_tensor(&format!("algorithm/{bucket}/{name}"), &[values.len()], values)?;
+                }
+            }
+        }
+        Ok(record)
+    }
+
+    /// What the algorithm remembers, by bucket. Nothing is in flight.
+    pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
+        self.scheduler.call(|flight| {
+            let save = |instance: &mut Box<dyn Instance>| {
+                let mut fields = Fields::saving();
+                instance.checkpoint(&mut fields)?;
+                fields.finish()
+            };
+            flight.instances()?.into_iter().map(save).collect()
+        })
+    }
+
+    /// Puts back what [`algorithm_state`](Self::algorithm_state) took out, into buckets that are alike.
+    pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
+        // A state that does not fit is for all ranks to know before the communication thread ends.
+        self.scheduler.call(move |flight| {
+            let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
+                let mut fields = Fields::loading(saved);
+                instance.checkpoint(&mut fields)?;
+                fields.finish().map(drop)
+            };
+            Ok(flight.instances()?.into_iter().zip(saved).try_for_each(load))
+        })?
+    }
+
+    fn facts(&self) -> Record {
+        let mut record = Record::default();
+        record.note("algorithm", self.algorithm.name());
+        record.note("algorithm-options", format!("{:?}", self.algorithm));
+        record.note("ranks", self.comm.size());
+        record.note("rank", self.comm.rank());
+        record.note("step", self.turn.step);
+        record.note("model", model(backward::lock(&self.backward).plan()));
+        if let Some(rate) = self.turn.learning_rate {
+            record.note("learning-rate", rate);
+        }
+        self.note_tuning(&mut record);
+        record
+    }
+
+    pub(super) fn between_steps(&self) -> Result<()> {
+        let backward = backward::lock(&self.backward);
+        let refuse = |what: &str| {
+            let what = format!("a checkpoint was asked for {what}");
+            Err(Error::usage(what, "save and load after step or stepped, before the next forward"))
+        };
+        if backward.is_open() {
+            return refuse("within a backward pass");
+        }
+        if backward.results() != Results::None {
+            return refuse("between a backward pass and its step");
+        }
+        if backward.has_accumulated() {
+            return refuse("with gradients accumulated that no step has used");
+        }
+        if self.forwarded && self.algorithm.needs().parameters {
+            return refuse("within a forward pass");
+        }
+        Ok(())
+    }
+
+    /// Goes on where [`save_state`](Self::save_state) was called: the next steps equal those of an uninterrupted run, bit
+    /// for bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made
+    /// with the same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options
+    /// say; parameters need not be set before.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then, unless
+    /// it is the algorithm's own state that does not fit, after which no rank can go on.
+    pub fn load_state(&mut self, mut record: Record) -> Result<()> {
+        let plan = self.between_steps().and_then(|()| self.fitting(&record));
+        let plan = all_or_none(&self.comm, plan)?;
+        let outcome = self.put_in(&mut record, plan);
+        self.checked(outcome)
+    }
+
+    /// The plan of a record that fits this engine, if it has one.
+    fn fitting(&self, record: &Record) -> Result<Option<Plan>> {
+        let own = self.facts();
+        for name in ["algorithm", "ranks", "rank"] {
+            let (saved, own): (String, String) = (record.noted(name)?, own.noted(name)?);
+            if saved != own {
+                return Err(does_not_fit(format!("is of {name} {saved}, not {own}")));
+            }
+        }
+        same_model(&record.noted::<String>("model")?, &own.noted::<String>("model")?)?;
+        let (saved, own): (String, String) =
+            (record.noted("algorithm-options")?, own.noted("algorithm-options")?);
+        if saved != own {
+            tracing::warn!(saved, now = own, "the algorithm's options are not those of the checkpoint");
+        }
+        record.noted::<u64>("step")?;
+        let backward = backward::lock(&self.backward);
+        self.has_all_memories(record, backward.plan())?;
+        match record.tensor("plan/members") {
+            Err(_) => Ok(None),
+            Ok(_) => {
+                let (order, members) = (record.get("plan/order")?, record.get("plan/members")?);
+                let layout = Layout { order, members, counts: record.get("plan/counts")? };
+                backward.plan().with_layout(&layout).map(Some)
+            }
+        }
+    }
+
+    /// Fails unless the record has the parameters and optimizer slots that the engine has, and no others.
+    fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
+        let mut expected = 0;
+        for (name, _) in self.replica.memories()? {
+            for parameter in plan.parameters() {
+                let name = format!("{name}/{}", parameter.name);
+                let saved = record.tensor(&name)?;
+                let (saved, own) = (
+                    described(saved.values.dtype(), &saved.shape),
+                    described(wide(parameter.dtype), &parameter.shape),
+                );
+                if saved != own {
+                    return Err(does_not_fit(format!("has {saved} as `{name}`, not {own}")));
+                }
+                expected += 1;
+            }
+        }
+        let of_it = |name: &&str| name.starts_with("parameter/") || name.starts_with("optimizer/");
+        let found = record.tensors().map(|(name, _)| name).filter(of_it).count();
+        if found != expected {
+            let what = format!("has {found} tensors of parameters and optimizer, this engine {expected}");
+            return Err(does_not_fit(what));
+        }
+        Ok(())
+    }
+
+    fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
+        self.settle()?;
+        let old = backward::lock(&self.backward).plan().clone();
+        for (name, slots) in self.replica.memories()? {
+            for (index, parameter) in old.parameters().iter().enumerate() {
+                let (bucket, range) = old.place(index)?;
+                let saved = &record.tensor(&format!("{name}/{}", parameter.name))?.values;
+                Host.copy(&saved.read(0..saved.len())?, &mut slots[bucket].write(range)?)?;
+            }
+        }
+        self.turn.step = record.noted("step")?;
+        if record.notes("learning-rate") {
+            self.turn.learning_rate = Some(record.noted("learning-rate")?);
+        }
+        self.forwarded = false;
+        if let Some(scaler) = &mut self.scaler {
+            let mut fields = Fields::loading(buffers(record.detach("scaler")));
+            scaler.checkpoint(&mut fields)?;
+        }
+        let Some(plan) = plan else {
+            // Saved before the algorithm had states: it makes new ones.
+            return if self.started { self.install(old) } else { Ok(()) };
+        };
+        let count = plan.buckets().len();
+        self.install(plan)?;
+        self.restore_tuning(record)?;
+        let mut states = record.detach("algorithm");
+        let states = (0..count).map(|bucket| buffers(states.detach(&bucket.to_string()))).collect();
+        all_or_none(&self.comm, self.set_algorithm_state(states))
+    }
+}
+
+fn buffers(record: Record) -> BTreeMap<String, Buffer> {
+    record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
+}
+
+fn copied(from: &ReadView) -> Result<Buffer> {
+    let copy = Buffer::zeroed(from.dtype(), from.bytes().len() / from.dtype().size())?;
+    Host.copy(from, &mut copy.write(0..copy.len())?)?;
+    Ok(copy)
+}
+
+/// The model's parameters, one a line.
+fn model(plan: &Plan) -> String {
+    let line = |parameter: &super::Parameter| {
+        format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))
+    };
+    plan.parameters().iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn same_model(saved: &str, own: &str) -> Result<()> {
+    let (saved, own): (Vec<&str>, Vec<&str>) = (saved.lines().collect(), own.lines().collect());
+    for (saved, own) in saved.iter().zip(&own) {
+        if saved != own {
+            return Err(does_not_fit(format!("is of a model with {saved}, where this one has {own}")));
+        }
+    }
+    if saved.len() != own.len() {
+        let what = format!("is of a model of {} parameters, and this one has {}", saved.len(), own.len());
+        return Err(does_not_fit(what));
+    }
+    Ok(())
+}

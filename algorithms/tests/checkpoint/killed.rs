@@ -1,0 +1,69 @@
+//! A job that is killed while it saves, again and again: there is always a checkpoint that every rank can load.
+
+use super::{load, save, trainer};
+use hexagram_algorithms::logical::TransportKind;
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::testing::{Scratch, Trainer};
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const WHERE: &str = "HEXAGRAM_TEST_CHECKPOINTS";
+const KILLS: u64 = 8;
+
+/// What the child does until it is killed: saves after every step, and says so.
+#[test]
+#[ignore = "the test below starts it in a process of its own"]
+fn saves_until_it_is_killed() {
+    let Ok(at) = env::var(WHERE) else { return };
+    let run = |comm| {
+        let mut trainer: Trainer<f32> = trainer(&comm)?;
+        hexagram_algorithms::checkpoint::Checkpoints::new(&at).load(trainer.engine())?;
+        for _ in 0..100_000 {
+            super::steps(&mut trainer, 1)?;
+            let step = trainer.engine().steps();
+            save(Path::new(&at), &mut trainer, step)?;
+            if comm.rank() == 0 {
+                println!("saved {step}");
+            }
+        }
+        Ok(())
+    };
+    spawn(TransportKind::Thread, 2, run).unwrap();
+}
+
+/// Starts the child, lets it save a few times, and kills it at a moment that nobody chose. Returns what it has said last.
+fn kill_one(at: &Path, round: u64) -> u64 {
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "killed::saves_until_it_is_killed"])
+        .env(WHERE, at)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut saved = lines.filter_map(|line| line.rsplit_once("saved ")?.1.parse::<u64>().ok());
+    let mut last = saved.nth(round as usize % 3).unwrap();
+    let moment = Duration::from_micros(round * 7919 % 5000);
+    let started = Instant::now();
+    while started.elapsed() < moment {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    last = saved.last().unwrap_or(last);
+    last
+}
+
+#[test]
+fn a_job_killed_while_it_saves_leaves_a_checkpoint_that_loads() {
+    let scratch = Scratch::new();
+    for round in 0..KILLS {
+        let said = kill_one(scratch.path(), round);
+        let loaded = spawn(TransportKind::Thread, 2, |comm| load(scratch.path(), &comm)).unwrap();
+        let (number, steps) = loaded[0].unwrap();
+        assert!(loaded[1] == loaded[0] && number == steps, "round {round}: {loaded:?}");
+        assert!((said..=said + 1).contains(&steps), "round {round}: said {said}, has {steps}");
+    }
+}

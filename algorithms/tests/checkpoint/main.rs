@@ -1,0 +1,286 @@
+//! Checkpoints: what comes back, which one is taken, what happens to hosts that see different files, and that every error
+//! reaches every rank.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod killed;
+
+use hexagram_algorithms::checkpoint::{Checkpoints, Record};
+use hexagram_algorithms::local_sgd::LocalSgd;
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
+use hexagram_algorithms::testing::{Scratch, Setup, Trainer};
+use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce, Mode};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn algorithm() -> Arc<dyn AnyAlgorithm> {
+    Arc::new(GradientAllReduce)
+}
+
+/// A model of two tensors.
+fn trainer(comm: &Communicator) -> Result<Trainer<f32>> {
+    Trainer::new(comm, algorithm(), Setup::default(), &[vec![1.0; 5], vec![2.0; 3]])
+}
+
+fn steps(trainer: &mut Trainer<f32>, count: usize) -> Result<()> {
+    (0..count).try_for_each(|_| trainer.step(|_, x| x.iter().map(|x| x - 7.0).collect()))
+}
+
+/// A checkpoint at the present step, with a number that says which.
+fn save(at: &Path, trainer: &mut Trainer<f32>, number: u64) -> Result<PathBuf> {
+    let mut own = Record::default();
+    own.note("number", number);
+    own.put("bytes", &[trainer.engine().communicator().rank() as u8; 3])?;
+    Checkpoints::new(at).save(trainer.engine(), own)
+}
+
+/// The number in the newest checkpoint, and how many steps it has made.
+fn load(at: &Path, comm: &Communicator) -> Result<Option<(u64, u64)>> {
+    let mut trainer = trainer(comm)?;
+    let own = Checkpoints::new(at).load(trainer.engine())?;
+    let Some(own) = own else { return Ok(None) };
+    assert_eq!(own.get::<u8>("bytes")?, [comm.rank() as u8; 3]);
+    Ok(Some((own.noted("number")?, trainer.engine().steps())))
+}
+
+/// What every rank of so many says of loading; all of them must fail.
+fn errors_of(ranks: usize, load: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<String> {
+    let errors = spawn(TransportKind::Thread, ranks, |comm| Ok(load(&comm).unwrap_err().to_string()));
+    errors.unwrap()
+}
+
+fn two(body: impl Fn(Communicator) -> Result<()> + Sync) {
+    spawn(TransportKind::Thread, 2, body).unwrap();
+}
+
+/// Checkpoints of steps 1 and 2 of two ranks that share a directory.
+fn two_steps(at: &Path) {
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        for step in 1..=2 {
+            steps(&mut trainer, 1)?;
+            save(at, &mut trainer, step)?;
+        }
+        Ok(())
+    });
+}
+
+fn names(at: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Those that can be loaded; another rank may still be deleting the others.
+fn complete(at: &Path) -> Vec<String> {
+    names(at).into_iter().filter(|name| !name.starts_with('.')).collect()
+}
+
+#[test]
+fn without_a_checkpoint_nothing_is_loaded() {
+    let scratch = Scratch::new();
+    two(|comm| {
+        assert_eq!(load(scratch.path(), &comm)?, None);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_newest_is_loaded_the_last_two_are_kept_and_a_step_may_be_saved_again() {
+    let scratch = Scratch::new();
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        for step in 1..=4 {
+            steps(&mut trainer, 1)?;
+            let at = save(scratch.path(), &mut trainer, step)?;
+            assert!(at.ends_with(format!("step-{step:06}")));
+        }
+        let before = trainer.parameters()?;
+        assert_eq!(complete(scratch.path()), ["step-000003", "step-000004"]);
+        assert_eq!(load(scratch.path(), &comm)?, Some((4, 4)));
+        save(scratch.path(), &mut trainer, 5)?;
+        assert_eq!(complete(scratch.path()), ["step-000004", "step-000004.1"]);
+        assert_eq!(load(scratch.path(), &comm)?, Some((5, 4)));
+        // An engine that has gone on may go back.
+        steps(&mut trainer, 3)?;
+        Checkpoints::new(scratch.path()).load(trainer.engine())?;
+        assert_eq!((trainer.engine().steps(), trainer.parameters()?), (4, before));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_checkpoint_of_a_model_that_has_not_begun_is_loaded_too() {
+    let scratch = Scratch::new();
+    two(|comm| {
+        save(scratch.path(), &mut trainer(&comm)?, 9)?;
+        assert_eq!(load(scratch.path(), &comm)?, Some((9, 0)));
+        Ok(())
+    });
+}
+
+#[test]
+fn hosts_that_share_no_files_agree_on_the_newest_that_all_have() {
+    let scratch = Scratch::new();
+    let host = |rank: usize| scratch.path().join(format!("host{rank}"));
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        for step in 1..=2 {
+            steps(&mut trainer, 1)?;
+            save(&host(comm.rank()), &mut trainer, step)?;
+        }
+        Ok(())
+    });
+    let loaded = || spawn(TransportKind::Thread, 2, |comm| load(&host(comm.rank()), &comm)).unwrap();
+    // The job was killed when rank 0 had given its files their name, and rank 1 had not.
+    let renamed = |from: &str, to: &str| fs::rename(host(1).join(from), host(1).join(to)).unwrap();
+    renamed("step-000002", ".step-000002.partial");
+    assert_eq!(loaded(), [Some((2, 2)); 2]);
+    assert_eq!(names(&host(1)), ["step-000001", "step-000002"]);
+    // One host's disk was lost.
+    fs::remove_dir_all(host(1).join("step-000002")).unwrap();
+    assert_eq!(loaded(), [Some((1, 1)); 2]);
+    fs::remove_dir_all(host(1)).unwrap();
+    for error in errors_of(2, |comm| load(&host(comm.rank()), comm).map(drop)) {
+        assert!(error.contains("step-000002 is there, but rank 1 has none"), "{error}");
+    }
+}
+
+#[test]
+fn files_that_nobody_finished_are_ignored_and_swept() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    let partial = scratch.path().join(".step-000003.partial");
+    fs::create_dir(&partial).unwrap();
+    fs::write(partial.join("rank-00000-of-00002.safetensors"), b"half").unwrap();
+    fs::create_dir(scratch.path().join(".step-000000.gone")).unwrap();
+    two(|comm| {
+        assert_eq!(load(scratch.path(), &comm)?, Some((2, 2)));
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 3)?;
+        save(scratch.path(), &mut trainer, 3)?;
+        assert_eq!(load(scratch.path(), &comm)?, Some((3, 3)));
+        Ok(())
+    });
+    assert_eq!(names(scratch.path()), ["step-000002", "step-000003"]);
+}
+
+#[test]
+fn a_damaged_file_is_named_on_every_rank_and_no_older_one_is_taken() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    let file = scratch.path().join("step-000002/rank-00001-of-00002.safetensors");
+    let whole = fs::read(&file).unwrap();
+    let mut changed = whole.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    for bytes in [&whole[..whole.len() / 2], &[7; 100], &[], &changed] {
+        fs::write(&file, bytes).unwrap();
+        for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
+            assert!(error.contains("step-000002/rank-00001-of-00002.safetensors is damaged"), "{error}");
+        }
+    }
+    fs::remove_file(&file).unwrap();
+    for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
+        assert!(error.contains("lacks rank-00001-of-00002.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_training_says_in_what_it_differs() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    let at = Checkpoints::new(scratch.path());
+    for error in errors_of(3, |comm| load(scratch.path(), comm).map(drop)) {
+        assert!(error.contains("is of 2 ranks, not 3"), "{error}");
+    }
+    let other = |algorithm: fn() -> Arc<dyn AnyAlgorithm>,
+                 initial: &'static [Vec<f32>],
+                 setup: fn() -> Setup| {
+        errors_of(2, |comm| at.load(Trainer::new(comm, algorithm(), setup(), initial)?.engine()).map(drop))
+    };
+    let same: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 3]]));
+    let longer: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 4]]));
+    let momentum = || Setup {
+        optimizer: Arc::new(hexagram_algorithms::Sgd { momentum: 0.9, ..Default::default() }),
+        ..Setup::default()
+    };
+    for error in other(|| Arc::new(LocalSgd::default()), same, Setup::default) {
+        assert!(error.contains("is of algorithm gradient-allreduce, not local-sgd"), "{error}");
+    }
+    for error in other(algorithm, longer, Setup::default) {
+        assert!(error.contains("`p1` f32 [3], where this one has `p1` f32 [4]"), "{error}");
+    }
+    for error in other(algorithm, &same[..1], Setup::default) {
+        assert!(error.contains("of a model of 2 parameters, and this one has 1"), "{error}");
+    }
+    for error in other(algorithm, same, momentum) {
+        assert!(error.contains("has no `optimizer/momentum/p0`"), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_that_one_rank_cannot_write_is_an_error_on_all_and_training_goes_on() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path()).unwrap();
+    fs::write(scratch.path().join("file"), b"in the way").unwrap();
+    two(|comm| {
+        let good = scratch.path().join("good");
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 1)?;
+        save(&good, &mut trainer, 1)?;
+        steps(&mut trainer, 1)?;
+        let at = if comm.rank() == 1 { scratch.path().join("file/below") } else { good.clone() };
+        let error = save(&at, &mut trainer, 2).unwrap_err().to_string();
+        assert!(error.contains("file/below") && error.contains("Not a directory"), "{error}");
+        steps(&mut trainer, 1)?;
+        assert_eq!(load(&good, &comm)?, Some((1, 1)));
+        assert_eq!(names(&good), ["step-000001"]);
+        save(&good, &mut trainer, 3).map(drop)
+    });
+}
+
+#[test]
+fn nothing_is_saved_within_a_step_and_nothing_is_kept_if_nothing_is_to_be() {
+    let scratch = Scratch::new();
+    two(|comm| {
+        let refused = |trainer: &mut Trainer<f32>, why: &str| {
+            let error = save(scratch.path(), trainer, 1).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        let mut trainer = trainer(&comm)?;
+        let hooks = trainer.engine().hooks();
+        let gradients = |trainer: &mut Trainer<f32>, mode| {
+            trainer.engine().begin(mode)?;
+            hooks.ready_slice(1, &[1.0f32; 3])?;
+            hooks.ready_slice(0, &[1.0f32; 5])
+        };
+        gradients(&mut trainer, Mode::Accumulate)?;
+        refused(&mut trainer, "within a backward pass");
+        trainer.engine().finish()?;
+        refused(&mut trainer, "accumulated");
+        gradients(&mut trainer, Mode::Synchronize)?;
+        trainer.engine().finish()?;
+        refused(&mut trainer, "between a backward pass and its step");
+        trainer.engine().step()?;
+        let none = Checkpoints { keep: 0, ..Checkpoints::new(scratch.path()) };
+        assert!(none.save(trainer.engine(), Record::default()).is_err());
+        save(scratch.path(), &mut trainer, 1).map(drop)
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_ends_the_others_saving() {
+    let scratch = Scratch::new();
+    let errors = spawn(TransportKind::Tcp, 2, |comm| {
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 1)?;
+        if comm.rank() == 1 {
+            return Ok(None);
+        }
+        Ok(save(scratch.path(), &mut trainer, 1).err())
+    });
+    assert!(errors.unwrap()[0].is_some());
+}
