@@ -2,7 +2,7 @@
 
 use super::*;
 use hexagram_algorithms::EngineOptions;
-use hexagram_algorithms::decentralized::{Decentralized, Peers};
+use hexagram_algorithms::decentralized::Peers;
 use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::testing::spawn_hosts;
 

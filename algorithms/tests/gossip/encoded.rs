@@ -2,9 +2,6 @@
 //! there are no gradients, and the bytes of their messages.
 
 use super::*;
-use hexagram_algorithms::choco_sgd::ChocoSgd;
-use hexagram_algorithms::d_psgd::DPsgd;
-use hexagram_algorithms::deepsqueeze::DeepSqueeze;
 use hexagram_algorithms::logical::codec::{Codec, Keep, Sign, TopK};
 use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
 

@@ -1,8 +1,6 @@
 //! Gradient tracking: it reaches the optimum that D-PSGD misses, and its directions have the mean of the gradients.
 
 use super::*;
-use hexagram_algorithms::d_psgd::DPsgd;
-use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
 
 fn tracking(schedule: impl Schedule + 'static) -> Algorithm {
@@ -18,10 +16,10 @@ fn it_reaches_the_optimum() {
         (tracking(Topology::OnePeerExponential), 8),
         (tracking(Topology::XorPairs), 6),
     ] {
-        let found = train_quadratics(ranks, &algorithm, 0.05, 1200);
+        let found = train_quadratics(ranks, &algorithm, 0.05, 800);
         assert_near(&found, &vec![optimum(ranks); ranks], 2e-14);
     }
-    let missed = train_quadratics(4, &(Arc::new(DPsgd::default()) as Algorithm), 0.05, 1200);
+    let missed = train_quadratics(4, &(Arc::new(DPsgd::default()) as Algorithm), 0.05, 800);
     assert!(missed.iter().any(|x| (x - optimum(4)).abs() > 0.05), "{missed:?}");
 }
 

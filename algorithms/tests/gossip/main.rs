@@ -10,8 +10,15 @@ mod low_precision_decentralized;
 mod sgp;
 
 use hexagram_algorithms::AnyAlgorithm;
+use hexagram_algorithms::choco_sgd::ChocoSgd;
+use hexagram_algorithms::d_psgd::DPsgd;
+use hexagram_algorithms::decentralized::Decentralized;
+use hexagram_algorithms::deepsqueeze::DeepSqueeze;
+use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
+use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
+use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use std::sync::Arc;
 
@@ -83,4 +90,45 @@ fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
     let gradient = |_: usize, _: usize, x: &[f32]| x.to_vec();
     let start = [1.0f32; 4];
     train((TransportKind::Thread, ranks), algorithm, &Setup::default(), &start, 2, gradient).unwrap_err()
+}
+
+/// Every algorithm here, with its defaults.
+fn all() -> [Algorithm; 7] {
+    [
+        Arc::new(DPsgd::default()),
+        Arc::new(Decentralized::default()),
+        Arc::new(LowPrecisionDecentralized::default()),
+        Arc::new(GradientTracking::default()),
+        Arc::new(Sgp::default()),
+        Arc::new(ChocoSgd::default()),
+        Arc::new(DeepSqueeze::default()),
+    ]
+}
+
+#[test]
+fn the_final_average_is_the_mean_of_all_replicas_and_training_goes_on_from_it() {
+    for algorithm in all() {
+        let runs = spawn(TransportKind::Thread, 3, |comm| {
+            let mut trainer =
+                Trainer::new(&comm, Arc::clone(&algorithm), Setup::default(), &[vec![0.5f32; 40]])?;
+            let step = |trainer: &mut Trainer<f32>| {
+                trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())
+            };
+            (0..7).try_for_each(|_| step(&mut trainer))?;
+            trainer.engine().settle()?;
+            let own = trainer.parameters()?[0][0];
+            trainer.engine().average()?;
+            let averaged = trainer.parameters()?[0][0];
+            (0..150).try_for_each(|_| step(&mut trainer))?;
+            trainer.engine().average()?;
+            Ok((own, averaged, trainer.parameters()?[0][0]))
+        });
+        let runs = runs.unwrap();
+        let mean = runs.iter().map(|(own, ..)| own).sum::<f32>() / 3.0;
+        for (_, averaged, last) in &runs {
+            assert!((averaged - mean).abs() < 1e-6 && runs[0].0 != runs[2].0, "{algorithm:?}: {runs:?}");
+            assert!((last - 1.0).abs() < 1e-3, "{algorithm:?}: {runs:?}");
+            assert_eq!((averaged, last), (&runs[0].1, &runs[0].2), "{algorithm:?}");
+        }
+    }
 }

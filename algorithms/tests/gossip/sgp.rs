@@ -2,9 +2,7 @@
 //! all weights stay 1.
 
 use super::*;
-use hexagram_algorithms::d_psgd::DPsgd;
 use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
-use hexagram_algorithms::sgp::Sgp;
 use std::collections::BTreeSet;
 
 fn push(schedule: impl Schedule + 'static) -> Algorithm {
