@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 9] = [
+const LAYERS: [(&str, &str, &[&str]); 10] = [
     ("physical", "hexagram-physical", &[]),
     ("logical", "hexagram-logical", &["hexagram-physical"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
@@ -17,6 +17,7 @@ const LAYERS: [(&str, &str, &[&str]); 9] = [
     ("cli", "hexagram-cli", &["hexagram"]),
     ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
     ("examples/balance", "hexagram-balance", &["hexagram"]),
+    ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram"]),
 ];
 
 fn root() -> &'static Path {

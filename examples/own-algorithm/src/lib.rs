@@ -1,0 +1,75 @@
+//! Local SGD whose period adapts to how far the replicas have drifted apart.
+//!
+//! ```text
+//! xᵢ ← xᵢ − γ gᵢ                                   every step
+//! and at the end of a round of H steps, x̄ being the mean of the replicas:
+//! d  ← (1/n) Σⱼ ‖xⱼ‖² − ‖x̄‖²                       their variance: all-reduce of one number
+//! xᵢ ← x̄                                           all-reduce of the parameters
+//! H  ← 2H if d ≤ (tolerance · ‖x̄‖)², else H/2      between 1 and 64
+//! ```
+//!
+//! State: H, and the step that ends the round. Bytes sent per rank and round: 2(n−1)/n · S + 8(n−1), S being the size of
+//! the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with plain
+//! SGD.
+
+use hexagram::algorithms::plugin::check_option;
+use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram::{Buffer, Result};
+
+/// Mean of the parameters, when they have drifted apart.
+#[derive(Debug)]
+pub struct AdaptiveLocalSgd {
+    /// How far, of the parameters' norm.
+    pub tolerance: f64,
+}
+
+impl Algorithm for AdaptiveLocalSgd {
+    /// H, and the step that ends the round.
+    type State = (u64, u64);
+
+    fn name(&self) -> &'static str {
+        "adaptive-local-sgd"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    fn keeps_replicas_identical(&self) -> bool {
+        false
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    async fn state(&self, context: &Context, _: &Bucket) -> Result<(u64, u64)> {
+        check_option(self.tolerance > 0.0, "tolerance", &self.tolerance, "a number above 0")?;
+        Ok((1, context.step()))
+    }
+
+    async fn after_step(&self, context: &Context, round: &mut (u64, u64), bucket: &mut Bucket) -> Result<()> {
+        let (period, end) = round;
+        if context.step() < *end {
+            return Ok(());
+        }
+        let mut squares = Buffer::from_slice(&[square(&bucket.parameters)?])?;
+        context.mean(&mut squares).await?;
+        context.mean(&mut bucket.parameters).await?;
+        let size = square(&bucket.parameters)?;
+        let variance = squares.host::<f64>()?[0] - size;
+        let close = variance <= self.tolerance.powi(2) * size;
+        *period = if close { *period * 2 } else { *period / 2 }.clamp(1, 64);
+        *end = context.step() + *period;
+        Ok(())
+    }
+
+    fn checkpoint(&self, (period, end): &mut (u64, u64), fields: &mut Fields) -> Result<()> {
+        fields.count("period", period)?;
+        fields.count("end", end)
+    }
+}
+
+fn square(x: &Buffer) -> Result<f64> {
+    Ok(x.host::<f32>()?.iter().map(|x| f64::from(*x).powi(2)).sum())
+}
