@@ -42,7 +42,9 @@ pub mod topk_ef;
 pub mod trace;
 pub mod zero_one_adam;
 
-pub use engine::{Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused};
+pub use engine::{
+    Autotune, Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused,
+};
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;

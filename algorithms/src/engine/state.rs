@@ -37,7 +37,12 @@ impl DataParallel {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let (bucket, range) = plan.place(index)?;
                 let values = copied(&slots[bucket].read(range)?)?;
-                record.put_tensor(&format!("{name}/{}", parameter.name), &parameter.shape, values)?;
+                let name = format!("{name}/{}", parameter.name);
+                if record.tensor(&name).is_ok() {
+                    let what = format!("two parameters are called `{}`", parameter.name);
+                    return Err(Error::usage(what, "give each a name of its own, to be saved under"));
+                }
+                record.put_tensor(&name, &parameter.shape, values)?;
             }
         }
         if let Some(scaler) = &mut self.scaler {

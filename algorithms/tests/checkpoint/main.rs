@@ -8,9 +8,11 @@ mod killed;
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
+use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind};
 use hexagram_algorithms::testing::{Scratch, Setup, Trainer};
-use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce, Mode};
+use hexagram_algorithms::{
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,6 +115,31 @@ fn the_newest_is_loaded_the_last_two_are_kept_and_a_step_may_be_saved_again() {
 }
 
 #[test]
+fn one_rank_is_enough() {
+    let scratch = Scratch::new();
+    let run = |comm: Communicator| {
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 2)?;
+        save(scratch.path(), &mut trainer, 1)?;
+        load(scratch.path(), &comm)
+    };
+    assert_eq!(spawn(TransportKind::Thread, 1, run).unwrap(), [Some((1, 2))]);
+}
+
+#[test]
+fn parameters_of_the_same_name_are_refused() {
+    two(|comm| {
+        let parameter = Parameter { name: "p".to_owned(), dtype: DType::F32, shape: vec![1] };
+        let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
+        let parameters = vec![parameter.clone(), parameter];
+        let mut engine = DataParallel::new(&comm, parameters, algorithm(), options)?;
+        let error = engine.save_state().err().unwrap().to_string();
+        assert!(error.contains("two parameters are called `p`"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_checkpoint_of_a_model_that_has_not_begun_is_loaded_too() {
     let scratch = Scratch::new();
     two(|comm| {
@@ -203,10 +230,8 @@ fn a_checkpoint_of_another_training_says_in_what_it_differs() {
     };
     let same: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 3]]));
     let longer: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 4]]));
-    let momentum = || Setup {
-        optimizer: Arc::new(hexagram_algorithms::Sgd { momentum: 0.9, ..Default::default() }),
-        ..Setup::default()
-    };
+    let momentum =
+        || Setup { optimizer: Arc::new(Sgd { momentum: 0.9, ..Default::default() }), ..Setup::default() };
     for error in other(|| Arc::new(LocalSgd::default()), same, Setup::default) {
         assert!(error.contains("is of algorithm gradient-allreduce, not local-sgd"), "{error}");
     }
