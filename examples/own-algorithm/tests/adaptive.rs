@@ -4,7 +4,7 @@
 
 use hexagram::TransportKind;
 use hexagram::algorithms::AnyAlgorithm;
-use hexagram::algorithms::testing::{Setup, Trainer, payload_per_step};
+use hexagram::algorithms::testing::{Setup, Trainer, payload_per_step, resumes_exactly};
 use hexagram::testing::spawn;
 use hexagram_own_algorithm::AdaptiveLocalSgd;
 use std::sync::Arc;
@@ -55,6 +55,13 @@ fn the_bytes_are_those_of_its_header() {
     let round = 2.0 * (ranks - 1.0) / ranks * (elements * 4) as f64 + 8.0 * (ranks - 1.0);
     let expected = round * rounds / steps as f64;
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
+}
+
+#[test]
+fn it_goes_on_from_a_checkpoint_anywhere_in_a_round() {
+    for before in [1, 2, 5] {
+        resumes_exactly(4, before, 6, &Setup::default, || adaptive(1e9)).unwrap();
+    }
 }
 
 #[test]
