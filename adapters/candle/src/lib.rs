@@ -18,6 +18,7 @@
 mod error;
 mod parameters;
 mod replica;
+mod sync_batch_norm;
 mod tap;
 mod values;
 
@@ -25,3 +26,4 @@ pub use error::{Error, Result};
 /// The layers below: algorithms, engine options, communicators.
 pub use hexagram_algorithms as algorithms;
 pub use replica::{Replica, ReplicaOptions, Synchronized};
+pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::parameters::{Entries, Entry, Tapped};
-use crate::tap::{Engine, refresh};
-use crate::values::{dtype, same_elements, to_buffer, to_tensor};
+use crate::tap::Engine;
+use crate::values::{dtype, lend, overwrite, seems_same, to_buffer, to_tensor};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct ReplicaOptions {
     /// What the ranks communicate.
     pub algorithm: Arc<dyn AnyAlgorithm>,
-    /// Buckets, and what to do with unused parameters.
+    /// Buckets, what to do with unused parameters, and the optimizer of [`Replica::step`].
     pub engine: EngineOptions,
     /// Type of the parameters that the model creates.
     pub dtype: candle_core::DType,
@@ -34,6 +34,10 @@ impl Default for ReplicaOptions {
 
 /// This rank's copy of a model, and its connection to the others.
 ///
+/// A step is [`Replica::step`], with the engine's own optimizer ([`EngineOptions::optimizer`]), or
+/// [`Replica::backward_step`], with one of candle's. The first is faster: the engine steps on flat memory, from where the
+/// parameters reach `Var` and model in one pass.
+///
 /// A `Var` that the model did not get from the builder is neither synchronized nor, so that replicas cannot drift apart
 /// through it, ever given a gradient.
 pub struct Replica {
@@ -42,12 +46,14 @@ pub struct Replica {
     parameters: Vec<Entry>,
     /// Everything that makes the replica, running statistics included.
     tensors: Vec<Entry>,
+    /// Backward passes so far.
+    passes: u64,
 }
 
 /// Synchronized gradients, to be used in one optimizer step.
 #[must_use = "without a step the gradients are lost"]
 pub struct Synchronized<'a> {
-    replica: &'a Replica,
+    replica: &'a mut Replica,
     gradients: GradStore,
 }
 
@@ -80,20 +86,44 @@ impl Replica {
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
-        let replica = Replica { engine: data_parallel, parameters, tensors };
+        let mut replica = Replica { engine: data_parallel, parameters, tensors, passes: 0 };
         replica.broadcast()?;
         Ok((model, replica))
     }
 
     /// Gives every replica rank 0's parameters and running statistics.
-    fn broadcast(&self) -> Result<()> {
+    fn broadcast(&mut self) -> Result<()> {
         for Entry { var, .. } in &self.tensors {
             let mut values = to_buffer(var)?;
             self.engine.broadcast(&mut values)?;
-            let view = values.read(0..values.len())?;
-            var.set(&to_tensor(&view, values.dtype(), var.shape())?)?;
+            overwrite(&[var], values.read(0..values.len())?.bytes())?;
         }
         self.refresh()
+    }
+
+    /// The learning rate γ of the steps from here on, the same on all ranks. [`Replica::step`] needs it;
+    /// [`Replica::backward_step`] takes it from candle's optimizer.
+    pub fn set_learning_rate(&mut self, rate: f64) {
+        self.engine.set_learning_rate(rate);
+    }
+
+    /// A training forward pass begins. Algorithms that communicate parameters then do it beside that pass; without this
+    /// call they begin only with the backward pass.
+    ///
+    /// # Errors
+    /// [`Error::Hexagram`] if communication failed.
+    pub fn forward(&mut self) -> Result<()> {
+        Ok(self.engine.forward()?)
+    }
+
+    /// The backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
+    ///
+    /// # Errors
+    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate.
+    pub fn step(&mut self, loss: &Tensor) -> Result<()> {
+        self.pass(loss, Mode::Synchronize)?;
+        self.engine.step()?;
+        self.told(self.publish())
     }
 
     /// The backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
@@ -102,6 +132,7 @@ impl Replica {
     /// # Errors
     /// As [`Replica::backward`], and the optimizer's own.
     pub fn backward_step(&mut self, optimizer: &mut impl Optimizer, loss: &Tensor) -> Result<()> {
+        self.engine.set_learning_rate(optimizer.learning_rate());
         self.backward(loss)?.step(optimizer)
     }
 
@@ -113,6 +144,10 @@ impl Replica {
     /// failed; [`Error::Candle`] from the pass itself. No rank can go on afterwards.
     pub fn backward(&mut self, loss: &Tensor) -> Result<Synchronized<'_>> {
         self.pass(loss, Mode::Synchronize)?;
+        if self.engine.algorithm().needs().parameters {
+            // Its hooks may have changed them.
+            self.told(self.publish())?;
+        }
         let mut gradients = GradStore::default();
         for (index, Entry { var, .. }) in self.parameters.iter().enumerate() {
             let gradient = to_tensor(&self.engine.gradient(index)?, dtype(var)?, var.shape())?;
@@ -131,23 +166,31 @@ impl Replica {
     }
 
     fn pass(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
+        self.passes += 1;
         let outcome = self.check_fresh().and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
             self.check_untapped(&gradients)?;
             Ok(self.engine.finish()?)
         });
+        self.told(outcome)
+    }
+
+    /// An error of this rank ends the job everywhere, and with its reason.
+    fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
-    /// The model computes with copies. If they are stale, the loss is that of another model, on this rank only.
+    /// The model computes with copies. If they are stale, the loss is that of another model, on this rank only. Looking at
+    /// all of them would cost a pass over the parameters; a step of an optimizer shows in any few elements, and a lasting
+    /// change of a single one in a large tensor is found some steps later. What is changed and changed back is not.
     fn check_fresh(&self) -> Result<()> {
         for Entry { name, var, tap } in &self.parameters {
             if let Some(tap) = tap
-                && !same_elements(var, tap)?
+                && !seems_same(var, tap, self.passes)?
             {
-                let remedy = "step with Replica::backward_step or Synchronized::step, or call Replica::refresh after a \
-                              change of your own";
+                let remedy = "step with the replica (step, backward_step, Synchronized::step), or call Replica::refresh \
+                              after a change of your own";
                 return Err(Error::usage(
                     format!("parameter `{name}` was changed without its replica"),
                     remedy,
@@ -172,18 +215,61 @@ impl Replica {
         }
     }
 
-    /// Brings the model up to date after the program itself has changed parameters, for example by loading a checkpoint.
-    /// All ranks must make the same change.
+    /// Brings model and engine up to date after the program itself has changed `Var`s, for example by loading them. All
+    /// ranks must make the same change.
     ///
     /// # Errors
     /// [`Error::Candle`] from the copy.
-    pub fn refresh(&self) -> Result<()> {
-        for Entry { var, tap, .. } in &self.parameters {
-            if let Some(tap) = tap {
-                refresh(tap, var)?;
-            }
+    pub fn refresh(&mut self) -> Result<()> {
+        let flat = self.engine.works_on_parameters();
+        for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
+            lend(var, |values| {
+                if flat {
+                    self.engine.set_parameter(index, values)?;
+                }
+                let tap: Vec<&Tensor> = tap.iter().collect();
+                overwrite(&tap, values.read(0..values.len())?.bytes())
+            })?;
         }
         Ok(())
+    }
+
+    /// Gives the model the engine's parameters: `Var` and tap in one pass.
+    fn publish(&self) -> Result<()> {
+        for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
+            let tensors: Vec<&Tensor> = std::iter::once(var.as_tensor()).chain(tap).collect();
+            overwrite(&tensors, self.engine.parameter(index)?.bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Candle's optimizer has stepped; now the algorithm does its part.
+    fn stepped(&mut self) -> Result<()> {
+        self.refresh()?;
+        self.engine.stepped()?;
+        if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
+    }
+
+    /// Switches to another algorithm, from the next step on, on all ranks at the same step.
+    ///
+    /// # Errors
+    /// As [`DataParallel::switch`].
+    pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+        self.engine.switch(algorithm)?;
+        self.settled()
+    }
+
+    /// Brings to an end what the algorithm has under way in the background. A collective call, between steps.
+    ///
+    /// # Errors
+    /// As [`DataParallel::settle`].
+    pub fn settle(&mut self) -> Result<()> {
+        self.engine.settle()?;
+        self.settled()
+    }
+
+    fn settled(&self) -> Result<()> {
+        if self.engine.works_on_parameters() { self.told(self.publish()) } else { Ok(()) }
     }
 
     /// Replaces every parameter and running statistic by its mean over the ranks: the model to evaluate and to save,
@@ -192,12 +278,12 @@ impl Replica {
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
     pub fn average(&mut self) -> Result<()> {
+        self.settle()?;
         let comm = self.engine.communicator();
         for Entry { var, .. } in &self.tensors {
             let mut values = to_buffer(var)?;
             comm.block_on(comm.all_reduce(&mut values, ReduceOp::Mean))?;
-            let view = values.read(0..values.len())?;
-            var.set(&to_tensor(&view, values.dtype(), var.shape())?)?;
+            overwrite(&[var], values.read(0..values.len())?.bytes())?;
         }
         self.refresh()
     }
@@ -210,10 +296,12 @@ impl Replica {
     pub fn is_identical(&self) -> Result<bool> {
         let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
         for Entry { var, .. } in &self.parameters {
-            let values = to_buffer(var)?;
-            for byte in values.read(0..values.len())?.bytes() {
-                digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
+            lend(var, |values| {
+                for byte in values.read(0..values.len())?.bytes() {
+                    digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+                }
+                Ok(())
+            })?;
         }
         let comm = self.engine.communicator();
         let mut all = vec![0; comm.size()];
@@ -244,7 +332,7 @@ impl Synchronized<'_> {
     /// The optimizer's own. No rank can go on afterwards.
     pub fn step(self, optimizer: &mut impl Optimizer) -> Result<()> {
         let outcome = optimizer.step(&self.gradients).map_err(Error::from);
-        let outcome = outcome.and_then(|()| self.replica.refresh());
-        outcome.inspect_err(|error| self.replica.engine.communicator().give_up(&error.to_hexagram()))
+        let outcome = outcome.and_then(|()| self.replica.stepped());
+        self.replica.told(outcome)
     }
 }

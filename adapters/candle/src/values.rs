@@ -1,35 +1,35 @@
 //! The numbers of a candle tensor, as hexagram sees them: by element type, in host memory.
 
 use crate::error::{Error, Result};
-use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, Var};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
 use hexagram_algorithms::logical::physical::memory::ReadView;
 use hexagram_algorithms::logical::{Buffer, DType};
+use std::ops::Range;
 
-/// Runs `$body` with `$slice` as the contiguous elements of a CPU storage, whatever their type.
+/// Runs `$body` with `$slice` as the elements of a CPU storage, to be changed after `(mut)`, whatever their type.
 macro_rules! with_elements {
-    ($storage:expr, $range:expr, $slice:ident => $body:expr) => {
+    ($storage:expr, $range:expr, $(($mutable:tt))? $slice:ident => $body:expr) => {{
+        macro_rules! with {
+            ($all:ident) => {{
+                let $slice = & $($mutable)? $all[$range];
+                $body
+            }};
+        }
         match $storage {
-            CpuStorage::F32(all) => {
-                let $slice = &all[$range];
-                $body
-            }
-            CpuStorage::F64(all) => {
-                let $slice = &all[$range];
-                $body
-            }
-            CpuStorage::F16(all) => {
-                let $slice = &all[$range];
-                $body
-            }
-            CpuStorage::BF16(all) => {
-                let $slice = &all[$range];
-                $body
-            }
+            CpuStorage::F32(all) => with!(all),
+            CpuStorage::F64(all) => with!(all),
+            CpuStorage::F16(all) => with!(all),
+            CpuStorage::BF16(all) => with!(all),
             _ => Err(candle_core::Error::msg("only f16, bf16, f32 and f64 can be trained").into()),
         }
-    };
+    }};
 }
 pub(crate) use with_elements;
+
+/// Where a contiguous tensor lies in its storage.
+pub(crate) fn range(layout: &Layout) -> Range<usize> {
+    layout.start_offset()..layout.start_offset() + layout.shape().elem_count()
+}
 
 /// hexagram's name of a candle type.
 pub(crate) fn dtype(tensor: &Tensor) -> Result<DType> {
@@ -42,14 +42,25 @@ pub(crate) fn dtype(tensor: &Tensor) -> Result<DType> {
     }
 }
 
+/// Runs `work` with a tensor's elements where they are.
+pub(crate) fn lend<R>(tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
+    let tensor = tensor.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => {
+            with_elements!(storage, range(layout), elements => Buffer::lend(elements, work))
+        }
+        _ => Err(not_on_cpu()),
+    }
+}
+
 /// A copy of a tensor's elements.
 pub(crate) fn to_buffer(tensor: &Tensor) -> Result<Buffer> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
-    let range = layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
     match &*storage {
         Storage::Cpu(storage) => {
-            with_elements!(storage, range, elements => Ok(Buffer::from_slice(elements)?))
+            with_elements!(storage, range(layout), elements => Ok(Buffer::from_slice(elements)?))
         }
         _ => Err(not_on_cpu()),
     }
@@ -70,12 +81,55 @@ pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<
     Ok(Tensor::from_raw_buffer(view.bytes(), candle, shape.dims(), &Device::Cpu)?)
 }
 
-/// Whether two contiguous tensors hold the same bits.
-pub(crate) fn same_elements(one: &Var, other: &Tensor) -> Result<bool> {
+/// Elements up to which [`seems_same`] looks at all of a tensor, and at how many of a larger one.
+const WHOLE: usize = 1024;
+const SAMPLES: usize = 32;
+
+/// Whether two contiguous tensors hold the same bits, as far as a look at some elements tells: all of a small tensor, and
+/// [`SAMPLES`] of a large one, other ones with each `turn`.
+pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool> {
     let ((one, one_layout), (other, other_layout)) = (one.storage_and_layout(), other.storage_and_layout());
-    let range = |layout: &Layout| layout.start_offset()..layout.start_offset() + layout.shape().elem_count();
     let (Storage::Cpu(one), Storage::Cpu(other)) = (&*one, &*other) else { return Err(not_on_cpu()) };
     with_elements!(one, range(one_layout), one => with_elements!(other, range(other_layout), other => {
-        Ok(bytemuck::cast_slice::<_, u8>(one) == bytemuck::cast_slice::<_, u8>(other))
+        let stride = if one.len() <= WHOLE { 1 } else { one.len() / SAMPLES };
+        let looked_at = (turn as usize % stride..one.len()).step_by(stride);
+        let same = |at: usize| bytemuck::bytes_of(&one[at]) == bytemuck::bytes_of(&other[at]);
+        Ok(one.len() == other.len() && looked_at.into_iter().all(same))
     }))
+}
+
+/// Puts the elements of a flat buffer into tensors that exist, reading it once.
+pub(crate) fn overwrite(tensors: &[&Tensor], elements: &[u8]) -> Result<()> {
+    /// Still in the cache when the second tensor gets it.
+    const PIECE: usize = 16 << 10;
+    for (piece, at) in elements.chunks(PIECE).zip((0..).step_by(PIECE)) {
+        for tensor in tensors {
+            tensor.inplace_op1(&Put { piece, at })?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes at a place of a contiguous tensor.
+struct Put<'a> {
+    piece: &'a [u8],
+    at: usize,
+}
+
+impl InplaceOp1 for Put<'_> {
+    fn name(&self) -> &'static str {
+        "hexagram-put"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let bytes: Result<&mut [u8]> =
+            with_elements!(storage, range(layout), (mut) elements => Ok(bytemuck::cast_slice_mut(elements)));
+        let bytes = bytes.map_err(candle_core::Error::wrap)?;
+        let len = bytes.len();
+        match bytes.get_mut(self.at..self.at + self.piece.len()) {
+            Some(place) => place.copy_from_slice(self.piece),
+            None => candle_core::bail!("{} bytes at {} of {}", self.piece.len(), self.at, len),
+        }
+        Ok(())
+    }
 }

@@ -6,10 +6,12 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, Device, Layout, Module, ModuleT, Result, Shape, Tensor, Var,
 };
 use candle_nn::{BatchNorm, Linear, Optimizer, SGD, VarBuilder, VarMap, linear};
+use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, NOTICE_BYTES, TransportKind};
-use hexagram_algorithms::{EngineOptions, Order};
+use hexagram_algorithms::{EngineOptions, Order, Sgd};
 use hexagram_candle::{Error, Replica, ReplicaOptions};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const IN: usize = 6;
@@ -119,6 +121,78 @@ fn several_ranks_equal_one_with_the_larger_batch() {
             }
         }
     }
+}
+
+/// Which optimizer steps.
+#[derive(Clone, Copy, PartialEq)]
+enum Stepping {
+    Engine,
+    Candle,
+}
+
+/// Some steps of local SGD on this rank's share; with the last one all replicas become one.
+fn train_locally(comm: &Communicator, stepping: Stepping, period: u64) -> hexagram_candle::Result<Vec<f64>> {
+    let varmap = same_start(DType::F64);
+    let mut options = ReplicaOptions { algorithm: Arc::new(LocalSgd { period }), ..options(DType::F64) };
+    if stepping == Stepping::Engine {
+        options.engine.optimizer = Some(Arc::new(Sgd::default()));
+    }
+    let (model, mut replica) = Replica::build(comm, &varmap, options, Net::new)?;
+    let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?;
+    replica.set_learning_rate(0.1);
+    let share = 12 / comm.size();
+    for step in 0..12 {
+        let mine = batch(step, DType::F64).narrow(0, comm.rank() * share, share)?;
+        replica.forward()?;
+        let loss = model.loss(&mine)?;
+        match stepping {
+            Stepping::Engine => replica.step(&loss)?,
+            Stepping::Candle => replica.backward_step(&mut optimizer, &loss)?,
+        }
+        assert_eq!(replica.is_identical()?, (step as u64 + 1).is_multiple_of(period));
+    }
+    Ok(values(&varmap))
+}
+
+#[test]
+fn algorithms_on_parameters_work_with_either_optimizer() {
+    let synchronous = train_alone(DType::F64, 12);
+    for (period, tolerance) in [(1, 1e-12), (4, 1.0)] {
+        for ranks in [2, 3] {
+            let run = |stepping| {
+                spawn(TransportKind::Shm, ranks, |comm| hexagram(train_locally(&comm, stepping, period)))
+                    .unwrap()
+            };
+            let (engine, candle) = (run(Stepping::Engine), run(Stepping::Candle));
+            assert!(largest_difference(&engine[0], &candle[0]) < 1e-14, "{ranks} ranks, H = {period}");
+            let difference = largest_difference(&engine[0], &synchronous);
+            assert!(difference < tolerance, "{ranks} ranks, H = {period}: {difference:e}");
+            // Otherwise nothing was local.
+            assert!(period == 1 || difference > 1e-6, "{ranks} ranks, H = {period}: {difference:e}");
+        }
+    }
+}
+
+#[test]
+fn a_switch_keeps_parameters_and_goes_on() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let varmap = same_start(DType::F64);
+        let mut options = options(DType::F64);
+        options.engine.optimizer = Some(Arc::new(Sgd::default()));
+        let (model, mut replica) = hexagram(Replica::build(&comm, &varmap, options, Net::new))?;
+        replica.set_learning_rate(0.1);
+        for step in 0..6 {
+            let mine = batch(step, DType::F64).narrow(0, comm.rank() * 6, 6).unwrap();
+            hexagram(replica.step(&model.loss(&mine).unwrap()))?;
+            if step == 2 {
+                hexagram(replica.switch(Arc::new(LocalSgd { period: 1 })))?;
+            }
+        }
+        let difference = largest_difference(&values(&varmap), &train_alone(DType::F64, 6));
+        assert!(difference < 1e-12, "{difference:e}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
@@ -335,6 +409,23 @@ fn a_change_of_one_element_behind_the_replicas_back_is_refused() {
         values[3] += 1.0;
         var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
         replica.backward(&model.loss(&batch(0, DType::F32))?).map(drop)
+    });
+}
+
+#[test]
+fn a_lasting_change_of_one_element_of_a_large_tensor_is_found_some_steps_later() {
+    all_fail("`large` was changed without its replica", |comm| {
+        let varmap = VarMap::new();
+        let build =
+            |vb: VarBuilder<'static>| vb.get_with_hints((64, 64), "large", candle_nn::Init::Const(0.5));
+        let (large, mut replica) = Replica::build(comm, &varmap, ReplicaOptions::default(), build)?;
+        // 4096 elements, of which every 128th is looked at, from another one on each time.
+        let var = varmap.data().lock().unwrap()["large"].clone();
+        let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+        values[3000] += 1.0;
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+        // No optimizer steps, so that nothing makes up for the change.
+        (0..128).try_for_each(|_| replica.backward(&large.sqr()?.mean_all()?).map(drop))
     });
 }
 

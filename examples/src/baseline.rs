@@ -1,0 +1,39 @@
+//! What synchronous SGD would send, to compare an algorithm's bytes with: measured, not computed, since how many bytes an
+//! all-reduce sends depends on transport, size and number of ranks.
+
+use candle_nn::VarMap;
+use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
+use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
+use std::sync::Arc;
+
+/// Bytes that all ranks together send in one step of `gradient-allreduce` on this model, headers included. A collective
+/// call, while nothing else communicates.
+///
+/// # Errors
+/// Errors of the communication.
+pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
+    const STEPS: usize = 4;
+    let vars = varmap.all_vars().into_iter();
+    let parameter = |var: candle_core::Var| Parameter {
+        name: String::new(),
+        dtype: if var.dtype() == candle_core::DType::F64 { DType::F64 } else { DType::F32 },
+        shape: var.dims().to_vec(),
+    };
+    // The order of a VarMap's tensors differs between processes.
+    let mut parameters: Vec<Parameter> = vars.map(parameter).collect();
+    parameters.sort_by(|one, other| one.shape.cmp(&other.shape));
+    let zeros: Result<Vec<Buffer>> = parameters.iter().map(|p| Buffer::zeroed(p.dtype, p.len())).collect();
+    let options = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
+    let mut engine = DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)?;
+    engine.prepare()?;
+    let (hooks, zeros) = (engine.hooks(), zeros?);
+    let before = comm.world().traffic().bytes_sent();
+    for _ in 0..STEPS {
+        engine.begin(Mode::Synchronize)?;
+        zeros.iter().enumerate().try_for_each(|(index, zeros)| hooks.ready(index, zeros))?;
+        engine.finish()?;
+    }
+    let mut sent = [(comm.world().traffic().bytes_sent() - before) as f64 / STEPS as f64];
+    comm.blocking().all_reduce(&mut sent, ReduceOp::Sum)?;
+    Ok(sent[0])
+}

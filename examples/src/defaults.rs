@@ -1,0 +1,74 @@
+//! With which optimizer and learning rate each algorithm learns the digits. Open this file when you add an algorithm, or
+//! ask why one trains differently from another.
+//!
+//! All are chosen for 4 ranks with batches of 16, for which synchronous SGD has a learning rate of 0.15. Algorithms that
+//! bring their own direction, or whose proof is of SGD, have plain SGD; a rate that is lower than 0.15 says that the
+//! algorithm's noise, or its delay, does not stand the higher one.
+
+use hexagram::algorithms::{Optimizer, Sgd};
+use std::sync::Arc;
+
+/// How an algorithm is run, unless the command line says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Defaults {
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// What the engine steps with.
+    pub optimizer: Kind,
+    /// γ.
+    pub learning_rate: f64,
+}
+
+/// The optimizers that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Kind {
+    Sgd,
+    /// SGD with momentum 0.9.
+    Momentum,
+}
+
+impl Kind {
+    /// The optimizer itself.
+    pub fn optimizer(self) -> Arc<dyn Optimizer> {
+        match self {
+            Kind::Sgd => Arc::new(Sgd::default()),
+            Kind::Momentum => Arc::new(Sgd { momentum: 0.9, ..Sgd::default() }),
+        }
+    }
+
+    /// What a table calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Sgd => "SGD",
+            Kind::Momentum => "SGD, momentum 0.9",
+        }
+    }
+}
+
+const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
+    Defaults { algorithm, optimizer: Kind::Sgd, learning_rate }
+}
+
+/// Every algorithm of the registry, in its order.
+pub const ALL: &[Defaults] = &[sgd("gradient-allreduce", 0.15), sgd("local-sgd", 0.15)];
+
+/// The defaults of an algorithm; of one that is not in the table, those of synchronous SGD.
+pub fn of(algorithm: &str) -> Defaults {
+    ALL.iter().find(|defaults| defaults.algorithm == algorithm).copied().unwrap_or(ALL[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram::algorithms::registry;
+
+    #[test]
+    fn the_table_and_the_registry_have_the_same_names() {
+        let mut table: Vec<&str> = ALL.iter().map(|defaults| defaults.algorithm).collect();
+        let mut registry: Vec<&str> = registry::all().iter().map(|algorithm| algorithm.name()).collect();
+        table.sort_unstable();
+        registry.sort_unstable();
+        assert_eq!(table, registry);
+    }
+}
