@@ -46,6 +46,22 @@ pub struct Trigram {
     pub full_precision: bool,
 }
 
+impl Trigram {
+    /// The three lines as one character, centralized above, whole for the first word of each and broken for the other.
+    pub fn symbol(self) -> char {
+        match (self.centralized, self.synchronous, self.full_precision) {
+            (true, true, true) => '☰',
+            (true, true, false) => '☴',
+            (true, false, true) => '☲',
+            (true, false, false) => '☶',
+            (false, true, true) => '☱',
+            (false, true, false) => '☵',
+            (false, false, true) => '☳',
+            (false, false, false) => '☷',
+        }
+    }
+}
+
 impl fmt::Display for Trigram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |yes: bool, one: &'static str, other: &'static str| if yes { one } else { other };
