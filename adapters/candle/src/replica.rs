@@ -8,6 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Communicator, ReduceOp};
+use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
 use std::sync::Arc;
 
@@ -107,12 +108,23 @@ impl Replica {
         self.engine.set_learning_rate(rate);
     }
 
-    /// A training forward pass begins. Algorithms that communicate parameters then do it beside that pass; without this
-    /// call they begin only with the backward pass.
+    /// A training forward pass begins: to be called before it. Running statistics become the same on all ranks, as
+    /// [`EngineOptions::buffers`] says, for which ranks wait for each other if the model has any; and algorithms that
+    /// communicate parameters begin to, beside that pass. Without this call statistics stay each rank's own, and such
+    /// algorithms begin only with the backward pass.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
     pub fn forward(&mut self) -> Result<()> {
+        let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
+        if !statistics.is_empty() {
+            let mut buffers =
+                statistics.iter().map(|entry| to_buffer(&entry.var)).collect::<Result<Vec<_>>>()?;
+            self.engine.synchronize_buffers(&mut buffers)?;
+            for (entry, buffer) in statistics.iter().zip(&buffers) {
+                overwrite(&[&entry.var], buffer.read(0..buffer.len())?.bytes())?;
+            }
+        }
         Ok(self.engine.forward()?)
     }
 
@@ -307,6 +319,22 @@ impl Replica {
         let mut all = vec![0; comm.size()];
         comm.blocking().all_gather(&[digest as i64], &mut all)?;
         Ok(all.iter().all(|other| *other == digest as i64))
+    }
+
+    /// Begins to record what this rank does, until [`Replica::collect`]. A collective call, between steps.
+    ///
+    /// # Errors
+    /// As [`DataParallel::trace`].
+    pub fn trace(&mut self) -> Result<()> {
+        Ok(self.engine.trace()?)
+    }
+
+    /// Ends the recording, which rank 0 gets of all ranks. A collective call, between steps.
+    ///
+    /// # Errors
+    /// As [`DataParallel::collect`].
+    pub fn collect(&mut self) -> Result<Option<Trace>> {
+        Ok(self.engine.collect()?)
     }
 
     /// The engine underneath: statistics, buckets, the communicator.
