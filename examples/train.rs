@@ -5,12 +5,14 @@
 //! digit, or the test part of the other data sets.
 
 use candle_core::{DType, Device, Module, Tensor};
-use candle_nn::{Optimizer, SGD, loss};
+use candle_nn::loss;
 use clap::Parser;
+use hexagram::algorithms::EngineOptions;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
+use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
 use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
@@ -25,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let begun = SystemTime::now();
     let options = Options::parse();
     if options.algorithm == "list" {
@@ -55,21 +57,26 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
     let mut loader = share(&data.train, &world, options)?;
     let steps = loader.len().unwrap_or(0);
 
-    // Two lines differ from a program for one process: this one, and the one with `backward_step`.
+    // Here and in the two lines about `replica` below, this differs from a program for one process.
     let varmap = seeded(options.seed, dtype, data.shape)?;
-    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), dtype, ..ReplicaOptions::default() };
+    let engine = EngineOptions { optimizer: Some(checked.optimizer.optimizer()), ..EngineOptions::default() };
+    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype };
     let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
-    let mut optimizer = SGD::new(varmap.all_vars(), options.lr)?;
+    replica.set_learning_rate(checked.learning_rate);
 
     let mut log = Log::new(checked, &world, steps)?;
+    if options.trace.is_some() {
+        replica.trace()?;
+    }
     for epoch in 0..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
         let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
         for batch in loader.iter() {
             let (images, labels) = tensors(&batch?, dtype)?;
+            replica.forward()?;
             let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
-            replica.backward_step(&mut optimizer, &loss)?;
+            replica.step(&loss)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
             log.step(&losses);
         }
@@ -79,10 +86,16 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         log.end(&comm, &losses, accuracy, spent)?;
     }
 
+    // Only rank 0 gets one.
+    if let (Some(file), Some(trace)) = (&options.trace, replica.collect()?) {
+        trace.save(file)?;
+        log.progress.line(format!("{}\n{} is the trace", trace.report(), file.display()));
+    }
     let identical = replica.is_identical()?;
     replica.average()?;
     let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
-    log.finish(accuracy, identical, begun)?;
+    let bytes_per_step = baseline::bytes_per_step(&comm, &varmap)?;
+    log.finish(accuracy, identical, bytes_per_step, begun)?;
     if !identical && algorithm.keeps_replicas_identical() {
         return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
     }
@@ -100,7 +113,7 @@ fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
         let (pixels, label) = sample?;
         ink += pixels.iter().zip(1..).map(|(pixel, at)| pixel * (at % 97) as f32).sum::<f32>() + label as f32;
     }
-    let mut mine = checked.options.agreement().into_bytes();
+    let mut mine = checked.agreement().into_bytes();
     mine.extend_from_slice(format!(" --data of {} images ({ink})", train.len()).as_bytes());
     mine.resize(LENGTH, b' ');
     let mut all = vec![0; LENGTH * comm.size()];
@@ -192,6 +205,10 @@ struct Log<'a> {
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
+    /// Of each rank.
+    steps: u64,
+    /// What this rank sent before the first step.
+    sent_before: u64,
     bytes: u64,
     loss: f64,
 }
@@ -203,7 +220,7 @@ impl<'a> Log<'a> {
         let metrics = if first { Some(Metrics::create(directory)?) } else { None };
         let progress = Progress::new(world.rank(), steps as u64, false);
         let (began, ended) = (Instant::now(), Vec::new());
-        let (epoch, bytes) = (0, 0);
+        let (epoch, steps_done, bytes) = (0, 0, 0);
         let (blocked_s, steps_s, samples, loss) = (0.0, 0.0, 0.0, f64::NAN);
         Ok(Log {
             checked,
@@ -216,6 +233,8 @@ impl<'a> Log<'a> {
             blocked_s,
             steps_s,
             samples,
+            steps: steps_done,
+            sent_before: world.traffic().bytes_sent(),
             bytes,
             loss,
         })
@@ -240,7 +259,7 @@ impl<'a> Log<'a> {
         accuracy: f64,
         spent: Spent,
     ) -> Result<(), Failure> {
-        let sent = self.world.traffic().bytes_sent();
+        let sent = self.world.traffic().bytes_sent() - self.sent_before;
         let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), sent as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
         let [blocked, steps, bytes_sent] = sums;
@@ -250,6 +269,7 @@ impl<'a> Log<'a> {
         (self.blocked_s, self.steps_s) = (self.blocked_s + blocked, self.steps_s + steps);
         let bytes_before = std::mem::replace(&mut self.bytes, bytes_sent as u64);
         self.samples += samples;
+        self.steps += losses.len() as u64;
         let epoch = Epoch {
             epoch: self.epoch,
             loss: self.loss,
@@ -279,6 +299,7 @@ impl<'a> Log<'a> {
         mut self,
         test_accuracy: f64,
         replicas_identical: bool,
+        bytes_per_step: f64,
         begun: SystemTime,
     ) -> Result<(), Failure> {
         let (options, ranks) = (&self.checked.options, self.world.size());
@@ -286,12 +307,17 @@ impl<'a> Log<'a> {
         let report = Report {
             ranks,
             algorithm: options.algorithm.clone(),
+            trigram: self.checked.algorithm.trigram().symbol(),
+            optimizer: self.checked.optimizer.name().to_owned(),
+            learning_rate: self.checked.learning_rate,
             transport: options.transport.clone(),
             epochs: options.epochs,
             test_accuracy,
             final_loss: self.loss,
             samples_per_s: self.samples * ranks as f64 / self.steps_s,
+            steps_per_s: self.samples / options.batch as f64 / self.steps_s,
             bytes_sent: self.bytes,
+            bytes_of_gradient_all_reduce: (bytes_per_step * self.steps as f64) as u64,
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical,
             wall_s: since_launch(begun).as_secs_f64(),

@@ -5,6 +5,7 @@
 //! bring their own direction, or whose proof is of SGD, have plain SGD; a rate that is lower than 0.15 says that the
 //! algorithm's noise, or its delay, does not stand the higher one.
 
+use clap::ValueEnum;
 use hexagram::algorithms::{Optimizer, Sgd};
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub struct Defaults {
 }
 
 /// The optimizers that are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Kind {
     Sgd,
@@ -50,8 +51,34 @@ const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
     Defaults { algorithm, optimizer: Kind::Sgd, learning_rate }
 }
 
-/// Every algorithm of the registry, in its order.
-pub const ALL: &[Defaults] = &[sgd("gradient-allreduce", 0.15), sgd("local-sgd", 0.15)];
+/// Every algorithm of the registry.
+pub const ALL: &[Defaults] = &[
+    sgd("gradient-allreduce", 0.15),
+    sgd("local-sgd", 0.15),
+    sgd("diloco", 0.15),
+    sgd("streaming-diloco", 0.15),
+    // Eight bits or a few ranks are as good as the gradient itself.
+    sgd("bytegrad", 0.15),
+    sgd("powersgd", 0.15),
+    sgd("topk-ef", 0.15),
+    sgd("ef21", 0.15),
+    // Momentum 0.9 of its own: a tenth.
+    sgd("dgc", 0.015),
+    // Directions of Adam's size.
+    sgd("qadam", 0.002),
+    sgd("qadam-8bit", 0.002),
+    sgd("zero-one-adam", 0.001),
+    // Every element moves by γ.
+    sgd("signsgd-vote", 0.0005),
+    sgd("decentralized", 0.15),
+    sgd("d-psgd", 0.15),
+    sgd("gradient-tracking", 0.15),
+    sgd("sgp", 0.15),
+    sgd("low-precision-decentralized", 0.15),
+    sgd("async-model-average", 0.15),
+    sgd("ssp", 0.15),
+    sgd("ad-psgd", 0.15),
+];
 
 /// The defaults of an algorithm; of one that is not in the table, those of synchronous SGD.
 pub fn of(algorithm: &str) -> Defaults {

@@ -1,9 +1,11 @@
 //! What a training program needs around hexagram: data that is at hand, figures on disk, a picture of the run
 //! and a bar on the terminal. Open it when you write a training program and want to borrow a piece; nothing
-//! here communicates but `start`.
+//! here communicates but `start` and `baseline`.
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `baseline.rs` | what synchronous SGD would send |
+//! | `defaults.rs` | with which optimizer and learning rate each algorithm learns the digits |
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
 //! | `metrics.rs` | every step and epoch as a line of JSON in the run's directory |
 //! | `net.rs` | a small convolutional net for the digits, and how a seed initializes it |
@@ -13,7 +15,9 @@
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | how far the run is, on the terminal of rank 0 |
 
+pub mod baseline;
 pub mod data;
+pub mod defaults;
 pub mod digits;
 pub mod metrics;
 pub mod net;

@@ -1,7 +1,9 @@
 //! What the command line asks for, checked before anything starts, so that bad input is one line from one process.
 
 use crate::data::Data;
+use crate::defaults::{self, Kind};
 use clap::{Parser, ValueEnum};
+use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, registry};
 use hexagram::{Error, TransportKind};
 use std::path::PathBuf;
@@ -32,9 +34,12 @@ pub struct Options {
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
-    /// Learning rate of plain SGD
-    #[arg(long, default_value_t = 0.15)]
-    pub lr: f64,
+    /// Learning rate [default: the algorithm's own, see src/defaults.rs]
+    #[arg(long)]
+    pub lr: Option<f64>,
+    /// What steps with what the algorithm leaves of the gradients [default: the algorithm's own]
+    #[arg(long, value_enum)]
+    pub optimizer: Option<Kind>,
     /// Of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -54,6 +59,9 @@ pub struct Options {
     /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// Write what all ranks did and when, for ui.perfetto.dev, and say which rank was the slowest
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Seconds to wait for all ranks to join
     #[arg(long, default_value_t = 60)]
     pub join_deadline: u64,
@@ -73,6 +81,10 @@ pub struct Checked {
     pub options: Options,
     /// Its algorithm.
     pub algorithm: Arc<dyn AnyAlgorithm>,
+    /// What steps with what the algorithm leaves of the gradients.
+    pub optimizer: Kind,
+    /// γ.
+    pub learning_rate: f64,
     /// Its transport.
     pub transport: TransportKind,
     /// Its data.
@@ -91,6 +103,17 @@ impl Checked {
         }
         let what = format!("--batch {batch} on {ranks} ranks exceeds the {have} training samples");
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+    }
+
+    /// What all ranks must have been given alike, in words.
+    pub fn agreement(&self) -> String {
+        let Options { algorithm, epochs, batch, seed, dtype, .. } = &self.options;
+        let (lr, optimizer) = (self.learning_rate, self.optimizer.name());
+        let trace = if self.options.trace.is_some() { " --trace" } else { "" };
+        format!(
+            "--algorithm {algorithm} --epochs {epochs} --batch {batch} --lr {lr} with {optimizer} --seed {seed} \
+             --dtype {dtype:?}{trace}"
+        )
     }
 }
 
@@ -112,28 +135,26 @@ impl Options {
                 Error::usage("--batch and --epochs count from 1", "leave them out for the defaults").into()
             );
         }
-        if !(self.lr.is_finite() && self.lr > 0.0) {
-            let what = format!("--lr {} is not a learning rate", self.lr);
+        if let Some(trace) = &self.trace {
+            check_writable(trace)?;
+        }
+        let defaults = defaults::of(algorithm.name());
+        let learning_rate = self.lr.unwrap_or(defaults.learning_rate);
+        if !(learning_rate.is_finite() && learning_rate > 0.0) {
+            let what = format!("--lr {learning_rate} is not a learning rate");
             return Err(Error::usage(what, "use a positive number").into());
         }
         let data = match &self.data {
             Some(path) => Data::read(path)?,
             None => Data::embedded()?,
         };
-        Ok(Checked { options: self, algorithm, transport, data })
+        let optimizer = self.optimizer.unwrap_or(defaults.optimizer);
+        Ok(Checked { options: self, algorithm, optimizer, learning_rate, transport, data })
     }
 
     /// Ranks to start if no launcher has.
     pub fn ranks(&self) -> usize {
         self.ranks.unwrap_or(4)
-    }
-
-    /// What all ranks must have been given alike, in words.
-    pub fn agreement(&self) -> String {
-        let Options { algorithm, epochs, batch, lr, seed, dtype, .. } = self;
-        format!(
-            "--algorithm {algorithm} --epochs {epochs} --batch {batch} --lr {lr} --seed {seed} --dtype {dtype:?}"
-        )
     }
 
     /// How long to wait for all ranks.
@@ -150,11 +171,13 @@ impl Options {
     }
 }
 
-/// The algorithms, one a line, name first.
+/// The algorithms, one a line, name first, then the trigram.
 pub fn list() -> String {
     let all = registry::all();
     let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);
-    let line = |a: &Arc<dyn AnyAlgorithm>| format!("{:width$}  {}\n", a.name(), a.trigram());
+    let line = |a: &Arc<dyn AnyAlgorithm>| {
+        format!("{:width$}  {} {}\n", a.name(), a.trigram().symbol(), a.trigram())
+    };
     all.iter().map(line).collect()
 }
 

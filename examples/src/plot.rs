@@ -1,7 +1,11 @@
 //! A picture of a run: training loss, accuracy on held-out samples and throughput, side by side in one SVG.
-//! Open this file to change what is shown; `plot/axis.rs` has the scales and their labels.
+//! Open this file to change what is shown; `plot/axis.rs` has the scales and their labels, `plot/comparison.rs` the picture
+//! of many runs.
 
 mod axis;
+mod comparison;
+
+pub use comparison::{Comparison, Curve};
 
 use crate::metrics::{Epoch, Step};
 use axis::Axis;
@@ -88,13 +92,9 @@ impl Plot<'_> {
 
     fn draw(&self, backend: SVGBackend<'_>) -> Drawn {
         let page = backend.into_drawing_area();
-        page.fill(&WHITE)?;
-        // Control characters have no place in XML.
-        let title: String = self.title.chars().filter(|letter| !letter.is_control()).collect();
-        page.draw_text(&title, &text(25, &DARK).pos(Pos::new(HPos::Left, VPos::Top)), (24, 18))?;
-        let (_, page) = page.split_vertically(56);
+        let drawing = titled(&page, self.title)?;
         let panels = [self.loss(), self.accuracy(), self.throughput()];
-        for (area, panel) in page.split_evenly((1, panels.len())).iter().zip(&panels) {
+        for (area, panel) in drawing.split_evenly((1, panels.len())).iter().zip(&panels) {
             panel.draw(area)?;
         }
         page.present()
@@ -103,10 +103,10 @@ impl Plot<'_> {
     fn loss(&self) -> Panel {
         let points = finite(self.steps.iter().map(|step| (step.step as f64, step.loss)));
         let last = self.epochs.last().map(|epoch| format!("{} in the last epoch", short(epoch.loss)));
-        let thin = Series { points: extremes(&points), name: "each step", color: PALE_BLUE, width: 1 };
-        let smooth = Series { points: smoothed(&points), name: "smoothed", color: BLUE, width: 2 };
+        let thin = Series { points: extremes(&points), name: "each step".into(), color: PALE_BLUE, width: 1 };
+        let smooth = Series { points: smoothed(&points), name: "smoothed".into(), color: BLUE, width: 2 };
         Panel {
-            caption: "Training loss",
+            caption: "Training loss".into(),
             remark: last.unwrap_or_default(),
             x: Axis::whole("step", points.iter().map(|point| point.0)),
             y: Axis::fitting("cross-entropy (nats)", points.iter().map(|point| point.1)),
@@ -120,11 +120,11 @@ impl Plot<'_> {
     fn accuracy(&self) -> Panel {
         let points = self.by_epoch(|epoch| 100.0 * epoch.test_accuracy);
         Panel {
-            caption: "Accuracy on held-out samples",
+            caption: "Accuracy on held-out samples".into(),
             remark: points.last().map(|point| format!("{:.1} % at the end", point.1)).unwrap_or_default(),
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             y: Axis::linear("correct (%)", points.iter().map(|point| point.1)),
-            series: vec![Series { points, name: "accuracy", color: GREEN, width: 2 }],
+            series: vec![Series { points, name: "accuracy".into(), color: GREEN, width: 2 }],
         }
     }
 
@@ -132,12 +132,12 @@ impl Plot<'_> {
         let points = self.by_epoch(|epoch| epoch.samples_per_s);
         let mean = points.iter().map(|point| point.1).sum::<f64>() / points.len().max(1) as f64;
         Panel {
-            caption: "Throughput of all ranks",
+            caption: "Throughput of all ranks".into(),
             remark: if points.is_empty() { String::new() } else { format!("{mean:.0} samples/s on average") },
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             // From zero, so that heights compare, and with some room above.
             y: Axis::linear("samples/s", points.iter().map(|point| 1.05 * point.1).chain([0.0])),
-            series: vec![Series { points, name: "throughput", color: ORANGE, width: 2 }],
+            series: vec![Series { points, name: "throughput".into(), color: ORANGE, width: 2 }],
         }
     }
 
@@ -146,9 +146,9 @@ impl Plot<'_> {
     }
 }
 
-/// One of the three drawings.
+/// One drawing.
 struct Panel {
-    caption: &'static str,
+    caption: String,
     /// The figure to take home, in small letters.
     remark: String,
     x: Axis,
@@ -160,7 +160,7 @@ struct Panel {
 /// One line.
 struct Series {
     points: Vec<(f64, f64)>,
-    name: &'static str,
+    name: String,
     color: RGBColor,
     width: u32,
 }
@@ -168,7 +168,7 @@ struct Series {
 impl Panel {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn {
         let above = Pos::new(HPos::Left, VPos::Top);
-        area.draw_text(self.caption, &text(21, &DARK).pos(above), (78, 4))?;
+        area.draw_text(&self.caption, &text(21, &DARK).pos(above), (78, 4))?;
         area.draw_text(&self.remark, &text(17, &GREY).pos(above), (78, 28))?;
         self.draw_chart(area)?;
         if self.series.iter().all(|series| series.points.is_empty()) {
@@ -191,8 +191,8 @@ impl Panel {
             let (color, width) = (series.color, series.width);
             let line = LineSeries::new(series.points.iter().copied(), color.stroke_width(width));
             let sample = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(width));
-            chart.draw_series(line)?.label(series.name).legend(sample);
-            if series.points.len() <= MARKED_POINTS {
+            chart.draw_series(line)?.label(series.name.clone()).legend(sample);
+            if series.points.len() <= MARKED_POINTS && self.series.len() <= 2 {
                 let dot = |&point: &(f64, f64)| Circle::new(point, 4, color.filled());
                 chart.draw_series(series.points.iter().map(dot))?;
             }
@@ -204,6 +204,18 @@ impl Panel {
         }
         Ok(())
     }
+}
+
+/// Writes the title; what remains is below it.
+fn titled<'a>(
+    page: &DrawingArea<SVGBackend<'a>, Shift>,
+    title: &str,
+) -> Result<DrawingArea<SVGBackend<'a>, Shift>, DrawingAreaErrorKind<io::Error>> {
+    page.fill(&WHITE)?;
+    // Control characters have no place in XML.
+    let title: String = title.chars().filter(|letter| !letter.is_control()).collect();
+    page.draw_text(&title, &text(25, &DARK).pos(Pos::new(HPos::Left, VPos::Top)), (24, 18))?;
+    Ok(page.split_vertically(56).1)
 }
 
 /// Letters of a size, in plotters' units: 1.24 of them are a pixel of the SVG.

@@ -9,6 +9,12 @@ pub struct Report {
     pub ranks: usize,
     /// Name of the algorithm.
     pub algorithm: String,
+    /// Its trigram, one character.
+    pub trigram: char,
+    /// What stepped.
+    pub optimizer: String,
+    /// γ.
+    pub learning_rate: f64,
     /// Name of the transport.
     pub transport: String,
     /// Passes over the training data.
@@ -19,8 +25,12 @@ pub struct Report {
     pub final_loss: f64,
     /// Of all ranks together, training only.
     pub samples_per_s: f64,
-    /// By all ranks, headers included.
+    /// Of each rank, training only.
+    pub steps_per_s: f64,
+    /// By all ranks, from the first step to the last, with headers and the few numbers that epochs end with.
     pub bytes_sent: u64,
+    /// What `gradient-allreduce` sends in as many steps of this model over this transport.
+    pub bytes_of_gradient_all_reduce: u64,
     /// Time in which training threads waited for communication ÷ time of the training steps.
     pub comm_fraction: f64,
     /// Whether all replicas were bit-identical at the end.
@@ -35,12 +45,17 @@ impl Report {
         vec![
             ("ranks", json!(self.ranks)),
             ("algorithm", json!(self.algorithm)),
+            ("trigram", json!(self.trigram)),
+            ("optimizer", json!(self.optimizer)),
+            ("learning_rate", json!(self.learning_rate)),
             ("transport", json!(self.transport)),
             ("epochs", json!(self.epochs)),
             ("test_accuracy", json!(self.test_accuracy)),
             ("final_loss", json!(self.final_loss)),
             ("samples_per_s", json!(self.samples_per_s)),
+            ("steps_per_s", json!(self.steps_per_s)),
             ("bytes_sent", json!(self.bytes_sent)),
+            ("bytes_of_gradient_all_reduce", json!(self.bytes_of_gradient_all_reduce)),
             ("comm_fraction", json!(self.comm_fraction)),
             ("replicas_identical", json!(self.replicas_identical)),
             ("wall_s", json!(self.wall_s)),
@@ -61,7 +76,8 @@ impl Report {
         };
         format!(
             "test accuracy {:.2} %, loss {:.4}; {replicas}\n\
-             {} ranks over {}, {}: {:.0} samples/s, {:.1} % of the time in communication, {} sent, {:.1} s in all",
+             {} ranks over {}, {}: {:.0} samples/s, {:.1} % of the time in communication, {:.1} s in all\n\
+             {} sent{}",
             100.0 * self.test_accuracy,
             self.final_loss,
             self.ranks,
@@ -69,9 +85,21 @@ impl Report {
             self.algorithm,
             self.samples_per_s,
             100.0 * self.comm_fraction,
+            self.wall_s,
             bytes(self.bytes_sent),
-            self.wall_s
+            self.compared()
         )
+    }
+
+    fn compared(&self) -> String {
+        match self.bytes_of_gradient_all_reduce {
+            0 => String::new(),
+            other => format!(
+                ", {:.1} % of the {} of gradient-allreduce",
+                100.0 * self.bytes_sent as f64 / other as f64,
+                bytes(other)
+            ),
+        }
     }
 }
 

@@ -239,7 +239,7 @@ fn refused(arguments: &str, variables: &[(&str, &str)], what: &str) {
 fn bad_input_is_one_clear_line() {
     refused("--ranks 0", &[], "--ranks 0");
     refused("--ranks 1000000", &[], "1 to 64 ranks");
-    refused("--algorithm magic", &[], "use one of: gradient-allreduce");
+    refused("--algorithm magic", &[], "use one of: ");
     refused("--batch 5000", &[], "1437");
     refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
     refused("", &[("RANK", "5"), ("WORLD_SIZE", "4")], "RANK=5 contradicts WORLD_SIZE=4");
@@ -299,5 +299,29 @@ fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
         assert_eq!(text.lines().filter(|line| line.contains(&culprit)).count(), 3, "{text}");
         assert!(text.contains(&format!("(pid {victim}) was killed by signal 9")), "{text}");
         clean(&name);
+    }
+}
+
+/// The names that `--algorithm list` prints.
+fn algorithms() -> Vec<String> {
+    let output = command("list", "--algorithm list").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_algorithm_learns() {
+    let names = algorithms();
+    assert!(names.contains(&"gradient-allreduce".to_owned()), "{names:?}");
+    for (name, transport) in names.iter().zip(["thread", "tcp", "shm"].iter().cycle()) {
+        let run = format!("learns-{name}");
+        let arguments = format!("--algorithm {name} --transport {transport} --ranks 4 --epochs 8");
+        let report = report(&run, &arguments);
+        let losses = losses(&run);
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        let (first, last) = (mean(&losses[..4]), mean(&losses[losses.len() - 22..]));
+        assert!(last < 0.5 * first, "{name} over {transport}: {first} at first, {last} at last");
+        assert!(report["bytes_of_gradient_all_reduce"].as_u64() > Some(0), "{report}");
+        clean(&run);
     }
 }

@@ -1,0 +1,168 @@
+//! Trains with every algorithm in turn, or with those named, and writes what came of it: the table of docs/algorithms.md,
+//! and pictures of the loss against time and against bytes: `cargo run --release --example compare`.
+//!
+//! Each run is one of `train`, in processes of its own, with the algorithm's own defaults.
+
+use clap::Parser;
+use hexagram::algorithms::registry;
+use hexagram_examples::plot::{Comparison, Curve};
+use hexagram_examples::progress::{note, say};
+use hexagram_examples::report::bytes;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+#[path = "train.rs"]
+mod train;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Tells a process that it is a run.
+const RUN: &str = "HEXAGRAM_EXAMPLE_RUN";
+/// Around the table.
+const BEGIN: &str = "<!-- examples/compare: begin -->";
+const END: &str = "<!-- examples/compare: end -->";
+
+/// Train with every algorithm and compare.
+#[derive(Parser, Debug)]
+#[command(name = "compare", version)]
+struct Options {
+    /// Algorithms to compare [default: all]
+    algorithms: Vec<String>,
+    /// Folder with algorithms.md, whose table is replaced, and for algorithms-time.svg and algorithms-bytes.svg
+    #[arg(long, default_value = "docs")]
+    docs: PathBuf,
+    /// Where each run's metrics.jsonl and plot.svg go
+    #[arg(long, default_value = "runs/compare")]
+    out: PathBuf,
+    /// What each run is given, such as `-- --ranks 2 --transport tcp`
+    #[arg(last = true)]
+    train: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    if std::env::var_os(RUN).is_some() {
+        return train::main();
+    }
+    match compare(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("compare: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(options: &Options) -> Result<(), Failure> {
+    let all: Vec<&str> = registry::all().iter().map(|algorithm| algorithm.name()).collect();
+    for name in &options.algorithms {
+        registry::named(name)?;
+    }
+    let named = |name: &&str| options.algorithms.is_empty() || options.algorithms.iter().any(|n| n == name);
+    let mut runs = Vec::new();
+    for name in all.into_iter().filter(named) {
+        let run = Run::new(name, options)?;
+        note(&run.row());
+        runs.push(run);
+    }
+    // Kinds in the order of the README's table, with the run to compare with first.
+    let kind = |run: &Run| "☰☴☱☵☲☶☳☷".find(&run.text("trigram"));
+    runs.sort_by_key(|run| (kind(run), run.text("algorithm") != "gradient-allreduce"));
+    let written = write_table(&options.docs.join("algorithms.md"), &table(&runs))?;
+    draw(&runs, "seconds since the start", "time", options, |_, epoch| epoch["seconds"].as_f64())?;
+    draw(&runs, "MiB sent by all ranks", "bytes", options, Run::sent_until)?;
+    say(&format!("{} is up to date, and its two pictures", written.display()))?;
+    Ok(())
+}
+
+/// What one algorithm's training came to.
+struct Run {
+    report: Value,
+    epochs: Vec<Value>,
+}
+
+impl Run {
+    fn new(name: &str, options: &Options) -> Result<Self, Failure> {
+        let out = options.out.join(name);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(RUN, "1").args(["--algorithm", name, "--json", "--out"]).arg(&out).args(&options.train);
+        let output = command.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        let text = std::fs::read_to_string(out.join("metrics.jsonl"))?;
+        let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        let event =
+            |name: &str| lines.iter().filter(|line| line["event"] == name).cloned().collect::<Vec<_>>();
+        let report = event("summary").pop().ok_or_else(|| format!("{name}: the run has no summary"))?;
+        Ok(Run { report, epochs: event("epoch") })
+    }
+
+    fn text(&self, field: &str) -> String {
+        self.report[field].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn number(&self, field: &str) -> f64 {
+        self.report[field].as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// MiB that were sent up to the end of an epoch.
+    fn sent_until(&self, epoch: &Value) -> Option<f64> {
+        let until = self.epochs.iter().take_while(|other| other["epoch"].as_u64() <= epoch["epoch"].as_u64());
+        Some(until.filter_map(|epoch| epoch["bytes_sent"].as_f64()).sum::<f64>() / f64::from(1 << 20))
+    }
+
+    fn row(&self) -> String {
+        let replicas = if self.report["replicas_identical"] == true { "bit-identical" } else { "differ" };
+        format!(
+            "| `{}` | {} | {} | {} | {:.2} % | {} | {:.1} % | {:.0} | {replicas} |",
+            self.text("algorithm"),
+            self.text("trigram"),
+            self.text("optimizer"),
+            self.number("learning_rate"),
+            100.0 * self.number("test_accuracy"),
+            bytes(self.number("bytes_sent") as u64),
+            100.0 * self.number("bytes_sent") / self.number("bytes_of_gradient_all_reduce"),
+            self.number("steps_per_s"),
+        )
+    }
+}
+
+fn table(runs: &[Run]) -> String {
+    let rows: Vec<String> = runs.iter().map(Run::row).collect();
+    format!(
+        "| algorithm | | optimizer | γ | test accuracy | sent | of `gradient-allreduce`'s | steps/s | replicas at the end |\n\
+         |---|---|---|---|---|---|---|---|---|\n{}",
+        rows.join("\n")
+    )
+}
+
+/// Replaces what stands between the markers, or writes a new file.
+fn write_table(path: &Path, table: &str) -> Result<PathBuf, Failure> {
+    let old = std::fs::read_to_string(path).unwrap_or_else(|_| format!("{BEGIN}\n{END}\n"));
+    let (Some(begin), Some(end)) = (old.find(BEGIN), old.find(END)) else {
+        return Err(format!("{} has no lines `{BEGIN}` and `{END}`", path.display()).into());
+    };
+    let new = format!("{}{BEGIN}\n{table}\n{}", &old[..begin], &old[end..]);
+    std::fs::write(path, new)?;
+    Ok(path.to_owned())
+}
+
+fn draw(
+    runs: &[Run],
+    x: &'static str,
+    name: &str,
+    options: &Options,
+    of: impl Fn(&Run, &Value) -> Option<f64>,
+) -> Result<(), Failure> {
+    let curve = |run: &Run| {
+        let algorithm = run.text("algorithm");
+        let kind = registry::named(&algorithm).map(|known| known.trigram().to_string()).unwrap_or_default();
+        let point = |epoch: &Value| Some((of(run, epoch)?, epoch["loss"].as_f64()?));
+        Curve { group: kind, points: run.epochs.iter().filter_map(point).collect(), name: algorithm }
+    };
+    let curves: Vec<Curve> = runs.iter().map(curve).collect();
+    let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
+    let file = options.docs.join(format!("algorithms-{name}.svg"));
+    Ok(Comparison { title, x, curves: &curves }.save(file)?)
+}
