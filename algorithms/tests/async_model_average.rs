@@ -63,8 +63,8 @@ fn the_mean_of_the_replicas_is_that_of_their_own_steps() {
 fn nobody_waits_for_a_rank_that_stands_still() {
     for transport in TransportKind::ALL {
         let replicas = laggard::replicas(transport, 4, 300, || Arc::new(EAGER)).unwrap();
-        // Those that went on are where their own steps, and averages among them all, have led.
-        assert!(replicas.iter().flatten().all(|x| (0.0..=3.0).contains(x)), "{transport}");
+        // An average between the minima, and what a rank has added meanwhile, from one of them to another at most.
+        assert!(replicas.iter().flatten().all(|x| (-3.0..=6.0).contains(x)), "{transport}");
     }
 }
 

@@ -77,7 +77,8 @@ fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
     for transport in TransportKind::ALL {
         let replicas = laggard::replicas(transport, 4, 300, || Arc::new(Ssp { staleness: 300 })).unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
-        assert!(replicas[0].iter().all(|x| (0.0..=3.0).contains(x)), "{transport}");
+        // Between the minima, and as far beyond as one late push of each rank leads.
+        assert!(replicas[0].iter().all(|x| (-0.25..=3.25).contains(x)), "{transport}: {}", replicas[0][0]);
     }
 }
 
