@@ -8,7 +8,8 @@ use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
 use clap::Parser;
 use hexagram::algorithms::EngineOptions;
-use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
+use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, LoaderState};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
@@ -68,17 +69,27 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
     if options.trace.is_some() {
         replica.trace()?;
     }
-    for epoch in 0..options.epochs {
+    let begin = if options.resume { resume(&mut replica, &mut loader, options)? } else { 0 };
+    (log.steps, log.resumed_at) = (replica.engine().steps(), replica.engine().steps());
+    for epoch in begin..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
         let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
-        for batch in loader.iter() {
+        let mut batches = loader.iter();
+        while let Some(batch) = batches.next() {
             let (images, labels) = tensors(&batch?, dtype)?;
             replica.forward()?;
             let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
             replica.step(&loss)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
             log.step(&losses);
+            if options.checkpoint.is_some() && replica.engine().steps().is_multiple_of(options.every) {
+                save(&mut replica, batches.state(), options)?;
+            }
+        }
+        if losses.is_empty() {
+            // The last checkpoint was of the end of an epoch.
+            continue;
         }
         let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
@@ -125,6 +136,28 @@ fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
+}
+
+/// Saves the training, and where the loader stands.
+fn save(replica: &mut Replica, state: LoaderState, options: &Options) -> Result<(), Failure> {
+    let Some(folder) = &options.checkpoint else { return Ok(()) };
+    let mut own = Record::default();
+    let LoaderState { seed, epoch, position, order } = state;
+    for (name, value) in [("seed", seed), ("epoch", epoch), ("position", position as u64), ("order", order)] {
+        own.note(name, value);
+    }
+    replica.save(&Checkpoints::new(folder), own)?;
+    Ok(())
+}
+
+/// Goes on from the newest checkpoint; returns the epoch to go on with.
+fn resume(replica: &mut Replica, loader: &mut Loader, options: &Options) -> Result<u64, Failure> {
+    let Some(folder) = &options.checkpoint else { return Ok(0) };
+    let Some(own) = replica.load(&Checkpoints::new(folder))? else { return Ok(0) };
+    let position: u64 = own.noted("position")?;
+    let (seed, epoch, order) = (own.noted("seed")?, own.noted("epoch")?, own.noted("order")?);
+    loader.resume(&LoaderState { seed, epoch, position: usize::try_from(position)?, order })?;
+    Ok(epoch)
 }
 
 type Loader = DataLoader<(Array<f32>, Array<u32>)>;
@@ -205,8 +238,9 @@ struct Log<'a> {
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
-    /// Of each rank.
+    /// Of each rank, through checkpoints.
     steps: u64,
+    resumed_at: u64,
     /// What this rank sent before the first step.
     sent_before: u64,
     bytes: u64,
@@ -234,6 +268,7 @@ impl<'a> Log<'a> {
             steps_s,
             samples,
             steps: steps_done,
+            resumed_at: steps_done,
             sent_before: world.traffic().bytes_sent(),
             bytes,
             loss,
@@ -264,7 +299,7 @@ impl<'a> Log<'a> {
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
         let [blocked, steps, bytes_sent] = sums;
         let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
-        let first_step = self.epoch_first_step(losses.len());
+        let first_step = self.steps + 1;
         self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
         (self.blocked_s, self.steps_s) = (self.blocked_s + blocked, self.steps_s + steps);
         let bytes_before = std::mem::replace(&mut self.bytes, bytes_sent as u64);
@@ -290,10 +325,6 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    fn epoch_first_step(&self, steps: usize) -> u64 {
-        (self.epoch - 1) * steps as u64 + 1
-    }
-
     /// Tells the result, and draws the run.
     fn finish(
         mut self,
@@ -317,7 +348,7 @@ impl<'a> Log<'a> {
             samples_per_s: self.samples * ranks as f64 / self.steps_s,
             steps_per_s: self.samples / options.batch as f64 / self.steps_s,
             bytes_sent: self.bytes,
-            bytes_of_gradient_all_reduce: (bytes_per_step * self.steps as f64) as u64,
+            bytes_of_gradient_all_reduce: (bytes_per_step * (self.steps - self.resumed_at) as f64) as u64,
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical,
             wall_s: since_launch(begun).as_secs_f64(),

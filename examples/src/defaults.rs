@@ -55,7 +55,9 @@ const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
 pub const ALL: &[Defaults] = &[
     sgd("gradient-allreduce", 0.15),
     sgd("local-sgd", 0.15),
-    sgd("diloco", 0.15),
+    sgd("post-local-sgd", 0.15),
+    sgd("slowmo", 0.1),
+    sgd("diloco", 0.05),
     sgd("streaming-diloco", 0.15),
     // Eight bits or a few ranks are as good as the gradient itself.
     sgd("bytegrad", 0.15),
@@ -69,13 +71,17 @@ pub const ALL: &[Defaults] = &[
     sgd("qadam-8bit", 0.002),
     sgd("zero-one-adam", 0.001),
     // Every element moves by γ.
+    sgd("demo", 0.001),
     sgd("signsgd-vote", 0.0005),
     sgd("decentralized", 0.15),
     sgd("d-psgd", 0.15),
     sgd("gradient-tracking", 0.15),
     sgd("sgp", 0.15),
     sgd("low-precision-decentralized", 0.15),
+    sgd("choco-sgd", 0.15),
+    sgd("deepsqueeze", 0.15),
     sgd("async-model-average", 0.15),
+    sgd("easgd", 0.15),
     sgd("ssp", 0.15),
     sgd("ad-psgd", 0.15),
 ];

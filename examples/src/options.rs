@@ -59,6 +59,15 @@ pub struct Options {
     /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// Save everything that the training depends on in this folder, now and then
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoint: Option<PathBuf>,
+    /// Steps from one checkpoint to the next
+    #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "checkpoint")]
+    pub every: u64,
+    /// Go on from the newest checkpoint, if there is one
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
     /// Write what all ranks did and when, for ui.perfetto.dev, and say which rank was the slowest
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -109,10 +118,19 @@ impl Checked {
     pub fn agreement(&self) -> String {
         let Options { algorithm, epochs, batch, seed, dtype, .. } = &self.options;
         let (lr, optimizer) = (self.learning_rate, self.optimizer.name());
-        let trace = if self.options.trace.is_some() { " --trace" } else { "" };
+        let flag = |given: bool, name: &'static str| if given { name } else { "" };
+        let trace = flag(self.options.trace.is_some(), " --trace");
+        let checkpoint = match self.options.checkpoint {
+            Some(_) => format!(
+                " --checkpoint --every {}{}",
+                self.options.every,
+                flag(self.options.resume, " --resume")
+            ),
+            None => String::new(),
+        };
         format!(
             "--algorithm {algorithm} --epochs {epochs} --batch {batch} --lr {lr} with {optimizer} --seed {seed} \
-             --dtype {dtype:?}{trace}"
+             --dtype {dtype:?}{trace}{checkpoint}"
         )
     }
 }
@@ -134,6 +152,9 @@ impl Options {
             return Err(
                 Error::usage("--batch and --epochs count from 1", "leave them out for the defaults").into()
             );
+        }
+        if self.every == 0 {
+            return Err(Error::usage("--every counts from 1", "leave it out for the default").into());
         }
         if let Some(trace) = &self.trace {
             check_writable(trace)?;

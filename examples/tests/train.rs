@@ -302,6 +302,45 @@ fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
     }
 }
 
+#[test]
+fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
+    // The last checkpoint before the end of three epochs is in the midst of the third.
+    for algorithm in ["gradient-allreduce", "topk-ef", "diloco"] {
+        let kept = ["whole", "parts"].map(|part| folder(&format!("kept-{part}")));
+        let run = |name: &str, at: usize, rest: &str| {
+            let folder = kept[at].display();
+            report(
+                name,
+                &format!("--algorithm {algorithm} --ranks 3 --every 25 --checkpoint {folder} {rest}"),
+            )
+        };
+        let whole = run("whole", 0, "--epochs 5");
+        run("part", 1, "--epochs 3");
+        let resumed = run("rest", 1, "--epochs 5 --resume");
+        let (all, rest) = (losses("whole"), losses("rest"));
+        assert!(!rest.is_empty() && rest.len() < all.len(), "{} of {}", rest.len(), all.len());
+        assert_eq!(all[all.len() - rest.len()..], rest, "{algorithm}");
+        for field in ["test_accuracy", "final_loss"] {
+            assert_eq!(whole[field], resumed[field], "{algorithm}");
+        }
+        kept.iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
+        ["whole", "part", "rest"].into_iter().for_each(clean);
+    }
+}
+
+#[test]
+fn a_trace_of_all_ranks_is_left() {
+    let file = folder("trace.json");
+    report("trace", &format!("--ranks 2 --epochs 1 --trace {}", file.display()));
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
+    for rank in [0, 1] {
+        assert!(events.iter().any(|event| event["pid"] == rank), "rank {rank}");
+    }
+    std::fs::remove_file(file).unwrap();
+    clean("trace");
+}
+
 /// The names that `--algorithm list` prints.
 fn algorithms() -> Vec<String> {
     let output = command("list", "--algorithm list").output().unwrap();

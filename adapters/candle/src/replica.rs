@@ -7,10 +7,15 @@ use crate::values::{dtype, lend, overwrite, seems_same, to_buffer, to_tensor};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
+use hexagram_algorithms::checkpoint::{Checkpoints, Record};
 use hexagram_algorithms::logical::{Communicator, ReduceOp};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Before the names of a checkpoint's tensors that the engine does not have.
+const MODEL: &str = "model.";
 
 /// How a model is built and trained. All ranks must use the same.
 #[derive(Clone)]
@@ -319,6 +324,51 @@ impl Replica {
         let mut all = vec![0; comm.size()];
         comm.blocking().all_gather(&[digest as i64], &mut all)?;
         Ok(all.iter().all(|other| *other == digest as i64))
+    }
+
+    /// Saves everything that the next steps depend on: the engine's state, the model's running statistics, and its
+    /// parameters where candle's optimizer steps, whose own state is not reached; and `own`, what the program adds. A
+    /// collective call, between steps.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::save`].
+    pub fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<PathBuf> {
+        let mut own = own;
+        for entry in self.saved_apart() {
+            own.put_tensor(&format!("{MODEL}{}", entry.name), entry.var.dims(), to_buffer(&entry.var)?)?;
+        }
+        let path = checkpoints.save(&mut self.engine, own)?;
+        // What the algorithm had under way has come to an end.
+        self.settled()?;
+        Ok(path)
+    }
+
+    /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there is
+    /// none. A collective call, before the first step or between steps.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::load`].
+    pub fn load(&mut self, checkpoints: &Checkpoints) -> Result<Option<Record>> {
+        let Some(own) = checkpoints.load(&mut self.engine)? else { return Ok(None) };
+        let loaded = self.saved_apart().try_for_each(|entry| {
+            let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
+            let known = (dtype(&entry.var)?, entry.var.elem_count());
+            if (values.dtype(), values.len()) != known {
+                let remedy = "load it with the model that it was saved with";
+                return Err(Error::usage(format!("the checkpoint has another `{}`", entry.name), remedy));
+            }
+            let tensors: Vec<&Tensor> = std::iter::once(entry.var.as_tensor()).chain(&entry.tap).collect();
+            overwrite(&tensors, values.read(0..values.len())?.bytes())
+        });
+        self.told(loaded)?;
+        self.settled()?;
+        Ok(Some(own))
+    }
+
+    /// What the engine does not have.
+    fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
+        let flat = self.engine.works_on_parameters();
+        self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
     }
 
     /// Begins to record what this rank does, until [`Replica::collect`]. A collective call, between steps.
