@@ -2,7 +2,8 @@
 //!
 //! Waiting spins, then yields the core, then parks. Where ranks have cores of their own, spinning beats the tens of
 //! microseconds that it takes to wake a parked thread; where they share cores, the awaited rank may be the next to run
-//! here, so that yielding comes first.
+//! here, so that yielding comes first. A thread that communicates beside one that computes ([`beside_computation`]) leaves
+//! it the core at once: to spin would take from the computation what it hides.
 
 use crate::transport::Transport;
 use std::cell::Cell;
@@ -50,6 +51,12 @@ pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
 
 thread_local! {
     static PARKS: Cell<u64> = const { Cell::new(0) };
+    static BESIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on this thread waits without taking time from one that computes: it yields a few times, and parks.
+pub fn beside_computation() {
+    BESIDE.set(true);
 }
 
 /// How often this thread has parked, for those who count polls as time: after a park they no longer follow each other at
@@ -72,9 +79,10 @@ impl Wait {
             return;
         }
         self.idle += 1;
-        let (spins, yields) = match transport.crowded() {
-            true => (0, CROWDED_YIELDS),
-            false => (SPINS, YIELDS),
+        let (spins, yields) = match (BESIDE.get(), transport.crowded()) {
+            (true, _) => (0, YIELDS),
+            (false, true) => (0, CROWDED_YIELDS),
+            (false, false) => (SPINS, YIELDS),
         };
         if self.idle < spins {
             std::hint::spin_loop();

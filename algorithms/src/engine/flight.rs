@@ -175,6 +175,7 @@ impl Flight {
 
     /// Works until the training thread is gone or a hook fails.
     pub(super) fn run(mut self, incoming: &Receiver<Order>) {
+        drive::beside_computation();
         let mut wait = Wait::default();
         loop {
             let arrived = if self.running.is_empty() {

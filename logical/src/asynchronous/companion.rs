@@ -2,6 +2,7 @@
 
 use super::agree::check_ranks;
 use crate::{Communicator, Error, Result};
+use hexagram_physical::drive;
 use std::any::Any;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
@@ -27,6 +28,7 @@ pub(super) fn start(
             // Whoever asked has either this answer or none to wait for.
             let _ = opened.send(Ok(()));
             drop(world);
+            drive::beside_computation();
             work(comm);
         }
     };
