@@ -83,6 +83,11 @@ impl Backward {
         &self.plan
     }
 
+    /// The gradients of a bucket.
+    pub(super) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
+        self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
+    }
+
     /// The gradients' buffers, by bucket.
     pub(super) fn buffers(&self) -> Result<Vec<&Buffer>> {
         self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()

@@ -44,9 +44,9 @@ pub enum Buffers {
 /// How the engine works. All ranks must use the same.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Largest bucket, in bytes; a larger parameter has a bucket of its own.
+    /// A bucket ends with the parameter that makes it so large, in bytes, or larger.
     pub bucket_bytes: usize,
-    /// Largest first bucket, in bytes: small, so that communication begins early.
+    /// The same for the first bucket: small, so that communication begins early.
     pub first_bucket_bytes: usize,
     /// In which order buckets are filled.
     pub order: Order,

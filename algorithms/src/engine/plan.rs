@@ -108,20 +108,16 @@ impl Plan {
         for index in order.iter().copied() {
             let (dtype, len) = (wide(parameters[index].dtype), parameters[index].len());
             let at = open.iter().position(|bucket| bucket.dtype == dtype);
-            let fits = |bucket: &BucketPlan| bucket.bytes() + len * dtype.size() <= limit;
-            let mut bucket = match at.map(|at| open.swap_remove(at)) {
-                Some(bucket) if fits(&bucket) => bucket,
-                full => {
-                    if let Some(full) = full {
-                        closed.push(full);
-                        limit = later;
-                    }
-                    BucketPlan { dtype, len: 0, members: Vec::new() }
-                }
-            };
+            let new = || BucketPlan { dtype, len: 0, members: Vec::new() };
+            let mut bucket = at.map_or_else(new, |at| open.swap_remove(at));
             bucket.members.push((index, bucket.len..bucket.len + len));
             bucket.len += len;
-            open.push(bucket);
+            if bucket.bytes() < limit {
+                open.push(bucket);
+            } else {
+                closed.push(bucket);
+                limit = later;
+            }
         }
         closed.append(&mut open);
         let mut turn = vec![0; parameters.len()];

@@ -129,23 +129,26 @@ impl Replica {
         }
     }
 
-    /// One step of the optimizer on every bucket.
+    /// One step of the optimizer on a bucket.
     pub(super) fn step(
         &mut self,
         optimizer: &dyn Optimizer,
         turn: Turn,
-        gradients: &[&Buffer],
+        bucket: usize,
+        gradients: &Buffer,
     ) -> Result<()> {
         let Some(learning_rate) = turn.learning_rate else {
             return Err(Error::usage("there is no learning rate", "call DataParallel::set_learning_rate"));
         };
-        let slots = self.slots.as_mut().ok_or_else(not_here)?;
-        for (slot, gradients) in slots.iter_mut().zip(gradients) {
-            let parameters = slot.parameters.as_mut().ok_or_else(at_work)?;
-            let slots = &mut slot.memory;
-            optimizer.step(Update { step: turn.step, learning_rate, gradients, parameters, slots })?;
-        }
-        Ok(())
+        let slot = &mut self.slots.as_mut().ok_or_else(not_here)?[bucket];
+        let parameters = slot.parameters.as_mut().ok_or_else(at_work)?;
+        optimizer.step(Update {
+            step: turn.step,
+            learning_rate,
+            gradients,
+            parameters,
+            slots: &mut slot.memory,
+        })
     }
 }
 

@@ -5,8 +5,10 @@ use super::clip::clip;
 use super::flight::{self, Stage};
 use super::scheduler::Memory;
 use super::{DataParallel, Mode, Order, Unused};
+use crate::optimizer::Optimizer;
 use crate::trace::Kind;
 use hexagram_logical::{Error, Result};
+use std::sync::Arc;
 use std::time::Instant;
 
 impl DataParallel {
@@ -80,11 +82,23 @@ impl DataParallel {
     }
 
     pub(super) fn finished(&mut self, unused: Unused) -> Result<()> {
+        let Some(sent) = self.closed(unused)? else { return Ok(()) };
+        self.wait_for(sent)?;
+        if let Some(limit) = self.options.clip_norm {
+            let backward = backward::lock(&self.backward);
+            clip(backward.plan(), &backward.buffers()?, limit)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the pass on this side; how many buckets there are to wait for, unless nothing was to be communicated, or an
+    /// overflow keeps it from being.
+    fn closed(&mut self, unused: Unused) -> Result<Option<usize>> {
         let closed = backward::lock(&self.backward).close(unused)?;
-        let Some(mut sent) = closed else { return Ok(()) };
+        let Some(mut sent) = closed else { return Ok(None) };
         self.announced = false;
         if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
-            return Ok(());
+            return Ok(None);
         }
         if self.waits_for_the_end() {
             if !self.started {
@@ -93,12 +107,7 @@ impl DataParallel {
             self.begin_forward()?;
             sent = backward::lock(&self.backward).send_all()?;
         }
-        self.wait_for(sent)?;
-        if let Some(limit) = self.options.clip_norm {
-            let backward = backward::lock(&self.backward);
-            clip(backward.plan(), &backward.buffers()?, limit)?;
-        }
-        Ok(())
+        Ok(Some(sent))
     }
 
     /// Undoes the scaling of the loss, or finds that it was too much.
@@ -135,18 +144,57 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    fn optimize(&mut self) -> Result<()> {
-        let Some(optimizer) = self.options.optimizer.clone() else {
-            let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
-            return Err(Error::usage("the engine has no optimizer", remedy));
+    /// [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each bucket while those after it
+    /// are still under way. Where gradients are clipped it cannot, as their norm is of all buckets.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn finish_and_step(&mut self) -> Result<()> {
+        let outcome = self.finished_and_stepped();
+        self.checked(outcome)
+    }
+
+    fn finished_and_stepped(&mut self) -> Result<()> {
+        if self.options.clip_norm.is_some() {
+            self.finished(self.options.unused)?;
+            self.optimize()?;
+            return self.after_step();
+        }
+        let optimizer = self.optimizer()?;
+        let Some(sent) = self.closed(self.options.unused)? else {
+            self.optimize()?;
+            return self.after_step();
         };
-        self.check_learning_rate()?;
+        for _ in 0..sent {
+            let bucket = self.while_waiting(Self::take_back)?;
+            self.enter(Kind::Optimizer);
+            let backward = backward::lock(&self.backward);
+            self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)?;
+        }
+        self.after_step()
+    }
+
+    fn optimize(&mut self) -> Result<()> {
+        let optimizer = self.optimizer()?;
         let backward = backward::lock(&self.backward);
         match backward.results() {
             Results::None => Err(Error::usage("there are no synchronized gradients", "call finish first")),
-            Results::Synchronized => self.replica.step(&*optimizer, self.turn, &backward.buffers()?),
             Results::Overflowed => Ok(()),
+            Results::Synchronized => {
+                let mut buckets = 0..backward.plan().buckets().len();
+                buckets.try_for_each(|bucket| {
+                    self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)
+                })
+            }
         }
+    }
+
+    fn optimizer(&self) -> Result<Arc<dyn Optimizer>> {
+        self.check_learning_rate()?;
+        self.options.optimizer.clone().ok_or_else(|| {
+            let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
+            Error::usage("the engine has no optimizer", remedy)
+        })
     }
 
     fn check_learning_rate(&self) -> Result<()> {
@@ -206,19 +254,18 @@ impl DataParallel {
     }
 
     fn wait_for(&mut self, buckets: usize) -> Result<()> {
-        self.while_waiting(|engine| engine.take_back(buckets))
+        self.while_waiting(|engine| (0..buckets).try_for_each(|_| engine.take_back().map(drop)))
     }
 
-    fn take_back(&mut self, buckets: usize) -> Result<()> {
+    /// Waits for a bucket whose hooks are done; returns which it is.
+    fn take_back(&mut self) -> Result<usize> {
         let started = Instant::now();
-        for _ in 0..buckets {
-            let (bucket, memory) = self.scheduler.wait()?;
-            if let Some(gradients) = memory.gradients {
-                backward::lock(&self.backward).take_back(bucket, gradients);
-            }
-            self.replica.take_back(bucket, memory.parameters);
+        let (bucket, memory) = self.scheduler.wait()?;
+        if let Some(gradients) = memory.gradients {
+            backward::lock(&self.backward).take_back(bucket, gradients);
         }
+        self.replica.take_back(bucket, memory.parameters);
         self.blocked += started.elapsed();
-        Ok(())
+        Ok(bucket)
     }
 }

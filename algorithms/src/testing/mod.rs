@@ -162,7 +162,7 @@ impl<T: Element> Trainer<T> {
     /// One step: `gradient` gets the number and the values of each parameter of this rank's replica.
     ///
     /// # Errors
-    /// As [`DataParallel::finish`] and [`DataParallel::step`].
+    /// As [`DataParallel::finish_and_step`].
     pub fn step(&mut self, mut gradient: impl FnMut(usize, &[T]) -> Vec<T>) -> Result<()> {
         let gradients: Result<Vec<Vec<T>>> =
             (0..self.shapes).map(|index| Ok(gradient(index, &self.values(index)?))).collect();
@@ -172,8 +172,7 @@ impl<T: Element> Trainer<T> {
         for (index, gradient) in gradients?.iter().enumerate().rev() {
             hooks.ready_slice(index, gradient)?;
         }
-        self.engine.finish()?;
-        self.engine.step()
+        self.engine.finish_and_step()
     }
 
     fn values(&self, parameter: usize) -> Result<Vec<T>> {

@@ -180,7 +180,6 @@ impl Replica for Trained {
     }
 
     fn step(&mut self) -> Result<()> {
-        self.engine.finish()?;
-        self.engine.step()
+        self.engine.finish_and_step()
     }
 }

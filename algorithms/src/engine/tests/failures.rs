@@ -133,9 +133,11 @@ fn a_deadline_set_late_holds_for_gradients_too() {
 /// What the other ranks are told when rank 0 leaves a pass in some way, while they wait in theirs.
 fn leaves_a_pass(how: impl Fn(DataParallel) -> Result<()> + Sync, reason: &str) {
     for transport in [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp] {
+        let all_are_there = std::sync::Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let mut engine = engine(&comm, parameters(1, 10), options(40, 40))?;
             engine.prepare()?;
+            all_are_there.wait();
             if comm.rank() == 0 {
                 engine.begin(Mode::Synchronize)?;
                 return Ok(how(engine).err());

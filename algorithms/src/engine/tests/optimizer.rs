@@ -123,3 +123,55 @@ fn learning_rates_that_cannot_be_meant_are_refused() {
         assert!(text.contains("learning rate"), "{text}");
     }
 }
+
+/// Parameters after some steps of several buckets, with the optimizer after all of them or after each.
+fn several_buckets(at_once: bool, clip_norm: Option<f64>) -> Vec<u8> {
+    let found = spawn(TransportKind::Shm, 2, |comm| {
+        let optimizer: Option<Arc<dyn Optimizer>> = Some(Arc::new(Adam::default()));
+        let options = EngineOptions { optimizer, clip_norm, ..options(40, 80) };
+        let mut engine = DataParallel::new(&comm, parameters(6, 10), Arc::new(GradientAllReduce), options)?;
+        engine.set_learning_rate(0.1);
+        for step in 0..4 {
+            engine.begin(Mode::Synchronize)?;
+            for index in (0..6).rev() {
+                let value = (step * 7 + index * 3 + comm.rank()) as f32 * 0.37 - 2.0;
+                engine.hooks().ready_slice(index, &[value; 10])?;
+            }
+            if at_once {
+                engine.finish_and_step()?;
+            } else {
+                engine.finish()?;
+                engine.step()?;
+            }
+        }
+        let mut all = Vec::new();
+        for index in 0..6 {
+            all.extend_from_slice(engine.parameter(index)?.bytes());
+        }
+        Ok(all)
+    });
+    found.unwrap().remove(0)
+}
+
+#[test]
+fn to_step_bucket_by_bucket_is_to_step_after_all() {
+    for clip_norm in [None, Some(0.5)] {
+        assert_eq!(several_buckets(true, clip_norm), several_buckets(false, clip_norm));
+    }
+    assert_ne!(several_buckets(true, None), several_buckets(true, Some(0.5)));
+}
+
+#[test]
+fn nothing_is_stepped_with_after_a_pass_that_only_accumulated() {
+    spawn(TransportKind::Thread, 1, |comm| {
+        let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..options(40, 40) };
+        let mut engine = DataParallel::new(&comm, parameters(1, 1), Arc::new(GradientAllReduce), options)?;
+        engine.set_learning_rate(0.1);
+        engine.begin(Mode::Accumulate)?;
+        engine.hooks().ready_slice(0, &[1.0f32])?;
+        let text = engine.finish_and_step().unwrap_err().to_string();
+        assert!(text.contains("no synchronized gradients"), "{text}");
+        Ok(())
+    })
+    .unwrap();
+}
