@@ -245,7 +245,9 @@ mod tests {
 
     #[test]
     fn the_list_has_a_line_per_algorithm_name_first() {
-        let first = list().lines().next().unwrap().to_owned();
-        assert!(first.starts_with("gradient-allreduce ") && first.ends_with("full precision"), "{first}");
+        let list = list();
+        let line = list.lines().find(|line| line.starts_with("gradient-allreduce ")).unwrap();
+        assert!(line.ends_with(" ☰ centralized, synchronous, full precision"), "{line}");
+        assert_eq!(list.lines().count(), registry::all().len());
     }
 }
