@@ -11,9 +11,15 @@
 //!   }
 //! ```
 //!
+//! Faster, and the same for every algorithm, is the engine's own optimizer: set [`EngineOptions::optimizer`] in
+//! [`ReplicaOptions::engine`], call [`Replica::set_learning_rate`], and then, for each batch, [`Replica::forward`] and
+//! [`Replica::step`] in place of `backward_step`. [`sync_batch_norm`] normalizes over the samples of all ranks.
+//!
+//! [`EngineOptions::optimizer`]: algorithms::EngineOptions::optimizer
+//!
 //! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the model
 //! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
-//! that costs one copy of the parameters per step. CPU tensors only, for now.
+//! that costs memory for a copy of the parameters. CPU tensors only, for now.
 
 mod error;
 mod parameters;
