@@ -103,13 +103,26 @@ impl Plot<'_> {
     fn loss(&self) -> Panel {
         let points = finite(self.steps.iter().map(|step| (step.step as f64, step.loss)));
         let last = self.epochs.last().map(|epoch| format!("{} in the last epoch", short(epoch.loss)));
-        let thin = Series { points: extremes(&points), name: "each step".into(), color: PALE_BLUE, width: 1 };
-        let smooth = Series { points: smoothed(&points), name: "smoothed".into(), color: BLUE, width: 2 };
+        let thin = Series {
+            points: extremes(&points),
+            name: "each step".into(),
+            color: PALE_BLUE,
+            width: 1,
+            marked: true,
+        };
+        let smooth = Series {
+            points: smoothed(&points),
+            name: "smoothed".into(),
+            color: BLUE,
+            width: 2,
+            marked: true,
+        };
         Panel {
             caption: "Training loss".into(),
             remark: last.unwrap_or_default(),
             x: Axis::whole("step", points.iter().map(|point| point.0)),
             y: Axis::fitting("cross-entropy (nats)", points.iter().map(|point| point.1)),
+            key: SeriesLabelPosition::UpperRight,
             series: match points.len() {
                 ..NOISY => vec![Series { color: BLUE, width: 2, ..thin }],
                 _ => vec![thin, smooth],
@@ -124,7 +137,8 @@ impl Plot<'_> {
             remark: points.last().map(|point| format!("{:.1} % at the end", point.1)).unwrap_or_default(),
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             y: Axis::linear("correct (%)", points.iter().map(|point| point.1)),
-            series: vec![Series { points, name: "accuracy".into(), color: GREEN, width: 2 }],
+            key: SeriesLabelPosition::UpperRight,
+            series: vec![Series { points, name: "accuracy".into(), color: GREEN, width: 2, marked: true }],
         }
     }
 
@@ -137,7 +151,8 @@ impl Plot<'_> {
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             // From zero, so that heights compare, and with some room above.
             y: Axis::linear("samples/s", points.iter().map(|point| 1.05 * point.1).chain([0.0])),
-            series: vec![Series { points, name: "throughput".into(), color: ORANGE, width: 2 }],
+            key: SeriesLabelPosition::UpperRight,
+            series: vec![Series { points, name: "throughput".into(), color: ORANGE, width: 2, marked: true }],
         }
     }
 
@@ -155,6 +170,8 @@ struct Panel {
     y: Axis,
     /// From back to front.
     series: Vec<Series>,
+    /// Where the key does not hide lines.
+    key: SeriesLabelPosition,
 }
 
 /// One line.
@@ -163,6 +180,8 @@ struct Series {
     name: String,
     color: RGBColor,
     width: u32,
+    /// Whether points are marked if they are few.
+    marked: bool,
 }
 
 impl Panel {
@@ -192,14 +211,14 @@ impl Panel {
             let line = LineSeries::new(series.points.iter().copied(), color.stroke_width(width));
             let sample = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(width));
             chart.draw_series(line)?.label(series.name.clone()).legend(sample);
-            if series.points.len() <= MARKED_POINTS && self.series.len() <= 2 {
+            if series.points.len() <= MARKED_POINTS && series.marked {
                 let dot = |&point: &(f64, f64)| Circle::new(point, 4, color.filled());
                 chart.draw_series(series.points.iter().map(dot))?;
             }
         }
         if self.series.len() > 1 {
             let mut key = chart.configure_series_labels();
-            key.position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.8));
+            key.position(self.key.clone()).background_style(WHITE.mix(0.8));
             key.label_font(text(17, &DARK)).draw()?;
         }
         Ok(())

@@ -92,10 +92,20 @@ impl Comparison<'_> {
                 name: curve.name.clone(),
                 color,
                 width: 2,
+                marked: false,
             };
             let series = reference.map(|curve| line(curve, GREY));
             let series = series.chain(members.map(|(curve, color)| line(curve, *color))).collect();
-            Panel { caption: group.to_owned(), remark: String::new(), x: x.clone(), y: y.clone(), series }
+            // A loss falls from the upper left to the lower right.
+            let key = SeriesLabelPosition::LowerLeft;
+            Panel {
+                caption: group.to_owned(),
+                remark: String::new(),
+                x: x.clone(),
+                y: y.clone(),
+                series,
+                key,
+            }
         };
         groups.into_iter().map(panel).collect()
     }
