@@ -1,9 +1,12 @@
 //! What the model is built from: a `VarMap` whose parameters come out tapped.
 
+use crate::error::Result;
 use crate::tap::{Engine, tap};
+use crate::values::overwrite;
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
+use hexagram_algorithms::logical::physical::memory::ReadView;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One tensor that the model asked for.
@@ -13,6 +16,14 @@ pub(crate) struct Entry {
     pub(crate) var: Var,
     /// What the model uses instead; none for buffers, which the forward pass writes by itself.
     pub(crate) tap: Option<Tensor>,
+}
+
+impl Entry {
+    /// Writes new values into `Var` and tap, in one pass.
+    pub(crate) fn publish(&self, values: &ReadView) -> Result<()> {
+        let tensors: Vec<&Tensor> = std::iter::once(self.var.as_tensor()).chain(&self.tap).collect();
+        overwrite(&tensors, values.bytes())
+    }
 }
 
 /// Tensors in the order in which the model asked for them, which is about the order in which it uses them.

@@ -138,9 +138,10 @@ impl Replica {
     /// # Errors
     /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate.
     pub fn step(&mut self, loss: &Tensor) -> Result<()> {
-        self.pass(loss, Mode::Synchronize)?;
-        self.engine.step()?;
-        self.told(self.publish())
+        self.computed(loss, Mode::Synchronize)?;
+        let outcome =
+            self.engine.finish_and_step_into(|index, values| self.parameters[index].publish(values));
+        self.told(outcome)
     }
 
     /// The backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
@@ -183,12 +184,17 @@ impl Replica {
     }
 
     fn pass(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
+        self.computed(loss, mode)?;
+        Ok(self.engine.finish()?)
+    }
+
+    /// The pass but for its end.
+    fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
         let outcome = self.check_fresh().and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
-            self.check_untapped(&gradients)?;
-            Ok(self.engine.finish()?)
+            self.check_untapped(&gradients)
         });
         self.told(outcome)
     }
@@ -251,13 +257,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Gives the model the engine's parameters: `Var` and tap in one pass.
+    /// Gives the model the engine's parameters.
     fn publish(&self) -> Result<()> {
-        for (index, Entry { var, tap, .. }) in self.parameters.iter().enumerate() {
-            let tensors: Vec<&Tensor> = std::iter::once(var.as_tensor()).chain(tap).collect();
-            overwrite(&tensors, self.engine.parameter(index)?.bytes())?;
-        }
-        Ok(())
+        let mut all = self.parameters.iter().enumerate();
+        all.try_for_each(|(index, entry)| entry.publish(&self.engine.parameter(index)?))
     }
 
     /// Candle's optimizer has stepped; now the algorithm does its part.

@@ -7,6 +7,7 @@ use super::scheduler::Memory;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::trace::Kind;
+use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
@@ -150,28 +151,65 @@ impl DataParallel {
     /// # Errors
     /// As both.
     pub fn finish_and_step(&mut self) -> Result<()> {
-        let outcome = self.finished_and_stepped();
+        self.finish_and_step_into(|_, _| Ok(()))
+    }
+
+    /// The same, and hands the new values of each parameter, by its number, to `publish` as soon as they are final: after
+    /// its bucket's step, or in the end where the algorithm still works on them.
+    ///
+    /// # Errors
+    /// As both, and the first of `publish`.
+    pub fn finish_and_step_into<E: From<Error>>(
+        &mut self,
+        mut publish: impl FnMut(usize, &ReadView) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let early = self.options.clip_norm.is_none() && !self.algorithm.needs().parameters;
+        let sent = self.checked_with(|engine| {
+            engine.optimizer()?;
+            match engine.options.clip_norm {
+                Some(_) => engine.finished(engine.options.unused).map(|()| None),
+                None => engine.closed(engine.options.unused),
+            }
+        })?;
+        if sent.is_none() {
+            self.checked_with(Self::optimize)?;
+        }
+        for _ in 0..sent.unwrap_or_default() {
+            let bucket = self.checked_with(Self::take_back_and_step)?;
+            if early {
+                self.publish(bucket, &mut publish)?;
+            }
+        }
+        self.checked_with(Self::after_step)?;
+        if sent.is_none() || !early {
+            let buckets = backward::lock(&self.backward).plan().buckets().len();
+            (0..buckets).try_for_each(|bucket| self.publish(bucket, &mut publish))?;
+        }
+        Ok(())
+    }
+
+    fn checked_with<R>(&mut self, work: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let outcome = work(self);
         self.checked(outcome)
     }
 
-    fn finished_and_stepped(&mut self) -> Result<()> {
-        if self.options.clip_norm.is_some() {
-            self.finished(self.options.unused)?;
-            self.optimize()?;
-            return self.after_step();
-        }
+    fn take_back_and_step(&mut self) -> Result<usize> {
+        let bucket = self.while_waiting(Self::take_back)?;
+        self.enter(Kind::Optimizer);
         let optimizer = self.optimizer()?;
-        let Some(sent) = self.closed(self.options.unused)? else {
-            self.optimize()?;
-            return self.after_step();
-        };
-        for _ in 0..sent {
-            let bucket = self.while_waiting(Self::take_back)?;
-            self.enter(Kind::Optimizer);
-            let backward = backward::lock(&self.backward);
-            self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)?;
-        }
-        self.after_step()
+        let backward = backward::lock(&self.backward);
+        self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)?;
+        Ok(bucket)
+    }
+
+    fn publish<E: From<Error>>(
+        &self,
+        bucket: usize,
+        publish: &mut impl FnMut(usize, &ReadView) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let backward = backward::lock(&self.backward);
+        let members = &backward.plan().buckets()[bucket].members;
+        members.iter().try_for_each(|(index, _)| publish(*index, &self.replica.get(backward.plan(), *index)?))
     }
 
     fn optimize(&mut self) -> Result<()> {
