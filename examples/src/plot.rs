@@ -122,7 +122,7 @@ impl Plot<'_> {
             remark: last.unwrap_or_default(),
             x: Axis::whole("step", points.iter().map(|point| point.0)),
             y: Axis::fitting("cross-entropy (nats)", points.iter().map(|point| point.1)),
-            key: SeriesLabelPosition::UpperRight,
+            key: Key::Within(SeriesLabelPosition::UpperRight),
             series: match points.len() {
                 ..NOISY => vec![Series { color: BLUE, width: 2, ..thin }],
                 _ => vec![thin, smooth],
@@ -137,7 +137,7 @@ impl Plot<'_> {
             remark: points.last().map(|point| format!("{:.1} % at the end", point.1)).unwrap_or_default(),
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             y: Axis::linear("correct (%)", points.iter().map(|point| point.1)),
-            key: SeriesLabelPosition::UpperRight,
+            key: Key::Within(SeriesLabelPosition::UpperRight),
             series: vec![Series { points, name: "accuracy".into(), color: GREEN, width: 2, marked: true }],
         }
     }
@@ -151,7 +151,7 @@ impl Plot<'_> {
             x: Axis::whole("epoch", points.iter().map(|point| point.0)),
             // From zero, so that heights compare, and with some room above.
             y: Axis::linear("samples/s", points.iter().map(|point| 1.05 * point.1).chain([0.0])),
-            key: SeriesLabelPosition::UpperRight,
+            key: Key::Within(SeriesLabelPosition::UpperRight),
             series: vec![Series { points, name: "throughput".into(), color: ORANGE, width: 2, marked: true }],
         }
     }
@@ -170,8 +170,14 @@ struct Panel {
     y: Axis,
     /// From back to front.
     series: Vec<Series>,
-    /// Where the key does not hide lines.
-    key: SeriesLabelPosition,
+    key: Key,
+}
+
+/// Where the key does not hide lines.
+enum Key {
+    Within(SeriesLabelPosition),
+    /// On the right, in a column so wide.
+    Beside(u32),
 }
 
 /// One line.
@@ -200,7 +206,8 @@ impl Panel {
 
     fn draw_chart(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn {
         let mut builder = ChartBuilder::on(area);
-        builder.margin_top(58).margin_right(24).margin_bottom(14).margin_left(14);
+        let beside = if let Key::Beside(width) = self.key { width } else { 24 };
+        builder.margin_top(58).margin_right(beside).margin_bottom(14).margin_left(14);
         builder.x_label_area_size(54).y_label_area_size(64);
         let mut chart = builder.build_cartesian_2d(self.x.clone(), self.y.clone())?;
         let mut mesh = chart.configure_mesh();
@@ -216,10 +223,24 @@ impl Panel {
                 chart.draw_series(series.points.iter().map(dot))?;
             }
         }
-        if self.series.len() > 1 {
-            let mut key = chart.configure_series_labels();
-            key.position(self.key.clone()).background_style(WHITE.mix(0.8));
-            key.label_font(text(17, &DARK)).draw()?;
+        match &self.key {
+            Key::Within(position) if self.series.len() > 1 => {
+                let mut key = chart.configure_series_labels();
+                key.position(position.clone()).background_style(WHITE.mix(0.8));
+                Ok(key.label_font(text(17, &DARK)).draw()?)
+            }
+            Key::Within(_) => Ok(()),
+            Key::Beside(width) => self.draw_key(area, *width as i32),
+        }
+    }
+
+    fn draw_key(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, width: i32) -> Drawn {
+        let left = area.dim_in_pixel().0 as i32 - width + 14;
+        for (series, y) in self.series.iter().zip((70..).step_by(22)) {
+            let sample = vec![(left, y), (left + 18, y)];
+            area.draw(&PathElement::new(sample, series.color.stroke_width(series.width)))?;
+            let place = text(17, &DARK).pos(Pos::new(HPos::Left, VPos::Center));
+            area.draw_text(&series.name, &place, (left + 26, y))?;
         }
         Ok(())
     }

@@ -1,15 +1,17 @@
 //! Many runs in one picture: a panel for each kind of algorithm, all with the same axes, and the run to compare with in
 //! grey in each. Open this file when lines cannot be told apart.
 
-use super::{Axis, Drawn, GREY, Panel, PlotError, Series, finite, titled};
+use super::{Axis, Drawn, GREY, Key, Panel, PlotError, Series, finite, titled};
 use plotters::prelude::*;
 use std::fs;
 use std::path::Path;
 
 /// Panels beside each other.
-const COLUMNS: usize = 3;
+const COLUMNS: usize = 2;
 /// Width and height of a panel, in pixels.
-const PANEL: (u32, u32) = (470, 430);
+const PANEL: (u32, u32) = (680, 430);
+/// Of them, for the names.
+const KEY: u32 = 240;
 const COLORS: [RGBColor; 11] = [
     RGBColor(37, 99, 235),
     RGBColor(220, 38, 38),
@@ -96,15 +98,13 @@ impl Comparison<'_> {
             };
             let series = reference.map(|curve| line(curve, GREY));
             let series = series.chain(members.map(|(curve, color)| line(curve, *color))).collect();
-            // A loss falls from the upper left to the lower right.
-            let key = SeriesLabelPosition::LowerLeft;
             Panel {
                 caption: group.to_owned(),
                 remark: String::new(),
                 x: x.clone(),
                 y: y.clone(),
                 series,
-                key,
+                key: Key::Beside(KEY),
             }
         };
         groups.into_iter().map(panel).collect()
