@@ -31,36 +31,38 @@ use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
-/// Every algorithm, with its defaults.
+/// Every algorithm, with its defaults: Bagua's first, then those that came after it.
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
-    add::<AdPsgd>(&mut all);
-    add::<AsyncModelAverage>(&mut all);
-    add::<DeMo>(&mut all);
-    add::<Dgc>(&mut all);
-    add::<Easgd>(&mut all);
+    // Bagua's.
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<QAdam>(&mut all);
     all.push(Arc::new(QAdam::eight_bits()));
-    add::<ZeroOneAdam>(&mut all);
-    add::<SignSgdVote>(&mut all);
-    add::<Ef21>(&mut all);
-    add::<DiLoCo>(&mut all);
-    add::<StreamingDiLoCo>(&mut all);
+    add::<Decentralized>(&mut all);
+    add::<LowPrecisionDecentralized>(&mut all);
+    add::<AsyncModelAverage>(&mut all);
+    // Beyond Bagua.
     add::<LocalSgd>(&mut all);
     add::<PostLocalSgd>(&mut all);
-    add::<PowerSgd>(&mut all);
-    add::<Ssp>(&mut all);
     add::<SlowMo>(&mut all);
-    add::<TopKEf>(&mut all);
-    add::<Decentralized>(&mut all);
+    add::<DiLoCo>(&mut all);
+    add::<StreamingDiLoCo>(&mut all);
     add::<DPsgd>(&mut all);
-    add::<LowPrecisionDecentralized>(&mut all);
     add::<GradientTracking>(&mut all);
     add::<Sgp>(&mut all);
+    add::<AdPsgd>(&mut all);
     add::<ChocoSgd>(&mut all);
     add::<DeepSqueeze>(&mut all);
+    add::<PowerSgd>(&mut all);
+    add::<TopKEf>(&mut all);
+    add::<Dgc>(&mut all);
+    add::<Ef21>(&mut all);
+    add::<SignSgdVote>(&mut all);
+    add::<ZeroOneAdam>(&mut all);
+    add::<Easgd>(&mut all);
+    add::<Ssp>(&mut all);
+    add::<DeMo>(&mut all);
     all
 }
 
@@ -92,6 +94,15 @@ mod tests {
         for algorithm in all() {
             assert_eq!(named(algorithm.name()).unwrap().name(), algorithm.name());
         }
+    }
+
+    #[test]
+    fn no_name_occurs_twice() {
+        let mut names: Vec<String> = all().iter().map(|algorithm| algorithm.name().to_owned()).collect();
+        let listed = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), listed, "{names:?}");
     }
 
     #[test]

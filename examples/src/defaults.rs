@@ -54,36 +54,39 @@ const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
 /// Every algorithm of the registry.
 pub const ALL: &[Defaults] = &[
     sgd("gradient-allreduce", 0.15),
+    // Eight bits are as good as the gradient itself.
+    sgd("bytegrad", 0.15),
+    // Directions of Adam's size.
+    sgd("qadam", 0.002),
+    sgd("qadam-8bit", 0.002),
+    sgd("decentralized", 0.15),
+    sgd("low-precision-decentralized", 0.15),
+    sgd("async-model-average", 0.15),
     sgd("local-sgd", 0.15),
     sgd("post-local-sgd", 0.15),
     sgd("slowmo", 0.1),
     sgd("diloco", 0.05),
     sgd("streaming-diloco", 0.15),
-    // Eight bits or a few ranks are as good as the gradient itself.
-    sgd("bytegrad", 0.15),
-    sgd("powersgd", 0.15),
-    sgd("topk-ef", 0.15),
-    sgd("ef21", 0.15),
-    // Momentum 0.9 of its own: a tenth.
-    sgd("dgc", 0.015),
-    // Directions of Adam's size.
-    sgd("qadam", 0.002),
-    sgd("qadam-8bit", 0.002),
-    sgd("zero-one-adam", 0.001),
-    // Every element moves by γ.
-    sgd("demo", 0.001),
-    sgd("signsgd-vote", 0.0005),
-    sgd("decentralized", 0.15),
     sgd("d-psgd", 0.15),
     sgd("gradient-tracking", 0.15),
     sgd("sgp", 0.15),
-    sgd("low-precision-decentralized", 0.15),
+    sgd("ad-psgd", 0.15),
     sgd("choco-sgd", 0.15),
     sgd("deepsqueeze", 0.15),
-    sgd("async-model-average", 0.15),
+    // A few ranks are as good as the gradient itself.
+    sgd("powersgd", 0.15),
+    sgd("topk-ef", 0.15),
+    // Momentum 0.9 of its own: a tenth.
+    sgd("dgc", 0.015),
+    sgd("ef21", 0.15),
+    // Every element moves by γ.
+    sgd("signsgd-vote", 0.0005),
+    // Directions of Adam's size.
+    sgd("zero-one-adam", 0.001),
     sgd("easgd", 0.15),
     sgd("ssp", 0.15),
-    sgd("ad-psgd", 0.15),
+    // Every element moves by γ.
+    sgd("demo", 0.001),
 ];
 
 /// The defaults of an algorithm; of one that is not in the table, those of synchronous SGD.
