@@ -6,11 +6,11 @@
 //! x  ← optimizer(x, Q⁻¹(c))        the same on every rank
 //! ```
 //!
-//! Q gives every number of a block one of 256 values between the block's smallest and largest
-//! ([`MinMax8`](hexagram_logical::codec::MinMax8)). It rounds to the nearest, so that the result is biased, twice, by at
-//! most 1/510 of a block's range each time; there is no error feedback, and so no proof of convergence: where gradients
-//! are so small beside others of their block that they round to nothing, take `qadam-8bit`. In practice 8 bits are fine
-//! enough to train as full precision does, which makes this the first thing to try on a slow network.
+//! Q gives every number of a block one of 256 values between the block's smallest and largest ([`MinMax8`]).
+//! It rounds to the nearest, so that the result is biased, twice, by at most 1/510 of a block's range each time; there is
+//! no error feedback, and so no proof of convergence: where gradients are so small beside others of their block that they
+//! round to nothing, take `qadam-8bit`. In practice 8 bits are fine enough to train as full precision does, which makes
+//! this the first thing to try on a slow network.
 //!
 //! State: none. With blocks of B elements and d elements in all, bytes sent per rank and step: 2(n−1)/n · d (1 + 8/B),
 //! exact if every rank's chunk of a bucket is whole blocks: 1/4 of full precision. Hierarchically, only what hosts send

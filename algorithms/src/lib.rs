@@ -42,13 +42,16 @@ pub mod topk_ef;
 pub mod trace;
 pub mod zero_one_adam;
 
+pub use checkpoint::{Checkpoints, Record};
 pub use engine::{
     Autotune, Buffers, DataParallel, EngineOptions, Hooks, LossScale, Mode, Order, Parameter, Unused,
 };
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
-pub use optimizer::{Adam, Optimizer, Sgd};
+pub use optimizer::{Adam, Moments, Optimizer, Sgd};
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Instance, Needs, Tensor, Trigram,
+    Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Instance, Needs, Tensor, Trigram, check_f32,
+    check_option,
 };
+pub use trace::Trace;

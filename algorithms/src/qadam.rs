@@ -10,13 +10,12 @@
 //!         x  ← x − γ z / (1 − β₁ᵗ)
 //! ```
 //!
-//! C is one bit an element with a scale for each block of B ([`Sign`](hexagram_logical::codec::Sign), the mean of the
-//! magnitudes), or, as `qadam-8bit`, eight ([`MinMax8`](hexagram_logical::codec::MinMax8)). The paper encodes m; here D m
-//! is encoded, which is the same algorithm in scaled coordinates. It is what keeps elements from blowing up: all of a
-//! block get a direction of one size, which encoding m would divide by variances that differ by orders of magnitude
-//! from layer to layer, and next to 0 without limit. The floor, a tenth of the tensor's root mean square, and
-//! the clip, a bound that Adam keeps by itself, do the same for gradients that come where there were none during the
-//! warm-up; a tensor that had none at all stays where it is.
+//! C is one bit an element with a scale for each block of B ([`Sign`], the mean of the magnitudes), or, as
+//! `qadam-8bit`, eight ([`MinMax8`]). The paper encodes m; here D m is encoded, which is the same algorithm in scaled
+//! coordinates. It is what keeps elements from blowing up: all of a block get a direction of one size, which encoding m
+//! would divide by variances that differ by orders of magnitude from layer to layer, and next to 0 without limit. The
+//! floor, a tenth of the tensor's root mean square, and the clip, a bound that Adam keeps by itself, do the same for
+//! gradients that come where there were none during the warm-up; a tensor that had none at all stays where it is.
 //!
 //! The first moment's bias correction goes on, as the first moment does: it only falls, to 1, and the step never grows.
 //! Errors are remembered in units of z, so that γ may change as with any momentum.

@@ -19,8 +19,9 @@ impl DataParallel {
         self.install(plan.reordered(&order, &self.options, self.algorithm.needs().buckets))
     }
 
-    /// Makes the algorithm's states before the first pass, with buckets in the order of [`Order::Listed`]. A collective
-    /// call, after all parameters were set. Otherwise the first pass does it.
+    /// Makes the algorithm's states before the first pass, with buckets in the order of
+    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Otherwise the first pass
+    /// does it.
     ///
     /// # Errors
     /// Those of the algorithm's [`state`](crate::Algorithm::state).
