@@ -3,13 +3,13 @@
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)                     every step, with this rank's own gradient
 //! x̄  ← (1/n) Σⱼ xⱼ                           after every τ-th step: all-reduce of the parameters
-//! u  ← β u + (x₀ − x̄) / γ                    x₀: where the period began
-//! x₀ ← x₀ − α γ u;  xᵢ ← x₀
+//! u  ← β u + (x₀ − x̄) / γ̄                    x₀: where the period began; γ̄: the mean γ of its steps
+//! x₀ ← x₀ − α γ̄ u;  xᵢ ← x₀
 //! ```
 //!
-//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the periods' changes. γ is that of the period's
-//! last step; u is in units of gradients, so that γ may change between periods. If γ is 0 there, the period ends with the
-//! mean, and u stays.
+//! α = 1 and β = 0 is local SGD; otherwise it is heavy-ball momentum on the periods' changes. u is in units of gradients,
+//! so that γ may change in any step: in the source, where it changes between periods only, γ̄ is γ. If γ was 0 in all of
+//! a period, it ends with the mean, and u stays.
 //!
 //! To be run with SGD, plain or with momentum, which stays each rank's own. Replicas are bit-identical after every τ-th
 //! step. State: u and x₀, each of the bucket's size. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of
@@ -45,6 +45,9 @@ pub struct State {
     start: Buffer,
     /// u.
     momentum: Buffer,
+    /// Steps of the period so far, and the sum of their γ.
+    steps: u64,
+    rates: f64,
 }
 
 impl Algorithm for SlowMo {
@@ -79,15 +82,19 @@ impl Algorithm for SlowMo {
             "0 or more, and less than 1",
         )?;
         let start = context.copy_of(&bucket.parameters)?;
-        Ok(State { start, momentum: context.zeros_like(&bucket.parameters)? })
+        let momentum = context.zeros_like(&bucket.parameters)?;
+        Ok(State { start, momentum, steps: 0, rates: 0.0 })
     }
 
     async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+        state.steps += 1;
+        state.rates += context.learning_rate()?;
         if !(context.step() + 1).is_multiple_of(self.period) {
             return Ok(());
         }
         context.mean(&mut bucket.parameters).await?;
-        let rate = context.learning_rate()?;
+        let rate = state.rates / state.steps as f64;
+        (state.steps, state.rates) = (0, 0.0);
         if rate == 0.0 {
             return context.copy(&bucket.parameters, &state.start);
         }
@@ -107,6 +114,8 @@ impl Algorithm for SlowMo {
 
     fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
         fields.buffer("start", &mut state.start)?;
-        fields.buffer("momentum", &mut state.momentum)
+        fields.buffer("momentum", &mut state.momentum)?;
+        fields.count("steps", &mut state.steps)?;
+        fields.number("rates", &mut state.rates)
     }
 }
