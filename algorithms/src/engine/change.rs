@@ -24,9 +24,9 @@ impl DataParallel {
     /// does it.
     ///
     /// # Errors
-    /// Those of the algorithm's [`state`](crate::Algorithm::state).
+    /// [`Error::Usage`] within a backward pass; those of the algorithm's [`state`](crate::Algorithm::state).
     pub fn prepare(&mut self) -> Result<()> {
-        let outcome = self.start();
+        let outcome = self.between_passes().and_then(|()| self.start());
         self.checked(outcome)
     }
 

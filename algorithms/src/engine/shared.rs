@@ -1,5 +1,6 @@
 //! What all ranks begin with, and what they share between steps: the initial state, buffers, and the final average.
 
+use super::backward::Results;
 use super::options::Buffers;
 use super::{DataParallel, backward};
 use crate::plugin::Fields;
@@ -92,12 +93,22 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Fails if a pass is under way.
+    /// Fails if a pass is under way, or its step is: algorithms that work on parameters have left it half done.
     pub(super) fn between_passes(&self) -> Result<()> {
-        match backward::lock(&self.backward).is_open() {
-            false => Ok(()),
-            true => Err(Error::usage("a backward pass is under way", "call finish first")),
+        if backward::lock(&self.backward).is_open() {
+            return Err(Error::usage("a backward pass is under way", "call finish first"));
         }
+        self.stepped_with_last()
+    }
+
+    /// Fails if an algorithm still waits for the step that belongs to the last pass.
+    pub(super) fn stepped_with_last(&self) -> Result<()> {
+        let unused = backward::lock(&self.backward).results() == Results::Synchronized;
+        if unused && self.algorithm.needs().parameters {
+            let what = format!("{} waits for the step that follows the last pass", self.algorithm.name());
+            return Err(Error::usage(what, "call step or stepped after every finish"));
+        }
+        Ok(())
     }
 }
 

@@ -44,7 +44,8 @@ impl DataParallel {
     /// Begins a backward pass.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only.
+    /// [`Error::Usage`] if the last one was not finished: its gradients would be lost on this rank only; or if an algorithm
+    /// that works on parameters was not told of the step after it.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
         self.enter(Kind::Backward);
         let outcome = self.begun(mode);
@@ -53,6 +54,7 @@ impl DataParallel {
 
     pub(super) fn begun(&mut self, mode: Mode) -> Result<()> {
         self.check_learning_rate()?;
+        self.stepped_with_last()?;
         if mode == Mode::Synchronize {
             self.announce(true)?;
             if self.options.order == Order::Listed {

@@ -1,6 +1,7 @@
 //! Passes: overlap, order, accumulation, and that no gradient is ever silently left out.
 
 use super::*;
+use crate::sgp::Sgp;
 
 #[test]
 fn gradients_become_their_mean_over_many_steps() {
@@ -227,6 +228,53 @@ fn no_parameters_are_no_problem() {
         let mut engine = engine(&comm, Vec::new(), EngineOptions::default())?;
         engine.begin(Mode::Synchronize)?;
         engine.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn buckets_are_not_made_anew_within_a_pass() {
+    spawn(TransportKind::Thread, 1, |comm| {
+        let mut engine = engine(&comm, parameters(2, 4), EngineOptions::default())?;
+        let hooks = engine.hooks();
+        engine.begin(Mode::Synchronize)?;
+        hooks.ready_slice(1, &[1.0f32; 4])?;
+        let text = engine.prepare().unwrap_err().to_string();
+        assert!(text.contains("a backward pass is under way"), "{text}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_step_that_an_algorithm_waits_for_is_not_left_out() {
+    type Next = fn(&mut DataParallel) -> Result<()>;
+    let others: [Next; 3] = [
+        |engine| engine.begin(Mode::Synchronize),
+        |engine| engine.settle(),
+        |engine| engine.switch(Arc::new(GradientAllReduce)),
+    ];
+    for next in others {
+        spawn(TransportKind::Thread, 1, |comm| {
+            let mut engine =
+                trained_by(&comm, parameters(1, 4), Arc::new(Sgp::default()), options(16, 16), (0.1, 1.0))?;
+            pass(&mut engine, Mode::Synchronize, &[vec![1.0; 4]])?;
+            let text = next(&mut engine).unwrap_err().to_string();
+            assert!(text.contains("sgp waits for the step"), "{text}");
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn gradients_that_no_algorithm_waits_for_may_be_left_out() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let mut engine = engine(&comm, parameters(1, 4), options(16, 16))?;
+        for _ in 0..2 {
+            pass(&mut engine, Mode::Synchronize, &[vec![1.0; 4]])?;
+        }
+        engine.settle()
     })
     .unwrap();
 }
