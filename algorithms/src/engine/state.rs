@@ -160,6 +160,11 @@ impl DataParallel {
         record.noted::<u64>("step")?;
         let backward = backward::lock(&self.backward);
         self.has_all_memories(record, backward.plan())?;
+        if record.tensor("scaler/scale").is_ok() != self.scaler.is_some() {
+            let says = |scaled: bool| if scaled { "a scaled loss" } else { "a loss as it is" };
+            let (own, saved) = (says(self.scaler.is_some()), says(self.scaler.is_none()));
+            return Err(does_not_fit(format!("is of {saved}, and this engine of {own}")));
+        }
         match record.tensor("plan/members") {
             Err(_) => Ok(None),
             Ok(_) => {

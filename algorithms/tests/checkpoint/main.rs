@@ -11,7 +11,7 @@ use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind};
 use hexagram_algorithms::testing::{Scratch, Setup, Trainer};
 use hexagram_algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd,
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LossScale, Mode, Parameter, Sgd,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -244,6 +244,29 @@ fn a_checkpoint_of_another_training_says_in_what_it_differs() {
     for error in other(algorithm, same, momentum) {
         assert!(error.contains("has no `optimizer/momentum/p0`"), "{error}");
     }
+    for error in other(algorithm, same, scaled) {
+        assert!(error.contains("is of a loss as it is, and this engine of a scaled loss"), "{error}");
+    }
+}
+
+/// With loss scaling.
+fn scaled() -> Setup {
+    let mut setup = Setup::default();
+    setup.engine.loss_scale = Some(LossScale::default());
+    setup
+}
+
+#[test]
+fn an_engine_that_a_checkpoint_does_not_fit_is_as_it_was() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    two(|comm| {
+        let mut trainer = Trainer::new(&comm, algorithm(), scaled(), &[vec![9.0f32; 5], vec![9.0; 3]])?;
+        let refused = Checkpoints::new(scratch.path()).load(trainer.engine());
+        assert!(refused.is_err());
+        assert_eq!((trainer.engine().steps(), trainer.parameters()?), (0, vec![vec![9.0; 5], vec![9.0; 3]]));
+        Ok(())
+    });
 }
 
 #[test]
