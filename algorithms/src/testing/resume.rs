@@ -35,7 +35,8 @@ impl Drop for Scratch {
 
 /// Trains `before` + `after` steps without a break, and the same with a checkpoint in between from which new engines go
 /// on, and compares all that the engine has: parameters, the optimizer's and the algorithm's state, on every rank, bit for
-/// bit. Asynchronous algorithms depend on time: of these it only makes sure that they go on.
+/// bit; and first, that what was loaded is what was saved. Asynchronous algorithms depend on time: of these it compares
+/// only that, and makes sure that they go on.
 ///
 /// # Errors
 /// [`Error::Usage`] that names what differs; as [`Trainer::step`] and [`Checkpoints::save`].
@@ -57,10 +58,12 @@ pub fn resumes_exactly(
         let mut first = new(&comm, algorithm(), setup(), 1.0)?;
         train(&comm, &mut first, 0, before)?;
         checkpoints.save(first.engine(), Record::default())?;
+        let saved = first.engine().save_state()?;
         drop(first);
         // Other values at the start: all that counts is in the checkpoint.
         let mut second = new(&comm, algorithm(), setup(), -3.0)?;
         checkpoints.load(second.engine())?;
+        same(&saved, &second.engine().save_state()?)?;
         train(&comm, &mut second, before, after)?;
         let found = second.engine().save_state()?;
         if algorithm().trigram().synchronous { same(&expected, &found) } else { Ok(()) }
