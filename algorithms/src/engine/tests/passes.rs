@@ -278,3 +278,33 @@ fn gradients_that_no_algorithm_waits_for_may_be_left_out() {
     })
     .unwrap();
 }
+
+#[test]
+fn gradients_of_no_elements_live_in_their_buckets_too() {
+    for order in [Order::Listed, Order::Observed] {
+        spawn(TransportKind::Shm, 2, |comm| {
+            let nothing = |name: &str, dtype| Parameter { name: name.into(), dtype, shape: vec![0, 3] };
+            let parameters =
+                vec![nothing("a", DType::F64), nothing("b", DType::F32), parameter("c", DType::F32, 2)];
+            let mut engine = engine(&comm, parameters, EngineOptions { order, ..options(4, 4) })?;
+            let hooks = engine.hooks();
+            for _ in 0..3 {
+                engine.begin(Mode::Synchronize)?;
+                hooks.with_gradient::<f32, _>(2, |g| g.fill(comm.rank() as f32))?;
+                hooks.ready_in_place(2)?;
+                hooks.with_gradient::<f32, _>(1, |g| assert!(g.is_empty()))?;
+                hooks.ready_in_place(1)?;
+                hooks.with_gradient::<f64, _>(0, |g| assert!(g.is_empty()))?;
+                hooks.ready_in_place(0)?;
+                engine.finish()?;
+                assert_eq!(gradient(&engine, 2), [0.5; 2]);
+            }
+            engine.begin(Mode::Synchronize)?;
+            hooks.ready_rows(0, &[], &Buffer::zeroed(DType::F64, 0)?)?;
+            hooks.ready_rows(1, &[], &Buffer::zeroed(DType::F32, 0)?)?;
+            hooks.ready_slice(2, &[1.0f32; 2])?;
+            engine.finish()
+        })
+        .unwrap();
+    }
+}
