@@ -102,13 +102,15 @@ impl DataParallel {
     /// A collective call: it opens a channel for the communication thread, and compares the ranks' models and options.
     ///
     /// # Errors
-    /// [`Error::Usage`] on all ranks if one has other parameters, options or another algorithm; errors of joining.
+    /// [`Error::Usage`] on all ranks if one has other parameters, options or another algorithm, and unless `comm` is of
+    /// all ranks of the world, in their order, as its thread's communicator is; errors of joining.
     pub fn new(
         comm: &Communicator,
         parameters: Vec<Parameter>,
         algorithm: Arc<dyn AnyAlgorithm>,
         options: EngineOptions,
     ) -> Result<Self> {
+        check_ranks(comm)?;
         let plan = Plan::new(parameters, &options, algorithm.needs().buckets);
         plan.agree(comm, &format!("{algorithm:?}"), &options)?;
         // After that, what is refused is refused on all ranks.
@@ -214,6 +216,16 @@ impl DataParallel {
     pub fn buckets(&self) -> Vec<(DType, usize)> {
         backward::lock(&self.backward).buckets()
     }
+}
+
+/// Fails unless a communicator is of all ranks of its world: those that it leaves out would be waited for.
+fn check_ranks(comm: &Communicator) -> Result<()> {
+    let (ranks, size) = (comm.world_ranks(), comm.world().size());
+    if ranks.iter().copied().eq(0..size) {
+        return Ok(());
+    }
+    let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
+    Err(Error::usage(what, "give DataParallel a communicator of all ranks, in their order"))
 }
 
 impl Drop for DataParallel {
