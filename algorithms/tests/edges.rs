@@ -7,7 +7,7 @@ use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{AnyAlgorithm, registry};
+use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd, registry};
 use std::sync::Arc;
 
 /// Trains a model of vectors of these lengths, step by step with these learning rates; every rank's parameters.
@@ -86,4 +86,134 @@ fn a_learning_rate_that_falls_and_rises_does_no_harm() {
             Ok(wild.then(|| format!("{low}: {found:?}")))
         });
     }
+}
+
+#[test]
+fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
+    let autotune = Autotune { warm_up: 2, steps: 1, bucket_bytes: vec![4, 8, 64], ..Autotune::default() };
+    let options = EngineOptions {
+        first_bucket_bytes: 4,
+        bucket_bytes: 4,
+        clip_norm: Some(1.0),
+        loss_scale: Some(LossScale::default()),
+        autotune: Some(autotune),
+        uneven: true,
+        ..EngineOptions::default()
+    };
+    all(|algorithm| {
+        for lengths in [&[][..], &[0], &[0, 3, 0], &[1]] {
+            spawn(TransportKind::Thread, 2, |comm| {
+                let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
+                let setup = Setup { learning_rate: 0.01, optimizer, engine: options.clone() };
+                let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
+                let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup, &initial)?;
+                trainer.engine().broadcast_state(&mut [])?;
+                trainer.engine().trace()?;
+                for step in 0..12 {
+                    trainer.engine().synchronize_buffers(&mut [])?;
+                    trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
+                    if step == 5 {
+                        let saved = trainer.engine().save_state()?;
+                        trainer.engine().load_state(saved)?;
+                    }
+                }
+                trainer.engine().collect()?;
+                trainer.engine().join()?;
+                trainer.engine().average()
+            })?;
+        }
+        Ok(None)
+    });
+}
+
+/// Trains with steps of one pass, or of three that come to the same; every rank's parameters.
+fn in_passes(
+    algorithm: &Arc<dyn AnyAlgorithm>,
+    engine: &EngineOptions,
+    shares: &'static [f32],
+) -> Result<Vec<Vec<Vec<f32>>>> {
+    spawn(TransportKind::Thread, 4, |comm| {
+        let setup = Setup { learning_rate: 0.01, engine: engine.clone(), ..Setup::default() };
+        let initial = [vec![0.5; 70], vec![-0.25; 9], vec![1.0; 30]];
+        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup, &initial)?;
+        for _ in 0..20 {
+            let x = trainer.parameters()?;
+            let engine = trainer.engine();
+            for (pass, share) in shares.iter().enumerate() {
+                let last = pass + 1 == shares.len();
+                engine.forward()?;
+                engine.begin(if last { Mode::Synchronize } else { Mode::Accumulate })?;
+                for (index, x) in x.iter().enumerate().rev() {
+                    let gradient: Vec<f32> = x.iter().map(|x| share * (x - comm.rank() as f32)).collect();
+                    engine.hooks().ready_slice(index, &gradient)?;
+                }
+                engine.finish()?;
+            }
+            engine.step()?;
+        }
+        trainer.engine().settle()?;
+        trainer.parameters()
+    })
+}
+
+#[test]
+fn neither_accumulation_nor_streams_nor_the_order_of_calls_change_what_is_learnt() {
+    let options = |order, streams| EngineOptions {
+        order,
+        streams,
+        first_bucket_bytes: 64,
+        bucket_bytes: 64,
+        ..EngineOptions::default()
+    };
+    all(|algorithm| {
+        if !algorithm.trigram().synchronous {
+            return Ok(None);
+        }
+        for order in [Order::Listed, Order::Observed] {
+            let expected = in_passes(algorithm, &options(order, usize::MAX), &[1.0])?;
+            for streams in [1, 2] {
+                let found = in_passes(algorithm, &options(order, streams), &[0.25, 0.25, 0.5])?;
+                if found != expected {
+                    return Ok(Some(format!("{order:?}, {streams} streams")));
+                }
+            }
+        }
+        Ok(None)
+    });
+}
+
+#[test]
+fn a_pass_that_overflows_leaves_nothing_behind() {
+    let run = |algorithm: &Arc<dyn AnyAlgorithm>, bad: Option<usize>| {
+        spawn(TransportKind::Thread, 4, |comm| {
+            let loss_scale = Some(LossScale { initial: 1024.0, ..LossScale::default() });
+            let setup = Setup {
+                learning_rate: 0.01,
+                engine: EngineOptions { loss_scale, ..EngineOptions::default() },
+                ..Setup::default()
+            };
+            let mut trainer =
+                Trainer::new(&comm, Arc::clone(algorithm), setup, &[vec![0.5f32; 70], vec![1.0; 30]])?;
+            for pass in 0..20 + usize::from(bad.is_some()) {
+                let scale = trainer.engine().loss_scale() as f32;
+                let spoilt = Some(pass) == bad && comm.rank() == 1;
+                let scale = if spoilt { f32::INFINITY } else { scale };
+                trainer.step(|_, x| x.iter().map(|x| scale * (x - comm.rank() as f32 - 0.3)).collect())?;
+            }
+            trainer.engine().settle()?;
+            trainer.parameters()
+        })
+    };
+    all(|algorithm| {
+        if !algorithm.trigram().synchronous {
+            return run(algorithm, Some(3)).map(|_| None);
+        }
+        let expected = run(algorithm, None)?;
+        for bad in [0, 7] {
+            if run(algorithm, Some(bad))? != expected {
+                return Ok(Some(format!("pass {bad}")));
+            }
+        }
+        Ok(None)
+    });
 }
