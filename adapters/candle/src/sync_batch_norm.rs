@@ -30,7 +30,7 @@ pub struct SyncBatchNorm {
     momentum: f64,
 }
 
-/// A [`SyncBatchNorm`] of so many features, with the names and initial values of [`candle_nn::batch_norm`]. `comm` is the
+/// A [`SyncBatchNorm`] of so many features, with the names and initial values of [`candle_nn::batch_norm()`]. `comm` is the
 /// one that [`Replica::build`](crate::Replica::build) is given.
 ///
 /// # Errors
