@@ -40,7 +40,13 @@ impl DataParallel {
             flat_broadcast(&self.comm, saved.values_mut().collect())?;
             scaler.checkpoint(&mut Fields::loading(saved))?;
         }
-        flat_broadcast(&self.comm, tensors.iter_mut().collect())
+        flat_broadcast(&self.comm, tensors.iter_mut().collect())?;
+        if self.started && self.turn.step == 0 && self.algorithm.needs().parameters {
+            // Its states were made of what each rank had.
+            let plan = backward::lock(&self.backward).plan().clone();
+            self.install(plan)?;
+        }
+        Ok(())
     }
 
     /// Before a training forward pass: gives all ranks the same buffers, as [`EngineOptions::buffers`] says. All of

@@ -187,3 +187,18 @@ fn what_is_left_out_of_the_list_is_neither_sent_nor_missed() {
         "the gradients of two tensors, and no third"
     );
 }
+
+#[test]
+fn states_that_were_made_before_the_broadcast_are_made_of_what_it_brings() {
+    let found = spawn(TransportKind::Thread, 2, |comm| {
+        let algorithm = Arc::new(crate::diloco::DiLoCo { period: 1, ..Default::default() });
+        let at = comm.rank() as f32 * 8.0 + 1.0;
+        let mut engine = trained_by(&comm, parameters(2, 4), algorithm, options(16, 16), (0.5, at))?;
+        engine.prepare()?;
+        engine.broadcast_state(&mut [])?;
+        pass(&mut engine, Mode::Synchronize, &vec![vec![0.0; 4]; 2])?;
+        engine.step()?;
+        Ok(value(&engine, 1))
+    });
+    assert_eq!(found.unwrap(), [[1.0; 4]; 2]);
+}
