@@ -155,7 +155,9 @@ impl DataParallel {
         let (saved, own): (String, String) =
             (record.noted("algorithm-options")?, own.noted("algorithm-options")?);
         if saved != own {
-            tracing::warn!(saved, now = own, "the algorithm's options are not those of the checkpoint");
+            let what = format!("the checkpoint is of {saved}, not {own}");
+            let remedy = "load it with the options it was saved with, and then switch to the new ones";
+            return Err(Error::usage(what, remedy));
         }
         record.noted::<u64>("step")?;
         let backward = backward::lock(&self.backward);
