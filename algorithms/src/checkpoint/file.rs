@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Facts of the format itself, which records do not show.
 const FORMAT: &str = "format";
-const VERSION: &str = "hexagram 1";
+const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
 
 /// Writes a record, and returns when the disk has it.
@@ -43,8 +43,10 @@ pub(super) fn read(path: &Path) -> Result<Record> {
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|cause| damaged(path, cause))?;
     let mut record = Record::default();
     record.facts.extend(header.metadata().clone().unwrap_or_default());
-    if record.facts.remove(FORMAT).as_deref() != Some(VERSION) {
-        return Err(damaged(path, format!("it is not of the format `{VERSION}`")));
+    match record.facts.remove(FORMAT) {
+        Some(version) if version == VERSION => {}
+        Some(version) if version.starts_with("hexagram ") => return Err(of_another_version(path, &version)),
+        _ => return Err(damaged(path, format!("it is not of the format `{VERSION}`"))),
     }
     let checksum = record.facts.remove(CHECKSUM).unwrap_or_default();
     let tensors = SafeTensors::deserialize(&bytes).map_err(|cause| damaged(path, cause))?;
@@ -81,6 +83,11 @@ fn from_format(dtype: Dtype) -> Option<DType> {
 fn unwritable(path: &Path, cause: impl std::fmt::Display) -> Error {
     let what = format!("{} cannot be written: {cause}", path.display());
     Error::usage(what, "save less in it, under shorter names")
+}
+
+fn of_another_version(path: &Path, version: &str) -> Error {
+    let what = format!("{} is of the format `{version}`, and this version reads `{VERSION}`", path.display());
+    Error::usage(what, "load it with the version that saved it, or begin anew in another directory")
 }
 
 fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
@@ -135,6 +142,20 @@ mod tests {
             refused(&changed);
         }
         refused(&vec![0xff; 1000]);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_said_to_be_one() {
+        let path = scratch("version");
+        write(&path, &record()).unwrap();
+        let of = |text: &[u8], bytes: &[u8]| bytes.windows(text.len()).position(|part| part == text).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = of(VERSION.as_bytes(), &bytes) + VERSION.len() - 1;
+        bytes[at] = b'1';
+        std::fs::write(&path, &bytes).unwrap();
+        let error = read(&path).err().unwrap().to_string();
+        assert!(error.contains("is of the format `hexagram 1`") && !error.contains("damaged"), "{error}");
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -147,7 +147,10 @@ impl<'a> Folder<'a> {
             Some(ranks) if ranks != self.ranks => {
                 does_not_fit(format!("{} is of {ranks} ranks, not {}", path.display(), self.ranks))
             }
-            _ => does_not_fit(format!("{} lacks {}", path.display(), self.file())),
+            _ => Error::usage(
+                format!("the checkpoint {} lacks {}", path.display(), self.file()),
+                "restore the file, or remove the directory on all hosts to go on from the checkpoint before",
+            ),
         })
     }
 }

@@ -40,7 +40,8 @@ pub(crate) use record::{described, does_not_fit};
 use crate::engine::DataParallel;
 use folder::{Folder, Name};
 use hexagram_logical::{Communicator, Error, Result};
-use std::path::PathBuf;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
 
 /// Where checkpoints are kept, and how many.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,9 @@ pub struct Checkpoints {
 
 /// The part of a file that is the program's.
 const OWN: &str = "own";
+
+/// The fact that all files of one checkpoint have in common, and no others: its name, and a number drawn for it.
+const SAVED_AS: &str = "saved-as";
 
 impl Checkpoints {
     /// In this directory, keeping two.
@@ -82,6 +86,7 @@ impl Checkpoints {
         let ready = self.check().and_then(|()| folder.sweep()).and_then(|()| folder.names());
         let names = all_or_none(comm, ready)?;
         let (name, common) = agree_on_name(comm, engine.steps(), &names)?;
+        record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
         let written = folder.begin(name).and_then(|path| file::write(&path, &record));
         let written = written.and_then(|()| folder.written(name));
         if let Err(error) = all_or_none(comm, written) {
@@ -115,19 +120,42 @@ impl Checkpoints {
     /// any rank. A collective call.
     ///
     /// # Errors
-    /// On every rank, if one cannot read its file, or it is damaged or of another training: the message says what to
-    /// do. An older checkpoint is never taken silently. [`Error::Usage`] if there are checkpoints, but none that all
+    /// On every rank, if one cannot read its file, or it is damaged, of another training, or not of the save that the
+    /// others' files are of: the message says what to do. An older checkpoint is never taken silently. [`Error::Usage`] if there are checkpoints, but none that all
     /// ranks have.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         let comm = engine.communicator();
         let folder = self.folder(comm);
         let Some(name) = newest(comm, &folder)? else { return Ok(None) };
-        let record = folder.find(name).and_then(|path| file::read(&path));
-        let mut record = all_or_none(comm, record)?;
+        let found = folder.find(name).and_then(|path| Ok((file::read(&path)?, path)));
+        let (mut record, path) = all_or_none(comm, found)?;
+        of_one_save(comm, &path, &record)?;
         let own = record.detach(OWN);
         engine.load_state(record)?;
         Ok(Some(own))
     }
+}
+
+/// A number that no other save has: rank 0's.
+fn draw_id(comm: &Communicator) -> Result<String> {
+    // The standard library's hasher has keys that the system drew at random.
+    let keys = RandomState::new();
+    let drawn = format!("{:016x}{:016x}", keys.hash_one(0), keys.hash_one(1));
+    Ok(gather_texts(comm, &drawn)?.swap_remove(0))
+}
+
+/// Fails on every rank unless all files were written by one call of [`Checkpoints::save`]. Files of different moments
+/// would hang or train on with replicas that differ.
+fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> {
+    let mine = all_or_none(comm, record.noted::<String>(SAVED_AS))?;
+    let saves = gather_texts(comm, &mine)?;
+    let Some(other) = saves.iter().position(|save| *save != saves[0]) else { return Ok(()) };
+    let paths = gather_texts(comm, &path.to_string_lossy())?;
+    let file = |rank: usize| format!("rank {rank}'s {} of {}", paths[rank], saves[rank]);
+    let what = format!("the files of this checkpoint are not of one save: {} and {}", file(0), file(other));
+    let remedy = "restore the file that is out of place, or remove the directory on all hosts to go on from the \
+                  checkpoint before";
+    Err(Error::usage(what, remedy))
 }
 
 /// What the next checkpoint is called, and which there are on all ranks.

@@ -211,7 +211,29 @@ fn a_damaged_file_is_named_on_every_rank_and_no_older_one_is_taken() {
     }
     fs::remove_file(&file).unwrap();
     for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
-        assert!(error.contains("lacks rank-00001-of-00002.safetensors"), "{error}");
+        assert!(error.contains("lacks rank-00001-of-00002.safetensors; restore the file"), "{error}");
+    }
+    fs::remove_file(file.with_file_name("rank-00000-of-00002.safetensors")).unwrap();
+    for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
+        assert!(error.contains("remove the directory on all hosts"), "{error}");
+    }
+}
+
+#[test]
+fn files_of_different_saves_are_refused_on_every_rank() {
+    let (one, other) = (Scratch::new(), Scratch::new());
+    two_steps(one.path());
+    two_steps(other.path());
+    let file =
+        |at: &Scratch, step: u64| at.path().join(format!("step-{step:06}/rank-00001-of-00002.safetensors"));
+    // Rank 1's of the step before, and of the same step of another run.
+    for (from, saved) in [(file(&one, 1), "step-000001 ("), (file(&other, 2), "step-000002 (")] {
+        fs::copy(from, file(&one, 2)).unwrap();
+        for error in errors_of(2, |comm| load(one.path(), comm).map(drop)) {
+            assert!(error.contains("not of one save") && error.contains("and rank 1's "), "{error}");
+            let named = format!("{} of {saved}", file(&one, 2).display());
+            assert!(error.contains(&named), "{error}");
+        }
     }
 }
 
