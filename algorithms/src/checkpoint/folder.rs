@@ -64,6 +64,14 @@ impl<'a> Folder<'a> {
         format!("rank-{:05}-of-{:05}.safetensors", self.rank, self.ranks)
     }
 
+    /// Fails if this rank cannot write in the directory, which is made if it is not there.
+    pub(super) fn try_writing(&self) -> Result<()> {
+        let draft = self.root.join(format!(".{}.draft", self.file()));
+        fs::create_dir_all(self.root).map_err(|cause| refused("make", self.root, cause))?;
+        let written = File::create(&draft).and_then(|_| fs::remove_file(&draft));
+        written.map_err(|cause| refused("write in", self.root, cause))
+    }
+
     /// What is in the directory, by file name; nothing if it is not there.
     fn entries(&self) -> Result<Vec<String>> {
         let list = || -> io::Result<Vec<String>> {

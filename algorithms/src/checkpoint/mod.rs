@@ -74,7 +74,9 @@ impl Checkpoints {
     /// Ranks that have made different numbers of steps save under the highest.
     ///
     /// # Errors
-    /// On every rank, if one cannot write: [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has
+    /// [`Error::Usage`] on every rank, if the directory has checkpoints that this engine has neither saved nor loaded:
+    /// those of another training would be pruned, or be taken for this one's. On every rank, if one cannot write:
+    /// [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has
     /// changed then: earlier checkpoints are still there, and training can go on. As [`DataParallel::save_state`];
     /// errors of the communication. While one rank writes, the others wait for it: keep the communicator's deadline
     /// above the time that takes.
@@ -83,8 +85,8 @@ impl Checkpoints {
         record.absorb(OWN, own);
         let comm = engine.communicator();
         let folder = self.folder(comm);
-        let ready = self.check().and_then(|()| folder.sweep()).and_then(|()| folder.names());
-        let names = all_or_none(comm, ready)?;
+        let names = all_or_none(comm, self.admits(engine, &folder))?;
+        all_or_none(comm, folder.sweep())?;
         let (name, common) = agree_on_name(comm, engine.steps(), &names)?;
         record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
         let written = folder.begin(name).and_then(|path| file::write(&path, &record));
@@ -95,14 +97,45 @@ impl Checkpoints {
         }
         all_or_none(comm, folder.complete(name))?;
         self.prune(&folder, name, common);
-        Ok(folder.path(name))
+        let path = folder.path(name);
+        self.adopt(engine);
+        Ok(path)
     }
 
-    fn check(&self) -> Result<()> {
-        if self.keep > 0 {
-            return Ok(());
+    /// Whether [`save`](Self::save) can work here, for the start of a training: the directory, which is made if need be,
+    /// can be written in, and has no checkpoints but those that this engine goes on from. A collective call, after
+    /// [`load`](Self::load) if the training is to go on.
+    ///
+    /// # Errors
+    /// On every rank, if one is refused, as [`save`](Self::save).
+    pub fn check(&self, engine: &DataParallel) -> Result<()> {
+        let comm = engine.communicator();
+        let folder = self.folder(comm);
+        all_or_none(comm, self.admits(engine, &folder).and_then(|_| folder.try_writing()))
+    }
+
+    /// The checkpoints that are there, if they are this training's own.
+    fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<Vec<Name>> {
+        if self.keep == 0 {
+            return Err(Error::usage("no checkpoint is to be kept", "set Checkpoints::keep to 1 or more"));
         }
-        Err(Error::usage("no checkpoint is to be kept", "set Checkpoints::keep to 1 or more"))
+        let names = folder.names()?;
+        match names.iter().max() {
+            Some(newest) if !engine.kept_in.contains(&self.root) => {
+                let newest = folder.path(*newest);
+                let what =
+                    format!("{} is there, from a training that this one does not continue", newest.display());
+                Err(Error::usage(what, "resume from it, choose another directory, or remove this one"))
+            }
+            _ => Ok(names),
+        }
+    }
+
+    /// The checkpoints here are of this training from now on.
+    fn adopt(&self, engine: &mut DataParallel) {
+        if !engine.kept_in.contains(&self.root) {
+            engine.kept_in.push(self.root.clone());
+        }
     }
 
     /// Removes the oldest of those that all ranks had before the newest.
@@ -132,6 +165,7 @@ impl Checkpoints {
         of_one_save(comm, &path, &record)?;
         let own = record.detach(OWN);
         engine.load_state(record)?;
+        self.adopt(engine);
         Ok(Some(own))
     }
 }

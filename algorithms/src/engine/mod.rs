@@ -57,6 +57,7 @@ use plan::Plan;
 use precision::Scaler;
 use replica::Replica;
 use scheduler::Scheduler;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trace::Tracing;
@@ -94,6 +95,8 @@ pub struct DataParallel {
     tuner: Option<Tuner>,
     /// While a trace is recorded.
     tracing: Option<Tracing>,
+    /// The folders that have checkpoints of this training.
+    pub(crate) kept_in: Vec<PathBuf>,
 }
 
 impl DataParallel {
@@ -140,6 +143,7 @@ impl DataParallel {
             blocked: Duration::ZERO,
             tuner,
             tracing: None,
+            kept_in: Vec::new(),
         })
     }
 

@@ -187,7 +187,8 @@ fn files_that_nobody_finished_are_ignored_and_swept() {
     two(|comm| {
         assert_eq!(load(scratch.path(), &comm)?, Some((2, 2)));
         let mut trainer = trainer(&comm)?;
-        steps(&mut trainer, 3)?;
+        Checkpoints::new(scratch.path()).load(trainer.engine())?;
+        steps(&mut trainer, 1)?;
         save(scratch.path(), &mut trainer, 3)?;
         assert_eq!(load(scratch.path(), &comm)?, Some((3, 3)));
         Ok(())
@@ -353,4 +354,51 @@ fn a_rank_that_leaves_ends_the_others_saving() {
         Ok(save(scratch.path(), &mut trainer, 1).err())
     });
     assert!(errors.unwrap()[0].is_some());
+}
+
+#[test]
+fn a_training_saves_only_among_checkpoints_that_it_continues() {
+    let scratch = Scratch::new();
+    let host = |rank: usize| scratch.path().join(format!("host{rank}"));
+    // Only rank 0's host has them.
+    spawn(TransportKind::Thread, 1, |comm| {
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 9)?;
+        save(&host(0), &mut trainer, 9)
+    })
+    .unwrap();
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        steps(&mut trainer, 1)?;
+        let checkpoints = Checkpoints::new(host(comm.rank()));
+        let refused = checkpoints.check(trainer.engine()).unwrap_err();
+        for error in [refused, save(&host(comm.rank()), &mut trainer, 1).unwrap_err()] {
+            let error = error.to_string();
+            assert!(error.contains("host0/step-000009 is there, from a training that"), "{error}");
+            assert!(error.contains("resume from it, choose another directory, or remove"), "{error}");
+        }
+        // Elsewhere it may save, and goes on to.
+        let other = scratch.path().join("other");
+        Checkpoints::new(&other).check(trainer.engine())?;
+        assert_eq!(names(&other), [""; 0]);
+        comm.blocking().barrier()?;
+        for number in 1..=2 {
+            save(&other, &mut trainer, number)?;
+        }
+        Checkpoints::new(&other).check(trainer.engine())
+    });
+    assert_eq!(names(&host(0)), ["step-000009"]);
+    assert_eq!(names(&host(1)), [""; 0]);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_in_is_noticed_before_the_training() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path()).unwrap();
+    fs::write(scratch.path().join("file"), b"in the way").unwrap();
+    let at = |rank: usize| scratch.path().join(["good", "file"][rank]);
+    let check = |comm: &Communicator| Checkpoints::new(at(comm.rank())).check(trainer(comm)?.engine());
+    for error in errors_of(2, check) {
+        assert!(error.contains("cannot read") && error.contains("/file"), "{error}");
+    }
 }
