@@ -8,7 +8,7 @@ use super::{RankTrace, Span, Trace};
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -19,23 +19,32 @@ const BUCKETS: usize = 2;
 
 impl Trace {
     /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the end.
+    /// Links stay, and what they lead to is replaced; a device or a pipe is written to.
     ///
     /// # Errors
     /// [`Error::System`] if it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let draft = draft(path);
-        let written = File::create(&draft).and_then(|file| {
-            let mut out = BufWriter::new(file);
-            self.write(&mut out)?;
-            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-            fs::rename(&draft, path)
+        let written = Target::of(path).and_then(|target| match target {
+            Target::File { path, draft } => self.replace(&path, &draft),
+            Target::Stream => self.write_to(OpenOptions::new().write(true).open(path)?).map(drop),
         });
-        written.map_err(|cause| {
-            // The error is what counts; the draft may not even be there.
-            let _ = fs::remove_file(&draft);
-            refused(path, cause)
-        })
+        written.map_err(|cause| refused(path, cause))
+    }
+
+    fn replace(&self, path: &Path, draft: &Path) -> io::Result<()> {
+        let written = File::create(draft).and_then(|file| {
+            self.write_to(file)?.sync_all()?;
+            fs::rename(draft, path)
+        });
+        // The error is what counts; the draft may not even be there.
+        written.inspect_err(|_| drop(fs::remove_file(draft)))
+    }
+
+    fn write_to(&self, file: File) -> io::Result<File> {
+        let mut out = BufWriter::new(file);
+        self.write(&mut out)?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)
     }
 
     /// Writes the trace as JSON.
@@ -71,20 +80,40 @@ impl Trace {
 /// # Errors
 /// [`Error::System`] as [`Trace::save`].
 pub fn check_writable(path: impl AsRef<Path>) -> Result<()> {
-    let (path, draft) = (path.as_ref(), draft(path.as_ref()));
-    let writable = if path.is_dir() {
-        Err(io::Error::from(io::ErrorKind::IsADirectory))
-    } else {
-        File::create(&draft).and_then(|_| fs::remove_file(&draft))
-    };
+    let path = path.as_ref();
+    let writable = Target::of(path).and_then(|target| match target {
+        Target::File { draft, .. } => File::create(&draft).and_then(|_| fs::remove_file(&draft)),
+        // Opening a pipe would wait for its reader.
+        Target::Stream => Ok(()),
+    });
     writable.map_err(|cause| refused(path, cause))
 }
 
-/// Next to the file, so that a rename suffices.
-fn draft(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.draft", std::process::id()));
-    path.with_file_name(name)
+/// What a path leads to.
+enum Target {
+    /// A file, there or not, and where its successor is prepared: next to it, so that a rename suffices.
+    File { path: PathBuf, draft: PathBuf },
+    /// Something that must be written to, not replaced: a device, a pipe.
+    Stream,
+}
+
+impl Target {
+    fn of(path: &Path) -> io::Result<Self> {
+        let path = match fs::metadata(path) {
+            Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(there) if !there.is_file() => return Ok(Target::Stream),
+            Ok(_) => path.canonicalize()?,
+            // A link to what is not there yet.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+                return Target::of(&path.with_file_name(fs::read_link(path)?));
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(cause) => return Err(cause),
+        };
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.draft", std::process::id()));
+        Ok(Target::File { draft: path.with_file_name(name), path })
+    }
 }
 
 fn refused(path: &Path, cause: io::Error) -> Error {
@@ -219,6 +248,9 @@ mod tests {
     use super::*;
     use crate::trace::Kind;
     use serde_json::Value;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
 
     fn example() -> Trace {
         let spans = [
@@ -287,6 +319,41 @@ mod tests {
         }
         assert!(example().save(&folder).is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "no drafts are left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn links_stay_and_what_is_no_file_is_written_to() {
+        let folder = std::env::temp_dir().join(format!("hexagram-trace-links-{}", std::process::id()));
+        fs::create_dir_all(folder.join("real")).unwrap();
+        let link = |name: &str, to: &str| {
+            let link = folder.join(name);
+            symlink(to, &link).unwrap();
+            link
+        };
+        fs::write(folder.join("real/old.json"), "old").unwrap();
+        for (name, to) in [("old", "real/old.json"), ("new", "real/new.json"), ("null", "/dev/null")] {
+            let link = link(name, to);
+            check_writable(&link).unwrap();
+            example().save(&link).unwrap();
+            assert_eq!(fs::read_link(&link).unwrap(), Path::new(to));
+        }
+        for name in ["old.json", "new.json"] {
+            let text = fs::read(folder.join("real").join(name)).unwrap();
+            let _: Value = serde_json::from_slice(&text).unwrap();
+        }
+        // A pipe, as a shell hands one over.
+        let (mut reader, writer) = io::pipe().unwrap();
+        let pipe = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        check_writable(&pipe).unwrap();
+        example().save(link("pipe", &pipe)).unwrap();
+        drop(writer);
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).unwrap();
+        let _: Value = serde_json::from_slice(&text).unwrap();
+        assert!(example().save(link("round", "round")).is_err(), "a link to itself");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 6, "no drafts are left");
+        assert_eq!(fs::read_dir(folder.join("real")).unwrap().count(), 2, "no drafts are left");
         fs::remove_dir_all(&folder).unwrap();
     }
 
