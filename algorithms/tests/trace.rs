@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use hexagram_algorithms::ad_psgd::AdPsgd;
+use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
+use hexagram_algorithms::ssp::Ssp;
+use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::trace::{Kind, Trace};
+use hexagram_algorithms::trace::{Kind, RankTrace, Span, Trace};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +108,7 @@ fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
     }
 }
 
-fn matches(span: &hexagram_algorithms::trace::Span, kind: Kind, step: u64, bucket: usize) -> bool {
+fn matches(span: &Span, kind: Kind, step: u64, bucket: usize) -> bool {
     (span.kind, span.step, span.bucket) == (kind, step, bucket)
 }
 
@@ -121,6 +125,36 @@ fn the_rank_that_burns_more_time_is_the_slowest() {
         "{report}"
     );
     assert!(report.to_string().contains("slowest is rank 1"), "{report}");
+}
+
+#[test]
+fn what_is_communicated_in_the_background_counts() {
+    let traced = |algorithm: Arc<dyn AnyAlgorithm>| {
+        traced(TransportKind::Thread, 3, || Arc::clone(&algorithm), |_| Duration::ZERO)
+    };
+    let often = StreamingDiLoCo { period: 2, fragments: 1, delay: 1, ..StreamingDiLoCo::default() };
+    let without_a_pause = AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() };
+    let algorithms: [Arc<dyn AnyAlgorithm>; 4] =
+        [Arc::new(without_a_pause), Arc::new(AdPsgd::default()), Arc::new(Ssp::default()), Arc::new(often)];
+    for algorithm in algorithms {
+        assert_background(&traced(algorithm));
+    }
+    let trace = traced(registry::named("gradient-allreduce").unwrap());
+    assert_eq!(trace.ranks.iter().map(|rank| background(rank).len()).sum::<usize>(), 0);
+}
+
+/// Every rank has it, as communication, in its steps.
+fn assert_background(trace: &Trace) {
+    for rank in &trace.ranks {
+        let spans = background(rank);
+        assert!(!spans.is_empty(), "{}", trace.algorithm);
+        assert!(spans.iter().all(|span| span.kind.is_communication() && span.sent > 0));
+        assert!(spans.iter().all(|span| 0 <= span.end - span.start && span.step <= STEPS as u64));
+    }
+}
+
+fn background(rank: &RankTrace) -> Vec<Span> {
+    rank.spans.iter().filter(|span| span.kind == Kind::Background).copied().collect()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The communicator: one thread's membership in a group of ranks. Every primitive is a method of it.
 
+use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
 use crate::call::Call;
 use crate::group::{Group, Kind};
@@ -32,6 +33,7 @@ struct Line {
     world: World,
     endpoint: Rc<dyn Transport>,
     poison: Poison,
+    activity: Arc<Activity>,
     /// The first number that no group has, as far as this rank knows.
     free_group: Cell<u32>,
 }
@@ -52,10 +54,15 @@ impl Communicator {
     /// # Errors
     /// As [`World::open`].
     pub fn open(world: &World, channel: u16) -> Result<Self> {
+        Self::open_beside(world, channel, Arc::default())
+    }
+
+    /// The same for a thread beside that of another communicator, which keeps what it does.
+    pub(crate) fn open_beside(world: &World, channel: u16, activity: Arc<Activity>) -> Result<Self> {
         let endpoint = world.open(channel)?;
         let group = Group::world(endpoint.rank(), endpoint.size());
-        let free_group = Cell::new(1);
-        let line = Line { world: world.clone(), endpoint, poison: Poison::default(), free_group };
+        let (poison, free_group) = (Poison::default(), Cell::new(1));
+        let line = Line { world: world.clone(), endpoint, poison, activity, free_group };
         Ok(Self::over(Rc::new(line), group))
     }
 
@@ -113,6 +120,11 @@ impl Communicator {
     /// The world that the group is of.
     pub fn world(&self) -> &World {
         &self.shared.line.world
+    }
+
+    /// What the threads do that were started beside this communicator, on whichever of its lanes and groups.
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.shared.line.activity
     }
 
     /// Where this communicator's arithmetic runs.

@@ -13,6 +13,7 @@ use crate::plugin::{Bucket, Tensor};
 use crate::plugin::{Context, Turn};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
 use std::any::Any;
@@ -121,9 +122,15 @@ impl Flight {
         }
     }
 
-    /// Records hooks from here on, or not; returns what was recorded so far.
-    pub(super) fn set_trace(&mut self, trace: Option<Recorder>) -> Option<Recorder> {
-        std::mem::replace(&mut self.trace, trace)
+    /// Records from here on.
+    pub(super) fn begin_trace(&mut self, trace: Recorder) {
+        self.comm.activity().record();
+        self.trace = Some(trace);
+    }
+
+    /// Records no longer; returns the hooks that were recorded, and what was done beside them.
+    pub(super) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
+        (self.trace.take(), self.comm.activity().take())
     }
 
     /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was

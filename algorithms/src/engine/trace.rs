@@ -27,7 +27,7 @@ impl DataParallel {
         let first = align(&self.comm, &clock);
         let first = self.checked(first)?;
         self.scheduler.call(move |flight| {
-            flight.set_trace(Some(Recorder::new(clock)));
+            flight.begin_trace(Recorder::new(clock));
             Ok(())
         })?;
         self.tracing = Some(Tracing { clock, timeline: Timeline::new(clock, self.turn.step), first });
@@ -41,9 +41,11 @@ impl DataParallel {
     /// Errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         let Some(Tracing { clock, timeline, first }) = self.tracing.take() else { return Ok(None) };
-        let communication = self.scheduler.call(|flight| Ok(flight.set_trace(None)))?;
-        let communication = communication.unwrap_or_else(|| Recorder::new(clock));
-        let recorded = Recorded { clock, training: timeline.finish(), communication, first };
+        let (hooks, background) = self.scheduler.call(|flight| Ok(flight.end_trace()))?;
+        let training = timeline.finish();
+        let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
+        communication.background(background, &training);
+        let recorded = Recorded { clock, training, communication, first };
         let gathered = gather(&self.comm, self.algorithm.name(), recorded);
         self.checked(gathered)
     }

@@ -28,7 +28,12 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> i64 {
-        self.0.elapsed().as_nanos() as i64
+        self.at(Instant::now())
+    }
+
+    /// A moment; those before the trace are its beginning.
+    pub(crate) fn at(&self, moment: Instant) -> i64 {
+        moment.saturating_duration_since(self.0).as_nanos() as i64
     }
 }
 

@@ -1,10 +1,12 @@
 //! A trace as a file: the Chrome trace event format, which ui.perfetto.dev opens.
 //!
-//! A rank is a process there, with a track for its steps, one for its training thread and one for each bucket, so that
-//! several hooks in flight are seen side by side, and a counter of what it has sent.
+//! A rank is a process there, with a track for its steps, one for its training thread, one for what it does in the
+//! background, several things at once as one, and one for each bucket, so that several hooks in flight are seen side by
+//! side; and a counter of what it has sent.
 
+use super::intervals::Union;
 use super::report::{RankReport, StepReport};
-use super::{RankTrace, Span, Trace};
+use super::{Kind, RankTrace, Span, Trace};
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -15,7 +17,8 @@ use std::path::{Path, PathBuf};
 /// Tracks of a rank; a bucket's is beyond them.
 const STEPS: usize = 0;
 const TRAINING: usize = 1;
-const BUCKETS: usize = 2;
+const BACKGROUND: usize = 2;
+const BUCKETS: usize = 3;
 
 impl Trace {
     /// Writes the trace to a file, which is there as a whole or not at all: what was there before is replaced in the end.
@@ -139,16 +142,22 @@ impl<W: Write> Events<'_, W> {
         self.metadata(rank, STEPS, "process_name", &format!("\"name\":{}", Text(&name)))?;
         self.metadata(rank, STEPS, "process_labels", &format!("\"labels\":{}", Text(&labels)))?;
         self.metadata(rank, STEPS, "process_sort_index", &format!("\"sort_index\":{rank}"))?;
-        let hooks = trace.spans.iter().filter(|span| span.kind.is_communication());
+        let (beside, spans): (Vec<&Span>, Vec<&Span>) =
+            trace.spans.iter().partition(|span| span.kind == Kind::Background);
+        let hooks = spans.iter().filter(|span| span.kind.is_communication());
         let buckets: BTreeSet<usize> = hooks.map(|span| span.bucket).collect();
-        let named = [(STEPS, "steps".to_owned()), (TRAINING, "training thread".to_owned())];
+        let mut named = vec![(STEPS, "steps".to_owned()), (TRAINING, "training thread".to_owned())];
+        if !beside.is_empty() {
+            named.push((BACKGROUND, "background".to_owned()));
+        }
         let buckets = buckets.into_iter().map(|bucket| (BUCKETS + bucket, format!("bucket {bucket}")));
         for (track, name) in named.into_iter().chain(buckets) {
             self.metadata(rank, track, "thread_name", &format!("\"name\":{}", Text(&name)))?;
             self.metadata(rank, track, "thread_sort_index", &format!("\"sort_index\":{track}"))?;
         }
         report.steps.iter().try_for_each(|step| self.step(rank, step))?;
-        trace.spans.iter().try_for_each(|span| self.span(rank, span))
+        spans.into_iter().try_for_each(|span| self.span(rank, span))?;
+        self.background(rank, &beside)
     }
 
     fn step(&mut self, rank: usize, step: &StepReport) -> io::Result<()> {
@@ -179,7 +188,19 @@ impl<W: Write> Events<'_, W> {
         }
         let args = format!("\"step\":{step},\"bucket\":{bucket},\"bytes\":{bytes}");
         self.complete(rank, BUCKETS + bucket, kind.name(), "communication", (start, end), &args)?;
-        let when = Micros(end - self.first);
+        self.sent(rank, end, sent)
+    }
+
+    fn background(&mut self, rank: usize, spans: &[&Span]) -> io::Result<()> {
+        for (start, end) in Union::of(spans.iter().map(|span| (span.start, span.end))).intervals() {
+            let name = Kind::Background.name();
+            self.complete(rank, BACKGROUND, name, "communication", (start, end), "")?;
+        }
+        spans.iter().try_for_each(|span| self.sent(rank, span.end, span.sent))
+    }
+
+    fn sent(&mut self, rank: usize, at: i64, sent: u64) -> io::Result<()> {
+        let when = Micros(at - self.first);
         self.event(format_args!(
             "\"name\":\"bytes sent\",\"ph\":\"C\",\"pid\":{rank},\"ts\":{when},\"args\":{{\"bytes\":{sent}}}"
         ))
@@ -246,7 +267,6 @@ impl Display for Text<'_> {
 mod tests {
     use super::super::tests::{rank, trace};
     use super::*;
-    use crate::trace::Kind;
     use serde_json::Value;
     use std::io::Read;
     use std::os::fd::AsRawFd;
@@ -258,6 +278,8 @@ mod tests {
             (Kind::Backward, 0, 0, 2_000_001),
             (Kind::Waiting, 0, 2_000_001, 3_000_000),
             (Kind::GradientsReady, 0, 1_000_000, 2_500_000),
+            (Kind::Background, 0, 1_200_000, 1_500_000),
+            (Kind::Background, 0, 1_400_000, 1_700_000),
         ];
         trace(vec![rank("a \"quoted\"\\\n host", &spans), rank("höst", &spans[..2])])
     }
@@ -279,10 +301,13 @@ mod tests {
         let hook = find(0, "gradients_ready");
         assert_eq!(
             (&hook["ph"], &hook["cat"], &hook["tid"]),
-            (&"X".into(), &"communication".into(), &5.into())
+            (&"X".into(), &"communication".into(), &6.into())
         );
         assert_eq!((&hook["ts"], &hook["dur"]), (&1001.5.into(), &1500.0.into()));
         assert_eq!((&hook["args"]["bucket"], &hook["args"]["bytes"]), (&3.into(), &4096.into()));
+        let beside: Vec<_> = events.iter().filter(|event| event["name"] == "background").collect();
+        assert_eq!(beside.len(), 1, "two that overlap are one");
+        assert_eq!((&beside[0]["tid"], &beside[0]["dur"]), (&2.into(), &500.0.into()));
         assert_eq!(find(0, "bytes sent")["args"]["bytes"], 99);
         assert_eq!(
             (&find(1, "backward")["ts"], &find(1, "backward")["dur"]),

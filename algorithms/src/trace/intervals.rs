@@ -19,6 +19,11 @@ impl Union {
         Union(union)
     }
 
+    /// From start to end, in order.
+    pub(super) fn intervals(&self) -> impl Iterator<Item = (i64, i64)> {
+        self.0.iter().copied()
+    }
+
     /// The part between two moments.
     pub(super) fn within(&self, (start, end): (i64, i64)) -> Self {
         let first = self.0.partition_point(|interval| interval.1 <= start);

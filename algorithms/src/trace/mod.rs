@@ -5,9 +5,10 @@
 //! [`DataParallel::collect`](crate::DataParallel::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
 //! which is saved as a file for ui.perfetto.dev and summed up as a [`Report`].
 //!
-//! Recorded are the training thread (forward, backward, waiting, optimizer) and each hook, which is what counts as
-//! communication: with the arithmetic that a hook does, and without what an algorithm leaves to a service of its own
-//! between its hooks.
+//! Recorded are the training thread (forward, backward, waiting, optimizer); each hook; and, from the beginning of each to
+//! its end, what an algorithm leaves to a [`Background`](hexagram_logical::asynchronous::Background) or a
+//! [`Service`](hexagram_logical::asynchronous::Service) beside its hooks. Both count as communication, with the arithmetic
+//! that they do and the other ranks that they wait for; what is under way as the trace is collected does not.
 
 mod clock;
 mod collect;
@@ -42,7 +43,8 @@ pub struct RankTrace {
     pub host: Arc<str>,
     /// Its process there.
     pub pid: u32,
-    /// First what its training thread did, one span after another; then its hooks, in the order in which they ended.
+    /// First what its training thread did, one span after another; then its hooks, in the order in which they ended; then
+    /// what it did in the background.
     /// Times are nanoseconds since rank 0 began to record.
     pub spans: Vec<Span>,
     /// Spans that were too many to keep.

@@ -3,6 +3,7 @@
 //! Recording a span is a look at the clock and a push; nothing is sent or written before the trace is collected.
 
 use super::clock::Clock;
+use hexagram_logical::asynchronous::Work;
 use hexagram_logical::{Error, Result};
 
 /// What a thread was doing.
@@ -34,11 +35,15 @@ pub enum Kind {
     AfterStep,
     /// Hook [`settle`](crate::Algorithm::settle).
     Settle,
+    /// A thread of its own that an algorithm has: an operation of a
+    /// [`Background`](hexagram_logical::asynchronous::Background), or requests that a
+    /// [`Service`](hexagram_logical::asynchronous::Service) makes or answers.
+    Background,
 }
 
 impl Kind {
     /// All of them; a kind travels as its place here.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Between,
         Kind::LoadingAndForward,
         Kind::Forward,
@@ -51,6 +56,7 @@ impl Kind {
         Kind::AfterBackward,
         Kind::AfterStep,
         Kind::Settle,
+        Kind::Background,
     ];
 
     /// What it is called in a trace.
@@ -68,6 +74,7 @@ impl Kind {
             Kind::AfterBackward => "after_backward",
             Kind::AfterStep => "after_step",
             Kind::Settle => "settle",
+            Kind::Background => "background",
         }
     }
 
@@ -76,7 +83,7 @@ impl Kind {
         matches!(self, Kind::LoadingAndForward | Kind::Forward | Kind::Backward | Kind::Optimizer)
     }
 
-    /// Whether a span of it is a hook's, which is to say communication.
+    /// Whether a span of it is communication: a hook's, or in the background.
     pub fn is_communication(self) -> bool {
         self as usize >= Kind::State as usize
     }
@@ -97,7 +104,7 @@ pub struct Span {
     pub start: i64,
     /// When it ended, in nanoseconds.
     pub end: i64,
-    /// Of a hook, what this rank had sent by its end, headers included; otherwise 0.
+    /// Of communication, what this rank had sent by its end, headers included; otherwise 0.
     pub sent: u64,
 }
 
@@ -151,7 +158,21 @@ impl Recorder {
 
     /// Keeps a span that ends now.
     pub(crate) fn ends(&mut self, span: Span) {
-        let span = Span { end: self.now(), ..span };
+        self.keep(Span { end: self.now(), ..span });
+    }
+
+    /// Keeps what was done in the background, in the steps of the training thread in which it began.
+    pub(crate) fn background(&mut self, (work, dropped): (Vec<Work>, u64), training: &Recorder) {
+        self.dropped += dropped;
+        for Work { start, end, sent } in work {
+            let (start, end) = (self.clock.at(start), self.clock.at(end));
+            let begun = training.spans.partition_point(|span| span.start <= start);
+            let step = training.spans.get(begun.saturating_sub(1)).map_or(0, |span| span.step);
+            self.keep(Span { kind: Kind::Background, step, bucket: 0, bytes: 0, start, end, sent });
+        }
+    }
+
+    fn keep(&mut self, span: Span) {
         if self.spans.len() < LIMIT { self.spans.push(span) } else { self.dropped += 1 }
     }
 }
@@ -231,7 +252,7 @@ mod tests {
             let span = Span { kind, step: 7, bucket: 3, bytes: 1 << 40, start: -5, end: 9, sent: u64::MAX };
             assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
         }
-        assert!(Span::from_words([12, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(Span::from_words([13, 0, 0, 0, 0, 0, 0]).is_err());
         assert!(Span::from_words([-1, 0, 0, 0, 0, 0, 0]).is_err());
     }
 }

@@ -1,7 +1,8 @@
 //! A trace summed up: shares of compute only, overlapped, and communication only, and the slowest rank.
 //!
 //! ```text
-//! A = moments in which the training thread computes          B = moments in which a hook is under way
+//! A = moments in which the training thread computes
+//! B = moments in which a hook or anything in the background is under way
 //! compute only = |A \ B|    overlapped = |A ∩ B|    communication only = |B \ A|    neither = the rest of the step
 //! ```
 //!
@@ -17,11 +18,11 @@ use std::sync::Arc;
 /// How long a rank did what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// The training thread computed, and no hook was under way.
+    /// The training thread computed, and nothing was communicated.
     pub compute_only: u64,
-    /// The training thread computed, and hooks were under way.
+    /// The training thread computed, and hooks or operations in the background were under way.
     pub overlapped: u64,
-    /// Hooks were under way, and the training thread did not compute: exposed communication.
+    /// These were under way, and the training thread did not compute: exposed communication.
     pub communication_only: u64,
     /// Neither: loading, logging, evaluation.
     pub neither: u64,
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn shares_are_exact_and_add_up() {
-        use Kind::{AfterStep, Backward, Between, Forward, GradientsReady, Optimizer, Waiting};
+        use Kind::{AfterStep, Background, Backward, Between, Forward, GradientsReady, Optimizer, Waiting};
         let spans = [
             (Between, 0, 0, 10),
             (Forward, 0, 10, 40),
@@ -262,7 +263,7 @@ mod tests {
             // No step.
             (Between, 2, 200, 500),
             (GradientsReady, 0, 60, 90),
-            (GradientsReady, 0, 80, 125),
+            (Background, 0, 80, 125),
             // A hook that reaches into the next step.
             (AfterStep, 0, 140, 160),
         ];

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// What is worked on in the background: floats, of any type. Whoever reads or writes them holds the lock.
 pub type Model = Arc<Mutex<Buffer>>;
@@ -337,7 +338,11 @@ impl Runner {
     /// Works until nothing can be posted any more, or the first error.
     fn run(mut self, items: &Receiver<Item>, failure: &OnceLock<Error>) {
         for Item { posted, answers } in items {
-            match self.serve(posted) {
+            let start = Instant::now();
+            let served = self.serve(posted);
+            // Before whoever waits for it asks what was done.
+            self.comm.activity().ends(start, self.comm.world().traffic().bytes_sent());
+            match served {
                 // Whoever has dropped the handle does not ask.
                 Ok(outcome) => drop(answers.send(outcome)),
                 Err(error) => {

@@ -4,6 +4,7 @@ use super::agree::check_ranks;
 use crate::{Communicator, Error, Result};
 use hexagram_physical::drive;
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 
@@ -21,8 +22,9 @@ pub(super) fn start(
     let world = comm.world().clone();
     check_ranks(comm, world.size())?;
     let number = world.fresh_channel()?;
+    let activity = Arc::clone(comm.activity());
     let (opened, opening) = channel();
-    let run = move || match Communicator::open(&world, number) {
+    let run = move || match Communicator::open_beside(&world, number, activity) {
         Err(error) => drop(opened.send(Err(error))),
         Ok(comm) => {
             // Whoever asked has either this answer or none to wait for.

@@ -100,6 +100,8 @@ pub(crate) struct Core {
     pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<Incoming>>>,
     /// Who has no more requests.
     pub(super) left: RefCell<Vec<bool>>,
+    /// Requests that cannot be carried out yet.
+    pub(super) postponed: Cell<usize>,
     /// When somebody was last heard of.
     pub(super) heard: Cell<Instant>,
     /// What has gone wrong first, here.
@@ -130,9 +132,9 @@ impl Core {
         let line = |_| Line { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
-        let heard = Cell::new(Instant::now());
+        let (heard, postponed) = (Cell::new(Instant::now()), Cell::new(0));
         let (queues, failure) = (RefCell::default(), OnceCell::new());
-        Core { comm, handlers, lines, queues, left, heard, failure }
+        Core { comm, handlers, lines, queues, left, postponed, heard, failure }
     }
 
     /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first,
@@ -154,6 +156,12 @@ impl Core {
             cause: verdict.cause.clone(),
             during: During::Nothing,
         }))
+    }
+
+    /// Counts a request as one that cannot be carried out yet, until what this returns is dropped.
+    pub(super) fn postpone(&self) -> Postponed<'_> {
+        self.postponed.update(|count| count + 1);
+        Postponed(&self.postponed)
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -219,6 +227,14 @@ impl Core {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let handler = handlers.get(request.handler as usize).cloned();
         handler.ok_or_else(|| self.nonsense(from, "a request for what was never made here"))
+    }
+}
+
+pub(super) struct Postponed<'a>(&'a Cell<usize>);
+
+impl Drop for Postponed<'_> {
+    fn drop(&mut self) {
+        self.0.update(|count| count - 1);
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! All but the last are made of a [`Service`]: start one on all ranks, and close it in the end.
 
+mod activity;
 mod agree;
 mod asking;
 mod background;
@@ -26,6 +27,7 @@ mod thread;
 mod window;
 mod wire;
 
+pub use activity::{Activity, Work};
 pub use background::{Background, Called, Handle, Model, Outcome};
 pub use clock::Clock;
 pub use pair::{Exchanged, PairExchange, PairOptions};

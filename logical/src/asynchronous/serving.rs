@@ -94,9 +94,13 @@ impl Core {
             }
         }
         let label = label(REPLIES, request)?;
+        let mut postponed = None;
         let reply = self.until(&label, || match handler.serve(&peer, request, &landed)? {
             Served::Done(reply) => Ok(Some(reply)),
-            Served::Later => Ok(None),
+            Served::Later => {
+                postponed.get_or_insert_with(|| self.postpone());
+                Ok(None)
+            }
         });
         reply.await
     }

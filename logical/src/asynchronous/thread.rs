@@ -35,12 +35,14 @@ pub(super) struct Worker {
     /// What this rank's program wants, and what others want, in the order in which it began.
     own: Vec<Task>,
     theirs: Vec<Task>,
+    /// Since when there has been something to do.
+    working: Option<Instant>,
 }
 
 impl Worker {
     pub(super) fn new(core: Core, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
         let (own, theirs) = (Vec::new(), Vec::new());
-        Worker { core: Rc::new(core), commands, closing, stage: Stage::Open, own, theirs }
+        Worker { core: Rc::new(core), commands, closing, stage: Stage::Open, own, theirs, working: None }
     }
 
     /// Works until all ranks have closed their service, or one has failed and this one's program knows.
@@ -60,7 +62,9 @@ impl Worker {
                 heard.unwrap_or_else(|error| drop(core.fail(error)));
                 listening = listen(&core, &mailbox)?;
             }
+            self.note();
             busy |= advance(&mut self.own) | advance(&mut self.theirs);
+            self.note();
             if closing && let Some(outcome) = self.end() {
                 endpoint.cancel(listening);
                 return outcome;
@@ -77,6 +81,16 @@ impl Worker {
         let before = self.own.len();
         self.own.extend(self.commands.try_iter().map(|command| command(&self.core)));
         self.own.len() > before
+    }
+
+    /// Keeps when there was something to do, for whoever asks.
+    fn note(&mut self) {
+        let comm = &self.core.comm;
+        if self.own.len() + self.theirs.len() > self.core.postponed.get() {
+            self.working.get_or_insert_with(Instant::now);
+        } else if let Some(start) = self.working.take() {
+            comm.activity().ends(start, comm.world().traffic().bytes_sent());
+        }
     }
 
     fn hear(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
