@@ -9,15 +9,13 @@
 //! and step: 2(n−1)/n · S / H, S being the size of the parameters. State: none. Default: H = 4, which on small data costs
 //! no accuracy; 16 and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
 
-use crate::plugin::Bucket;
-use crate::plugin::Context;
-use crate::plugin::{Algorithm, Buckets, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram, check_option};
 use hexagram_logical::Result;
 
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSgd {
-    /// H, in steps; 0 counts as 1.
+    /// H, in steps; 1 or more.
     pub period: u64,
 }
 
@@ -48,11 +46,11 @@ impl Algorithm for LocalSgd {
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
-        Ok(())
+        check_option(self.period > 0, "the period of local SGD", &self.period, "1 step or more")
     }
 
     async fn after_step(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {
-        if (context.step() + 1).is_multiple_of(self.period.max(1)) {
+        if (context.step() + 1).is_multiple_of(self.period) {
             context.mean(&mut bucket.parameters).await?;
         }
         Ok(())

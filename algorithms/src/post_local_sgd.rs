@@ -24,7 +24,7 @@ use hexagram_logical::Result;
 pub struct PostLocalSgd {
     /// Steps of synchronous SGD.
     pub start: u64,
-    /// H, in steps; 0 counts as 1.
+    /// H, in steps; 1 or more.
     pub period: u64,
 }
 

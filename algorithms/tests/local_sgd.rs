@@ -50,3 +50,10 @@ fn the_bytes_are_those_of_its_header() {
     let found = found.unwrap();
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
+
+#[test]
+fn a_period_of_no_steps_is_refused() {
+    let error = payload_per_step(2, 8, 1, || Arc::new(LocalSgd { period: 0 })).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("the period of local SGD is 0") && text.contains("1 step or more"), "{text}");
+}

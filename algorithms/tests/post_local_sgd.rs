@@ -41,3 +41,9 @@ fn the_bytes_are_those_of_its_header() {
     let expected = 2.0 * 3.0 / 4.0 * (elements * 4) as f64 * (3.0 + 4.0) / steps as f64;
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
+
+#[test]
+fn a_period_of_no_steps_is_refused() {
+    let error = payload_per_step(2, 8, 1, made(3, 0)).unwrap_err().to_string();
+    assert!(error.contains("is 0; choose 1 step or more"), "{error}");
+}
