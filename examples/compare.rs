@@ -1,5 +1,7 @@
-//! Trains with every algorithm in turn, or with those named, and writes what came of it: the table of docs/algorithms.md,
-//! and pictures of the loss against time and against bytes: `cargo run --release --example compare`.
+//! Trains with every algorithm in turn, and writes what came of it: the table of docs/algorithms.md, and pictures of the
+//! loss against time and against bytes: `cargo run --release --example compare`.
+//!
+//! With names or other arguments for the runs, it prints the table of those, and leaves the documentation alone.
 //!
 //! Each run is one of `train`, in processes of its own, with the algorithm's own defaults.
 
@@ -24,15 +26,18 @@ const BEGIN: &str = "<!-- examples/compare: begin -->";
 const END: &str = "<!-- examples/compare: end -->";
 
 /// Train with every algorithm and compare.
+///
+/// Only a run of all algorithms as they are replaces the table and the pictures in --docs. With names, or arguments after
+/// `--`, the table is printed and the pictures go to --out.
 #[derive(Parser, Debug)]
 #[command(name = "compare", version)]
 struct Options {
     /// Algorithms to compare [default: all]
     algorithms: Vec<String>,
-    /// Folder with algorithms.md, whose table is replaced, and for algorithms-time.svg and algorithms-bytes.svg
+    /// Of a run of all: folder with algorithms.md, whose table is replaced, and for algorithms-time.svg and -bytes.svg
     #[arg(long, default_value = "docs")]
     docs: PathBuf,
-    /// Where each run's metrics.jsonl and plot.svg go
+    /// Where each run's metrics.jsonl and plot.svg go, and the pictures of a run of some
     #[arg(long, default_value = "runs/compare")]
     out: PathBuf,
     /// What each run is given, such as `-- --ranks 2 --transport tcp`
@@ -53,10 +58,27 @@ fn main() -> ExitCode {
     }
 }
 
+impl Options {
+    /// Whether this is the run that the documentation shows.
+    fn is_whole(&self) -> bool {
+        self.algorithms.is_empty() && self.train.is_empty()
+    }
+
+    /// Where the pictures go.
+    fn pictures(&self) -> &Path {
+        if self.is_whole() { &self.docs } else { &self.out }
+    }
+}
+
 fn compare(options: &Options) -> Result<(), Failure> {
     let all: Vec<&str> = registry::all().iter().map(|algorithm| algorithm.name()).collect();
     for name in &options.algorithms {
         registry::named(name)?;
+    }
+    let page = options.docs.join("algorithms.md");
+    if options.is_whole() {
+        // Before hours of training, not after them.
+        Page::read(&page)?;
     }
     let named = |name: &&str| options.algorithms.is_empty() || options.algorithms.iter().any(|n| n == name);
     let mut runs = Vec::new();
@@ -68,10 +90,15 @@ fn compare(options: &Options) -> Result<(), Failure> {
     // Kinds in the order of the README's table, with the run to compare with first.
     let kind = |run: &Run| "☰☴☱☵☲☶☳☷".find(&run.text("trigram"));
     runs.sort_by_key(|run| (kind(run), run.text("algorithm") != "gradient-allreduce"));
-    let written = write_table(&options.docs.join("algorithms.md"), &table(&runs))?;
     draw(&runs, "seconds since the start", "time", options, |_, epoch| epoch["seconds"].as_f64())?;
     draw(&runs, "MiB sent by all ranks", "bytes", options, Run::sent_until)?;
-    say(&format!("{} is up to date, and its two pictures", written.display()))?;
+    if options.is_whole() {
+        // Read anew: somebody may have written to it since.
+        std::fs::write(&page, Page::read(&page)?.with(&table(&runs)))?;
+        say(&format!("{} is up to date, and its two pictures", page.display()))?;
+    } else {
+        say(&format!("{}\n\nThe pictures are in {}", table(&runs), options.out.display()))?;
+    }
     Ok(())
 }
 
@@ -137,15 +164,26 @@ fn table(runs: &[Run]) -> String {
     )
 }
 
-/// Replaces what stands between the markers, or writes a new file.
-fn write_table(path: &Path, table: &str) -> Result<PathBuf, Failure> {
-    let old = std::fs::read_to_string(path).unwrap_or_else(|_| format!("{BEGIN}\n{END}\n"));
-    let (Some(begin), Some(end)) = (old.find(BEGIN), old.find(END)) else {
-        return Err(format!("{} has no lines `{BEGIN}` and `{END}`", path.display()).into());
-    };
-    let new = format!("{}{BEGIN}\n{table}\n{}", &old[..begin], &old[end..]);
-    std::fs::write(path, new)?;
-    Ok(path.to_owned())
+/// What stands around the table.
+struct Page {
+    before: String,
+    after: String,
+}
+
+impl Page {
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|cause| {
+            format!("{} cannot be read: {cause}; give --docs the folder with algorithms.md", path.display())
+        })?;
+        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) =
+            parts.ok_or_else(|| format!("{} has no lines `{BEGIN}` and `{END}`", path.display()))?;
+        Ok(Page { before: before.to_owned(), after: after.to_owned() })
+    }
+
+    fn with(&self, table: &str) -> String {
+        format!("{}{BEGIN}\n{table}\n{END}{}", self.before, self.after)
+    }
 }
 
 fn draw(
@@ -163,6 +201,6 @@ fn draw(
     };
     let curves: Vec<Curve> = runs.iter().map(curve).collect();
     let title = "Digits, 4 ranks: training loss of each algorithm with its own defaults";
-    let file = options.docs.join(format!("algorithms-{name}.svg"));
+    let file = options.pictures().join(format!("algorithms-{name}.svg"));
     Ok(Comparison { title, x, curves: &curves }.save(file)?)
 }
