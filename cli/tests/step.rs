@@ -47,6 +47,7 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
     for (arguments, word) in [
         (["--algorithm", "magic"], "`magic`"),
         (["--period", "3"], "--period"),
+        (["--algorithm=local-sgd", "--period=0"], "--period"),
         ([nowhere, "--steps=1"], "profile"),
     ] {
         let mut command = program(&["step"]);

@@ -5,6 +5,9 @@ use hexagram::{DType, Error, Result};
 use std::path::Path;
 use std::time::Duration;
 
+/// Elements of one parameter; a slip of the finger is not worth an allocation that ends the process.
+const MOST: usize = 1 << 31;
+
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layer {
@@ -37,7 +40,7 @@ impl Profile {
         let lines =
             text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
         let layers: Result<Vec<Layer>> =
-            lines.map(|(at, line)| layer(line).ok_or_else(|| unreadable(at))).collect();
+            lines.map(|(at, line)| layer(line).map_err(|why| unreadable(at, why))).collect();
         let layers = layers?;
         if layers.is_empty() {
             return Err(Error::usage(
@@ -74,19 +77,34 @@ impl Default for Profile {
     }
 }
 
-/// `name 1024x1024,1024 0.002 0.004`
-fn layer(line: &str) -> Option<Layer> {
-    let mut words = line.split_whitespace();
-    let name = words.next()?.to_owned();
-    let shape = |text: &str| text.split('x').map(|size| size.parse().ok()).collect::<Option<Vec<usize>>>();
-    let shapes = words.next()?.split(',').map(shape).collect::<Option<_>>()?;
-    let mut seconds = || Duration::try_from_secs_f64(words.next()?.parse().ok()?).ok();
-    let (forward, backward) = (seconds()?, seconds()?);
-    words.next().is_none().then_some(Layer { name, shapes, forward, backward })
+/// `name 1024x1024,1024 0.002 0.004`, or why it is not that.
+fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [name, shapes, forward, backward] = words[..] else { return Err("it has not four words") };
+    let seconds = |word: &str| {
+        let time = word.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        time.ok_or("seconds are a number of 0 or more")
+    };
+    Ok(Layer {
+        name: name.to_owned(),
+        shapes: shapes.split(',').map(shape).collect::<std::result::Result<_, _>>()?,
+        forward: seconds(forward)?,
+        backward: seconds(backward)?,
+    })
 }
 
-fn unreadable(line: usize) -> Error {
-    let what = format!("line {} of the profile cannot be read", line + 1);
+fn shape(text: &str) -> std::result::Result<Vec<usize>, &'static str> {
+    let sizes: Option<Vec<usize>> = text.split('x').map(|size| size.parse().ok()).collect();
+    let sizes = sizes.ok_or("sizes are whole numbers with an x between them")?;
+    match sizes.iter().try_fold(1usize, |elements, size| elements.checked_mul(*size)) {
+        Some(0) => Err("a parameter of no elements takes no time"),
+        Some(elements) if elements <= MOST => Ok(sizes),
+        _ => Err("a parameter has 2147483648 elements at most"),
+    }
+}
+
+fn unreadable(line: usize, why: &str) -> Error {
+    let what = format!("line {} of the profile cannot be read: {why}", line + 1);
     Error::usage(what, "write `name 1024x1024,1024 0.002 0.004`: name, sizes, seconds forwards and backwards")
 }
 
@@ -112,5 +130,19 @@ mod tests {
             assert!(text.contains("line 2"), "{line}: {text}");
         }
         assert!(Profile::parse("#\n").is_err());
+    }
+
+    #[test]
+    fn sizes_that_no_parameter_has_are_refused_with_the_reason() {
+        for (sizes, why) in [
+            ("99999999x999", "at most"),
+            ("9999999999x9999999999", "at most"),
+            ("2147483649", "at most"),
+            ("3x0", "no elements"),
+        ] {
+            let text = Profile::parse(&format!("fc 3,{sizes} 0 0")).unwrap_err().to_string();
+            assert!(text.contains("line 1") && text.contains(why), "{sizes}: {text}");
+        }
+        assert!(Profile::parse("fc 2147483648 0 0").is_ok());
     }
 }
