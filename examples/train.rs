@@ -70,6 +70,9 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
         replica.trace()?;
     }
     let begin = if options.resume { resume(&mut replica, &mut loader, options)? } else { 0 };
+    if let Some(folder) = &options.checkpoint {
+        Checkpoints::new(folder).check(replica.engine())?;
+    }
     (log.steps, log.resumed_at) = (replica.engine().steps(), replica.engine().steps());
     for epoch in begin..options.epochs {
         log.begin(epoch);
@@ -91,12 +94,19 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
             // The last checkpoint was of the end of an epoch.
             continue;
         }
+        if epoch + 1 == options.epochs && !replica.engine().steps().is_multiple_of(options.every) {
+            save(&mut replica, batches.state(), options)?;
+        }
         let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
         let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
         log.end(&comm, &losses, accuracy, spent)?;
     }
 
+    if replica.engine().steps() == log.resumed_at {
+        log.nothing_left();
+        return Ok(());
+    }
     // Only rank 0 gets one.
     if let (Some(file), Some(trace)) = (&options.trace, replica.collect()?) {
         trace.save(file)?;
@@ -323,6 +333,14 @@ impl<'a> Log<'a> {
             metrics.epoch(epoch)?;
         }
         Ok(())
+    }
+
+    /// Tells that the checkpoint was of the end of the training.
+    fn nothing_left(self) {
+        let (steps, epochs) = (self.steps, self.checked.options.epochs);
+        self.progress.line(format!(
+            "train: the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
+        ));
     }
 
     /// Tells the result, and draws the run.

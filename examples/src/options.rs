@@ -59,7 +59,7 @@ pub struct Options {
     /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Save everything that the training depends on in this folder, now and then
+    /// Save everything that the training depends on in this folder, now and then and at the end
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Steps from one checkpoint to the next

@@ -304,7 +304,7 @@ fn a_killed_rank_ends_the_job_and_every_survivor_names_it() {
 
 #[test]
 fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
-    // The last checkpoint before the end of three epochs is in the midst of the third.
+    // The checkpoint before that of the end of three epochs is in the midst of the third.
     for algorithm in ["gradient-allreduce", "topk-ef", "diloco"] {
         let kept = ["whole", "parts"].map(|part| folder(&format!("kept-{part}")));
         let run = |name: &str, at: usize, rest: &str| {
@@ -316,6 +316,7 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
         };
         let whole = run("whole", 0, "--epochs 5");
         run("part", 1, "--epochs 3");
+        std::fs::remove_dir_all(newest(&kept[1])).unwrap();
         let resumed = run("rest", 1, "--epochs 5 --resume");
         let (all, rest) = (losses("whole"), losses("rest"));
         assert!(!rest.is_empty() && rest.len() < all.len(), "{} of {}", rest.len(), all.len());
@@ -326,6 +327,31 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
         kept.iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
         ["whole", "part", "rest"].into_iter().for_each(clean);
     }
+}
+
+/// The newest checkpoint in a folder.
+fn newest(folder: &Path) -> PathBuf {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap()
+}
+
+#[test]
+fn the_end_of_a_training_is_saved_and_the_folder_is_checked_at_the_start() {
+    let kept = folder("kept-end");
+    let arguments = format!("--ranks 2 --epochs 1 --every 100000 --checkpoint {}", kept.display());
+    let saved = report("end", &arguments);
+    assert!(newest(&kept).ends_with("step-000044"), "{saved}");
+    let said = |arguments: &str| {
+        let output = run("end", arguments);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (good, text) = said(&format!("{arguments} --resume"));
+    assert!(good && text.contains("step 44, the end of --epochs 1 already"), "{text}");
+    let (good, text) = said(&arguments);
+    assert!(!good && text.contains("resume from it, choose another directory"), "{text}");
+    let (good, text) = said("--ranks 2 --epochs 1 --checkpoint /proc/nowhere");
+    assert!(!good && text.contains("/proc/nowhere"), "{text}");
+    std::fs::remove_dir_all(&kept).unwrap();
+    clean("end");
 }
 
 #[test]
