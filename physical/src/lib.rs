@@ -41,6 +41,7 @@ mod mixed;
 mod mpi;
 pub mod native;
 pub mod operation;
+pub mod output;
 mod shm;
 mod socket;
 mod stream;

@@ -7,12 +7,12 @@
 use super::intervals::Union;
 use super::report::{RankReport, StepReport};
 use super::{Kind, RankTrace, Span, Trace};
+use hexagram_logical::physical::output;
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 
 /// Tracks of a rank; a bucket's is beyond them.
 const STEPS: usize = 0;
@@ -28,26 +28,7 @@ impl Trace {
     /// [`Error::System`] if it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let written = Target::of(path).and_then(|target| match target {
-            Target::File { path, draft } => self.replace(&path, &draft),
-            Target::Stream => self.write_to(OpenOptions::new().write(true).open(path)?).map(drop),
-        });
-        written.map_err(|cause| refused(path, cause))
-    }
-
-    fn replace(&self, path: &Path, draft: &Path) -> io::Result<()> {
-        let written = File::create(draft).and_then(|file| {
-            self.write_to(file)?.sync_all()?;
-            fs::rename(draft, path)
-        });
-        // The error is what counts; the draft may not even be there.
-        written.inspect_err(|_| drop(fs::remove_file(draft)))
-    }
-
-    fn write_to(&self, file: File) -> io::Result<File> {
-        let mut out = BufWriter::new(file);
-        self.write(&mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)
+        output::write(path, |out| self.write(out)).map_err(|cause| refused(path, cause))
     }
 
     /// Writes the trace as JSON.
@@ -84,39 +65,7 @@ impl Trace {
 /// [`Error::System`] as [`Trace::save`].
 pub fn check_writable(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
-    let writable = Target::of(path).and_then(|target| match target {
-        Target::File { draft, .. } => File::create(&draft).and_then(|_| fs::remove_file(&draft)),
-        // Opening a pipe would wait for its reader.
-        Target::Stream => Ok(()),
-    });
-    writable.map_err(|cause| refused(path, cause))
-}
-
-/// What a path leads to.
-enum Target {
-    /// A file, there or not, and where its successor is prepared: next to it, so that a rename suffices.
-    File { path: PathBuf, draft: PathBuf },
-    /// Something that must be written to, not replaced: a device, a pipe.
-    Stream,
-}
-
-impl Target {
-    fn of(path: &Path) -> io::Result<Self> {
-        let path = match fs::metadata(path) {
-            Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(there) if !there.is_file() => return Ok(Target::Stream),
-            Ok(_) => path.canonicalize()?,
-            // A link to what is not there yet.
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-                return Target::of(&path.with_file_name(fs::read_link(path)?));
-            }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => path.to_owned(),
-            Err(cause) => return Err(cause),
-        };
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.draft", std::process::id()));
-        Ok(Target::File { draft: path.with_file_name(name), path })
-    }
+    output::check_writable(path).map_err(|cause| refused(path, cause))
 }
 
 fn refused(path: &Path, cause: io::Error) -> Error {
@@ -268,7 +217,8 @@ mod tests {
     use super::super::tests::{rank, trace};
     use super::*;
     use serde_json::Value;
-    use std::io::Read;
+    use std::fs::{self, File};
+    use std::io::{BufWriter, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
 

@@ -2,12 +2,12 @@
 
 use super::Bench;
 use super::operation::Operation;
+use hexagram::physical::output;
 use hexagram::{DType, Error, ReduceOp, Result, TransportKind};
 use serde_json::{Value, json};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// One size of one operation.
@@ -124,12 +124,7 @@ pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
 /// # Errors
 /// [`Error::System`] if not.
 pub(super) fn writable(path: &Path) -> Result<()> {
-    let tried = match Target::of(path) {
-        Ok(Target::File { aside, .. }) => File::create(&aside).and_then(|_| fs::remove_file(&aside)),
-        Ok(Target::Stream) => Ok(()),
-        Err(cause) => Err(cause),
-    };
-    tried.map_err(|cause| cannot_write(path, cause))
+    output::check_writable(path).map_err(|cause| cannot_write(path, cause))
 }
 
 /// Writes rows to a file, which appears whole or not at all, or to a stream, such as a pipe.
@@ -138,45 +133,7 @@ pub(super) fn writable(path: &Path) -> Result<()> {
 /// [`Error::System`] if it cannot be written.
 pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
     let list: Value = rows.iter().map(Row::json).collect();
-    let written = Target::of(path).and_then(|target| match target {
-        Target::File { path, aside } => replace(&path, &aside, &list),
-        Target::Stream => writeln!(OpenOptions::new().write(true).open(path)?, "{list:#}"),
-    });
-    written.map_err(|cause| cannot_write(path, cause))
-}
-
-fn replace(path: &Path, aside: &Path, list: &Value) -> io::Result<()> {
-    let written = (|| {
-        let mut file = File::create(aside)?;
-        writeln!(file, "{list:#}")?;
-        file.sync_all()?;
-        fs::rename(aside, path)
-    })();
-    written.inspect_err(|_| drop(fs::remove_file(aside)))
-}
-
-/// What a path leads to.
-enum Target {
-    /// A file, there or not, and where its successor is prepared.
-    File { path: PathBuf, aside: PathBuf },
-    /// Something that must be written to, not replaced: a device, a pipe.
-    Stream,
-}
-
-impl Target {
-    fn of(path: &Path) -> io::Result<Self> {
-        let path = match fs::metadata(path) {
-            Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(there) if !there.is_file() => return Ok(Target::Stream),
-            // Links stay, and what they lead to is replaced.
-            Ok(_) => path.canonicalize()?,
-            Err(_) => path.to_owned(),
-        };
-        // Beside its place, under a name that no other process uses.
-        let mut aside = path.clone().into_os_string();
-        aside.push(format!(".{}.part", std::process::id()));
-        Ok(Target::File { path, aside: aside.into() })
-    }
+    output::write(path, |out| writeln!(out, "{list:#}")).map_err(|cause| cannot_write(path, cause))
 }
 
 fn cannot_write(path: &Path, cause: io::Error) -> Error {
