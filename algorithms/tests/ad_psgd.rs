@@ -6,8 +6,8 @@ mod laggard;
 
 use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::logical::testing::{cases, spawn};
-use hexagram_algorithms::logical::{Communicator, HEADER_BYTES, Result, TransportKind};
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
+use hexagram_algorithms::testing::{Setup, Trainer, payload};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,13 +97,6 @@ fn replicas_meet_also_where_their_number_is_odd() {
 #[test]
 fn the_bytes_of_an_average_are_those_of_its_header() {
     let (ranks, elements, steps) = (4, 32768, 5);
-    let payload = |comm: &Communicator| -> Result<u64> {
-        comm.blocking().barrier()?;
-        let traffic = comm.world().traffic();
-        let payload = traffic.bytes_sent() - traffic.messages_sent() * HEADER_BYTES as u64;
-        comm.blocking().barrier()?;
-        Ok(payload)
-    };
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
         let initial = [vec![1.0f32; elements]];
         let mut trainer = Trainer::new(&comm, Arc::new(AdPsgd::default()), Setup::default(), &initial)?;

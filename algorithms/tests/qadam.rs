@@ -2,36 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod adams;
+
+use adams::{gradient, train};
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
-use hexagram_algorithms::logical::{Communicator, ReduceOp, TransportKind};
+use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
-use hexagram_algorithms::{Adam, AnyAlgorithm, EngineOptions, GradientAllReduce};
+use hexagram_algorithms::{Adam, EngineOptions, GradientAllReduce};
 use std::sync::{Arc, Barrier};
-
-/// A gradient that no two ranks, steps or elements share.
-fn gradient(rank: usize, step: usize, at: usize) -> f32 {
-    ((at * 7 + rank * 31 + step * 13) % 101) as f32 / 50.0 - 0.9
-}
-
-/// A replica after so many steps, γ = 0.01, from all zeros.
-fn train(
-    comm: &Communicator,
-    algorithm: Arc<dyn AnyAlgorithm>,
-    setup: Setup,
-    (elements, steps): (usize, usize),
-    gradient: impl Fn(usize, usize, usize) -> f32,
-) -> Result<Vec<f32>, hexagram_algorithms::logical::Error> {
-    let setup = Setup { learning_rate: 0.01, ..setup };
-    let mut trainer = Trainer::new(comm, algorithm, setup, &[vec![0.0f32; elements]])?;
-    for step in 0..steps {
-        trainer.step(|_, x| (0..x.len()).map(|at| gradient(comm.rank(), step, at)).collect())?;
-    }
-    Ok(trainer.parameters()?.remove(0))
-}
 
 #[test]
 fn its_warm_up_is_adam() {

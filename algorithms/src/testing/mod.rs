@@ -89,14 +89,6 @@ pub fn payload_of_shapes(
     algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
 ) -> Result<f64> {
     let initial: Vec<Vec<f32>> = shapes.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
-    let payload = |comm: &Communicator| -> Result<u64> {
-        // No rank counts before all have sent, or sends before all have counted.
-        comm.blocking().barrier()?;
-        let traffic = comm.world().traffic();
-        let payload = traffic.bytes_sent() - traffic.messages_sent() * HEADER_BYTES as u64;
-        comm.blocking().barrier()?;
-        Ok(payload)
-    };
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
         let mut trainer = Trainer::with_shapes(&comm, algorithm(), Setup::default(), &initial, shapes)?;
         let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
@@ -109,6 +101,20 @@ pub fn payload_of_shapes(
         Ok(payload(&comm)? - before)
     })?;
     Ok(sent.iter().sum::<u64>() as f64 / (ranks * steps) as f64)
+}
+
+/// Bytes that this rank has sent so far, without message headers, where all ranks have come to this call and none has gone
+/// on. A collective call.
+///
+/// # Errors
+/// As [`Communicator::barrier`].
+pub fn payload(comm: &Communicator) -> Result<u64> {
+    // No rank counts before all have sent, or sends before all have counted.
+    comm.blocking().barrier()?;
+    let traffic = comm.world().traffic();
+    let payload = traffic.bytes_sent() - traffic.messages_sent() * HEADER_BYTES as u64;
+    comm.blocking().barrier()?;
+    Ok(payload)
 }
 
 /// A model that is nothing but its parameters, and the engine that trains it.
