@@ -5,6 +5,7 @@
 
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::tag::Tag;
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -135,6 +136,14 @@ impl Error {
     /// A call that cannot be carried out.
     pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Error::Usage { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// What a panic of `what`, caught on a thread of ours, is to the program.
+    pub fn panicked(what: &str, panic: &(dyn Any + Send)) -> Self {
+        let text =
+            panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+        let what = format!("{what} panicked: {}", text.unwrap_or("without a message"));
+        Error::usage(what, "see the panic's own message for the place")
     }
 
     /// A failure before the world exists.

@@ -16,7 +16,6 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -30,6 +29,9 @@ pub(super) enum Order {
     /// Something between two steps.
     Call(Call),
 }
+
+/// What panics are said to be of.
+pub(super) const PLUGIN: &str = "the algorithm";
 
 type Call = Box<dyn FnOnce(&mut Flight) -> Result<()> + Send>;
 
@@ -277,7 +279,8 @@ impl Flight {
             let (bucket, stage, span) = (*bucket, *stage, *span);
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
             let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
-            let Poll::Ready(Finished { outcome, instance, memory }) = polled.map_err(|p| panicked(&*p))?
+            let Poll::Ready(Finished { outcome, instance, memory }) =
+                polled.map_err(|p| Error::panicked(PLUGIN, &*p))?
             else {
                 at += 1;
                 continue;
@@ -350,13 +353,6 @@ impl Work {
         self.memory = Memory { gradients: Some(bucket.gradients), parameters };
         outcome
     }
-}
-
-/// What a plugin's panic is to the training loop.
-pub(super) fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    let what = format!("the algorithm panicked: {}", text.unwrap_or("without a message"));
-    Error::usage(what, "see the panic's own message for the place")
 }
 
 fn missing() -> Error {

@@ -1,6 +1,6 @@
 //! The training thread's end of the communication thread.
 
-use super::flight::{Flight, Order, panicked};
+use super::flight::{Flight, Order, PLUGIN};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use hexagram_logical::physical::transport::Bell;
 use hexagram_logical::{Buffer, Communicator, Error, Result};
@@ -78,7 +78,7 @@ impl Scheduler {
                 let reported = outgoing.clone();
                 let flight = Flight::new(comm, hierarchy, streams, outgoing);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| flight.run(&incoming))) {
-                    let _ = reported.send(Err(panicked(&*panic)));
+                    let _ = reported.send(Err(Error::panicked(PLUGIN, &*panic)));
                 }
             }
         };

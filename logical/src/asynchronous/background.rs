@@ -377,7 +377,7 @@ impl Runner {
 
     fn carry_out(&self, work: Work) -> Result<Outcome> {
         catch_unwind(AssertUnwindSafe(|| work(&self.comm)))
-            .unwrap_or_else(|panic| Err(companion::panicked("an operation in the background", &*panic)))?;
+            .unwrap_or_else(|panic| Err(Error::panicked("an operation in the background", &*panic)))?;
         Ok(Outcome::Applied)
     }
 }

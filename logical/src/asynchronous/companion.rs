@@ -3,7 +3,6 @@
 use super::agree::check_ranks;
 use crate::{Communicator, Error, Result};
 use hexagram_physical::drive;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
@@ -43,11 +42,4 @@ pub(super) fn start(
     let died = |_| Error::usage(format!("thread {name} ended as it began"), "see its panic message");
     opening.recv().map_err(died)??;
     Ok(thread)
-}
-
-/// What a panic on such a thread is to the program.
-pub(super) fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    let what = format!("{what} panicked: {}", text.unwrap_or("without a message"));
-    Error::usage(what, "see the panic's own message for the place")
 }

@@ -11,7 +11,6 @@
 //! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
-use super::companion::panicked;
 use super::service::{Handler, Landed};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, nonsense};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
@@ -197,7 +196,7 @@ impl Core {
         poll_fn(|context| {
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
             polled.unwrap_or_else(|panic| {
-                Poll::Ready(Err(self.fail(panicked("what answers a request", &*panic))))
+                Poll::Ready(Err(self.fail(Error::panicked("what answers a request", &*panic))))
             })
         })
         .await
