@@ -86,7 +86,7 @@ fn what_is_wrong_is_marked_and_fails() {
 
     let ended = run(wrapped("ulimit -n 100; exec \"$0\" check"));
     assert_eq!(ended.code, Some(1));
-    says(&ended, &["✗ open files (ulimit -n): 100", "`ulimit -n 4096`"]);
+    says(&ended, &["✗ open files (ulimit -n): 100", "`ulimit -Hn 4096`"]);
 }
 
 #[test]

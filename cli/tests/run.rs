@@ -369,11 +369,40 @@ fn a_program_that_cannot_run_is_named_with_a_remedy() {
 fn when_one_rank_cannot_start_none_is_left_running() {
     let ended = run(wrapped("ulimit -n 64; exec \"$0\" run -n 100 --no-prefix -- sleep 600"));
     assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.stderr[0].contains("ulimit -n") && !ended.stderr[0].contains("rank 0"),
-        "{:?}",
-        ended.stderr
-    );
+    let said = &ended.stderr[0];
+    assert!(said.contains("may have 64 open files (ulimit -n)") && !said.contains("rank 0"), "{said}");
+    assert!(said.contains("needs some 232 for starting 100 ranks"), "{said}");
+}
+
+#[test]
+fn more_ranks_than_the_soft_limit_of_open_files_allows_are_started() {
+    let script = r#"ulimit -Hn; ulimit -Sn 64; exec "$0" run -n 30 -- sh -c 'ulimit -Sn'"#;
+    let ended = run(wrapped(script));
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let hard: u64 = ended.stdout[0].parse().unwrap_or(u64::MAX);
+    let raised = hard.min(1 << 20).to_string();
+    let ranks = by_rank(&ended.stdout[1..]);
+    assert!(ranks.len() == 30 && ranks.values().all(|said| said == &[raised.as_str()]), "{ranks:?}");
+}
+
+#[test]
+fn a_rank_0_that_can_open_too_few_files_says_so_on_every_rank() {
+    // Rank 0 comes last: once it has given up it answers for half a second only.
+    let script = r#"test $HEXAGRAM_RANK = 0 || { touch $HEXAGRAM_RANK; exec "$0" check --self-test tcp; }
+        until test $(ls | wc -l) = 19; do sleep 0.1; done; ulimit -n 20; echo $$; exec "$0" check --self-test tcp"#;
+    let mut command = hexagram(&["-n", "20", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_hexagram")]);
+    command.current_dir(folder("few-files"));
+    let ended = run(command);
+    assert_eq!(ended.code, Some(1));
+    let pid = ended.stdout[0].strip_prefix("[0] ").unwrap();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let what = format!("rank 0 (host {host}, pid {pid}) may have 20 open files (ulimit -n) and needs some ");
+    for rank in 0..20 {
+        let said = |line: &&String| line.starts_with(&format!("[{rank}] hexagram check: "));
+        let lines: Vec<_> = ended.stderr.iter().filter(said).collect();
+        assert!(lines.len() == 1 && lines[0].contains(&what), "rank {rank}: {lines:?} of {:?}", ended.stderr);
+        assert!(lines[0].contains("raise the hard limit"), "{lines:?}");
+    }
 }
 
 #[test]

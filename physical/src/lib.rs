@@ -34,6 +34,7 @@ pub mod fuzzing;
 pub mod health;
 mod landing;
 pub mod launch;
+mod limits;
 mod matching;
 pub mod memory;
 mod mixed;

@@ -7,6 +7,7 @@ use crate::bootstrap::secret::Secret;
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::launch::MAX_RANKS;
+use crate::limits;
 use crate::mixed::MixedFabric;
 #[cfg(feature = "mpi")]
 use crate::mpi::{MpiDoor, MpiFabric, introduce};
@@ -155,6 +156,9 @@ impl Drop for Inner {
 impl World {
     /// Joins the job that the launcher's variables describe.
     ///
+    /// The process's limit of open files, which it then hands on to what it starts, is raised as far as the system lets
+    /// it: every other rank takes several.
+    ///
     /// # Errors
     /// [`Error::Setup`] if there is no launcher, or a rank is refused or missing at the deadline; [`Error::System`] if an
     /// address cannot be used.
@@ -177,6 +181,7 @@ impl World {
     /// # Errors
     /// As [`World::join`].
     pub fn join_as(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        limits::raise_open_files();
         #[cfg(feature = "mpi")]
         if options.transport == TransportKind::Mpi {
             let world = Self::join_by_mpi(options)?;
@@ -207,6 +212,7 @@ impl World {
     /// Joins at the place that MPI tells.
     #[cfg(feature = "mpi")]
     fn join_by_mpi(options: &JoinOptions) -> Result<Self> {
+        limits::raise_open_files();
         options.vigilance.check()?;
         let check = options.check.map_or_else(Check::from_env, Ok)?;
         let tls = options.tls()?;
@@ -250,6 +256,7 @@ impl World {
     /// # Errors
     /// [`Error::Usage`] unless `size` is from 1 to [`MAX_RANKS`].
     pub fn threads(size: usize) -> Result<Vec<Self>> {
+        limits::raise_open_files();
         if !(1..=MAX_RANKS).contains(&size) {
             let what = format!("a world of {size} ranks cannot be threads of one process");
             return Err(Error::usage(what, format!("ask for 1 to {MAX_RANKS} ranks")));

@@ -83,7 +83,7 @@ impl Scheduler {
             }
         };
         let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
-        let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        let thread = thread.map_err(Error::no_thread)?;
         let bell = starting.recv().map_err(|_| died())??;
         let port = Port { orders: Arc::new(Mutex::new(Some(to_thread))), bell };
         Ok(Scheduler { port, done, thread: Some(thread) })

@@ -83,11 +83,12 @@ pub(super) fn limits(report: &mut Report) {
     let number = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let said =
         format!("open files (ulimit -n): {} of at most {}", number(files.current), number(files.maximum));
-    if files.current.is_none_or(|limit| limit >= DESCRIPTORS) {
+    // Whoever starts or joins ranks raises the one to the other.
+    if files.maximum.is_none_or(|limit| limit >= DESCRIPTORS) {
         report.good(&said);
     } else {
         report.bad(&format!(
-            "{said}; several ranks need more: `ulimit -n 4096`, or ask for more in limits.conf"
+            "{said}; several ranks need more: raise the hard limit (`ulimit -Hn 4096` as root, or nofile in limits.conf)"
         ));
     }
     let locked = getrlimit(Resource::Memlock).current.map_or_else(|| "unlimited".to_owned(), size);

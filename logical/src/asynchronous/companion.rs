@@ -34,7 +34,7 @@ pub(super) fn start(
         }
     };
     let thread = Builder::new().name(name.to_owned()).spawn(run).map_err(|cause| {
-        let error = Error::system("start a thread", cause, "raise ulimit -u");
+        let error = Error::no_thread(cause);
         // The others wait for this rank's end of the channel.
         comm.give_up(&error);
         error

@@ -112,7 +112,7 @@ impl<C: Read + Write + Send + 'static> Doorway<C> {
             }
         };
         let thread = std::thread::Builder::new().name("hexagram-door".to_owned()).spawn(attend);
-        let thread = thread.map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        let thread = thread.map_err(Error::no_thread)?;
         Ok(Doorway { aside, bell, closed, thread: Some(thread) })
     }
 

@@ -201,8 +201,8 @@ impl<A: Accept> Hall<A> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if exhausted(&error) => {
                     self.dismiss();
-                    let remedy = format!("{error}; raise the limit of open files (ulimit -n)");
-                    self.complaints.turned_away(&io::Error::new(error.kind(), remedy));
+                    let what = format!("{error}; see ulimit -n, or what else this process has open");
+                    self.complaints.turned_away(&io::Error::new(error.kind(), what));
                     self.resume = Some(Instant::now() + PAUSE);
                     return;
                 }
@@ -217,6 +217,11 @@ impl<A: Accept> Hall<A> {
             drop(self.strangers.remove(0));
             self.complaints.turned_away(&io::Error::other("too many connections at once"));
         }
+    }
+
+    /// Whether callers wait outside because there are no descriptors for them.
+    pub(super) fn is_short(&self) -> bool {
+        self.resume.is_some()
     }
 
     /// How the last caller failed who spoke hexagram's language but knew another secret.

@@ -5,7 +5,7 @@
 //! newcomer → rank 0 card = length:u32 rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
 //!                          shm:text tcp:text sockets:u32 configuration:text digest:32
 //! rank 0 → newcomer ROSTER:u32 job:16 card*     once everyone is there
-//!                 | REFUSED:u32 reason:text     at once, if somebody does not fit; or at the deadline, if one is missing
+//!                 | REFUSED:u32 reason:text remedy:text     at once, if somebody does not fit; or at the deadline, if one is missing
 //! ```
 //!
 //! Only strangers are turned away. Who has proved to belong to the job and was built or told otherwise than rank 0 ends
@@ -20,6 +20,7 @@ use super::secret::Secret;
 use super::variables::Placement;
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::limits;
 use crate::socket::Tls;
 use crate::transport::{Traffic, TransportKind};
 use crate::world::JoinOptions;
@@ -217,10 +218,14 @@ pub(crate) fn lead(
     // Removed before the listener closes: the address is what makes the file ours.
     let _file = file;
     let mut table = Table::new(mine);
+    // Asked before anybody calls: what strangers take is given back.
+    let is_short = limits::has_too_few_open_files_for(table.mine.size - 1);
     while !table.is_full() {
         let left = deadline.saturating_duration_since(Instant::now());
-        let outcome = if left.is_zero() {
-            Err(table.absent(limit, hall.denied(), secret))
+        let outcome = if is_short {
+            Err(table.short_of_files())
+        } else if left.is_zero() {
+            Err(table.incomplete(limit, &hall, secret))
         } else {
             let mut callers = hall.wait(Some(left), None).into_iter();
             let outcome = callers.try_for_each(|caller| table.seat(caller));
@@ -228,7 +233,7 @@ pub(crate) fn lead(
             outcome
         };
         if let Err((what, remedy)) = outcome {
-            table.give_up(&mut hall, &what);
+            table.give_up(&mut hall, &what, &remedy);
             return Err(Error::setup(what, remedy));
         }
     }
@@ -300,10 +305,23 @@ impl Table {
         })
     }
 
-    fn absent(&self, limit: Duration, denied: Option<&str>, secret: &Secret) -> End {
-        let absent = |rank: &usize| self.cards[*rank].is_none();
-        let missing: Vec<String> =
-            (0..self.cards.len()).filter(absent).map(|rank| rank.to_string()).collect();
+    /// The ranks that have not come.
+    fn absent(&self) -> impl Iterator<Item = usize> {
+        self.cards.iter().enumerate().filter(|(_, card)| card.is_none()).map(|(rank, _)| rank)
+    }
+
+    fn short_of_files(&self) -> End {
+        let what = limits::open_files_for(&self.mine.to_string(), self.mine.size - 1);
+        (what, limits::MORE_OPEN_FILES.to_owned())
+    }
+
+    /// Why not everyone has come in time.
+    fn incomplete(&self, limit: Duration, hall: &Hall<Listener>, secret: &Secret) -> End {
+        if hall.is_short() {
+            return self.short_of_files();
+        }
+        let denied = hall.denied();
+        let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();
         let plural = if missing.len() == 1 { "rank" } else { "ranks" };
         let (missing, size) = (missing.join(", "), self.cards.len());
         let denied =
@@ -314,12 +332,12 @@ impl Table {
     }
 
     /// Tells everyone who has come, or comes in a moment, that there will be no world.
-    fn give_up(&mut self, hall: &mut Hall<Listener>, why: &str) {
+    fn give_up(&mut self, hall: &mut Hall<Listener>, why: &str, remedy: &str) {
         let until = Instant::now() + LINGER;
         let mut told = 1;
         let mut tell = |stream: &mut Stream| {
             told += 1;
-            refuse(stream, why);
+            refuse(stream, why, remedy);
             told < self.mine.size
         };
         let mut late = true;
@@ -344,9 +362,9 @@ impl Table {
     }
 }
 
-fn refuse(stream: &mut Stream, reason: &str) {
+fn refuse(stream: &mut Stream, reason: &str, remedy: &str) {
     // A newcomer that is gone needs no answer.
-    let answer = Outgoing::default().number(REFUSED).text(reason);
+    let answer = Outgoing::default().number(REFUSED).text(reason).text(remedy);
     let _ = stream.set_blocking().and_then(|()| answer.send(stream));
 }
 
@@ -425,7 +443,7 @@ pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(
         }
         REFUSED => {
             let reason = answer.text().map_err(failed)?;
-            let remedy = "start all ranks alike, from the same build";
+            let remedy = answer.text().map_err(failed)?;
             Err(Error::setup(format!("rank 0 ended the meeting: {reason}"), remedy))
         }
         _ => Err(failed(malformed())),

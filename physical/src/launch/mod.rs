@@ -26,7 +26,9 @@ pub(crate) use own::side_by_side;
 pub use own::{as_rank, as_threads};
 
 use crate::error::{Error, Result};
+use crate::limits;
 use std::ffi::OsString;
+use std::io;
 use std::panic;
 use std::path::PathBuf;
 use std::thread;
@@ -109,27 +111,43 @@ impl Job {
     /// From the first call on, those three signals do not end this process any more (SIGHUP: unless it was ignored
     /// before, as under `nohup`): a program that goes on after its job has to watch for them itself.
     ///
+    /// This process's limit of open files, which the ranks inherit, is raised as far as the system lets it: each rank takes
+    /// several.
+    ///
     /// # Errors
     ///
     /// [`Error::Usage`] for numbers out of range, [`Error::System`] if a rank cannot be started (those already started
     /// are killed) or does not die, or a log cannot be made. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
         self.check()?;
+        limits::raise_open_files();
         // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {
             let launcher = thread::Builder::new().name("hexagram-launch".into());
             let started = launcher.spawn_scoped(scope, || self.run_on_this_thread());
-            let running =
-                started.map_err(|cause| Error::system("start a thread", cause, "allow more threads"))?;
+            let running = started.map_err(Error::no_thread)?;
             running.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
         })
+    }
+
+    /// What to say where this process could open no more files.
+    fn out_of_files(&self, doing: String, cause: io::Error) -> Error {
+        // A descriptor of the process, one that guards it, two for its output, and two for the files that keep it.
+        let each =
+            2 + if self.output == Output::Prefixed { 2 } else { 0 } + if self.logs.is_some() { 2 } else { 0 };
+        let needed = limits::LAUNCHER + each * self.ranks as u64;
+        Error::system(
+            doing,
+            cause,
+            limits::more_open_files(needed, &format!("starting {} ranks", self.ranks)),
+        )
     }
 
     fn run_on_this_thread(&self) -> Result<Outcome> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|cause| Error::system("watch processes", cause, "allow more open files (ulimit -n)"))?;
+            .map_err(|cause| self.out_of_files("watch processes".to_owned(), cause))?;
         let outcome = runtime.block_on(supervise::supervise(self));
         // A write to an output that nobody reads may be stuck in a helper thread; the outcome does not wait for it.
         runtime.shutdown_background();

@@ -53,10 +53,7 @@ pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) ->
     std::thread::scope(|scope| {
         let start = |thing| std::thread::Builder::new().spawn_scoped(scope, move || body(thing));
         let running: io::Result<Vec<_>> = things.into_iter().map(start).collect();
-        let running = running.map_err(|cause| {
-            let remedy = "use fewer ranks, or allow more threads and memory (ulimit -u, ulimit -v)";
-            Error::system("start a thread for each rank", cause, remedy)
-        })?;
+        let running = running.map_err(Error::no_thread)?;
         // All are joined before the first panic goes on, so that no second one hides it.
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         Ok(ended

@@ -7,6 +7,7 @@
 use super::invitation::Invitation;
 use super::{Job, Output, environment};
 use crate::error::{Error, Result};
+use crate::limits;
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io::{self, PipeReader, PipeWriter};
@@ -138,21 +139,21 @@ fn die_when_closed(guarded: &PipeReader) -> io::Result<()> {
 }
 
 fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
+    let doing = format!("start {} as rank {rank}", job.program.display());
     let remedy = match Errno::from_io_error(&cause) {
+        Some(Errno::MFILE) => return job.out_of_files(doing, cause),
+        Some(Errno::AGAIN | Errno::NOMEM) => limits::more_threads(),
         Some(Errno::NOENT) => {
-            "check its name; a program that PATH does not list needs its folder, as in ./train"
+            "check its name; a program that PATH does not list needs its folder, as in ./train".into()
         }
         Some(Errno::ACCESS) => {
-            "make it executable (chmod +x), or name its interpreter first, as in python train.py"
+            "make it executable (chmod +x), or name its interpreter first, as in python train.py".into()
         }
         Some(Errno::NOEXEC) => {
-            "it is no program of this machine; name its interpreter first, as in python train.py"
+            "it is no program of this machine; name its interpreter first, as in python train.py".into()
         }
-        Some(Errno::MFILE | Errno::NFILE) => "allow more open files (ulimit -n) or ask for fewer ranks",
-        Some(Errno::AGAIN | Errno::NOMEM) => {
-            "allow more processes (ulimit -u) and memory, or ask for fewer ranks"
-        }
-        _ => "see whether it runs by itself",
+        Some(Errno::NFILE) => "allow this machine more open files (sysctl fs.file-max)".into(),
+        _ => "see whether it runs by itself".into(),
     };
-    Error::system(format!("start {} as rank {rank}", job.program.display()), cause, remedy)
+    Error::system(doing, cause, remedy)
 }

@@ -88,9 +88,8 @@ impl Supervisor {
         for number in job.numbers() {
             let rank = Rank::start(number, job, invitation)?;
             let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
-            supervisor.adopt(number, rank, logs.next(), is_shown).map_err(|cause| {
-                Error::system(format!("watch rank {number}"), cause, "allow more open files (ulimit -n)")
-            })?;
+            let adopted = supervisor.adopt(number, rank, logs.next(), is_shown);
+            adopted.map_err(|cause| job.out_of_files(format!("watch rank {number}"), cause))?;
         }
         Ok(supervisor)
     }

@@ -84,9 +84,7 @@ impl Control {
         let watch =
             Watch { rank, lines, health, commands, desk: their_desk, looked, beaten: None, told: false };
         let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
-        let thread = thread
-            .spawn(move || watch.run())
-            .map_err(|cause| Error::system("start a thread", cause, "raise ulimit -u"))?;
+        let thread = thread.spawn(move || watch.run()).map_err(Error::no_thread)?;
         Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
     }
 

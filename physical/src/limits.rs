@@ -1,0 +1,97 @@
+//! What the system lets this process have, and which of its limits bites. Open this file if an error names the wrong one,
+//! or to see who may have more open files than before.
+//!
+//! The soft limit of open files is 1024 almost everywhere, only because `select` can watch no descriptor above; the hard
+//! one is made for programs that use `poll`, as this library does. Therefore whoever starts ranks or joins a world gets
+//! the hard limit, as programs in Go and Java do. What it starts afterwards inherits that. A program that uses `select`
+//! notices nothing as long as fewer than 1024 files are open, and could not have opened more before.
+
+use crate::error::Error;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io;
+
+/// Where the hard limit is higher than this, or absent, the soft one is raised to this only: programs that close every
+/// descriptor that they could have, before they start another program, would be busy for minutes.
+const HIGHEST: u64 = 1 << 20;
+/// Descriptors of a launcher besides those of each rank.
+pub(crate) const LAUNCHER: u64 = 32;
+/// Descriptors of a rank besides those that belong to a peer.
+const OWN: u64 = 32;
+/// Those that belong to a peer: its control connection, and some for each channel.
+const PER_PEER: u64 = 4;
+/// Address space that a thread may need: its stack, and what the allocator reserves for it.
+const THREAD: u64 = 80 << 20;
+
+/// Raises this process's limit of open files as far as the system lets it.
+pub(crate) fn raise_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.unwrap_or(HIGHEST).min(HIGHEST);
+    if current.is_some_and(|current| current < wanted) {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+        tracing::debug!("open files: {current:?} raised to {wanted}: {raised:?}");
+    }
+}
+
+/// Says what to do where this process could open no more files: it needs some `needed` for `what`.
+pub(crate) fn more_open_files(needed: u64, what: &str) -> String {
+    format!("{}; {MORE_OPEN_FILES}", open_files_needed("this process", needed, what))
+}
+
+/// What to do where a process can have too few files open.
+pub(crate) const MORE_OPEN_FILES: &str =
+    "raise the hard limit there (ulimit -Hn, or nofile in limits.conf), or use fewer ranks";
+
+fn open_files_needed(who: &str, needed: u64, what: &str) -> String {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
+    format!("{who} may have {allowed} open files (ulimit -n) and needs some {needed} for {what}")
+}
+
+/// How many files this process, which is `who`, may have open, and how many it needs in a world with so many other ranks.
+pub(crate) fn open_files_for(who: &str, peers: usize) -> String {
+    let peers = peers as u64;
+    let needed = (OWN + PER_PEER * peers).max(open_files() + peers);
+    open_files_needed(who, needed, &format!("a world of {} ranks", peers + 1))
+}
+
+/// Whether this process cannot even hold one connection to each of so many other ranks.
+pub(crate) fn has_too_few_open_files_for(peers: usize) -> bool {
+    let least = open_files() + peers as u64;
+    getrlimit(Resource::Nofile).current.is_some_and(|allowed| allowed < least)
+}
+
+fn open_files() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
+}
+
+impl Error {
+    /// The system gives no thread, for `cause`, which alone does not tell which limit forbids it.
+    pub fn no_thread(cause: io::Error) -> Self {
+        Error::system("start a thread", cause, more_threads())
+    }
+}
+
+/// Says what to do where a thread or a process could not be started.
+pub(crate) fn more_threads() -> String {
+    match (getrlimit(Resource::As).current, addresses()) {
+        (Some(allowed), Some(used)) if used.saturating_add(THREAD) > allowed => format!(
+            "this process may use {} MiB of addresses (ulimit -v) and uses {}: raise or lift that limit",
+            allowed >> 20,
+            used >> 20
+        ),
+        _ => {
+            let allowed = getrlimit(Resource::Nproc).current;
+            let allowed = allowed.map_or_else(|| "unlimited".to_owned(), |allowed| allowed.to_string());
+            format!(
+                "allow this user more processes and threads (ulimit -u: {allowed} now), or its container (pids.max), or \
+                 use fewer ranks"
+            )
+        }
+    }
+}
+
+/// Bytes of address space that this process uses.
+fn addresses() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+    size.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
