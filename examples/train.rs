@@ -9,6 +9,7 @@ use candle_nn::loss;
 use clap::Parser;
 use hexagram::algorithms::EngineOptions;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::physical::bootstrap::variable;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, LoaderState};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
@@ -34,7 +35,7 @@ pub(crate) fn main() -> ExitCode {
     if options.algorithm == "list" {
         return if say(list().trim_end()).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
+    let level = variable("HEXAGRAM_LOG").and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN))
         .with_writer(std::io::stderr)

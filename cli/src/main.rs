@@ -10,6 +10,7 @@ mod step;
 mod transports;
 
 use clap::{Parser, Subcommand};
+use hexagram::physical::bootstrap::variable;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
 
 /// Prints warnings on standard error, such as who keeps everyone waiting; HEXAGRAM_LOG=info and so on print more.
 fn log() {
-    let level = std::env::var("HEXAGRAM_LOG").ok().and_then(|level| level.parse().ok());
+    let level = variable("HEXAGRAM_LOG").and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(LevelFilter::WARN))
         .with_writer(io::stderr)

@@ -4,7 +4,7 @@ use crate::say;
 use clap::Args;
 use hexagram::Error;
 use hexagram::launch::{Job, Node, Outcome, Output, Ranks};
-use std::env;
+use hexagram::physical::bootstrap::variable_os;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -121,7 +121,7 @@ impl Run {
                 return Err(Error::usage(what, "say which node this is, and where rank 0 listens"));
             }
         };
-        let given = self.secret_file.clone().or_else(|| env::var_os(SECRET_FILE).map(PathBuf::from));
+        let given = self.secret_file.clone().or_else(|| variable_os(SECRET_FILE).map(PathBuf::from));
         let secret = given.ok_or_else(|| {
             Error::usage(
                 "ranks on several machines know each other by a secret, and none was given",

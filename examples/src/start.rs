@@ -4,6 +4,7 @@ use crate::metrics::Metrics;
 use crate::options::Checked;
 use crate::progress::note;
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
+use hexagram::physical::bootstrap::variable;
 use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -77,7 +78,7 @@ fn processes(ranks: usize) -> Result<ExitCode, Failure> {
 /// Our own launcher shares the cores out; under another one this program does it itself, before candle has read the
 /// variable, by starting over with it set.
 fn share_cores(placement: &Placement) -> Result<(), Failure> {
-    if placement.launcher == Launcher::Hexagram || std::env::var_os(THREADS).is_some() {
+    if placement.launcher == Launcher::Hexagram || variable(THREADS).is_some() {
         return Ok(());
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -91,7 +92,7 @@ fn share_cores(placement: &Placement) -> Result<(), Failure> {
 
 /// Time since the launch: that of the process which started the ranks, or else of this one.
 pub fn since_launch(here: SystemTime) -> Duration {
-    let told = std::env::var(STARTED).ok().and_then(|text| text.parse().ok());
+    let told = variable(STARTED).and_then(|text| text.parse().ok());
     let launch = told.map_or(here, |seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
     launch.elapsed().unwrap_or_default()
 }

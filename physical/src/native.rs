@@ -13,6 +13,7 @@
 //! [`ReduceOp::Mean`](crate::ReduceOp::Mean) is done here completely: the sum divided by the number of ranks, of 16-bit
 //! floats the sum of contributions that were divided before.
 
+use crate::bootstrap::variable;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::transport::{Label, Ticket};
@@ -74,11 +75,11 @@ impl Check {
     /// # Errors
     /// [`Error::Setup`] if it is neither `full` nor `first-use`.
     pub fn from_env() -> Result<Self> {
-        match std::env::var("HEXAGRAM_CHECK").as_deref() {
-            Err(_) => Ok(Check::default()),
-            Ok("full") => Ok(Check::Full),
-            Ok("first-use") => Ok(Check::FirstUse),
-            Ok(other) => {
+        match variable("HEXAGRAM_CHECK").as_deref() {
+            None => Ok(Check::default()),
+            Some("full") => Ok(Check::Full),
+            Some("first-use") => Ok(Check::FirstUse),
+            Some(other) => {
                 let what = format!("HEXAGRAM_CHECK={other} is unknown");
                 Err(Error::setup(what, "use full or first-use, or unset it"))
             }

@@ -3,7 +3,7 @@
 //! The ranks are threads of the test's process, but over `shm` and `tcp` they meet, connect and speak exactly as
 //! processes do. For the tests of this library and of everyone who builds on it.
 
-use crate::bootstrap::{Launcher, Meeting, Placement, random};
+use crate::bootstrap::{Launcher, Meeting, Placement, random, variable};
 use crate::error::Result;
 use crate::health::Vigilance;
 use crate::launch::side_by_side;
@@ -20,8 +20,8 @@ const JOIN: Duration = Duration::from_secs(30);
 /// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`).
 pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     #[cfg(feature = "mpi")]
-    if std::env::var_os("HEXAGRAM_TEST").is_some_and(|what| what == "mpi") {
-        let size = std::env::var("OMPI_COMM_WORLD_SIZE").ok().and_then(|size| size.parse().ok());
+    if variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi") {
+        let size = variable("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
         let Some(size) = size else { fail("HEXAGRAM_TEST=mpi is for processes that mpirun started") };
         return if ranks.contains(&size) { vec![(TransportKind::Mpi, size)] } else { Vec::new() };
     }
@@ -32,7 +32,7 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
 /// What tests run on whose ranks also meet behind the transport's back, at a barrier of the process: every transport whose
 /// ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let mpi = std::env::var_os("HEXAGRAM_TEST").is_some_and(|what| what == "mpi");
+    let mpi = variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi");
     TransportKind::ALL.into_iter().filter(move |_| !mpi)
 }
 

@@ -1,9 +1,9 @@
 //! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
 
-use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
 use crate::bootstrap::join::{self, Card, Membership, Roster, Seats, arrive, lead};
 use crate::bootstrap::secret::Secret;
+use crate::bootstrap::{Placement, variable};
 use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::launch::MAX_RANKS;
@@ -94,11 +94,6 @@ impl JoinOptions {
         let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
         asked.map(|name| crate::bootstrap::interface::find(&name)).transpose()
     }
-}
-
-/// An environment variable that is set to something.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
 impl Default for JoinOptions {

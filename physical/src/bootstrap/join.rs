@@ -3,7 +3,7 @@
 //! ```text
 //! both              handshake, as in `handshake`
 //! newcomer → rank 0 card = length:u32 rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
-//!                          shm:text tcp:text sockets:u32 configuration:text digest:32
+//!                          shm:text tcp:text sockets:u32 beat:u32 silence:u32 configuration:text digest:32
 //! rank 0 → newcomer ROSTER:u32 job:16 card*     once everyone is there
 //!                 | REFUSED:u32 reason:text remedy:text     at once, if somebody does not fit; or at the deadline, if one is missing
 //! ```
@@ -60,6 +60,10 @@ pub(crate) struct Card {
     pub(crate) tcp: String,
     /// TCP connections that it wants for one pair of ranks and channel.
     pub(crate) sockets: usize,
+    /// Milliseconds between its heartbeats.
+    pub(crate) beat: usize,
+    /// Milliseconds without a heartbeat after which it gives another rank up.
+    pub(crate) silence: usize,
     /// What the program says that all ranks must agree on; long ones are cut.
     pub(crate) configuration: String,
     /// Of the whole configuration.
@@ -86,6 +90,11 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// As a message can hold it: longer than any job is as good as the longest.
+fn milliseconds(duration: Duration) -> usize {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) as usize
+}
+
 impl Card {
     /// This process's card, without the addresses at which its transport can be reached.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
@@ -104,6 +113,8 @@ impl Card {
             shm: String::new(),
             tcp: String::new(),
             sockets: options.sockets()?,
+            beat: milliseconds(options.vigilance.beat),
+            silence: milliseconds(options.vigilance.silence),
             configuration: options.configuration.clone(),
             digest: Sha256::digest(&options.configuration).into(),
         })
@@ -113,6 +124,7 @@ impl Card {
         let message = message.number(self.rank).number(self.size).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine).text(&self.transport);
         let message = message.text(&self.shm).text(&self.tcp).number(self.sockets);
+        let message = message.number(self.beat).number(self.silence);
         message.text(&self.configuration).bytes(&self.digest)
     }
 
@@ -128,6 +140,8 @@ impl Card {
             shm: message.text()?,
             tcp: message.text()?,
             sockets: message.number()?,
+            beat: message.number()?,
+            silence: message.number()?,
             configuration: message.text()?,
             digest: message.bytes()?,
         })
@@ -143,6 +157,13 @@ impl Card {
         }
         if other.transport != self.transport {
             return Some(format!("it uses transport {}, rank 0 uses {}", other.transport, self.transport));
+        }
+        if (other.beat, other.silence) != (self.beat, self.silence) {
+            return Some(format!(
+                "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
+                 (JoinOptions::vigilance)",
+                other.silence, other.beat, self.silence, self.beat
+            ));
         }
         if other.digest != self.digest {
             return Some(format!("its {}, rank 0's {}", Shown(other), Shown(self)));

@@ -25,7 +25,7 @@ pub(crate) use hall::Accept;
 pub(crate) use handshake::random;
 pub use meeting::{Inherited, Meeting};
 pub(crate) use meeting::{Listener, abstract_address, same_user};
-pub use variables::{Launcher, Placement};
+pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 
 use std::io;

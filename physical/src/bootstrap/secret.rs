@@ -6,7 +6,7 @@
 //! one, and what a killed job left behind is replaced by the next job of that address. It is gone once everyone has joined.
 
 use super::handshake::random;
-use super::variables::Placement;
+use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use sha2::{Digest, Sha256};
@@ -117,7 +117,7 @@ impl Secret {
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         let hash = Sha256::digest(format!("{} {job}", network.display()));
         let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = variable_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
     }
 
@@ -198,7 +198,8 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
     // Only a host's own addresses can be bound.
     let own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let several = placement.local_size < placement.size;
-    match addresses.iter().find(own) {
+    // The lowest, as names may be resolved in another order on the next call.
+    match addresses.iter().filter(own).min() {
         Some(address) if address.ip().is_loopback() || !several => Ok(*address),
         found => {
             let where_from =

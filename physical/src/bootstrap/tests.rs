@@ -6,6 +6,7 @@ use super::message::{Incoming, Outgoing};
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Error;
+use crate::health::Vigilance;
 use crate::testing::meeting;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
@@ -51,14 +52,94 @@ fn no_launcher_is_no_error() {
 
 #[test]
 fn the_first_complete_set_wins() {
-    let all = [OURS.as_slice(), &TORCHRUN, &MPI].concat();
+    let mut ours = OURS;
+    (ours[0].1, ours[1].1) = ("2", "3");
+    let mpi = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "3")];
+    let all = [ours.as_slice(), &TORCHRUN, &mpi].concat();
     let placement = read(&all).unwrap().unwrap();
-    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Hexagram, 1, 4));
-    let placement = read(&[TORCHRUN.as_slice(), &MPI].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Hexagram, 2, 3));
+    let placement = read(&[TORCHRUN.as_slice(), &mpi].concat()).unwrap().unwrap();
     assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
     assert_eq!(placement.meeting, Meeting::Tcp { host: "::1".into(), port: 29500, agent: false });
     let placement = read(&[MPI.as_slice(), &[("HEXAGRAM_RANK", "0")]].concat()).unwrap().unwrap();
     assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::OpenMpi, 0, 2));
+}
+
+#[test]
+fn sets_that_contradict_each_other_are_refused_with_both_values() {
+    let message = refusal(&[OURS.as_slice(), &TORCHRUN].concat());
+    for value in ["HEXAGRAM_RANK=1", "HEXAGRAM_SIZE=4", "RANK=2", "WORLD_SIZE=3", "unset"] {
+        assert!(message.contains(value), "{value}: {message}");
+    }
+    // The same rank of the same world, but not the same on this host.
+    let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+    let message = refusal(&[torchrun.as_slice(), &MPI].concat());
+    assert!(message.contains("LOCAL_WORLD_SIZE=1"), "{message}");
+    assert!(message.contains("OMPI_COMM_WORLD_LOCAL_SIZE=2"), "{message}");
+}
+
+#[test]
+fn what_srun_says_of_the_launcher_that_it_started_is_no_contradiction() {
+    let srun = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_PROCID", "1"),
+        ("SLURM_NTASKS", "2"),
+        ("PMI_RANK", "1"),
+        ("PMI_SIZE", "2"),
+    ];
+    let placement = read(&[TORCHRUN.as_slice(), &srun].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let names = [
+        "HEXAGRAM_RANK",
+        "HEXAGRAM_SIZE",
+        "HEXAGRAM_LOCAL_RANK",
+        "HEXAGRAM_LOCAL_SIZE",
+        "HEXAGRAM_ADDR",
+        "HEXAGRAM_LISTEN_FD",
+        "HEXAGRAM_SECRET_FILE",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "PMI_FD",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "MV2_COMM_WORLD_RANK",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_JOB_ID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+    ];
+    for empty in ["", "  "] {
+        let all: Vec<_> = names.into_iter().map(|name| (name, empty)).collect();
+        assert_eq!(read(&all).unwrap(), None);
+        let mpi = [MPI.as_slice(), &all].concat();
+        assert_eq!(read(&mpi).unwrap().unwrap().launcher, Launcher::OpenMpi);
+    }
+    let unset = [TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "")]].concat();
+    assert!(matches!(read(&unset).unwrap().unwrap().meeting, Meeting::Tcp { agent: false, .. }));
+    let mut addressless = TORCHRUN;
+    addressless[3].1 = "";
+    assert!(refusal(&addressless).contains("MASTER_ADDR"));
+}
+
+#[test]
+fn the_last_port_is_refused_where_an_agent_may_have_it() {
+    let mut torchrun = TORCHRUN;
+    torchrun[4].1 = "65535";
+    assert!(read(&torchrun).is_ok());
+    let message = refusal(&[torchrun.as_slice(), &[("TORCHELASTIC_RUN_ID", "none")]].concat());
+    assert!(message.contains("MASTER_PORT=65535"), "{message}");
 }
 
 #[test]
@@ -211,6 +292,24 @@ fn ranks_that_were_told_different_things_are_refused_with_both_values() {
     let there = place.clone();
     for error in disagreement(&place, move || join_over(TransportKind::Shm, 1, 3, &there, b"key", 40)) {
         assert!(error.contains("transport shm, rank 0 uses tcp"), "{error}");
+    }
+}
+
+#[test]
+fn another_vigilance_is_refused_with_both_values() {
+    let place = meeting();
+    let join = |rank, silence| {
+        let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+        let placement =
+            Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+        let vigilance = Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() };
+        let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(40));
+        let options = JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() };
+        Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>
+    };
+    for error in quick_errors(vec![join(0, 4), join(1, 60)]) {
+        assert!(error.contains("rank 1 (host ") && error.contains("after 60000 ms"), "{error}");
+        assert!(error.contains("rank 0 after 4000"), "{error}");
     }
 }
 

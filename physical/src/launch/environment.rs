@@ -11,8 +11,7 @@
 
 use super::Job;
 use super::invitation::Invitation;
-use crate::bootstrap::of_other_launchers;
-use std::env;
+use crate::bootstrap::{of_other_launchers, variable};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ pub(super) fn describe(
     for name in of_other_launchers() {
         command.env_remove(name);
     }
-    if env::var_os("RAYON_NUM_THREADS").is_none() {
+    if variable("RAYON_NUM_THREADS").is_none() {
         command.env("RAYON_NUM_THREADS", threads_per_rank(job.ranks).to_string());
     }
     command.envs(job.environment.iter().map(|(name, value)| (name, value)));

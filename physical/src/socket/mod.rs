@@ -6,6 +6,7 @@
 #[cfg(feature = "tls")]
 mod tls;
 
+use crate::bootstrap::variable_os;
 use crate::error::{Error, Result};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -33,7 +34,7 @@ impl TlsFiles {
     /// # Errors
     /// [`Error::Setup`] if only some are set.
     pub fn from_env() -> Result<Option<Self>> {
-        Self::from_values(Self::NAMES.map(|name| std::env::var_os(name).map(PathBuf::from)))
+        Self::from_values(Self::NAMES.map(|name| variable_os(name).map(PathBuf::from)))
     }
 
     fn from_values(values: [Option<PathBuf>; 3]) -> Result<Option<Self>> {

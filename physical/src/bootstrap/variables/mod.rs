@@ -1,8 +1,11 @@
 //! Which rank is this? Read from the variables that launchers set.
 //!
 //! Sets are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's, MVAPICH's,
-//! Slurm's. The first complete one wins; a later set that says something else is mentioned; a set that contradicts
-//! itself is refused, whichever set wins.
+//! Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins, and so are two that
+//! contradict each other, unless one is Slurm's: mpirun and torchrun may themselves run inside a step of `srun`, whose
+//! numbers are then not those of the ranks.
+//!
+//! Every variable of this library is read by [`variable`]: one that is empty is not set.
 //!
 //! `set` reads and checks the numbers, `slurm` those of Slurm, `place` finds out where the ranks meet.
 
@@ -19,7 +22,18 @@ pub(crate) use place::host_and_port;
 use set::Set;
 pub(crate) use set::{MAX_SIZE, of_other_launchers};
 use slurm::Step;
+use std::ffi::OsString;
 use std::fmt;
+
+/// Returns the value of an environment variable. One that is empty or blank counts as not set.
+pub fn variable(name: &str) -> Option<String> {
+    variable_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Returns the same, for values that need not be text, such as paths.
+pub fn variable_os(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.to_string_lossy().trim().is_empty())
+}
 
 /// Who started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,35 +93,28 @@ impl Placement {
     /// Reads the environment; `None` if no launcher set it.
     ///
     /// # Errors
-    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself, or lacks what it needs.
+    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself or another one, or lacks what it needs.
     pub fn from_env() -> Result<Option<Self>> {
-        Self::from_lookup(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        Self::from_lookup(&variable)
     }
 
     /// Rank and size in the set that wins, and whose it is, wherever the ranks may meet.
     #[cfg(feature = "mpi")]
     pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
-        let first = Set::all(&|name| std::env::var(name).ok())?.into_iter().next();
+        let first = Set::all(&variable)?.into_iter().next();
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
     pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
+        let get: Lookup<'_> = &|name| get(name).filter(|value| !value.trim().is_empty());
         let step = Step::read(get)?;
         let mut sets = Set::all(get)?.into_iter().chain(step.as_ref().map(Step::set));
         let Some(first) = sets.next() else { return Ok(None) };
-        for other in sets.filter(|other| (other.rank, other.size) != (first.rank, first.size)) {
-            tracing::warn!(
-                "{} variables say rank {} of {}; {} variables say rank {} of {} and win",
-                other.launcher,
-                other.rank,
-                other.size,
-                first.launcher,
-                first.rank,
-                first.size
-            );
+        let around = |set: &Set| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
+        if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
+            return Err(first.contradicts(&other));
         }
-        // mpirun may itself run inside a step, whose numbers are then not those of the ranks.
-        let step = step.filter(|step| (step.rank, step.size) == (first.rank, first.size));
+        let step = step.filter(|step| step.set().agrees_with(&first));
         let placement = Self::of(&first, step.as_ref(), get)?;
         let Placement { rank, size, meeting, launcher, .. } = &placement;
         tracing::info!("rank {rank} of {size}, meeting at {meeting}, from {launcher} variables");

@@ -46,7 +46,13 @@ fn torchrun(get: Lookup<'_>) -> Result<Meeting> {
     let port = get("MASTER_PORT").ok_or_else(|| missing(set, "MASTER_PORT"))?;
     // torchrun's agent says that it is there; it may keep the port for its own store.
     let agent = get("TORCHELASTIC_RUN_ID").is_some();
-    Ok(Meeting::Tcp { host, port: parse_port("MASTER_PORT", &port)?, agent })
+    let port = parse_port("MASTER_PORT", &port)?;
+    if agent && port == u16::MAX {
+        let what =
+            format!("MASTER_PORT={port} is the last port, and torchrun's agent may have it for itself");
+        return Err(Error::setup(what, "choose a lower one, so that the ranks can meet at the next"));
+    }
+    Ok(Meeting::Tcp { host, port, agent })
 }
 
 /// What tells this job from all others of this user on this host.

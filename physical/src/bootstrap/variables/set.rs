@@ -2,6 +2,7 @@
 
 use super::{Launcher, Lookup};
 use crate::error::{Error, Result};
+use std::fmt;
 
 /// Most ranks of one job.
 pub(crate) const MAX_SIZE: usize = 1 << 16;
@@ -25,6 +26,7 @@ const NAMES: [(Launcher, [&str; 4]); 6] = [
         ],
     ),
 ];
+const SLURM: [&str; 4] = ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"];
 const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
@@ -72,6 +74,39 @@ impl Set {
         };
         plausible(names[1], size)?;
         Ok(Some(Set { launcher, rank, size, local: local_rank.zip(local_size) }))
+    }
+}
+
+impl Set {
+    /// Whether both may speak of the same rank.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        let local = self.local.zip(other.local).is_none_or(|(ours, theirs)| ours == theirs);
+        (self.rank, self.size) == (other.rank, other.size) && local
+    }
+
+    pub(super) fn contradicts(&self, other: &Self) -> Error {
+        let what = format!("{self} contradict {other}");
+        Error::setup(
+            what,
+            "this process can be one rank only: unset the variables of the launcher that did not start it",
+        )
+    }
+
+    /// The names of the variables in which it says rank, size, local rank and local size.
+    fn names(&self) -> [&'static str; 4] {
+        let mut all = NAMES.iter();
+        all.find(|(launcher, _)| *launcher == self.launcher).map_or(SLURM, |(_, names)| *names)
+    }
+}
+
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [rank, size, local_rank, local_size] = self.names();
+        write!(f, "{rank}={} and {size}={}", self.rank, self.size)?;
+        match self.local {
+            Some((local, of)) => write!(f, " ({local_rank}={local}, {local_size}={of})"),
+            None => Ok(()),
+        }
     }
 }
 
