@@ -8,13 +8,14 @@
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::stopwatch::Stopwatch;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Alignment of every buffer, in bytes: a cache line, and any SIMD register of today.
 pub const ALIGNMENT: usize = 64;
@@ -384,7 +385,7 @@ struct Aligned;
 
 /// Revokes borrowed memory: waits until no view is left and allows no new one.
 fn take_back(memory: &Memory) {
-    let started = Instant::now();
+    let mut waited = Stopwatch::start();
     loop {
         let mut ledger = memory.ledger();
         if ledger.leases.is_empty() {
@@ -394,7 +395,7 @@ fn take_back(memory: &Memory) {
         drop(ledger);
         // A view outlives its operation only while another thread finishes one copy: brief, and there is nothing to
         // be woken by.
-        if started.elapsed() > LEND_LIMIT {
+        if waited.elapsed() > LEND_LIMIT {
             eprintln!(
                 "hexagram: a leaked operation still uses borrowed memory; aborting rather than corrupt it"
             );

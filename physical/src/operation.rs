@@ -7,15 +7,18 @@
 use crate::drive;
 use crate::error::{During, Error, Result, Straggler};
 use crate::health::{GRACE, Health, Notice};
+use crate::stopwatch::Stopwatch;
 use crate::transport::{Got, Label, Source, Ticket, Transport};
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Polls in vain after which an operation is not brief: some microseconds of spinning.
 const BRIEF: u32 = 64;
+/// Times that what has arrived is read before it is judged that something has not: more than a full socket holds.
+const LAST_LOOKS: u32 = 64;
 
 /// Whether the operations of one communicator can still be trusted. The first failure stays.
 #[derive(Debug, Default)]
@@ -82,10 +85,10 @@ pub struct Operation<'a> {
     parks: u64,
     peer: Source,
     label: Label,
-    /// Bytes that had moved at the last look, and since when no more have.
+    /// Bytes that had moved at the last look, and for how long no more have.
     moved: u64,
-    waiting_since: Option<Instant>,
-    suspected_since: Option<Instant>,
+    waiting: Option<Stopwatch>,
+    suspected: Option<Stopwatch>,
     /// Lets the other ranks know for whom this waits, once it has waited for a while.
     notice: Option<Notice>,
 }
@@ -101,8 +104,8 @@ impl<'a> Operation<'a> {
             peer,
             label,
             moved: 0,
-            waiting_since: None,
-            suspected_since: None,
+            waiting: None,
+            suspected: None,
             notice: None,
         }
     }
@@ -140,10 +143,9 @@ impl<'a> Operation<'a> {
             let left = health.has_left(peer);
             Some((peer, left, transport.ended(peer)?))
         });
-        let now = Instant::now();
-        let waited = self.waited(now);
-        let suspected =
-            if gone.is_some() { now - *self.suspected_since.get_or_insert(now) } else { Duration::ZERO };
+        let waited = self.waited();
+        let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
+        let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
         let culprit = |rank: usize, cause: &str| {
             let (culprit, cause) = (health.peers()[rank].clone(), cause.to_owned());
             Some(Error::PeerFailed { culprit, cause, during: self.during() })
@@ -156,19 +158,19 @@ impl<'a> Operation<'a> {
             Some((peer, _, cause)) if suspected > GRACE => culprit(peer, &cause),
             _ if waited > self.terms.deadline => Some(self.late(missing)),
             _ => {
-                self.make_known(missing, waited, now);
+                self.make_known(missing, waited);
                 None
             }
         }
     }
 
     /// Lets others know for whom this has waited a while, and people for whom it has waited long.
-    fn make_known(&mut self, missing: &[usize], waited: Duration, now: Instant) {
+    fn make_known(&mut self, missing: &[usize], waited: Duration) {
         let health = self.terms.transport.health();
         let vigilance = health.vigilance();
         if waited < vigilance.beat {
             self.notice = None;
-        } else if self.notice.as_ref().is_none_or(|notice| now - notice.since > vigilance.beat) {
+        } else if self.notice.as_ref().is_none_or(|notice| notice.since.elapsed() > vigilance.beat) {
             self.notice = Some(health.notice(self.label, missing));
             if waited > vigilance.late {
                 health.warn(&self.label, waited, missing);
@@ -177,12 +179,41 @@ impl<'a> Operation<'a> {
     }
 
     /// How long nothing has moved.
-    fn waited(&mut self, now: Instant) -> Duration {
+    fn waited(&mut self) -> Duration {
         let moved = self.ticket.map_or(0, |ticket| self.terms.transport.moved(ticket));
         if moved > std::mem::replace(&mut self.moved, moved) {
-            self.waiting_since = Some(now);
+            self.waiting = None;
         }
-        now - *self.waiting_since.get_or_insert(now)
+        self.waiting.get_or_insert_with(Stopwatch::start).elapsed()
+    }
+
+    /// Judges whether this can go on, after it has read what has arrived meanwhile: this process may have been stopped
+    /// since it last looked.
+    fn judge(&mut self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        let Some(error) = self.obstacle() else { return Poll::Pending };
+        let transport = self.terms.transport;
+        if transport.health().verdict().is_some() {
+            return self.fail(error);
+        }
+        for _ in 0..LAST_LOOKS {
+            let has_moved = transport.progress();
+            if let Poll::Ready(outcome) = transport.poll(ticket, context) {
+                return self.settle(outcome);
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        self.obstacle().map_or(Poll::Pending, |error| self.fail(error))
+    }
+
+    fn settle(&mut self, outcome: Result<Got>) -> Poll<Result<Got>> {
+        self.ticket = None;
+        self.notice = None;
+        match outcome {
+            Ok(got) => Poll::Ready(Ok(got)),
+            Err(error) => self.fail(error),
+        }
     }
 
     fn late(&self, missing: &[usize]) -> Error {
@@ -221,19 +252,9 @@ impl Future for Operation<'_> {
             context.waker().wake_by_ref();
         }
         match outcome {
-            Poll::Ready(outcome) => {
-                self.ticket = None;
-                self.notice = None;
-                match outcome {
-                    Ok(got) => Poll::Ready(Ok(got)),
-                    Err(error) => self.fail(error),
-                }
-            }
+            Poll::Ready(outcome) => self.settle(outcome),
             Poll::Pending if self.is_brief() => Poll::Pending,
-            Poll::Pending => match self.obstacle() {
-                Some(error) => self.fail(error),
-                None => Poll::Pending,
-            },
+            Poll::Pending => self.judge(ticket, context),
         }
     }
 }

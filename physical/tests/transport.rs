@@ -9,7 +9,9 @@ use hexagram_physical::tag::Tag;
 use hexagram_physical::testing::{cases, spawn, spawn_as, spawn_hosts};
 use hexagram_physical::transport::{Label, Land, Source};
 use hexagram_physical::{Buffer, Element, Error, JoinOptions, Transport, TransportKind, World, drive};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -494,6 +496,38 @@ fn nobody_answering_is_a_deadline_that_names_the_peer() {
             assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{error}");
         }
     });
+}
+
+/// As on a rank that was stopped while it waited, and looks at its clock before it reads.
+#[test]
+fn what_has_arrived_is_read_before_it_is_called_late() {
+    for transport in [TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed] {
+        let sent = std::sync::Barrier::new(2);
+        spawn(transport, 2, |world| {
+            let mut end = End::new(world);
+            let (label, numbers) = (label(0, 0, 1000), numbers(1, 0, 1000));
+            let buffer = Buffer::from_slice(&numbers).unwrap();
+            if end.rank() == 1 {
+                end.wait(end.send(0, label, &buffer)).unwrap();
+                sent.wait();
+                return;
+            }
+            end.deadline = Duration::from_millis(100);
+            let into = Buffer::zeroed(DType::F32, 1000).unwrap();
+            let mut receive = pin!(end.recv(Source::Rank(1), label, &into, Land::Copy));
+            sent.wait();
+            let mut context = Context::from_waker(drive::waker());
+            let outcome = loop {
+                // Nothing but a judgement reads here.
+                match receive.as_mut().poll(&mut context) {
+                    Poll::Ready(outcome) => break outcome,
+                    Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            outcome.unwrap();
+            assert_eq!(*into.host::<f32>().unwrap(), numbers);
+        });
+    }
 }
 
 #[test]

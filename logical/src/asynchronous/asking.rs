@@ -4,10 +4,10 @@ use super::core::{Answer, Ask, Core, PAYLOADS, Payload, REPLIES, bytes_of, label
 use super::service::{Landed, Reply};
 use super::wire::{Head, REPLY_BYTES, Request};
 use crate::{Buffer, DType, Land, Result};
+use hexagram_physical::stopwatch::Stopwatch;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
 impl Core {
     /// Has another rank, or this one, carry a request out.
@@ -74,7 +74,7 @@ impl Core {
             None => None,
         };
         self.lines.borrow_mut()[to].free.push(request.slot);
-        self.heard.set(Instant::now());
+        self.heard.set(Stopwatch::start());
         let head = head.read(0..got.bytes)?;
         let (head, along) =
             Head::parse(head.bytes()).ok_or_else(|| self.nonsense(to, "a reply that is none"))?;

@@ -16,6 +16,7 @@ use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, nonsense};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::stopwatch::Stopwatch;
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::Label;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -25,7 +26,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Instant;
 
 /// Tags of requests, of payloads, and of what comes back, are counted apart.
 const REQUESTS: u32 = 2;
@@ -101,8 +101,8 @@ pub(crate) struct Core {
     pub(super) left: RefCell<Vec<bool>>,
     /// Requests that cannot be carried out yet.
     pub(super) postponed: Cell<usize>,
-    /// When somebody was last heard of.
-    pub(super) heard: Cell<Instant>,
+    /// Started when somebody was last heard of.
+    pub(super) heard: Cell<Stopwatch>,
     /// What has gone wrong first, here.
     failure: OnceCell<Error>,
 }
@@ -131,7 +131,7 @@ impl Core {
         let line = |_| Line { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
-        let (heard, postponed) = (Cell::new(Instant::now()), Cell::new(0));
+        let (heard, postponed) = (Cell::new(Stopwatch::start()), Cell::new(0));
         let (queues, failure) = (RefCell::default(), OnceCell::new());
         Core { comm, handlers, lines, queues, left, postponed, heard, failure }
     }

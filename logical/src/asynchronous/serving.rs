@@ -4,11 +4,11 @@ use super::core::{Core, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, r
 use super::service::{Handler, Landed, Reply, Served};
 use super::wire::{Head, LEAVE, Request};
 use crate::{Buffer, DType, Error, Land, Result};
+use hexagram_physical::stopwatch::Stopwatch;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Core {
     /// Takes a request that has come: a future that carries it out, unless another does so already.
@@ -17,7 +17,7 @@ impl Core {
         from: usize,
         message: &[u8],
     ) -> Result<Option<impl Future<Output = ()> + use<>>> {
-        self.heard.set(Instant::now());
+        self.heard.set(Stopwatch::start());
         let (request, payload) =
             Request::parse(message).ok_or_else(|| self.nonsense(from, "a request that is none"))?;
         if request.handler == LEAVE {

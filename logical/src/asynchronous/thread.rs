@@ -5,6 +5,7 @@ use super::core::{Core, mailbox, request_label};
 use crate::{Buffer, Error, Land, Result};
 use hexagram_physical::drive::{self, Wait};
 use hexagram_physical::error::{During, Straggler};
+use hexagram_physical::stopwatch::Stopwatch;
 use hexagram_physical::transport::{Got, Source, Ticket};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -113,7 +114,7 @@ impl Worker {
         let rank = self.core.rank();
         if self.stage == Stage::Open {
             self.stage = Stage::Leaving;
-            self.core.heard.set(Instant::now());
+            self.core.heard.set(Stopwatch::start());
             let others = (0..self.core.comm.size()).filter(|peer| *peer != rank);
             let goodbye = |peer| -> Task {
                 let core = Rc::clone(&self.core);
@@ -138,7 +139,10 @@ impl Worker {
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.core.comm.world().deadline();
         let straggler = |peer: &usize| Straggler { peer: self.core.peer(*peer), during: During::Nothing };
-        (self.core.heard.get().elapsed() > after).then(|| Error::Deadline {
+        let mut heard = self.core.heard.get();
+        let silence = heard.elapsed();
+        self.core.heard.set(heard);
+        (silence > after).then(|| Error::Deadline {
             waiting_for: missing.first().map(|peer| self.core.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
             after,

@@ -1,0 +1,67 @@
+//! Time as this process has lived it. Use it wherever a deadline, a silence or a grace is measured, so that a job that
+//! was stopped (Ctrl-Z, a debugger, a suspended batch job) goes on where it was.
+//!
+//! Nobody is told that a process was stopped, or so starved that none of its threads ran. But who waits looks again and
+//! again, at intervals that it knows: a longer gap between two looks is time that this process did not have, and counts
+//! only as one such interval. It follows that whoever judges by a stopwatch has to have looked for what has arrived
+//! since the gap: it is there by now, unread.
+
+use std::time::{Duration, Instant};
+
+/// Longest gap between two looks that counts whole: several times the longest sleep of a thread that waits.
+const GAP: Duration = Duration::from_millis(250);
+
+/// Measures for how long something has been waited for, without the time in which this process did not run.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopwatch {
+    looked: Instant,
+    lived: Duration,
+    gap: Duration,
+}
+
+impl Stopwatch {
+    /// Starts one for somebody who looks at it every 50 ms or so.
+    pub fn start() -> Self {
+        Self::with_gap(GAP)
+    }
+
+    /// Starts one for somebody who may sleep for as long as `gap` between two looks.
+    pub fn with_gap(gap: Duration) -> Self {
+        Stopwatch { looked: Instant::now(), lived: Duration::ZERO, gap }
+    }
+
+    /// Returns the time that this process has lived since the last look.
+    pub fn lap(&mut self) -> Duration {
+        self.lap_at(Instant::now())
+    }
+
+    /// Returns the time that this process has lived since the start.
+    pub fn elapsed(&mut self) -> Duration {
+        self.lap();
+        self.lived
+    }
+
+    fn lap_at(&mut self, now: Instant) -> Duration {
+        let lap = now.saturating_duration_since(self.looked).min(self.gap);
+        self.looked = now;
+        self.lived += lap;
+        lap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_nobody_looked_counts_only_as_one_gap() {
+        let mut watch = Stopwatch::with_gap(Duration::from_secs(1));
+        let start = watch.looked;
+        let at = |millis| start + Duration::from_millis(millis);
+        assert_eq!(watch.lap_at(at(400)), Duration::from_millis(400));
+        assert_eq!(watch.lap_at(at(1400)), Duration::from_secs(1));
+        assert_eq!(watch.lap_at(at(999_000)), Duration::from_secs(1), "it was stopped");
+        assert_eq!(watch.lap_at(at(999_100)), Duration::from_millis(100));
+        assert_eq!(watch.lived, Duration::from_millis(2500));
+    }
+}
