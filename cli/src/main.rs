@@ -11,13 +11,14 @@ mod transports;
 
 use clap::{Parser, Subcommand};
 use hexagram::physical::bootstrap::variable;
+use hexagram::physical::health::SILENCE_HELP;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Distributed SGD: starts, measures and checks jobs.
 #[derive(Parser)]
-#[command(name = "hexagram", version, arg_required_else_help = true)]
+#[command(name = "hexagram", version, arg_required_else_help = true, after_help = SILENCE_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -5,6 +5,7 @@ use clap::Args;
 use hexagram::Error;
 use hexagram::launch::{Job, Node, Outcome, Output, Ranks};
 use hexagram::physical::bootstrap::variable_os;
+use hexagram::physical::health::SILENCE_HELP;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ Examples:
 /// The first rank that fails ends the job and is named. Ctrl-C ends all ranks (SIGTERM, then SIGKILL after the grace
 /// period), a second Ctrl-C at once. No process is left behind, even if this program is killed.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
 pub(crate) struct Run {
     /// How many ranks to start on this machine
     #[arg(short = 'n', long, value_name = "N")]

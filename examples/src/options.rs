@@ -5,6 +5,7 @@ use crate::defaults::{self, Kind};
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, registry};
+use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub const MAX_RANKS: usize = 64;
 ///
 /// Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "train", version)]
+#[command(name = "train", version, after_help = SILENCE_HELP)]
 pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(long)]

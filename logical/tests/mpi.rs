@@ -19,7 +19,7 @@ fn under_mpirun(ranks: &[usize], check: Check, test: impl FnOnce(&Communicator))
         return;
     }
     let millis = Duration::from_millis;
-    let vigilance = Vigilance { beat: millis(200), silence: Duration::from_secs(10), late: LONG };
+    let vigilance = Some(Vigilance { beat: millis(200), silence: Duration::from_secs(10), late: LONG });
     let options = JoinOptions {
         transport: TransportKind::Mpi,
         vigilance,

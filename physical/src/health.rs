@@ -3,11 +3,14 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
+use crate::bootstrap::variable;
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
 use crate::waits::{Missing, Waits};
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -16,15 +19,23 @@ use std::time::{Duration, Instant};
 /// than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(10);
+/// The variable that says how long a rank may be silent, and what it may say.
+const SILENCE: &str = "HEXAGRAM_SILENCE";
+const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+/// What a program that starts ranks says about that variable in its `--help`.
+pub const SILENCE_HELP: &str = "\
+Environment: HEXAGRAM_SILENCE is for how many seconds a rank may be stopped or cut off before the others give it up, 1 to \
+86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
 
 /// How closely the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigilance {
-    /// Between two heartbeats, which a thread that does nothing else sends (1 s). Also how long an operation has to be
-    /// pending before its rank tells the others what it waits for.
+    /// Between two heartbeats, which a thread that does nothing else sends (250 ms). Also how long an operation has to
+    /// be pending before its rank tells the others what it waits for.
     pub beat: Duration,
-    /// Without a heartbeat for so long, a process counts as failed: it is stopped, or cut off (4 s). Raise it to stop
-    /// a rank in a debugger.
+    /// A process that is stopped or cut off for less than this never counts as failed (4 s). It does one and a half
+    /// heartbeats after the last that came, so that the default is within 5 s of its stop. Raise it to stop a rank in a
+    /// debugger; whoever starts the job does so with `HEXAGRAM_SILENCE`.
     pub silence: Duration,
     /// After so long, a pending operation is a warning that names the ranks for which it waits (10 s).
     pub late: Duration,
@@ -33,11 +44,37 @@ pub struct Vigilance {
 impl Default for Vigilance {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Vigilance { beat: seconds(1), silence: seconds(4), late: seconds(10) }
+        Vigilance { beat: Duration::from_millis(250), silence: seconds(4), late: seconds(10) }
     }
 }
 
 impl Vigilance {
+    /// Returns the default, with the silence that `HEXAGRAM_SILENCE` says, in seconds, if it is set.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] unless that is a number of seconds from 1 to 86,400.
+    pub fn from_env() -> Result<Self> {
+        variable(SILENCE).map_or_else(|| Ok(Self::default()), |text| Self::from_seconds(text.trim()))
+    }
+
+    fn from_seconds(text: &str) -> Result<Self> {
+        let silence = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        match silence.filter(|silence| SILENCES.contains(silence)) {
+            Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
+            None => {
+                let (low, high) = (SILENCES.start().as_secs(), SILENCES.end().as_secs());
+                let what = format!("{SILENCE}={text} is no time for which a rank may be silent");
+                Err(Error::setup(what, format!("set it to {low} to {high} seconds, or unset it")))
+            }
+        }
+    }
+
+    /// After what silence a process counts as failed: its last heartbeat came up to one interval before it fell silent,
+    /// and may have been late by half of one.
+    pub(crate) fn tolerance(&self) -> Duration {
+        self.silence.saturating_add(self.beat * 3 / 2)
+    }
+
     /// Refuses what would blame ranks that are well.
     pub(crate) fn check(&self) -> Result<()> {
         if self.beat.is_zero() || self.silence < 3 * self.beat {
@@ -158,8 +195,8 @@ impl Health {
     /// told that they need not wait for this rank.
     pub(crate) fn explain(&self, error: Error, during: During) -> Error {
         // The verdict may be on its way here.
-        let until = Instant::now() + GRACE;
-        while self.verdict().is_none() && Instant::now() < until {
+        let mut waited = Stopwatch::start();
+        while self.verdict().is_none() && waited.elapsed() < GRACE {
             std::thread::sleep(TICK);
         }
         match self.verdict() {
@@ -265,10 +302,21 @@ mod tests {
     fn a_vigilance_that_would_blame_the_living_is_refused() {
         let second = Duration::from_secs(1);
         let silence = |silence| Vigilance { silence, ..Vigilance::default() };
-        assert!(Vigilance::default().check().is_ok() && silence(3 * second).check().is_ok());
-        let error = silence(2 * second).check().unwrap_err().to_string();
-        assert!(error.contains("2s") && error.contains("every 1s"), "{error}");
+        assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
+        let error = silence(second / 2).check().unwrap_err().to_string();
+        assert!(error.contains("500ms") && error.contains("every 250ms"), "{error}");
         assert!(Vigilance { beat: Duration::ZERO, ..Vigilance::default() }.check().is_err());
+    }
+
+    #[test]
+    fn a_silence_of_the_environment_is_a_number_of_seconds_within_bounds() {
+        for (text, silence) in [("60", 60_000), ("1", 1000), ("2.5", 2500), ("86400", 86_400_000)] {
+            assert_eq!(Vigilance::from_seconds(text).unwrap().silence, Duration::from_millis(silence));
+        }
+        for text in ["0.9", "86401", "-3", "4s", "inf", "NaN", "1e30"] {
+            let error = Vigilance::from_seconds(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("={text} ")) && error.contains("1 to 86400 seconds"), "{error}");
+        }
     }
 
     #[test]

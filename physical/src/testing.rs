@@ -85,7 +85,7 @@ pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sy
 
 fn options() -> JoinOptions {
     // A machine that is busy with other tests must not look dead.
-    let vigilance = Vigilance { silence: JOIN, ..Vigilance::default() };
+    let vigilance = Some(Vigilance { silence: JOIN, ..Vigilance::default() });
     JoinOptions { transport: TransportKind::Mixed, deadline: JOIN, vigilance, ..JoinOptions::default() }
 }
 

@@ -45,8 +45,9 @@ pub struct JoinOptions {
     pub transport: TransportKind,
     /// How long to wait for the other ranks.
     pub deadline: Duration,
-    /// How closely the ranks watch each other afterwards.
-    pub vigilance: Vigilance,
+    /// How closely the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence that
+    /// HEXAGRAM_SILENCE says.
+    pub vigilance: Option<Vigilance>,
     /// What else all ranks must agree on, as text that an error can show: element types, bucket sizes, the algorithm.
     /// Ranks whose texts differ refuse to join.
     pub configuration: String,
@@ -69,6 +70,13 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
+    /// How closely the ranks are to watch each other.
+    pub(crate) fn vigilance(&self) -> Result<Vigilance> {
+        let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;
+        vigilance.check()?;
+        Ok(vigilance)
+    }
+
     pub(crate) fn host(&self) -> Option<String> {
         self.host.clone().or_else(|| variable("HEXAGRAM_HOST"))
     }
@@ -101,7 +109,7 @@ impl Default for JoinOptions {
         JoinOptions {
             transport: TransportKind::Mixed,
             deadline: Duration::from_secs(60),
-            vigilance: Vigilance::default(),
+            vigilance: None,
             configuration: String::new(),
             interface: None,
             sockets: None,
@@ -193,7 +201,6 @@ impl World {
             let what = format!("there is no rank {rank} in a world of {}", placement.size);
             return Err(Error::setup(what, "ranks count from 0 to size - 1"));
         }
-        options.vigilance.check()?;
         let asked = options.interface()?;
         let tls = options.tls()?;
         let mut card = Card::new(placement, options)?;
@@ -208,7 +215,7 @@ impl World {
     #[cfg(feature = "mpi")]
     fn join_by_mpi(options: &JoinOptions) -> Result<Self> {
         limits::raise_open_files();
-        options.vigilance.check()?;
+        options.vigilance()?;
         let check = options.check.map_or_else(Check::from_env, Ok)?;
         let tls = options.tls()?;
         let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
@@ -232,7 +239,7 @@ impl World {
         let peer = |card: &Card| Peer { rank: card.rank, host: card.host.as_str().into(), pid: card.pid };
         let peers = roster.cards.iter().map(peer).collect();
         let hosts = numbered(roster.cards.iter().map(|card| card.machine.as_str()));
-        let health = Arc::new(Health::watching(rank, peers, options.vigilance));
+        let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
         let control = Control::start(rank, seats, &health)?;
         let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
         let fabric: Arc<dyn Fabric> = match door {

@@ -72,6 +72,15 @@ impl Hosts {
         assert!(ip(&format!("-n {}sw link set p{} nomaster", self.prefix, self.count - 1)));
         at
     }
+
+    /// Cuts one direction: nothing reaches `host` any more, and what it sends arrives. When that was; `None` where the
+    /// switch cannot do that.
+    pub(crate) fn deafen(&self, host: usize) -> Option<Instant> {
+        let at = Instant::now();
+        // The switch forgets where the host is, does not learn it again, and does not look for it everywhere.
+        let port = format!("-n {}sw link set p{host} type bridge_slave", self.prefix);
+        ip(&format!("{port} learning off flood off fdb_flush")).then_some(at)
+    }
 }
 
 impl Drop for Hosts {

@@ -45,23 +45,24 @@ pub(crate) fn random(below: usize) -> usize {
     RandomState::new().hash_one(0) as usize % below
 }
 
-/// The command of rank `rank` of `size` that meets on one host at a name nobody else has.
-pub(crate) fn on_this_host(rank: usize, size: usize, job: u32) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
-    let job = u64::from(std::process::id()) << 32 | u64::from(job);
-    command.env("OMPI_MCA_ess_base_jobid", job.to_string());
-    for (name, value) in [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
-        command.env(format!("OMPI_COMM_WORLD_{name}"), value.to_string());
-    }
-    command
+/// The commands of `size` ranks that meet on this host at a name that nobody else has.
+pub(crate) fn on_this_host(size: usize) -> impl Iterator<Item = Command> {
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let job = u64::from(std::process::id()) << 32 | u64::from(JOBS.fetch_add(1, Ordering::Relaxed));
+    (0..size).map(move |rank| {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.env("OMPI_MCA_ess_base_jobid", job.to_string());
+        for (name, value) in [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
+            command.env(format!("OMPI_COMM_WORLD_{name}"), value.to_string());
+        }
+        command
+    })
 }
 
 impl Job {
     /// Starts `size` ranks on this host.
     pub(crate) fn start(role: &str, transport: TransportKind, size: usize) -> Self {
-        static JOBS: AtomicU32 = AtomicU32::new(0);
-        let job = JOBS.fetch_add(1, Ordering::Relaxed);
-        Job::of((0..size).map(|rank| on_this_host(rank, size, job)), role, transport)
+        Job::of(on_this_host(size), role, transport)
     }
 
     /// Starts one rank by each command, which says where the ranks meet.

@@ -13,11 +13,12 @@ mod ranks;
 
 use hexagram_logical::TransportKind;
 use hosts::Hosts;
-use job::{Failed, Job, random};
+use job::{Failed, Job, on_this_host, random};
 use rustix::process::Signal;
 use std::env;
 use std::fmt;
 use std::io::{self, Write};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -150,20 +151,25 @@ fn a_rank_that_is_stopped_is_named_and_does_not_go_on() {
 
 #[test]
 fn a_whole_job_may_be_stopped_and_go_on() {
-    let mut job = Job::start("collectives", TransportKind::Shm, 3);
-    job.all_hear("ready");
-    // As by Ctrl-Z; longer than a silence.
-    for rank in 0..3 {
-        job.signal(rank, Signal::STOP);
-    }
-    thread::sleep(Duration::from_secs(6));
-    for rank in 0..3 {
-        job.signal(rank, Signal::CONT);
-    }
+    let start = |transport| Job::start("impatient collectives", transport, 3);
+    let mut jobs: Vec<Job> = transports().map(start).collect();
+    jobs.iter_mut().for_each(|job| job.all_hear("ready"));
+    let signal = |signal| {
+        for (job, rank) in jobs.iter().flat_map(|job| (0..3).map(move |rank| (job, rank))) {
+            job.signal(rank, signal);
+        }
+    };
+    // As by Ctrl-Z; longer than a silence, and than the deadline of the operations.
+    signal(Signal::STOP);
+    thread::sleep(Duration::from_secs(8));
+    signal(Signal::CONT);
     thread::sleep(Duration::from_secs(2));
-    // Nobody has blamed anybody, so that this is the first failure.
-    let killed = job.signal(2, Signal::KILL);
-    all_blame(&mut job, 0..2, 2, "died", killed);
+    for mut job in jobs {
+        // Nobody has blamed anybody, so that this is the first failure.
+        let killed = job.signal(2, Signal::KILL);
+        all_blame(&mut job, 0..2, 2, "died", killed);
+        job.ends();
+    }
 }
 
 #[test]
@@ -190,6 +196,93 @@ fn both_sides_of_a_cut_link_name_the_other() {
         assert!(worst < SILENT, "{worst:?}");
         job.ends();
     }
+}
+
+#[test]
+fn a_link_cut_in_one_direction_ends_both_sides() {
+    for deaf in [0, 1] {
+        let Some(hosts) = Hosts::start(2) else {
+            report(format_args!("skipped: network namespaces need root and the `ip` program"));
+            return;
+        };
+        let across = transports().filter(|transport| *transport != TransportKind::Shm);
+        let start = |(port, transport)| (transport, Job::of(hosts.ranks(4, port), "collectives", transport));
+        let mut jobs: Vec<_> = (29500..).zip(across).map(start).collect();
+        jobs.iter_mut().for_each(|(_, job)| job.all_hear("ready"));
+        let Some(cut) = hosts.deafen(deaf) else {
+            report(format_args!("skipped: this system's switch floods everything"));
+            return;
+        };
+        for (transport, mut job) in jobs {
+            let mut worst = Duration::ZERO;
+            for rank in 0..4 {
+                let Failed { culprit, at, text } = job.failure(rank);
+                // Rank 1 shares the host of rank 0, to which all speak.
+                assert!(
+                    culprit.is_some_and(|culprit| culprit != 1) && text.contains("has been silent"),
+                    "{text}"
+                );
+                worst = worst.max(at.saturating_duration_since(cut));
+            }
+            report(format_args!("nothing reaches host {deaf} over {transport}: named after {worst:.2?}"));
+            assert!(worst < SILENT, "{worst:?}");
+            job.ends();
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_pauses_for_less_than_a_silence_is_not_named() {
+    const PAUSE: Duration = Duration::from_millis(3300);
+    let jobs = || transports().flat_map(|transport| [(transport, 0), (transport, 1)]);
+    thread::scope(|scope| {
+        for (number, (transport, victim)) in (0..).zip(jobs()) {
+            scope.spawn(move || {
+                let mut job = Job::start("collectives", transport, 3);
+                job.all_hear("ready");
+                // At different moments between two heartbeats.
+                thread::sleep(Duration::from_millis(45 * number));
+                let stopped = job.signal(victim, Signal::STOP);
+                thread::sleep(PAUSE);
+                let went_on = job.signal(victim, Signal::CONT);
+                if went_on - stopped > PAUSE + Duration::from_millis(500) {
+                    return report(format_args!("skipped: this machine has paused for longer itself"));
+                }
+                thread::sleep(Duration::from_secs(1));
+                let killed = job.signal(2, Signal::KILL);
+                all_blame(&mut job, 0..2, 2, "died", killed);
+                job.ends();
+            });
+        }
+    });
+}
+
+#[test]
+fn whoever_starts_a_job_says_for_how_long_a_rank_may_be_silent() {
+    let start = |silence: &'static str| {
+        let told = move |mut command: Command| {
+            command.env("HEXAGRAM_SILENCE", silence);
+            command
+        };
+        Job::of(on_this_host(3).map(told), "collectives", TransportKind::Shm)
+    };
+    let [mut hasty, mut patient, mut refused] = ["1", "600", "0.5"].map(start);
+    for rank in 0..3 {
+        let Failed { text, .. } = refused.failure(rank);
+        assert!(text.contains("HEXAGRAM_SILENCE=0.5") && text.contains("1 to 86400 seconds"), "{text}");
+    }
+    hasty.all_hear("ready");
+    patient.all_hear("ready");
+    let stopped = hasty.signal(1, Signal::STOP);
+    patient.signal(1, Signal::STOP);
+    let worst = all_blame(&mut hasty, [0, 2].into_iter(), 1, "has been silent", stopped);
+    report(format_args!("silence of 1 s: named after {worst:.1?}"));
+    // Longer than the default, too.
+    thread::sleep(Duration::from_secs(5));
+    patient.signal(1, Signal::CONT);
+    thread::sleep(Duration::from_secs(1));
+    let killed = patient.signal(2, Signal::KILL);
+    all_blame(&mut patient, 0..2, 2, "died", killed);
 }
 
 #[test]

@@ -42,12 +42,16 @@ fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
     let mut options = JoinOptions { transport, ..JoinOptions::default() };
     if ["chain", "absent", "circle", "leaver", "early end"].contains(&role) {
-        options.vigilance = Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE };
+        options.vigilance = Some(Vigilance { beat: BEAT, silence: 20 * BEAT, late: LATE });
     }
     let world = World::join(&options)?;
     eprintln!("joined");
     match role {
         "collectives" => collectives(&world),
+        "impatient collectives" => {
+            world.set_deadline(Duration::from_secs(5));
+            collectives(&world)
+        }
         "chain" => chain(&world),
         "absent" => absent(&world),
         "circle" => circle(&world),

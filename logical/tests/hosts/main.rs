@@ -80,10 +80,9 @@ fn without_memory(command: &Command) -> Command {
 
 #[test]
 fn a_process_that_can_have_no_shared_memory_is_reached_by_tcp() {
-    let commands = (0..3).map(|rank| {
-        let command = on_this_host(rank, 3, u32::MAX);
-        if rank == 1 { without_memory(&command) } else { command }
-    });
+    let commands = on_this_host(3)
+        .enumerate()
+        .map(|(rank, command)| if rank == 1 { without_memory(&command) } else { command });
     let mut job = Job::of(commands, "count", TransportKind::Mixed);
     job.hears(1, "tcp instead of shared memory to all ranks of this host: cannot reserve");
     for rank in [0, 2] {

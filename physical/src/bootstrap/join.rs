@@ -98,6 +98,7 @@ fn milliseconds(duration: Duration) -> usize {
 impl Card {
     /// This process's card, without the addresses at which its transport can be reached.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        let vigilance = options.vigilance()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
@@ -113,8 +114,8 @@ impl Card {
             shm: String::new(),
             tcp: String::new(),
             sockets: options.sockets()?,
-            beat: milliseconds(options.vigilance.beat),
-            silence: milliseconds(options.vigilance.silence),
+            beat: milliseconds(vigilance.beat),
+            silence: milliseconds(vigilance.silence),
             configuration: options.configuration.clone(),
             digest: Sha256::digest(&options.configuration).into(),
         })
@@ -161,7 +162,7 @@ impl Card {
         if (other.beat, other.silence) != (self.beat, self.silence) {
             return Some(format!(
                 "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
-                 (JoinOptions::vigilance)",
+                 (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
                 other.silence, other.beat, self.silence, self.beat
             ));
         }

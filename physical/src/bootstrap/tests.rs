@@ -302,7 +302,7 @@ fn another_vigilance_is_refused_with_both_values() {
         let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
         let placement =
             Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
-        let vigilance = Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() };
+        let vigilance = Some(Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() });
         let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(40));
         let options = JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() };
         Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>

@@ -15,6 +15,9 @@ use std::time::Duration;
 const GULP: usize = 4096;
 /// Missing acknowledgements of a probe after which the system gives a connection up.
 const PROBES: u32 = 3;
+/// The longest times that the system takes for its own probes, in seconds, and for lost bytes, in milliseconds.
+const MOST_IDLE: u64 = 32_767;
+const MOST_UNHEARD: u32 = i32::MAX as u32;
 
 pub(super) struct Line {
     stream: Stream,
@@ -102,20 +105,25 @@ impl AsFd for Line {
 /// Has the system find out by itself about a peer that is gone without a word. Safe here, because these connections are
 /// always drained; a data connection may well be full for longer.
 fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
-    let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().max(1));
+    let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, whole_seconds(vigilance.silence))?;
     sockopt::set_tcp_keepintvl(stream, whole_seconds(vigilance.beat))?;
     sockopt::set_tcp_keepcnt(stream, PROBES)?;
     // Later than the silence, which says more.
-    let patience = vigilance.silence + 2 * vigilance.beat;
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
+    let patience = vigilance.tolerance().saturating_add(2 * vigilance.beat).as_millis();
+    sockopt::set_tcp_user_timeout(
+        stream,
+        u32::try_from(patience).map_or(MOST_UNHEARD, |ms| ms.min(MOST_UNHEARD)),
+    )?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Socket;
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (Line, Line) {
@@ -143,6 +151,17 @@ mod tests {
             from.flush();
         }
         assert!(from.is_flushed());
+    }
+
+    #[test]
+    fn any_silence_can_be_set_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
+            let vigilance = Vigilance { silence, ..Vigilance::default() };
+            let socket = Socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
+            Line::new(Stream::Tcp(socket), &vigilance).unwrap();
+        }
     }
 
     #[test]

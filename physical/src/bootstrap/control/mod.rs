@@ -23,6 +23,7 @@ use super::join::Seats;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::{Health, Reporter};
+use crate::stopwatch::Stopwatch;
 use crate::transport::Bell;
 use line::Line;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -80,9 +81,7 @@ impl Control {
         let vigilance = health.vigilance();
         let line = |stream: Option<_>| stream.map(|stream| Line::new(stream, vigilance)).transpose();
         let lines = streams.into_iter().map(line).collect::<Result<Vec<_>>>()?;
-        let (health, their_desk, looked) = (Arc::clone(health), Arc::clone(&desk), Instant::now());
-        let watch =
-            Watch { rank, lines, health, commands, desk: their_desk, looked, beaten: None, told: false };
+        let watch = Watch::new(rank, lines, Arc::clone(health), commands, Arc::clone(&desk));
         let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
         let thread = thread.spawn(move || watch.run()).map_err(Error::no_thread)?;
         Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
@@ -110,14 +109,26 @@ struct Watch {
     health: Arc<Health>,
     commands: mpsc::Receiver<Command>,
     desk: Arc<Desk>,
-    /// When the lines were last listened to, and when this process last gave a sign of life.
-    looked: Instant,
+    /// For how long the lines were listened to, and when this process last gave a sign of life.
+    listened: Stopwatch,
     beaten: Option<Instant>,
     /// Whether the others were told of a failure.
     told: bool,
 }
 
 impl Watch {
+    fn new(
+        rank: usize,
+        lines: Vec<Option<Line>>,
+        health: Arc<Health>,
+        commands: mpsc::Receiver<Command>,
+        desk: Arc<Desk>,
+    ) -> Self {
+        // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
+        let listened = Stopwatch::with_gap(2 * health.vigilance().beat);
+        Watch { rank, lines, health, commands, desk, listened, beaten: None, told: false }
+    }
+
     fn run(mut self) {
         let patience = loop {
             if let Some(patience) = self.obey() {
@@ -144,18 +155,19 @@ impl Watch {
         self.rank == 0
     }
 
-    /// One round: sleeps for a part of a heartbeat, or until there is something to hear or to write.
+    /// One round: sleeps until there is something to hear or to write, a heartbeat is due or a silence has lasted.
     fn attend(&mut self) {
-        let beat = self.health.vigilance().beat;
+        let (beat, tolerance) = (self.health.vigilance().beat, self.health.vigilance().tolerance());
         if self.beaten.is_none_or(|beaten| beaten.elapsed() >= beat) {
             self.beaten = Some(Instant::now());
             self.beat();
         }
-        let ready = self.sleep(beat / 4);
-        let now = Instant::now();
-        // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
-        let awake = (now - self.looked).min(beat);
-        self.looked = now;
+        let until_beat = self.beaten.map_or(Duration::ZERO, |beaten| beat.saturating_sub(beaten.elapsed()));
+        let silence = self.lines.iter().flatten().map(|line| line.silence).max().unwrap_or_default();
+        // Just beyond, as a silence that has only just lasted long enough is not yet judged.
+        let until_judged = tolerance.saturating_sub(silence).saturating_add(Duration::from_millis(1));
+        let ready = self.sleep(until_beat.min(until_judged));
+        let awake = self.listened.lap();
         for (peer, ready) in ready.into_iter().enumerate() {
             self.hear(peer, ready, awake);
         }
@@ -199,7 +211,7 @@ impl Watch {
 
     /// Hears what `peer` has said, and how long it has said nothing.
     fn hear(&mut self, peer: usize, ready: bool, awake: Duration) {
-        let (size, patience) = (self.health.peers().len(), self.health.vigilance().silence);
+        let (size, patience) = (self.health.peers().len(), self.health.vigilance().tolerance());
         let Some(line) = &mut self.lines[peer] else { return };
         line.silence += awake;
         // Nobody is called silent without having been listened to just now.
@@ -276,13 +288,13 @@ impl Watch {
 
     fn leave(&mut self, patience: Duration) {
         self.broadcast(&Word::Left(self.rank));
-        let since = Instant::now();
+        let mut stayed = Stopwatch::with_gap(2 * self.health.vigilance().beat);
         let mut warned = false;
-        while self.is_needed(since.elapsed(), patience) {
+        while self.is_needed(stayed.elapsed(), patience) {
             self.attend();
             // Whoever still has an endpoint may have something to report.
             self.obey();
-            if since.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
+            if stayed.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
             }
         }
@@ -343,16 +355,7 @@ mod tests {
         let (sender, commands) = mpsc::channel();
         let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new().unwrap() });
         let lines = vec![None, None, Some(line(ours))];
-        let mut watch = Watch {
-            rank: 0,
-            lines,
-            health: Arc::clone(&health),
-            commands,
-            desk,
-            looked: Instant::now(),
-            beaten: None,
-            told: false,
-        };
+        let mut watch = Watch::new(0, lines, Arc::clone(&health), commands, desk);
         assert!(health.condemn(0, "gave up"));
         watch.heed(1, Word::Left(1));
         let (words, end) = member.listen(3);
