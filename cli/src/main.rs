@@ -7,11 +7,13 @@ mod run;
 mod sample;
 mod say;
 mod step;
+mod table;
 mod transports;
 
 use clap::{Parser, Subcommand};
 use hexagram::physical::bootstrap::variable;
 use hexagram::physical::health::SILENCE_HELP;
+use hexagram::physical::stdout;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
@@ -35,7 +37,15 @@ enum Command {
 
 fn main() -> ExitCode {
     log();
-    match Cli::parse().command {
+    // Ranks that this program starts could not tell any more.
+    if let Err(error) = stdout::check() {
+        return error.report("hexagram");
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(shown) => return say::instead(&shown),
+    };
+    match cli.command {
         Command::Run(run) => run.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Check(check) => check.execute(),

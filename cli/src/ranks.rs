@@ -2,6 +2,7 @@
 
 use crate::{say, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
+use hexagram::physical::stdout::READER_GONE;
 use hexagram::{Error, JoinOptions, Placement, Result, TransportKind, World};
 
 /// Ranks to start when nobody says how many.
@@ -36,10 +37,11 @@ impl Ranks {
             return ranks.into_iter().collect::<Result<_>>().map(Ran::Here);
         }
         let outcome = Job::of_this_program(self.ranks.unwrap_or(RANKS))?.run()?;
-        if !matches!(outcome, Outcome::Success) {
+        let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
+        if !matches!(outcome, Outcome::Success) && code != READER_GONE {
             say::line(self.subcommand, &outcome);
         }
-        Ok(Ran::Elsewhere(u8::try_from(outcome.exit_code()).unwrap_or(1)))
+        Ok(Ran::Elsewhere(code))
     }
 
     /// This process's rank, of those that a launcher has started.

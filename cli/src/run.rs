@@ -22,7 +22,8 @@ and copy it to every machine. The ranks tell each other of a failure, so that it
 launcher reports the first of its own ranks that failed, whose message names the one to blame.
 
 Exit code: 0 if every rank succeeded, the code of the rank that failed first, 128 plus the number of the signal that \
-ended the job, 2 for a wrong call, 1 if the ranks cannot be started.
+ended the job, 2 for a wrong call, 1 if the ranks cannot be started, or if all succeeded but their output could not be \
+written. If nobody reads it any more (`| head`), the job goes on, and its output is dropped.
 
 Examples:
   hexagram run -n 4 -- ./train --epochs 3
@@ -88,12 +89,12 @@ impl Run {
     pub(crate) fn execute(self) -> ExitCode {
         let job = match self.job() {
             Ok(job) => job,
-            Err(error) => return say::failure("run", &error),
+            Err(error) => return say::failure("run", error),
         };
         let (said, code) = match job.run() {
             Ok(Outcome::Success) => return ExitCode::SUCCESS,
             Ok(outcome) => (describe(&outcome, &job), outcome.exit_code()),
-            Err(error) => return say::failure("run", &error),
+            Err(error) => return say::failure("run", error),
         };
         say::line("run", said);
         ExitCode::from(u8::try_from(code).unwrap_or(1))

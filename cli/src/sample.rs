@@ -1,7 +1,7 @@
 //! `hexagram sample`: which samples each rank would see, in which order, and how well ranks would be balanced. Open this
 //! file for the options and the JSON.
 
-use crate::say;
+use crate::say::{self, PrintError};
 use clap::{Args, ValueEnum};
 use hexagram::sampler::{
     Balance, Batching, Complexities, DistributedOptions, DistributedSampler, LoadBalancingBatchSampler,
@@ -19,7 +19,7 @@ LoadBalancingDistributedBatchSampler, index for index; batch makes batches of at
 The balance is what the costliest rank of a step costs over what the average one does, averaged over steps; 1 is \
 perfect. A step is one sample of each rank, or one batch; a sample costs its number in --complexity, or 1.
 
-Exit code: 0, 2 for a wrong call, 1 if a file cannot be read.
+Exit code: 0, 2 for a wrong call, 1 if a file cannot be read or the output not be written, 141 if nobody reads it any more.
 
 Example: hexagram sample --len 10 --ranks 4 --seed 42";
 
@@ -101,7 +101,7 @@ enum Drawn {
 }
 
 impl Sample {
-    /// Prints the lists. Whoever stops reading them early has seen enough.
+    /// Prints the lists.
     pub(crate) fn execute(self) -> ExitCode {
         let (drawn, balance) = match self.draw() {
             Ok(drawn) => drawn,
@@ -121,11 +121,8 @@ impl Sample {
             self.print(&mut out, drawn, balance)
         };
         match printed.and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                say::line("sample", format_args!("cannot print: {error}"));
-                ExitCode::FAILURE
-            }
-            _ => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::SUCCESS,
+            Err(cause) => say::failure("sample", PrintError::from(cause)),
         }
     }
 

@@ -256,19 +256,17 @@ fn a_job_that_cannot_start_leaves_no_files() {
 }
 
 #[test]
-fn a_full_disk_is_said_once_and_ends_nothing() {
+fn a_full_disk_is_said_once_and_at_the_end_and_ends_nothing() {
     let folder = folder("full");
     // A limit on the size of files stands for the disk.
     let script = "trap '' XFSZ; ulimit -f 4; exec \"$0\" run -n 1 --log-dir $PLACE -- seq 5000";
     let mut command = wrapped(script);
     command.env("PLACE", &folder);
     let ended = run(command);
-    assert_eq!((ended.code, ended.stdout.len()), (Some(0), 5000));
-    assert!(
-        ended.stderr.len() == 1 && ended.stderr[0].contains("rank-0.out: File too large"),
-        "{:?}",
-        ended.stderr
-    );
+    assert_eq!((ended.code, ended.stdout.len()), (Some(1), 5000));
+    let [first, last] = &ended.stderr[..] else { panic!("{:?}", ended.stderr) };
+    assert!(first.contains("rank-0.out: File too large"), "{first}");
+    assert!(last.contains("every rank succeeded, but output of theirs is lost"), "{last}");
 }
 
 // How a job ends.

@@ -45,6 +45,7 @@ pub mod operation;
 pub mod output;
 mod shm;
 mod socket;
+pub mod stdout;
 pub mod stopwatch;
 mod stream;
 pub mod tag;

@@ -9,7 +9,9 @@ mod pattern;
 mod report;
 
 use crate::ranks::{Ran, Ranks};
-use crate::{say, transports};
+use crate::say::{self, Failure, PrintError};
+use crate::table::Table;
+use crate::transports;
 use clap::Args;
 use hexagram::codec::{self, Codec};
 use hexagram::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
@@ -30,7 +32,8 @@ time is rank 0's median; all_reduce, broadcast and gossip work in place. Above 2
 before each iteration; smaller ones follow each other at once. #wrong counts all elements on all ranks that differ from \
 the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
 
-Exit code: 0, or 1 if something failed or any element was wrong, 2 for a wrong call.
+Exit code: 0, or 1 if something failed, any element was wrong, or the output could not be written, 2 for a wrong call, \
+141 if nobody reads the output any more: then no further size is measured.
 
 Example: hexagram bench all_reduce --ranks 2 -b 8 -e 64M -f 4";
 
@@ -103,15 +106,18 @@ impl Bench {
         match self.start() {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(code),
-            Err(error) => say::failure("bench", &error),
+            Err(error) => say::failure("bench", error),
         }
     }
 
-    fn start(&self) -> Result<u8> {
+    fn start(&self) -> Result<u8, Failure> {
         self.check()?;
         let started = Ranks { subcommand: "bench", ranks: self.ranks, transport: self.transport };
         match started.run(|world| self.rank(world))? {
-            Ran::Here(wrong) => Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0))),
+            Ran::Here(wrong) => {
+                let wrong: Vec<u64> = wrong.into_iter().collect::<Result<_, _>>()?;
+                Ok(u8::from(wrong.into_iter().any(|wrong| wrong > 0)))
+            }
             Ran::Elsewhere(code) => Ok(code),
         }
     }
@@ -148,22 +154,21 @@ impl Bench {
         self.reduce.unwrap_or(if self.codec.is_some() { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
-    /// The whole benchmark on one rank; how many elements were wrong, here or on all ranks.
-    fn rank(&self, world: &World) -> Result<u64> {
+    /// The whole benchmark on one rank, or as much of it as could be printed; how many elements were wrong, here or on
+    /// all ranks.
+    fn rank(&self, world: &World) -> Result<Result<u64, PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let mut rows = Vec::new();
-        let head = comm.rank() == 0;
-        if head {
-            say::print(&report::heading(self, comm.size()));
-        }
-        for bytes in self.sizes() {
+        let mut table = Table::new(&comm);
+        let mut is_printed = table.line(&report::heading(self, comm.size()))?;
+        let mut sizes = self.sizes();
+        while let Some(bytes) = sizes.next().filter(|_| is_printed) {
             let row = measure::measure(self, &comm, bytes)?;
-            if head {
-                say::print(&row.to_string());
-            }
+            is_printed = table.line(&row.to_string())?;
             rows.push(row);
         }
-        if let Some(path) = self.json.as_deref().filter(|_| head) {
+        let head = comm.rank() == 0;
+        if let Some(path) = self.json.as_deref().filter(|_| head && is_printed) {
             report::write(path, &rows)?;
         }
         // Nobody leaves before the file is there: what fails on rank 0 is still every rank's failure.
@@ -172,7 +177,7 @@ impl Bench {
         if head && wrong > 0 {
             say::line("bench", format!("{wrong} elements were wrong: do not trust this transport here"));
         }
-        Ok(wrong)
+        Ok(table.finish().map(|()| wrong))
     }
 
     /// All sizes, in bytes, ascending.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 const AFTER_HELP: &str = "\
 Lines that begin with ✓ are well, with - for your information, with ✗ must be mended, which the line says how to do.
 
-Exit code: 0 if nothing has to be mended, else 1.";
+Exit code: 0 if nothing has to be mended, 141 if nobody reads the report any more, else 1.";
 
 /// Check what this machine has for hexagram, and let two ranks speak over each transport.
 #[derive(Args)]

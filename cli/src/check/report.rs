@@ -1,12 +1,14 @@
 //! The form of a report: plain lines, a mark before each, so that it reads the same in a terminal, a log and a mail.
 
-use std::io::{self, Write};
+use crate::say::{self, PrintError};
 use std::process::ExitCode;
 
 /// Prints lines as they are found, and remembers whether anything has to be mended.
 #[derive(Default)]
 pub(super) struct Report {
     failed: bool,
+    /// The first line that could not be printed.
+    lost: Option<PrintError>,
 }
 
 impl Report {
@@ -31,12 +33,18 @@ impl Report {
         self.line(&format!("  ✗ {what}"));
     }
 
-    /// A reader that has gone away changes nothing about what is found.
     fn line(&mut self, line: &str) {
-        let _ = writeln!(io::stdout(), "{line}");
+        if self.lost.is_none() {
+            self.lost = say::print(line).err();
+        }
     }
 
+    /// What to exit with; says on standard error if lines were lost.
     pub(super) fn finish(self) -> ExitCode {
-        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        match self.lost {
+            Some(error) => say::failure("check", error),
+            None if self.failed => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        }
     }
 }

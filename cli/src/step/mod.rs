@@ -8,7 +8,9 @@ mod profile;
 mod train;
 
 use crate::ranks::{Ran, Ranks};
-use crate::{say, transports};
+use crate::say::{self, Failure, PrintError};
+use crate::table::Table;
+use crate::transports;
 use clap::Args;
 use hexagram::{Communicator, JoinOptions, Result, TransportKind, World};
 use profile::Profile;
@@ -25,6 +27,8 @@ of CPU time of its forward and its backward pass.
 
 The time is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of algorithms \
 that do not communicate in every step.
+
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
 
 Example: hexagram step --algorithm bytegrad --ranks 2 --steps 20";
 
@@ -69,36 +73,39 @@ impl Step {
         match self.start() {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(code),
-            Err(error) => say::failure("step", &error),
+            Err(error) => say::failure("step", error),
         }
     }
 
-    fn start(&self) -> Result<u8> {
+    fn start(&self) -> Result<u8, Failure> {
         // What is wrong with the call is said once, before any rank starts.
         let profile = Profile::read(self.profile.as_deref())?;
         train::algorithm(self)?;
         let started = Ranks { subcommand: "step", ranks: self.ranks, transport: self.transport };
         match started.run(|world| self.rank(world, &profile))? {
-            Ran::Here(_) => Ok(0),
+            Ran::Here(printed) => {
+                printed.into_iter().collect::<Result<(), PrintError>>()?;
+                Ok(0)
+            }
             Ran::Elsewhere(code) => Ok(code),
         }
     }
 
     /// The whole measurement on one rank; rank 0 prints it.
-    fn rank(&self, world: &World, profile: &Profile) -> Result<()> {
+    fn rank(&self, world: &World, profile: &Profile) -> Result<Result<(), PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let measured = train::measure(self, &comm, profile)?;
-        if comm.rank() == 0 {
-            say::print(&format!(
-                "{} on {} ranks over {}: step {:.2} ms, {:.0} bytes sent a rank and step, mean of {} steps",
-                self.algorithm,
-                comm.size(),
-                self.transport,
-                measured.step_s * 1e3,
-                measured.bytes,
-                self.steps
-            ));
-        }
-        comm.block_on(comm.barrier())
+        let line = format!(
+            "{} on {} ranks over {}: step {:.2} ms, {:.0} bytes sent a rank and step, mean of {} steps",
+            self.algorithm,
+            comm.size(),
+            self.transport,
+            measured.step_s * 1e3,
+            measured.bytes,
+            self.steps
+        );
+        let mut table = Table::new(&comm);
+        table.line(&line)?;
+        Ok(table.finish())
     }
 }

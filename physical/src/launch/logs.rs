@@ -54,14 +54,17 @@ impl Log {
     }
 
     /// Keeps what was written. A full disk does not end a training: that is said once, and the rest is lost.
-    pub(super) fn keep(&mut self, bytes: &[u8]) {
-        let Some(file) = &mut self.file else { return };
-        if let Err(cause) = file.write_all(bytes) {
+    ///
+    /// # Errors
+    /// What the system says, once.
+    pub(super) fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.write_all(bytes).inspect_err(|cause| {
             let path = self.path.display();
             let said = format!("hexagram: cannot write {path}: {cause}; the rest of it is lost\n");
             let _ = io::stderr().write_all(said.as_bytes());
             self.file = None;
-        }
+        })
     }
 }
 

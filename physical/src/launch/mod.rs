@@ -117,7 +117,8 @@ impl Job {
     /// # Errors
     ///
     /// [`Error::Usage`] for numbers out of range, [`Error::System`] if a rank cannot be started (those already started
-    /// are killed) or does not die, or a log cannot be made. A rank that fails is no error, but an [`Outcome`].
+    /// are killed) or does not die, or a log cannot be made, or every rank succeeded but what they wrote could not be
+    /// passed on or kept. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
         self.check()?;
         limits::raise_open_files();

@@ -1,9 +1,9 @@
 //! The ranks' output, line by line, each with its rank before it. Open this file if output is lost, late or mixed.
 
 use super::logs::Log;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, watch};
@@ -20,6 +20,24 @@ pub(super) struct Console {
     /// Held while lines are written: stdout and stderr may be one terminal, so that both take turns together.
     turn: Arc<Mutex<()>>,
     forwarding: JoinSet<()>,
+    lost: Arc<Lost>,
+}
+
+/// What has kept the ranks' output from being written, to a stream or to a log, first.
+#[derive(Default)]
+struct Lost(OnceLock<io::Error>);
+
+impl Lost {
+    /// Says once that lines are lost. A reader that has gone away does not want them.
+    fn lines(&self, cause: io::Error) {
+        if cause.kind() == io::ErrorKind::BrokenPipe {
+            return;
+        }
+        let said = format!("hexagram: cannot pass on what the ranks write: {cause}; the job goes on\n");
+        if self.0.set(cause).is_ok() {
+            let _ = io::stderr().write_all(said.as_bytes());
+        }
+    }
 }
 
 impl Console {
@@ -41,8 +59,8 @@ impl Console {
         is_shown: bool,
     ) -> io::Result<()> {
         let (out, err) = logs.unzip();
-        let stdout = Forward::new(rank, output.0, &self.turn, gone.clone(), out)?;
-        let stderr = Forward::new(rank, output.1, &self.turn, gone, err)?;
+        let stdout = Forward::new(rank, output.0, self, gone.clone(), out)?;
+        let stderr = Forward::new(rank, output.1, self, gone, err)?;
         if is_shown {
             self.forwarding.spawn(stdout.run(tokio::io::stdout()));
         } else {
@@ -56,6 +74,11 @@ impl Console {
     pub(super) async fn finish(&mut self) {
         while self.forwarding.join_next().await.is_some() {}
     }
+
+    /// What has kept output of the ranks from being written, if anything has.
+    pub(super) fn lost(&self) -> Option<&io::Error> {
+        self.lost.0.get()
+    }
 }
 
 /// One stream of one rank.
@@ -63,6 +86,7 @@ struct Forward {
     from: pipe::Receiver,
     lines: Lines,
     turn: Arc<Mutex<()>>,
+    lost: Arc<Lost>,
     gone: watch::Receiver<()>,
     log: Option<Log>,
 }
@@ -71,12 +95,14 @@ impl Forward {
     fn new(
         rank: usize,
         from: OwnedFd,
-        turn: &Arc<Mutex<()>>,
+        console: &Console,
         gone: watch::Receiver<()>,
         log: Option<Log>,
     ) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from)?;
-        Ok(Forward { from, lines: Lines::of(rank), turn: Arc::clone(turn), gone, log })
+        let turn = Arc::clone(&console.turn);
+        let lost = Arc::clone(&console.lost);
+        Ok(Forward { from, lines: Lines::of(rank), turn, lost, gone, log })
     }
 
     async fn run(mut self, mut to: impl AsyncWrite + Unpin) {
@@ -102,22 +128,27 @@ impl Forward {
     }
 
     async fn pass_on(&mut self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) {
-        if let Some(log) = &mut self.log {
-            log.keep(bytes);
+        if let Some(Err(cause)) = self.log.as_mut().map(|log| log.keep(bytes)) {
+            // The log has said so itself.
+            let _ = self.lost.0.set(cause);
         }
         let lines = self.lines.push(bytes);
         self.write(to, &lines).await;
     }
 
-    /// Writes whole lines. A reader that has gone away does not end a training: its lines are dropped.
+    /// Writes whole lines. An output that takes none does not end a training: its lines are dropped.
     async fn write(&self, to: &mut (impl AsyncWrite + Unpin), lines: &[u8]) {
         if lines.is_empty() {
             return;
         }
         let _turn = self.turn.lock().await;
-        if to.write_all(lines).await.is_ok() {
+        let written = match to.write_all(lines).await {
             // Until it is flushed, the text is only on its way, and the turn must not pass on.
-            let _ = to.flush().await;
+            Ok(()) => to.flush().await,
+            failed => failed,
+        };
+        if let Err(cause) = written {
+            self.lost.lines(cause);
         }
     }
 }

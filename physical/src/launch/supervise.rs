@@ -35,7 +35,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     let mut supervisor = Supervisor::start(job)?;
     supervisor.until_all_ended(&mut signals).await?;
     supervisor.until_all_written(&mut signals).await;
-    Ok(supervisor.outcome())
+    supervisor.outcome()
 }
 
 /// How far the end of a job has come.
@@ -200,11 +200,18 @@ impl Supervisor {
         }
     }
 
-    fn outcome(self) -> Outcome {
-        match (first_failure(self.failures), self.interrupted) {
-            (Some(first), _) => Outcome::Failed(first),
-            (None, Some(signal)) => Outcome::Interrupted { signal },
-            (None, None) => Outcome::Success,
+    /// How the job has ended. Success that nobody learns of is an error.
+    fn outcome(self) -> Result<Outcome> {
+        match (first_failure(self.failures), self.interrupted, self.console.lost()) {
+            (Some(first), ..) => Ok(Outcome::Failed(first)),
+            (None, Some(signal), _) => Ok(Outcome::Interrupted { signal }),
+            (None, None, None) => Ok(Outcome::Success),
+            (None, None, Some(cause)) => {
+                let remedy = "every rank succeeded, but output of theirs is lost: make room where it goes";
+                // An error is no value to be copied.
+                let cause = io::Error::new(cause.kind(), cause.to_string());
+                Err(Error::system("pass on what the ranks wrote", cause, remedy))
+            }
         }
     }
 }

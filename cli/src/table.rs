@@ -1,0 +1,34 @@
+//! Lines that rank 0 prints for all ranks, none of which works on for output that is lost, or that nobody reads any more.
+//!
+//! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame nobody.
+
+use crate::say::{PrintError, print};
+use hexagram::{Communicator, Result};
+
+/// What a measurement prints, line by line.
+pub(crate) struct Table<'a> {
+    comm: &'a Communicator,
+    /// On rank 0: what has kept a line from being printed.
+    lost: Option<PrintError>,
+}
+
+impl<'a> Table<'a> {
+    pub(crate) fn new(comm: &'a Communicator) -> Self {
+        Table { comm, lost: None }
+    }
+
+    /// Prints a line on rank 0; returns whether it could, on every rank. A collective call.
+    pub(crate) fn line(&mut self, line: &str) -> Result<bool> {
+        if self.comm.rank() == 0 {
+            self.lost = print(line).err();
+        }
+        let mut printed = [u8::from(self.lost.is_none())];
+        self.comm.blocking().broadcast(&mut printed, 0)?;
+        Ok(printed == [1])
+    }
+
+    /// Fails on rank 0 if a line was lost.
+    pub(crate) fn finish(self) -> Result<(), PrintError> {
+        self.lost.map_or(Ok(()), Err)
+    }
+}
