@@ -236,6 +236,8 @@ pub enum During {
     Nothing,
     /// An operation.
     Operation(Fingerprint, Tag),
+    /// Meeting the other ranks.
+    Joining,
     /// Opening this channel.
     Opening(u16),
     /// Making memory that all ranks can reach.
@@ -247,6 +249,7 @@ impl fmt::Display for During {
         match self {
             During::Nothing => Ok(()),
             During::Operation(fingerprint, tag) => write!(f, " during {fingerprint}, {tag}"),
+            During::Joining => f.write_str(" before all ranks had joined"),
             During::Opening(channel) => write!(f, " while channel {channel} was being opened"),
             During::Registering => f.write_str(" while memory was being registered"),
         }

@@ -59,6 +59,14 @@ pub(crate) fn has_too_few_open_files_for(peers: usize) -> bool {
     getrlimit(Resource::Nofile).current.is_some_and(|allowed| allowed < least)
 }
 
+/// How many files this process may open beside what a world with so many other ranks needs; half of them, as others want
+/// some, too.
+pub(crate) fn spare_open_files(peers: usize) -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
+    let kept = open_files() + OWN + PER_PEER * peers as u64;
+    usize::try_from(allowed.saturating_sub(kept) / 2).unwrap_or(usize::MAX)
+}
+
 fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
 }

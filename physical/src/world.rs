@@ -1,7 +1,9 @@
 //! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
 
+use crate::bootstrap::card::{Card, Entry, Roster};
 use crate::bootstrap::control::Control;
-use crate::bootstrap::join::{self, Card, Membership, Roster, Seats, arrive, lead};
+use crate::bootstrap::join::{self, Membership, Newcomer, Seats};
+use crate::bootstrap::lead::lead;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::{Placement, variable};
 use crate::error::{During, Error, Peer, Result};
@@ -203,12 +205,13 @@ impl World {
         }
         let asked = options.interface()?;
         let tls = options.tls()?;
-        let mut card = Card::new(placement, options)?;
-        let arrival = Arrival::new(placement, tls.clone(), limit)?;
-        let interface = asked.map_or_else(|| arrival.interface(placement), Ok)?;
-        let door = Door::open(options.transport, interface, tls)?;
-        door.announce(&mut card);
-        Self::meet(placement, options, card, arrival, door)
+        let mut entry = Entry::new(placement, options)?;
+        let mut arrival = Arrival::new(placement, entry.card.peer(), tls.clone(), limit)?;
+        let interface = asked.map_or_else(|| arrival.interface(placement), Ok);
+        let door = interface.and_then(|interface| Door::open(options.transport, interface, tls));
+        let door = door.inspect_err(|error| arrival.give_up(error))?;
+        door.announce(&mut entry.card);
+        Self::meet(placement, options, entry, arrival, door)
     }
 
     /// Joins at the place that MPI tells.
@@ -219,26 +222,25 @@ impl World {
         let check = options.check.map_or_else(Check::from_env, Ok)?;
         let tls = options.tls()?;
         let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
-        let card = Card::new(&placement, options)?;
+        let entry = Entry::new(&placement, options)?;
         let arrival = match listener {
             Some(listener) => Arrival::Leader(listener.inside(tls), Secret::of(&placement)?),
-            None => Arrival::new(&placement, tls, options.deadline)?,
+            None => Arrival::new(&placement, entry.card.peer(), tls, options.deadline)?,
         };
-        Self::meet(&placement, options, card, arrival, Door::Mpi(door))
+        Self::meet(&placement, options, entry, arrival, Door::Mpi(door))
     }
 
     fn meet(
         placement: &Placement,
         options: &JoinOptions,
-        card: Card,
+        entry: Entry,
         arrival: Arrival,
         door: Door,
     ) -> Result<Self> {
         let (rank, limit) = (placement.rank, options.deadline);
-        let (roster, seats) = arrival.meet(card, limit)?;
-        let peer = |card: &Card| Peer { rank: card.rank, host: card.host.as_str().into(), pid: card.pid };
-        let peers = roster.cards.iter().map(peer).collect();
-        let hosts = numbered(roster.cards.iter().map(|card| card.machine.as_str()));
+        let (roster, seats) = arrival.meet(entry, limit)?;
+        let peers = roster.cards.iter().map(Card::peer).collect();
+        let hosts = numbered(roster.cards.iter().map(|card| &*card.machine));
         let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
         let control = Control::start(rank, seats, &health)?;
         let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
@@ -398,12 +400,20 @@ enum Arrival {
 }
 
 impl Arrival {
-    fn new(placement: &Placement, tls: Option<Tls>, limit: Duration) -> Result<Self> {
+    fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
             return Ok(Arrival::Leader(placement.meeting.listen(tls)?, secret));
         }
-        arrive(placement, &secret, tls.as_ref(), limit).map(Arrival::Member)
+        let newcomer = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+        newcomer.arrive().map(Arrival::Member)
+    }
+
+    /// Tells rank 0 why this rank does not join after all.
+    fn give_up(&mut self, error: &Error) {
+        if let Arrival::Member(arrival) = self {
+            arrival.give_up(error);
+        }
     }
 
     /// Where the ranks of this meeting can reach this one.
@@ -418,10 +428,10 @@ impl Arrival {
         })
     }
 
-    fn meet(self, card: Card, limit: Duration) -> Result<(Roster, Seats)> {
+    fn meet(self, mine: Entry, limit: Duration) -> Result<(Roster, Seats)> {
         match self {
-            Arrival::Leader(listener, secret) => lead(listener, card, &secret, limit),
-            Arrival::Member(arrival) => join::attend(arrival, &card, limit),
+            Arrival::Leader(listener, secret) => lead(listener, mine, &secret, limit),
+            Arrival::Member(arrival) => join::attend(arrival, mine, limit),
         }
     }
 }

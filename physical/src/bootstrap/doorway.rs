@@ -10,10 +10,12 @@
 //! callee → caller   WELCOME
 //! ```
 
+use super::card::Roster;
 use super::deadline;
-use super::hall::{Accept, Caller, Hall};
+use super::hall::{Accept, Hall};
 use super::handshake::{Build, Key, approach};
 use super::message::{Incoming, Outgoing, malformed};
+use super::stranger::Caller;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -96,15 +98,18 @@ pub(crate) struct Doorway<C> {
 
 impl<C: Read + Write + Send + 'static> Doorway<C> {
     /// Lets in who knows the job's key.
-    pub(crate) fn open(listener: impl Accept<Connection = C> + Send + 'static, key: &Key) -> Result<Self> {
+    pub(crate) fn open(
+        listener: impl Accept<Connection = C> + Send + 'static,
+        roster: &Roster,
+    ) -> Result<Self> {
         let aside = Arc::new(Aside { connections: Mutex::default(), more: Condvar::new() });
         let (bell, closed) = (Arc::new(Doorbell::new()?), Arc::new(AtomicBool::new(false)));
-        let mut hall = Hall::new(listener, key.bytes());
+        let mut hall = Hall::new(listener, roster.key.bytes(), roster.cards.len())?;
         let (their_aside, their_bell, their_closed) =
             (Arc::clone(&aside), Arc::clone(&bell), Arc::clone(&closed));
         let attend = move || {
             while !their_closed.load(Ordering::Acquire) {
-                for caller in hall.wait(None, Some(&their_bell)) {
+                for caller in hall.wait(None, &[their_bell.as_fd()]) {
                     if let Err(error) = their_aside.put(caller) {
                         tracing::warn!("turned a data connection away: {error}");
                     }
@@ -163,7 +168,7 @@ impl Wait<'_> {
         let words = call.to_bytes();
         let mut dial = || {
             let mut connection = connect()?;
-            let build = approach(&mut connection, key.bytes())?;
+            let build = approach(&mut connection, key.bytes(), &[])?;
             if build != Build::MINE {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there")));
             }
@@ -188,7 +193,7 @@ impl Wait<'_> {
         self.look(|_| match attempt() {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if late(&error) => Ok(None),
-            // A door that strangers besiege sends the oldest away.
+            // Strangers at the door may have pushed this call aside.
             Err(error) if cut_off(&error) => {
                 std::thread::sleep(TICK);
                 Ok(None)

@@ -1,10 +1,11 @@
 //! Arbitrary bytes for the decoders of start-up. For the fuzzers in `fuzz/` and the tests that replay what they found.
 
+use super::card::Roster;
 use super::doorway::Call;
-use super::hall::Stranger;
 use super::handshake::approach;
-use super::join::{Card, read_roster};
-use super::message::{Incoming, Outgoing};
+use super::join::{Answer, Hello, Intent};
+use super::message::Incoming;
+use super::stranger::Stranger;
 use super::variables::Placement;
 use std::io::{self, Read, Write};
 
@@ -44,7 +45,7 @@ pub(crate) fn callee(data: &[u8]) {
 /// As [`callee`], for the side that called.
 pub(crate) fn caller(data: &[u8]) {
     let mut other = Other { data, then: io::ErrorKind::TimedOut, written: 0 };
-    assert!(approach(&mut other, b"a key that nobody guesses").is_err());
+    assert!(approach(&mut other, b"a key that nobody guesses", &[]).is_err());
     assert!(other.written < 100);
 }
 
@@ -64,20 +65,22 @@ pub(crate) fn message(data: &[u8]) {
     }
 }
 
-/// A card that is accepted says the same when it is written again.
+/// What a newcomer says: its name, and then what it brings. A card that is accepted says the same when it is written again.
 pub(crate) fn card(data: &[u8]) {
-    if let Ok(card) = Card::read(&mut Incoming::from(data.to_vec())) {
-        let wire = card.write(Outgoing::default()).whole();
-        let again = Incoming::receive(&mut &wire[..]).and_then(|mut message| Card::read(&mut message));
+    let _ = Hello::read(&mut Incoming::from(data.to_vec()));
+    if let Ok(intent) = Intent::read(&mut Incoming::from(data.to_vec())) {
+        let wire = intent.write().whole();
+        let again = Incoming::receive(&mut &wire[..]).and_then(|mut message| Intent::read(&mut message));
         // Long texts are cut when they are written.
-        assert!(data.len() > 1000 || again.is_ok_and(|again| again == card));
+        assert!(data.len() > 1000 || again.is_ok_and(|again| again == intent));
     }
 }
 
-/// What rank 0 answers to a card.
+/// What rank 0 answers to a newcomer.
 pub(crate) fn roster(data: &[u8]) {
+    let _ = Answer::read(Incoming::from(data.to_vec()));
     let [size, data @ ..] = data else { return };
-    let _ = read_roster(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
+    let _ = Roster::read(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
 }
 
 /// Who calls at a data port.

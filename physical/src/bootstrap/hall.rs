@@ -1,36 +1,36 @@
 //! Where callers wait until they have proved who they are: in front of the meeting, and of every data port.
 //!
 //! Anyone can connect to a port. A stranger costs one descriptor and a hundred bytes for at most [`PATIENCE`]; when
-//! the hall is full or descriptors run out, the one who has waited longest gives way. Nobody is waited for: those who
-//! speak are served whenever they do, so that silent ones delay nobody.
-//!
-//! ```text
-//! caller → callee   greeting
-//! callee → caller   greeting proof
-//! caller → callee   proof message       message as in `message`: at most FIRST bytes
-//! ```
+//! there are too many of them, or descriptors run out, one gives way: the one who has come least far in the handshake,
+//! and of those the one who has waited longest. So silent ones never keep out a rank, which speaks at once, and who has
+//! proved to belong to the job never gives way. Nobody is waited for: those who speak are served whenever they do, at a
+//! cost that does not grow with the number of those who do not.
 
+use super::complaints::Complaints;
 use super::exhausted;
-use super::handshake::{Answer, Build, GREETING, MAGIC, PROOF, TLS_ALERT, TLS_HELLO};
-use super::message::{Incoming, LENGTH, malformed};
-use crate::doorbell::{Doorbell, timespec};
+use super::poller::Poller;
+use super::stranger::{Caller, Standing, Stranger};
+use crate::doorbell::timespec;
+use crate::error::{Error, Result};
+use crate::limits;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How long a caller may take from its connection to the end of its first message.
+/// How long a caller may take from its connection to the proof.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Callers who have not yet proved who they are.
-const CROWD: usize = 128;
+/// Callers who have not yet proved who they are, where there are descriptors enough.
+const CROWD: usize = 1024;
+/// The same where there are not.
+const FEW: usize = 16;
 /// Callers let in before those inside have their turn.
-const BATCH: usize = CROWD / 2;
-/// Longest first message: a rank's card.
-const FIRST: usize = 8 << 10;
+const BATCH: usize = 256;
 /// Before accepting again when the process has no descriptors left: nothing announces that some are free.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The listener's number; callers count from 0.
+const LISTENER: u64 = u64::MAX;
 
 /// A listener. Nothing here blocks, nor do its connections.
 pub(crate) trait Accept: AsFd {
@@ -40,147 +40,84 @@ pub(crate) trait Accept: AsFd {
     fn accept(&self) -> io::Result<Self::Connection>;
 }
 
-/// Somebody who has proved to belong to the job, and what it said then.
-pub(super) struct Caller<C> {
-    pub(super) connection: C,
-    pub(super) build: Build,
-    pub(super) message: Incoming,
-}
-
-/// What is known of a stranger, and what is awaited next.
-enum Stage {
-    Magic,
-    Greeting,
-    Proof(Answer),
-    Length(Build),
-    Message(Build),
-}
-
-pub(super) struct Stranger<C> {
-    pub(super) connection: C,
-    stage: Stage,
-    pub(super) words: Vec<u8>,
-    /// Length of `words` at which the stage ends.
-    needed: usize,
-    since: Instant,
-}
-
-impl<C: Read + Write> Stranger<C> {
-    pub(super) fn new(connection: C) -> Self {
-        let (stage, words, needed, since) = (Stage::Magic, Vec::new(), MAGIC.len(), Instant::now());
-        Stranger { connection, stage, words, needed, since }
-    }
-
-    /// Reads what has come; the build of one who has said everything.
-    pub(super) fn listen(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
-        let mut piece = [0; 1024];
-        loop {
-            // Never beyond the stage: what follows the first message is for somebody else to read.
-            let room = (self.needed - self.words.len()).min(piece.len());
-            match self.connection.read(&mut piece[..room]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => self.words.extend_from_slice(&piece[..bytes]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) if self.since.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => return Ok(None),
-            }
-            if self.words.len() == self.needed
-                && let Some(build) = self.advance(key)?
-            {
-                return Ok(Some(build));
-            }
-        }
-    }
-
-    /// Ends a stage; the build of one who has ended the last.
-    fn advance(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
-        let (stage, more) = match &self.stage {
-            Stage::Magic if self.words[0] == TLS_HELLO => return Err(self.refuse_tls()),
-            Stage::Magic if self.words != MAGIC => return Err(malformed()),
-            Stage::Magic => (Stage::Greeting, GREETING - MAGIC.len()),
-            Stage::Greeting => {
-                let greeting = self.words[..].try_into().map_err(|_| malformed())?;
-                let (answer, words) = Answer::to(greeting, key)?;
-                self.connection.write_all(&words)?;
-                (Stage::Proof(answer), PROOF)
-            }
-            Stage::Proof(answer) => (Stage::Length(answer.conclude(key, &self.words[GREETING..])?), LENGTH),
-            Stage::Length(build) => {
-                let length = Incoming::length(&self.words[GREETING + PROOF..], FIRST)?;
-                if length == 0 {
-                    return Ok(Some(*build));
-                }
-                (Stage::Message(*build), length)
-            }
-            Stage::Message(build) => return Ok(Some(*build)),
-        };
-        self.stage = stage;
-        self.needed += more;
-        Ok(None)
-    }
-
-    /// Tells whoever speaks TLS here that nobody else does. One that is a rank prints it.
-    fn refuse_tls(&mut self) -> io::Error {
-        // Bytes left unread would cut the connection before the answer.
-        let _ = self.connection.read(&mut [0; 4096]);
-        let _ = self.connection.write_all(&TLS_ALERT);
-        let what = "a caller speaks TLS and this rank does not: set HEXAGRAM_TLS_* on all ranks, or on none";
-        io::Error::new(io::ErrorKind::PermissionDenied, what)
-    }
-
-    fn into_caller(mut self, build: Build) -> Caller<C> {
-        let message = Incoming::from(self.words.split_off(GREETING + PROOF + LENGTH));
-        Caller { connection: self.connection, build, message }
-    }
-}
-
 pub(super) struct Hall<A: Accept> {
     listener: A,
     key: Vec<u8>,
-    strangers: Vec<Stranger<A::Connection>>,
+    poller: Poller,
+    /// By number, in the order in which they came.
+    strangers: HashMap<u64, Stranger<A::Connection>>,
+    /// Those who have not proved who they are; the first is the next to give way.
+    unproved: BTreeSet<(Standing, u64)>,
+    /// How many of them there may be.
+    room: usize,
+    /// How many have ever called.
+    called: u64,
     complaints: Complaints,
     /// When to accept again, after descriptors ran out.
     resume: Option<Instant>,
 }
 
 impl<A: Accept> Hall<A> {
-    pub(super) fn new(listener: A, key: &[u8]) -> Self {
-        let (strangers, complaints) = (Vec::new(), Complaints::default());
-        Hall { listener, key: key.to_vec(), strangers, complaints, resume: None }
+    /// Lets callers in who know `key`; so many `ranks` will keep a descriptor or more each.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system gives no epoll.
+    pub(super) fn new(listener: A, key: &[u8], ranks: usize) -> Result<Self> {
+        let watch = || -> io::Result<Poller> {
+            let poller = Poller::new()?;
+            poller.watch(&listener, LISTENER)?;
+            Ok(poller)
+        };
+        let poller = watch().map_err(|cause| {
+            let remedy = "raise the limits of open files and of epoll watches";
+            Error::system("watch for callers", cause, remedy)
+        })?;
+        Ok(Hall {
+            listener,
+            key: key.to_vec(),
+            poller,
+            strangers: HashMap::new(),
+            unproved: BTreeSet::new(),
+            room: limits::spare_open_files(ranks).clamp(FEW, CROWD),
+            called: 0,
+            complaints: Complaints::default(),
+            resume: None,
+        })
     }
 
-    /// Waits until somebody calls or speaks, the bell rings or the time is over; returns those who have proved
-    /// themselves, if any.
+    /// Waits until somebody calls or speaks, one of `others` can be read or the time is over; returns those who have
+    /// proved themselves, if any.
     pub(super) fn wait(
         &mut self,
         at_most: Option<Duration>,
-        bell: Option<&Doorbell>,
+        others: &[BorrowedFd<'_>],
     ) -> Vec<Caller<A::Connection>> {
-        self.sleep(at_most, bell);
-        if self.resume.is_none_or(|resume| resume <= Instant::now()) {
+        self.sleep(at_most, others);
+        if self.resume.is_some_and(|resume| resume <= Instant::now()) {
             self.resume = None;
-            self.let_in();
+            // Watched before, so there is memory for it.
+            let _ = self.poller.watch(&self.listener, LISTENER);
         }
         let mut proved = Vec::new();
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            match stranger.listen(&self.key) {
-                Ok(Some(build)) => proved.push(stranger.into_caller(build)),
-                Ok(None) => self.strangers.push(stranger),
-                Err(error) => self.complaints.turned_away(&error),
+        let mut ready = self.poller.ready();
+        // Those inside first: they may make room.
+        ready.sort_unstable();
+        for number in ready {
+            if number == LISTENER {
+                self.let_in();
+            } else if let Some(mut stranger) = self.take(number) {
+                stranger.has_spoken = true;
+                proved.extend(self.serve(number, stranger));
             }
         }
+        self.expire();
         proved
     }
 
-    fn sleep(&self, at_most: Option<Duration>, bell: Option<&Doorbell>) {
-        let mut sources = Vec::with_capacity(2 + self.strangers.len());
-        sources.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
-        if self.resume.is_none() {
-            sources.push(PollFd::new(&self.listener, PollFlags::IN));
-        }
-        sources.extend(self.strangers.iter().map(|s| PollFd::new(&s.connection, PollFlags::IN)));
-        let expiry = self.strangers.iter().map(|stranger| stranger.since + PATIENCE).min();
+    fn sleep(&self, at_most: Option<Duration>, others: &[BorrowedFd<'_>]) {
+        let mut sources = vec![PollFd::new(&self.poller, PollFlags::IN)];
+        sources.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
+        let expiry = self.oldest().map(|(_, since)| since + PATIENCE);
         let until = [expiry, self.resume].into_iter().flatten().min();
         let until = until.map(|until| until.saturating_duration_since(Instant::now()));
         // A millisecond late rather than early, which would turn the last one into a busy loop.
@@ -193,16 +130,19 @@ impl<A: Accept> Hall<A> {
         for _ in 0..BATCH {
             match self.listener.accept() {
                 Ok(connection) => {
-                    if self.strangers.len() >= CROWD {
-                        self.dismiss();
+                    let number = self.called;
+                    self.called += 1;
+                    match self.poller.watch(&connection, number) {
+                        Ok(()) => self.put(number, Stranger::new(connection)),
+                        Err(error) => self.complaints.turned_away(&error),
                     }
-                    self.strangers.push(Stranger::new(connection));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if exhausted(&error) => {
                     self.dismiss();
                     let what = format!("{error}; see ulimit -n, or what else this process has open");
                     self.complaints.turned_away(&io::Error::new(error.kind(), what));
+                    self.poller.forget(&self.listener);
                     self.resume = Some(Instant::now() + PAUSE);
                     return;
                 }
@@ -211,12 +151,58 @@ impl<A: Accept> Hall<A> {
         }
     }
 
-    /// Sends away whoever has waited longest: they are kept in the order in which they came.
+    /// Hears a caller; returns it once it has said everything.
+    fn serve(&mut self, number: u64, mut stranger: Stranger<A::Connection>) -> Option<Caller<A::Connection>> {
+        match stranger.listen(&self.key) {
+            Ok(Some(build)) => {
+                self.poller.forget(&stranger.connection);
+                return Some(stranger.into_caller(build));
+            }
+            Ok(None) => self.put(number, stranger),
+            Err(error) => self.complaints.turned_away(&error),
+        }
+        None
+    }
+
+    fn put(&mut self, number: u64, stranger: Stranger<A::Connection>) {
+        let standing = stranger.standing();
+        self.strangers.insert(number, stranger);
+        if standing < Standing::Proved {
+            self.unproved.insert((standing, number));
+        }
+        if self.unproved.len() > self.room {
+            self.dismiss();
+        }
+    }
+
+    fn take(&mut self, number: u64) -> Option<Stranger<A::Connection>> {
+        let stranger = self.strangers.remove(&number)?;
+        self.unproved.remove(&(stranger.standing(), number));
+        Some(stranger)
+    }
+
+    /// Sends away whoever has come least far, and of those the one who has waited longest.
     fn dismiss(&mut self) {
-        if !self.strangers.is_empty() {
-            drop(self.strangers.remove(0));
+        if let Some((_, number)) = self.unproved.pop_first() {
+            self.strangers.remove(&number);
             self.complaints.turned_away(&io::Error::other("too many connections at once"));
         }
+    }
+
+    /// Sends away those whose time is over.
+    fn expire(&mut self) {
+        while let Some((number, _)) = self.oldest().filter(|(_, since)| since.elapsed() > PATIENCE) {
+            self.take(number);
+            self.complaints.turned_away(&io::ErrorKind::TimedOut.into());
+        }
+    }
+
+    /// Who has waited longest of those who have proved nothing, and since when.
+    fn oldest(&self) -> Option<(u64, Instant)> {
+        let standings = [Standing::Silent, Standing::Speaking, Standing::Greeted];
+        let first = |standing| self.unproved.range((standing, 0)..=(standing, u64::MAX)).next();
+        let oldest = standings.into_iter().filter_map(first).map(|(_, number)| *number).min()?;
+        Some((oldest, self.strangers.get(&oldest)?.since))
     }
 
     /// Whether callers wait outside because there are no descriptors for them.
@@ -230,44 +216,85 @@ impl<A: Accept> Hall<A> {
     }
 }
 
-/// Says once why callers are turned away, and then how many more were: a port scan must not fill a log.
-#[derive(Default)]
-struct Complaints {
-    /// By kind: how many since the last word, and when that was.
-    kinds: HashMap<io::ErrorKind, (usize, Instant)>,
-    denied: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::approach;
+    use super::super::message::Outgoing;
+    use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
-impl Complaints {
-    const INTERVAL: Duration = Duration::from_secs(10);
+    const KEY: &[u8] = b"key";
 
-    fn turned_away(&mut self, error: &io::Error) {
-        if error.kind() == io::ErrorKind::PermissionDenied {
-            self.denied = Some(error.to_string());
-        }
-        let now = Instant::now();
-        match self.kinds.entry(error.kind()) {
-            Entry::Vacant(entry) => {
-                tracing::warn!("turned a connection away: {error}");
-                entry.insert((0, now));
-            }
-            Entry::Occupied(mut entry) => {
-                let (silent, since) = entry.get_mut();
-                *silent += 1;
-                if now - *since > Self::INTERVAL {
-                    tracing::warn!("turned {silent} more connections away: {error}");
-                    (*silent, *since) = (0, now);
-                }
-            }
+    impl Accept for UnixListener {
+        type Connection = UnixStream;
+
+        fn accept(&self) -> io::Result<UnixStream> {
+            let (stream, _) = UnixListener::accept(self)?;
+            stream.set_nonblocking(true)?;
+            Ok(stream)
         }
     }
-}
 
-impl Drop for Complaints {
-    fn drop(&mut self) {
-        let silent: usize = self.kinds.values().map(|(silent, _)| silent).sum();
-        if silent > 0 {
-            tracing::warn!("turned {silent} more connections away");
+    /// A hall with little room, and a way to call there.
+    fn small() -> (Hall<UnixListener>, impl Fn() -> UnixStream + Clone + Send) {
+        use std::os::linux::net::SocketAddrExt;
+        let name = format!("hexagram-test-{:032x}", u128::from_le_bytes(crate::bootstrap::random().unwrap()));
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut hall = Hall::new(listener, KEY, 1).unwrap();
+        hall.room = 4;
+        (hall, move || UnixStream::connect_addr(&address).unwrap())
+    }
+
+    fn attend(hall: &mut Hall<UnixListener>) -> Vec<Caller<UnixStream>> {
+        hall.wait(Some(Duration::ZERO), &[])
+    }
+
+    fn is_sent_away(mut stranger: &UnixStream) -> bool {
+        stranger.set_nonblocking(true).unwrap();
+        !matches!(stranger.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn those_give_way_first_who_have_come_least_far() {
+        let (mut hall, call) = small();
+        let mut strangers: Vec<UnixStream> = (0..4).map(|_| call()).collect();
+        attend(&mut hall);
+        // The two that have waited longest begin to speak.
+        for stranger in &mut strangers[..2] {
+            stranger.write_all(b"hexa").unwrap();
         }
+        attend(&mut hall);
+        strangers.extend((0..3).map(|_| call()));
+        attend(&mut hall);
+        let gone: Vec<bool> = strangers.iter().map(is_sent_away).collect();
+        assert_eq!(gone, [false, false, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn who_has_proved_itself_never_gives_way() {
+        let (mut hall, call) = small();
+        let caller = std::thread::spawn({
+            let call = call.clone();
+            move || {
+                let mut caller = call();
+                // The length of a message, and nothing of it yet.
+                approach(&mut caller, KEY, &8u32.to_le_bytes()).unwrap();
+                caller
+            }
+        });
+        while !caller.is_finished() {
+            assert!(hall.wait(Some(Duration::from_millis(10)), &[]).is_empty());
+        }
+        let mut caller = caller.join().unwrap();
+        attend(&mut hall);
+        let silent: Vec<UnixStream> = (0..20).map(|_| call()).collect();
+        attend(&mut hall);
+        assert_eq!(silent.iter().filter(|stranger| is_sent_away(stranger)).count(), 16);
+        caller.write_all(&Outgoing::default().number(5).number(6).whole()[4..]).unwrap();
+        let mut proved = attend(&mut hall);
+        assert_eq!(proved.len(), 1);
+        assert_eq!(proved[0].message.number().unwrap(), 5);
     }
 }

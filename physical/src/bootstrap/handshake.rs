@@ -27,7 +27,7 @@ pub(super) const TLS_HELLO: u8 = 22;
 /// What ends one that should not be one, in its own language: unexpected message.
 pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// Of everything that follows the handshake.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// Random bytes from the system.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -135,12 +135,17 @@ impl Greetings {
     }
 }
 
-/// The caller's side, on a blocking stream. Who answered, proved.
-pub(super) fn approach(stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
-    approach_as(Build::MINE, stream, key)
+/// The caller's side, on a blocking stream, where `words` follow at once. Who answered, proved.
+pub(super) fn approach(stream: &mut (impl Read + Write), key: &[u8], words: &[u8]) -> io::Result<Build> {
+    approach_as(Build::MINE, stream, key, words)
 }
 
-pub(super) fn approach_as(mine: Build, stream: &mut (impl Read + Write), key: &[u8]) -> io::Result<Build> {
+pub(super) fn approach_as(
+    mine: Build,
+    stream: &mut (impl Read + Write),
+    key: &[u8],
+    words: &[u8],
+) -> io::Result<Build> {
     let caller = Greeting::of(mine)?;
     stream.write_all(&caller.0)?;
     let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
@@ -154,7 +159,8 @@ pub(super) fn approach_as(mine: Build, stream: &mut (impl Read + Write), key: &[
     let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
     stream.read_exact(&mut proof)?;
     greetings.verify(key, "callee", &proof)?;
-    stream.write_all(&greetings.prove(key, "caller")?)?;
+    // With one write, so that whoever has proved itself is known.
+    stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), words].concat())?;
     Ok(greetings.callee.build())
 }
 
@@ -210,7 +216,7 @@ pub(super) mod tests {
     fn meet(mine: Build, key: &[u8], theirs: &'static [u8]) -> (io::Result<Build>, io::Result<Build>) {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let callee = std::thread::spawn(move || answer_as(Build::MINE, &mut there, theirs));
-        let caller = approach_as(mine, &mut here, key);
+        let caller = approach_as(mine, &mut here, key, &[]);
         drop(here);
         (caller, callee.join().unwrap())
     }

@@ -1,198 +1,186 @@
 //! The meeting: rank 0 collects every rank's card and gives all of them the roster.
 //!
 //! ```text
-//! both              handshake, as in `handshake`
-//! newcomer → rank 0 card = length:u32 rank:u32 size:u32 pid:u32 host:text kernel:text machine:text transport:text
-//!                          shm:text tcp:text sockets:u32 beat:u32 silence:u32 configuration:text digest:32
-//! rank 0 → newcomer ROSTER:u32 job:16 card*     once everyone is there
-//!                 | REFUSED:u32 reason:text remedy:text     at once, if somebody does not fit; or at the deadline, if one is missing
+//! both               handshake, as in `handshake`
+//! newcomer → rank 0  RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with its proof
+//! rank 0 → newcomer  SEATED:u32 rank:u32 pid:u32 host:text               at once: who rank 0 is
+//! newcomer → rank 0  CARD:u32 card claims                                as in `card`
+//!                  | GIVEN_UP:u32 cause:text                             it does not join after all
+//! rank 0 → newcomer  ROSTER:u32 roster                                   once everyone is there
+//!                  | REFUSED:u32 reason:text remedy:text                 somebody does not fit, or is missing
+//!                  | FAILED:u32 rank:u32 pid:u32 host:text cause:text    that rank has ended
+//! launcher → rank 0  ENDED:u32 rank:u32 pid:u32 host:text cause:text     instead of RANK: one of its ranks has ended
 //! ```
 //!
-//! Only strangers are turned away. Who has proved to belong to the job and was built or told otherwise than rank 0 ends
-//! the meeting for all, at once: the job could never be whole.
+//! Only strangers are turned away, and a newcomer that is pushed aside by them comes again. Who has proved to belong to
+//! the job keeps its connection, so that its end is the end of a process: both sides name it at once. Who was built or
+//! told otherwise than rank 0, or has ended, ends the meeting for all: the job could never be whole.
+//!
+//! Here is the newcomers' side; `lead` is rank 0's.
 
+use super::card::{Card, Entry, Roster};
 use super::deadline;
-use super::hall::{Caller, Hall};
-use super::handshake::{Build, Key, approach, random};
-use super::meeting::{Listener, Stream};
+use super::handshake::{Build, approach};
+use super::meeting::Stream;
 use super::message::{Incoming, Outgoing, malformed};
 use super::secret::Secret;
 use super::variables::Placement;
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Peer, Result};
 use crate::health::Health;
-use crate::limits;
 use crate::socket::Tls;
-use crate::transport::{Traffic, TransportKind};
-use crate::world::JoinOptions;
-use sha2::{Digest, Sha256};
-use std::fmt;
+use crate::transport::Traffic;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const REFUSED: usize = 0;
 const ROSTER: usize = 1;
+const SEATED: usize = 2;
+const FAILED: usize = 3;
+
+const RANK: usize = 0;
+const ENDED: usize = 1;
+
+const CARD: usize = 0;
+const GIVEN_UP: usize = 1;
 
 /// How long rank 0 may take to answer at its deadline, or a newcomer to take what is written to it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a newcomer waits for rank 0's greeting before it tries again: something else may listen there.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a newcomer waits for rank 0's greeting before it tries again: something else may listen there. Each time it
+/// waits twice as long, as rank 0 may be busy with others.
 const GREETING: Duration = Duration::from_secs(2);
-/// How long rank 0, when it has given up, tells those who come why.
-const LINGER: Duration = Duration::from_millis(500);
 /// Between two tries to reach a rank 0 that is not there yet.
 const RETRY: Duration = Duration::from_millis(50);
+/// The same for each rank of a large job: all together ask no more often than once in so long.
+const TURN: Duration = Duration::from_millis(1);
 
-/// What a rank says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Card {
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-    pub(crate) pid: u32,
-    pub(crate) host: String,
-    /// Same for all processes on one kernel.
-    pub(crate) kernel: String,
-    /// Same for all processes that are to share memory.
-    pub(crate) machine: String,
-    pub(crate) transport: String,
-    /// Where it exchanges shared memory; empty if its transport does not.
-    pub(crate) shm: String,
-    /// Where it accepts TCP connections; empty if its transport uses none.
-    pub(crate) tcp: String,
-    /// TCP connections that it wants for one pair of ranks and channel.
-    pub(crate) sockets: usize,
-    /// Milliseconds between its heartbeats.
-    pub(crate) beat: usize,
-    /// Milliseconds without a heartbeat after which it gives another rank up.
-    pub(crate) silence: usize,
-    /// What the program says that all ranks must agree on; long ones are cut.
-    pub(crate) configuration: String,
-    /// Of the whole configuration.
-    pub(crate) digest: [u8; 32],
+/// What everyone says who has proved to belong to the job.
+pub(super) enum Hello {
+    /// A rank, and how many ranks it was told of.
+    Rank(Peer, usize),
+    /// A launcher: this rank of it has ended, and how, as a verb phrase.
+    Ended(Peer, String),
 }
 
-impl fmt::Display for Card {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (host {}, pid {})", self.rank, self.host, self.pid)
-    }
-}
-
-/// A configuration as people compare it.
-struct Shown<'a>(&'a Card);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.configuration.is_empty() {
-            return f.write_str("configuration is empty");
-        }
-        let [a, b, c, d, ..] = self.0.digest;
-        let hash = u32::from_be_bytes([a, b, c, d]);
-        write!(f, "configuration is `{}` (hash {hash:08x})", self.0.configuration)
-    }
-}
-
-/// As a message can hold it: longer than any job is as good as the longest.
-fn milliseconds(duration: Duration) -> usize {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) as usize
-}
-
-impl Card {
-    /// This process's card, without the addresses at which its transport can be reached.
-    pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let vigilance = options.vigilance()?;
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        // Shared memory is handed over abstract sockets, which belong to a network namespace.
-        let machine = format!("{} {}", boot.trim(), network.display());
-        Ok(Card {
-            rank: placement.rank,
-            size: placement.size,
-            pid: std::process::id(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            kernel: boot.trim().to_owned(),
-            machine: options.host().unwrap_or(machine),
-            transport: options.transport.to_string(),
-            shm: String::new(),
-            tcp: String::new(),
-            sockets: options.sockets()?,
-            beat: milliseconds(vigilance.beat),
-            silence: milliseconds(vigilance.silence),
-            configuration: options.configuration.clone(),
-            digest: Sha256::digest(&options.configuration).into(),
-        })
-    }
-
-    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
-        let message = message.number(self.rank).number(self.size).number(self.pid as usize);
-        let message = message.text(&self.host).text(&self.kernel).text(&self.machine).text(&self.transport);
-        let message = message.text(&self.shm).text(&self.tcp).number(self.sockets);
-        let message = message.number(self.beat).number(self.silence);
-        message.text(&self.configuration).bytes(&self.digest)
+impl Hello {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let message = match self {
+            Hello::Rank(peer, size) => put(Outgoing::default().number(RANK).number(*size), peer),
+            Hello::Ended(peer, cause) => put(Outgoing::default().number(ENDED), peer).text(cause),
+        };
+        message.whole()
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        Ok(Card {
-            rank: message.number()?,
-            size: message.number()?,
-            pid: message.number()? as u32,
-            host: message.text()?,
-            kernel: message.text()?,
-            machine: message.text()?,
-            transport: message.text()?,
-            shm: message.text()?,
-            tcp: message.text()?,
-            sockets: message.number()?,
-            beat: message.number()?,
-            silence: message.number()?,
-            configuration: message.text()?,
-            digest: message.bytes()?,
-        })
-    }
-
-    /// Why `other` cannot join this rank's job, if so.
-    fn objection(&self, other: &Card) -> Option<String> {
-        if other.size != self.size {
-            return Some(format!("it was told of {} ranks, rank 0 of {}", other.size, self.size));
+        match message.number()? {
+            RANK => {
+                let size = message.number()?;
+                Ok(Hello::Rank(peer(message)?, size))
+            }
+            ENDED => Ok(Hello::Ended(peer(message)?, message.text()?)),
+            _ => Err(malformed()),
         }
-        if other.rank >= self.size {
-            return Some(format!("there is no rank {} in a world of {}", other.rank, self.size));
-        }
-        if other.transport != self.transport {
-            return Some(format!("it uses transport {}, rank 0 uses {}", other.transport, self.transport));
-        }
-        if (other.beat, other.silence) != (self.beat, self.silence) {
-            return Some(format!(
-                "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
-                 (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
-                other.silence, other.beat, self.silence, self.beat
-            ));
-        }
-        if other.digest != self.digest {
-            return Some(format!("its {}, rank 0's {}", Shown(other), Shown(self)));
-        }
-        if self.transport == TransportKind::Shm.to_string() && other.machine != self.machine {
-            return Some(format!(
-                "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
-                other.host, self.host
-            ));
-        }
-        None
     }
 }
 
-/// What everyone knows once everyone has joined.
-pub(crate) struct Roster {
-    /// What the data connections of this job prove.
-    pub(crate) key: Key,
-    /// By rank.
-    pub(crate) cards: Vec<Card>,
+/// What a newcomer says once it has a seat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Intent {
+    Join(Entry),
+    /// It does not join after all; why, as a verb phrase.
+    GiveUp(String),
 }
 
-impl Roster {
-    /// How many ranks share the cores of one kernel with `rank`, itself included, in whatever containers they are.
-    pub(crate) fn neighbours(&self, rank: usize) -> usize {
-        self.cards.iter().filter(|card| card.kernel == self.cards[rank].kernel).count()
+impl Intent {
+    pub(super) fn write(&self) -> Outgoing {
+        match self {
+            Intent::Join(entry) => entry.write(Outgoing::default().number(CARD)),
+            Intent::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
+        }
+    }
+
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        match message.number()? {
+            CARD => Entry::read(message).map(Intent::Join),
+            GIVEN_UP => message.text().map(Intent::GiveUp),
+            _ => Err(malformed()),
+        }
     }
 }
+
+/// What rank 0 says to a newcomer.
+pub(super) enum Answer {
+    Seated(Peer),
+    /// What follows is a roster.
+    Roster(Incoming),
+    Refused {
+        reason: String,
+        remedy: String,
+    },
+    /// A rank has ended, and how.
+    Failed(Peer, String),
+}
+
+impl Answer {
+    pub(super) fn seated(leader: &Peer) -> Outgoing {
+        put(Outgoing::default().number(SEATED), leader)
+    }
+
+    pub(super) fn roster(cards: &[Card], job: &[u8; 16]) -> Outgoing {
+        Roster::write(cards, job, Outgoing::default().number(ROSTER))
+    }
+
+    pub(super) fn refused(reason: &str, remedy: &str) -> Outgoing {
+        Outgoing::default().number(REFUSED).text(reason).text(remedy)
+    }
+
+    pub(super) fn failed(culprit: &Peer, cause: &str) -> Outgoing {
+        put(Outgoing::default().number(FAILED), culprit).text(cause)
+    }
+
+    fn receive(stream: &mut Stream) -> io::Result<Self> {
+        Self::read(Incoming::receive(stream)?)
+    }
+
+    pub(super) fn read(mut message: Incoming) -> io::Result<Self> {
+        match message.number()? {
+            SEATED => peer(&mut message).map(Answer::Seated),
+            ROSTER => Ok(Answer::Roster(message)),
+            REFUSED => Ok(Answer::Refused { reason: message.text()?, remedy: message.text()? }),
+            FAILED => Ok(Answer::Failed(peer(&mut message)?, message.text()?)),
+            _ => Err(malformed()),
+        }
+    }
+
+    /// The error of an answer that ends the meeting.
+    fn end(self) -> Error {
+        match self {
+            Answer::Refused { reason, remedy } => {
+                Error::setup(format!("rank 0 ended the meeting: {reason}"), remedy)
+            }
+            Answer::Failed(culprit, cause) => ended(culprit, cause),
+            Answer::Seated(_) | Answer::Roster(_) => out_of_turn(malformed()),
+        }
+    }
+}
+
+fn put(message: Outgoing, peer: &Peer) -> Outgoing {
+    message.number(peer.rank).number(peer.pid as usize).text(&peer.host)
+}
+
+fn peer(message: &mut Incoming) -> io::Result<Peer> {
+    let rank = message.number()?;
+    let pid = message.number()? as u32;
+    Ok(Peer { rank, pid, host: message.text()?.into() })
+}
+
+/// The error of everyone else when a rank has ended before all have joined.
+pub(super) fn ended(culprit: Peer, cause: String) -> Error {
+    Error::PeerFailed { culprit, cause, during: During::Joining }
+}
+
+/// How a rank has ended of which only that is known.
+pub(super) const DIED: &str = "died (its connection ended)";
 
 /// What a rank knows of its world once everyone has joined: the same for every transport between processes.
 pub(crate) struct Membership {
@@ -227,254 +215,135 @@ pub(crate) enum Seats {
     Member(Stream),
 }
 
-/// Leads the meeting, as rank 0.
-pub(crate) fn lead(
-    listener: Listener,
-    mine: Card,
-    secret: &Secret,
-    limit: Duration,
-) -> Result<(Roster, Seats)> {
-    let deadline = deadline(limit);
-    let (bytes, file) = secret.for_rank_0()?;
-    let mut hall = Hall::new(listener, &bytes);
-    // Removed before the listener closes: the address is what makes the file ours.
-    let _file = file;
-    let mut table = Table::new(mine);
-    // Asked before anybody calls: what strangers take is given back.
-    let is_short = limits::has_too_few_open_files_for(table.mine.size - 1);
-    while !table.is_full() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let outcome = if is_short {
-            Err(table.short_of_files())
-        } else if left.is_zero() {
-            Err(table.incomplete(limit, &hall, secret))
-        } else {
-            let mut callers = hall.wait(Some(left), None).into_iter();
-            let outcome = callers.try_for_each(|caller| table.seat(caller));
-            table.refused.extend(callers.map(|caller| caller.connection));
-            outcome
-        };
-        if let Err((what, remedy)) = outcome {
-            table.give_up(&mut hall, &what, &remedy);
-            return Err(Error::setup(what, remedy));
-        }
-    }
-    let system = |cause| Error::system("draw random bytes", cause, "see getrandom(2)");
-    let job = random().map_err(system)?;
-    let key = Key::derive(&bytes, &job).map_err(system)?;
-    Ok(table.announce(&job, key))
-}
-
-/// Who has come.
-struct Table {
-    /// By rank.
-    cards: Vec<Option<Card>>,
-    seats: Vec<Option<Stream>>,
-    mine: Card,
-    /// Those who have been sent away.
-    refused: Vec<Stream>,
-}
-
-/// Why there will be no world, and what to do.
-type End = (String, String);
-
-impl Table {
-    fn new(mine: Card) -> Self {
-        let (mut cards, seats) = (vec![None; mine.size], (0..mine.size).map(|_| None).collect());
-        cards[0] = Some(mine.clone());
-        Table { cards, seats, mine, refused: Vec::new() }
-    }
-
-    fn is_full(&self) -> bool {
-        self.cards.iter().all(Option::is_some)
-    }
-
-    /// Takes in somebody who belongs to the job; one who cannot join ends the meeting for all.
-    fn seat(&mut self, caller: Caller<Stream>) -> Result<(), End> {
-        let Caller { connection: stream, mut message, build } = caller;
-        if let Err(error) = stream.set_blocking().and_then(|()| stream.set_patience(PATIENCE)) {
-            tracing::warn!("turned a connection away: {error}");
-            return Ok(());
-        }
-        let card = Card::read(&mut message);
-        // What another build says may not be readable.
-        let who = card.as_ref().map_or_else(|_| "a rank".to_owned(), Card::to_string);
-        let objection = match &card {
-            _ if build != Build::MINE => Some(format!("it runs {build}, rank 0 runs {}", Build::MINE)),
-            Ok(card) => self.objection(card),
-            Err(error) => Some(error.to_string()),
-        };
-        match (card, objection) {
-            (Ok(mut card), None) => {
-                let rank = card.rank;
-                // All are equal: the roster need not repeat it.
-                card.configuration.clear();
-                (self.cards[rank], self.seats[rank]) = (Some(card), Some(stream));
-                Ok(())
-            }
-            (_, reason) => {
-                let what = format!("{who} cannot join: {}", reason.unwrap_or_default());
-                self.refused.push(stream);
-                Err((what, "start all ranks alike, from the same build".to_owned()))
-            }
-        }
-    }
-
-    fn objection(&self, card: &Card) -> Option<String> {
-        self.mine.objection(card).or_else(|| {
-            let Card { rank, host, pid, .. } = self.cards[card.rank].as_ref()?;
-            Some(format!("rank {rank} has joined already, from {host} (pid {pid})"))
-        })
-    }
-
-    /// The ranks that have not come.
-    fn absent(&self) -> impl Iterator<Item = usize> {
-        self.cards.iter().enumerate().filter(|(_, card)| card.is_none()).map(|(rank, _)| rank)
-    }
-
-    fn short_of_files(&self) -> End {
-        let what = limits::open_files_for(&self.mine.to_string(), self.mine.size - 1);
-        (what, limits::MORE_OPEN_FILES.to_owned())
-    }
-
-    /// Why not everyone has come in time.
-    fn incomplete(&self, limit: Duration, hall: &Hall<Listener>, secret: &Secret) -> End {
-        if hall.is_short() {
-            return self.short_of_files();
-        }
-        let denied = hall.denied();
-        let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();
-        let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-        let (missing, size) = (missing.join(", "), self.cards.len());
-        let denied =
-            denied.map_or_else(String::new, |reason| format!("; a connection was turned away: {reason}"));
-        let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
-        let remedy = "see whether these processes started and can reach rank 0's address";
-        (what, format!("{remedy}{}", secret.hint()))
-    }
-
-    /// Tells everyone who has come, or comes in a moment, that there will be no world.
-    fn give_up(&mut self, hall: &mut Hall<Listener>, why: &str, remedy: &str) {
-        let until = Instant::now() + LINGER;
-        let mut told = 1;
-        let mut tell = |stream: &mut Stream| {
-            told += 1;
-            refuse(stream, why, remedy);
-            told < self.mine.size
-        };
-        let mut late = true;
-        for stream in self.seats.iter_mut().flatten().chain(&mut self.refused) {
-            late = tell(stream);
-        }
-        while late && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
-            for mut caller in hall.wait(Some(left), None) {
-                late = tell(&mut caller.connection);
-            }
-        }
-    }
-
-    fn announce(mut self, job: &[u8; 16], key: Key) -> (Roster, Seats) {
-        let cards: Vec<Card> = self.cards.into_iter().flatten().collect();
-        let head = Outgoing::default().number(ROSTER).bytes(job);
-        let message = cards.iter().fold(head, |message, card| card.write(message));
-        // A rank that has died meanwhile is found by whoever watches the control connections, and named to all.
-        self.seats.iter_mut().flatten().for_each(|stream| drop(message.send(stream)));
-        (Roster { key, cards }, Seats::Hub(self.seats))
-    }
-}
-
-fn refuse(stream: &mut Stream, reason: &str, remedy: &str) {
-    // A newcomer that is gone needs no answer.
-    let answer = Outgoing::default().number(REFUSED).text(reason).text(remedy);
-    let _ = stream.set_blocking().and_then(|()| answer.send(stream));
-}
-
-/// A connection to rank 0, which has proved to belong to the job.
+/// A connection to rank 0, which has proved to belong to the job and knows of this rank.
 pub(crate) struct Arrival {
     stream: Stream,
     secret: Vec<u8>,
-    /// Which hexagram rank 0 is.
-    build: Build,
+    leader: Peer,
 }
 
 impl Arrival {
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
+
+    /// Tells rank 0 why this rank does not join after all.
+    pub(crate) fn give_up(&mut self, error: &Error) {
+        // Should it not arrive, the end of the connection says the same.
+        let _ = Intent::GiveUp(format!("gave up: {error}")).write().send(&mut self.stream);
+    }
 }
 
-/// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later.
-pub(crate) fn arrive(
-    placement: &Placement,
-    secret: &Secret,
-    tls: Option<&Tls>,
-    limit: Duration,
-) -> Result<Arrival> {
-    let deadline = deadline(limit);
-    let mut attempt = 0;
-    loop {
-        let patience = GREETING.min(deadline.saturating_duration_since(Instant::now()));
-        let known = secret.read()?;
-        let outcome = known.as_ref().ok_or_else(|| secret.missing()).and_then(|known| {
-            let mut stream = placement.meeting.connect(attempt, patience, tls)?;
-            stream.set_patience(patience)?;
-            let build = approach(&mut stream, known)?;
-            Ok(Arrival { stream, secret: known.clone(), build })
-        });
-        let cause = match outcome {
-            Ok(arrival) => return Ok(arrival),
-            Err(cause) => cause,
-        };
-        // The file of an earlier job may have been read before rank 0 replaced it.
-        let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && secret.read()? == known;
-        if hopeless || Instant::now() + RETRY > deadline {
-            let doing = format!("reach rank 0 at {} within {limit:?}", placement.meeting);
-            return Err(Error::system(doing, cause, "see whether rank 0 started, and on that host"));
-        }
-        attempt += 1;
-        // Nothing announces that a listener has come up.
-        std::thread::sleep(RETRY);
+/// Why one try to arrive was in vain.
+enum Setback {
+    /// The next may succeed.
+    ForNow(io::Error),
+    /// None will.
+    ForGood(Error),
+}
+
+impl From<io::Error> for Setback {
+    fn from(cause: io::Error) -> Self {
+        Setback::ForNow(cause)
     }
+}
+
+/// A newcomer that has yet to reach rank 0.
+pub(crate) struct Newcomer<'a> {
+    pub(crate) placement: &'a Placement,
+    pub(crate) mine: Peer,
+    pub(crate) secret: &'a Secret,
+    pub(crate) tls: Option<&'a Tls>,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+}
+
+impl Newcomer<'_> {
+    /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later, or
+    /// strangers may have pushed this rank aside.
+    pub(crate) fn arrive(&self) -> Result<Arrival> {
+        let deadline = deadline(self.limit);
+        let turns = TURN.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
+        let pause = RETRY.max(turns);
+        let mut patience = GREETING;
+        for attempt in 0.. {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let known = self.secret.read()?;
+            let cause = match self.reach(known.as_deref(), attempt, patience.min(left), left) {
+                Ok(arrival) => return Ok(arrival),
+                Err(Setback::ForGood(error)) => return Err(error),
+                Err(Setback::ForNow(cause)) => cause,
+            };
+            // The file of an earlier job may have been read before rank 0 replaced it.
+            let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
+            if hopeless || Instant::now() + pause > deadline {
+                let doing = format!("reach rank 0 at {} within {:?}", self.placement.meeting, self.limit);
+                return Err(Error::system(doing, cause, "see whether rank 0 started, and on that host"));
+            }
+            if is_late(&cause) {
+                patience = patience.saturating_mul(2);
+            }
+            // Nothing announces that a listener has come up.
+            std::thread::sleep(pause);
+        }
+        Err(out_of_turn(malformed()))
+    }
+
+    /// One try, in which rank 0 has so much `patience` to greet, and all the time that is `left` to offer a seat.
+    fn reach(
+        &self,
+        secret: Option<&[u8]>,
+        attempt: usize,
+        patience: Duration,
+        left: Duration,
+    ) -> Result<Arrival, Setback> {
+        let secret = secret.ok_or_else(|| self.secret.missing())?;
+        let mut stream = self.placement.meeting.connect(attempt, patience, self.tls)?;
+        stream.set_patience(patience)?;
+        let hello = Hello::Rank(self.mine.clone(), self.placement.size).write();
+        let build = approach(&mut stream, secret, &hello)?;
+        if build != Build::MINE {
+            // What it answers may not be readable. It learns the same from the handshake.
+            let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
+            return Err(Setback::ForGood(Error::setup(what, "use the same build on all ranks")));
+        }
+        // From here on rank 0 takes the end of this connection for the end of this process.
+        stream.set_patience(left.saturating_add(PATIENCE))?;
+        match Answer::receive(&mut stream)? {
+            Answer::Seated(leader) => Ok(Arrival { stream, secret: secret.to_vec(), leader }),
+            answer => Err(Setback::ForGood(answer.end())),
+        }
+    }
+}
+
+fn is_late(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn out_of_turn(cause: io::Error) -> Error {
+    Error::system("meet the other ranks", cause, "use the same build on all ranks")
 }
 
 /// Takes part in the meeting, as any rank but 0.
-pub(crate) fn attend(arrival: Arrival, mine: &Card, limit: Duration) -> Result<(Roster, Seats)> {
-    let Arrival { mut stream, secret, build } = arrival;
-    let failed = |cause: io::Error| {
-        let doing = format!("join as rank {}", mine.rank);
-        let cause = match cause.kind() {
-            io::ErrorKind::UnexpectedEof => io::Error::new(cause.kind(), "rank 0 closed the connection"),
-            _ => cause,
-        };
-        Error::system(doing, cause, "see what rank 0 says: it may have ended")
+pub(crate) fn attend(arrival: Arrival, mine: Entry, limit: Duration) -> Result<(Roster, Seats)> {
+    let Arrival { mut stream, secret, leader } = arrival;
+    let rank = mine.card.rank;
+    let size = mine.claims.size;
+    let failed = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            ended(leader.clone(), DIED.to_owned())
+        }
+        _ => Error::system(format!("join as rank {rank}"), cause, "see what rank 0 says"),
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
     stream.set_patience(limit.saturating_add(PATIENCE)).map_err(failed)?;
-    mine.write(Outgoing::default()).send(&mut stream).map_err(failed)?;
-    if build != Build::MINE {
-        // Said after the card, from which rank 0 learns the same. What it answers may not be readable.
-        let what = format!("rank 0 runs {build}, rank {} runs {}", mine.rank, Build::MINE);
-        return Err(Error::setup(what, "use the same build on all ranks"));
-    }
-    let mut answer = Incoming::receive(&mut stream).map_err(failed)?;
-    match answer.number().map_err(failed)? {
-        ROSTER => {
-            let roster = read_roster(&mut answer, mine.size, &secret).map_err(failed)?;
+    // Whether it arrives or not, what rank 0 has to say is in its answer.
+    let _ = Intent::Join(mine).write().send(&mut stream);
+    match Answer::receive(&mut stream).map_err(failed)? {
+        Answer::Roster(mut message) => {
+            let roster = Roster::read(&mut message, size, &secret).map_err(failed)?;
             Ok((roster, Seats::Member(stream)))
         }
-        REFUSED => {
-            let reason = answer.text().map_err(failed)?;
-            let remedy = answer.text().map_err(failed)?;
-            Err(Error::setup(format!("rank 0 ended the meeting: {reason}"), remedy))
-        }
-        _ => Err(failed(malformed())),
+        answer => Err(answer.end()),
     }
-}
-
-/// The rest of an answer that is a roster.
-pub(super) fn read_roster(answer: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Roster> {
-    let key = Key::derive(secret, &answer.bytes()?)?;
-    let cards: io::Result<Vec<Card>> = (0..size).map(|_| Card::read(answer)).collect();
-    Ok(Roster { key, cards: cards? })
 }

@@ -82,11 +82,6 @@ impl Stream {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, patience)?)
     }
 
-    /// Lets reads and writes wait, as the meeting's own do not.
-    pub(crate) fn set_blocking(&self) -> io::Result<()> {
-        Ok(rustix::io::ioctl_fionbio(self, false)?)
-    }
-
     /// The interface by which this process reaches the other: where its own listeners belong.
     pub(crate) fn interface(&self) -> io::Result<IpAddr> {
         match self {

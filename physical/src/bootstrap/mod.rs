@@ -1,11 +1,14 @@
 //! Start-up: from variables that a launcher set to a world whose ranks know each other.
 //!
 //! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
-//! newcomer belongs to the job; `join` is the meeting itself, led by rank 0; `control` keeps its connections open
-//! afterwards, to tell everyone who left and who failed; `doorway` accepts the data connections of a transport, at the
-//! interface that the user chose with `interface`, or by which the ranks met. In the `hall` callers of either wait until
-//! they have proved themselves, with the `secret` that all ranks share.
+//! newcomer belongs to the job; `join` is the meeting itself, which rank 0 leads (`lead`), and a `card` what each rank brings
+//! there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway` accepts the
+//! data connections of a transport, at the interface that the user chose with `interface`, or by which the ranks met. In
+//! the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks share: `stranger`
+//! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away.
 
+pub(crate) mod card;
+mod complaints;
 pub(crate) mod control;
 pub(crate) mod doorway;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -14,9 +17,12 @@ mod hall;
 mod handshake;
 pub mod interface;
 pub(crate) mod join;
+pub(crate) mod lead;
 mod meeting;
 pub(crate) mod message;
+mod poller;
 pub(crate) mod secret;
+mod stranger;
 #[cfg(test)]
 mod tests;
 mod variables;

@@ -358,7 +358,7 @@ fn another_build_is_refused_with_both_versions() {
         let patience = Duration::from_secs(10);
         let mut stream = until_there(|| there.connect(0, patience, None));
         stream.set_patience(patience).unwrap();
-        let build = approach_as(another_build(), &mut stream, b"key").unwrap();
+        let build = approach_as(another_build(), &mut stream, b"key", &[]).unwrap();
         // A card that this build cannot read.
         Outgoing::default().text("from the future").send(&mut stream).unwrap();
         let mut answer = Incoming::receive(&mut stream).unwrap();
@@ -368,7 +368,7 @@ fn another_build_is_refused_with_both_versions() {
     let error = quick_errors(vec![Box::new(move || join(0, 2, &place, b"key", 40))]).remove(0);
     let (build, answer) = newcomer.join().unwrap();
     assert_eq!(build, Build::MINE);
-    let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 2)");
+    let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 3)");
     for said in [error, answer] {
         assert!(said.contains("a rank cannot join: it runs hexagram 9.8.7 (protocol 77)"), "{said}");
         assert!(said.contains(mine), "{said}");

@@ -235,7 +235,7 @@ pub(crate) struct ShmFabric {
 
 impl ShmFabric {
     pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Result<Self> {
-        let doorway = Doorway::open(door, &member.roster.key)?;
+        let doorway = Doorway::open(door, &member.roster)?;
         Ok(ShmFabric { member, doorway })
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct TcpFabric {
 impl TcpFabric {
     pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Result<Self> {
         let tls = door.tls.clone();
-        let doorway = Doorway::open(door, &member.roster.key)?;
+        let doorway = Doorway::open(door, &member.roster)?;
         Ok(TcpFabric { member, doorway, tls })
     }
 

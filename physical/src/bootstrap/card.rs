@@ -1,0 +1,307 @@
+//! What the ranks tell each other of themselves when they meet, and what all of them must have been told alike.
+//!
+//! ```text
+//! card   = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
+//! claims = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
+//! roster = job:16 texts:u32 text* seat*         a seat for each rank, in order
+//! seat   = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
+//! ```
+//!
+//! Every rank gets the roster, so that its length counts with the square of the number of ranks: what many ranks have in
+//! common is in it once.
+
+use super::handshake::Key;
+use super::message::{Incoming, Outgoing, malformed};
+use super::variables::Placement;
+use crate::error::{Peer, Result};
+use crate::transport::TransportKind;
+use crate::world::JoinOptions;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a rank says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) rank: usize,
+    pub(crate) pid: u32,
+    pub(crate) host: Arc<str>,
+    /// Same for all processes on one kernel.
+    pub(crate) kernel: Arc<str>,
+    /// Same for all processes that are to share memory.
+    pub(crate) machine: Arc<str>,
+    /// Where it exchanges shared memory; empty if its transport does not.
+    pub(crate) shm: String,
+    /// Where it accepts TCP connections; empty if its transport uses none.
+    pub(crate) tcp: String,
+    /// TCP connections that it wants with each peer and channel.
+    pub(crate) sockets: usize,
+}
+
+impl Card {
+    fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        // Shared memory is handed over abstract sockets, which belong to a network namespace.
+        let machine = format!("{} {}", boot.trim(), network.display());
+        Ok(Card {
+            rank: placement.rank,
+            pid: std::process::id(),
+            host: rustix::system::uname().nodename().to_string_lossy().into(),
+            kernel: boot.trim().into(),
+            machine: options.host().unwrap_or(machine).into(),
+            shm: String::new(),
+            tcp: String::new(),
+            sockets: options.sockets()?,
+        })
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { rank: self.rank, host: Arc::clone(&self.host), pid: self.pid }
+    }
+
+    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+        let message = message.number(self.rank).number(self.pid as usize);
+        let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
+        message.text(&self.shm).text(&self.tcp).number(self.sockets)
+    }
+
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        Ok(Card {
+            rank: message.number()?,
+            pid: message.number()? as u32,
+            host: message.text()?.into(),
+            kernel: message.text()?.into(),
+            machine: message.text()?.into(),
+            shm: message.text()?,
+            tcp: message.text()?,
+            sockets: message.number()?,
+        })
+    }
+}
+
+/// What all ranks must have been told alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) size: usize,
+    pub(crate) transport: String,
+    /// Milliseconds between heartbeats.
+    pub(crate) beat: usize,
+    /// Milliseconds without a heartbeat after which another rank is given up.
+    pub(crate) silence: usize,
+    /// What else they must agree on, for people.
+    pub(crate) configuration: String,
+    pub(crate) digest: [u8; 32],
+}
+
+impl Claims {
+    fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        let vigilance = options.vigilance()?;
+        Ok(Claims {
+            size: placement.size,
+            transport: options.transport.to_string(),
+            beat: milliseconds(vigilance.beat),
+            silence: milliseconds(vigilance.silence),
+            configuration: options.configuration.clone(),
+            digest: Sha256::digest(&options.configuration).into(),
+        })
+    }
+
+    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+        let message = message.number(self.size).text(&self.transport);
+        let message = message.number(self.beat).number(self.silence);
+        message.text(&self.configuration).bytes(&self.digest)
+    }
+
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        Ok(Claims {
+            size: message.number()?,
+            transport: message.text()?,
+            beat: message.number()?,
+            silence: message.number()?,
+            configuration: message.text()?,
+            digest: message.bytes()?,
+        })
+    }
+}
+
+/// As a message can hold it: longer than any job is as good as the longest.
+fn milliseconds(duration: Duration) -> usize {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) as usize
+}
+
+/// A configuration as people compare it.
+struct Shown<'a>(&'a Claims);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.configuration.is_empty() {
+            return f.write_str("configuration is empty");
+        }
+        let [a, b, c, d, ..] = self.0.digest;
+        let hash = u32::from_be_bytes([a, b, c, d]);
+        write!(f, "configuration is `{}` (hash {hash:08x})", self.0.configuration)
+    }
+}
+
+/// What a rank brings to the meeting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) card: Card,
+    pub(crate) claims: Claims,
+}
+
+impl Entry {
+    /// What this process brings, without the addresses at which its transport can be reached.
+    pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
+        Ok(Entry { card: Card::new(placement, options)?, claims: Claims::new(placement, options)? })
+    }
+
+    pub(super) fn write(&self, message: Outgoing) -> Outgoing {
+        self.claims.write(self.card.write(message))
+    }
+
+    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
+        Ok(Entry { card: Card::read(message)?, claims: Claims::read(message)? })
+    }
+
+    /// Why `other` cannot join this rank's job, if so.
+    pub(super) fn objection(&self, other: &Entry) -> Option<String> {
+        let Entry { card, claims } = self;
+        if other.claims.size != claims.size {
+            return Some(format!("it was told of {} ranks, rank 0 of {}", other.claims.size, claims.size));
+        }
+        if other.claims.transport != claims.transport {
+            let (theirs, mine) = (&other.claims.transport, &claims.transport);
+            return Some(format!("it uses transport {theirs}, rank 0 uses {mine}"));
+        }
+        if (other.claims.beat, other.claims.silence) != (claims.beat, claims.silence) {
+            return Some(format!(
+                "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
+                 (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
+                other.claims.silence, other.claims.beat, claims.silence, claims.beat
+            ));
+        }
+        if other.claims.digest != claims.digest {
+            return Some(format!("its {}, rank 0's {}", Shown(&other.claims), Shown(claims)));
+        }
+        if claims.transport == TransportKind::Shm.to_string() && other.card.machine != card.machine {
+            return Some(format!(
+                "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
+                other.card.host, card.host
+            ));
+        }
+        None
+    }
+}
+
+/// What everyone knows once everyone has joined.
+pub(crate) struct Roster {
+    /// What the data connections of this job prove.
+    pub(crate) key: Key,
+    /// By rank.
+    pub(crate) cards: Vec<Card>,
+}
+
+impl Roster {
+    /// How many ranks share the cores of one kernel with `rank`, itself included, in whatever containers they are.
+    pub(crate) fn neighbours(&self, rank: usize) -> usize {
+        self.cards.iter().filter(|card| card.kernel == self.cards[rank].kernel).count()
+    }
+
+    /// The roster of the job that drew `job`.
+    pub(super) fn write(cards: &[Card], job: &[u8; 16], message: Outgoing) -> Outgoing {
+        let mut texts = Texts::default();
+        let numbers: Vec<[usize; 3]> = cards
+            .iter()
+            .map(|card| [&card.host, &card.kernel, &card.machine].map(|text| texts.number(text)))
+            .collect();
+        let message = message.bytes(job).number(texts.all.len());
+        let message = texts.all.iter().fold(message, |message, text| message.text(text));
+        cards.iter().zip(numbers).fold(message, |message, (card, numbers)| {
+            let message = message.number(card.pid as usize);
+            let message = numbers.into_iter().fold(message, Outgoing::number);
+            message.text(&card.shm).text(&card.tcp).number(card.sockets)
+        })
+    }
+
+    /// The roster of `size` ranks that know `secret`.
+    pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
+        let key = Key::derive(secret, &message.bytes()?)?;
+        let count = message.number()?;
+        // It grows only as texts are found.
+        let mut texts: Vec<Arc<str>> = Vec::new();
+        for _ in 0..count {
+            texts.push(message.text()?.into());
+        }
+        let text = |message: &mut Incoming| -> io::Result<Arc<str>> {
+            texts.get(message.number()?).map(Arc::clone).ok_or_else(malformed)
+        };
+        let card = |rank| -> io::Result<Card> {
+            Ok(Card {
+                rank,
+                pid: message.number()? as u32,
+                host: text(message)?,
+                kernel: text(message)?,
+                machine: text(message)?,
+                shm: message.text()?,
+                tcp: message.text()?,
+                sockets: message.number()?,
+            })
+        };
+        let cards: io::Result<Vec<Card>> = (0..size).map(card).collect();
+        Ok(Roster { key, cards: cards? })
+    }
+}
+
+/// Texts, each once.
+#[derive(Default)]
+struct Texts<'a> {
+    all: Vec<&'a str>,
+    numbers: HashMap<&'a str, usize>,
+}
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> usize {
+        let Texts { all, numbers } = self;
+        *numbers.entry(text).or_insert_with(|| {
+            all.push(text);
+            all.len() - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(rank: usize) -> Card {
+        let host = format!("host-{}", rank / 4);
+        Card {
+            rank,
+            pid: 1000 + rank as u32,
+            kernel: format!("kernel of {host}").into(),
+            machine: format!("machine of {host}").into(),
+            host: host.into(),
+            shm: String::new(),
+            tcp: format!("10.0.0.1:{rank}"),
+            sockets: 1,
+        }
+    }
+
+    #[test]
+    fn a_roster_says_once_what_ranks_have_in_common() {
+        let cards: Vec<Card> = (0..100).map(card).collect();
+        let wire = Roster::write(&cards, &[7; 16], Outgoing::default()).whole();
+        let mut message = Incoming::receive(&mut &wire[..]).unwrap();
+        let read = Roster::read(&mut message, 100, b"secret").unwrap();
+        assert_eq!(read.cards, cards);
+        assert_eq!(read.neighbours(5), 4);
+        assert!(wire.len() < 100 * 50, "{} bytes", wire.len());
+        let mut short = Incoming::receive(&mut &wire[..]).unwrap();
+        assert!(Roster::read(&mut short, 101, b"secret").is_err());
+    }
+}

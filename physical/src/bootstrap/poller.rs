@@ -1,0 +1,77 @@
+//! Which of many descriptors can be read, at a cost that does not grow with their number. Open this file to see how rank
+//! 0 listens to thousands of connections at once.
+
+use crate::doorbell::timespec;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Readable descriptors told at once; those beyond are told the next time.
+const AT_ONCE: usize = 1024;
+
+/// Descriptors, each with a number that its owner gave it. Itself readable while any of them is.
+pub(super) struct Poller(OwnedFd);
+
+impl Poller {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Poller(epoll::create(CreateFlags::CLOEXEC)?))
+    }
+
+    /// Tells `number` from now on whenever `source` can be read or has ended, until that is closed or forgotten.
+    pub(super) fn watch(&self, source: impl AsFd, number: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.0, source, EventData::new_u64(number), EventFlags::IN)?)
+    }
+
+    /// Tells nothing about `source` any more.
+    pub(super) fn forget(&self, source: impl AsFd) {
+        // It fails only if nobody watched it.
+        let _ = epoll::delete(&self.0, source);
+    }
+
+    /// The numbers of those that can be read now.
+    pub(super) fn ready(&self) -> Vec<u64> {
+        let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
+        // An interrupted or refused look finds nothing: whoever waits looks again.
+        let _ = epoll::wait(&self.0, spare_capacity(&mut events), Some(&timespec(Duration::ZERO)));
+        events.iter().map(|event| event.data.u64()).collect()
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_those_are_told_that_can_be_read() {
+        let poller = Poller::new().unwrap();
+        let mut pairs: Vec<_> = (0..10).map(|_| UnixStream::pair().unwrap()).collect();
+        for (number, (here, _)) in pairs.iter().enumerate() {
+            poller.watch(here, number as u64).unwrap();
+        }
+        assert_eq!(poller.ready(), []);
+        for number in [3, 7] {
+            pairs[number].1.write_all(&[1]).unwrap();
+        }
+        let mut ready = poller.ready();
+        ready.sort();
+        assert_eq!(ready, [3, 7]);
+        pairs[3].0.read_exact(&mut [0]).unwrap();
+        poller.forget(&pairs[7].0);
+        assert_eq!(poller.ready(), []);
+        // An end can be read, too.
+        let (here, there) = &mut pairs[5];
+        let _ = there.shutdown(std::net::Shutdown::Both);
+        assert_eq!(poller.ready(), [5]);
+        poller.forget(&*here);
+    }
+}
