@@ -103,7 +103,7 @@ impl Collectives {
         // There is one stage, and only one operation of a lane at a time.
         let staged = label.tag.lane() == 0
             && label.fingerprint.operation == OperationKind::AllReduce
-            && Staged::fits(self.around.size());
+            && Staged::fits(&self.around.mine().shape());
         bytes <= PAYLOAD || registered || staged
     }
 

@@ -277,21 +277,23 @@ impl ShmFabric {
     pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<Gathered> {
         let rank = self.member.rank;
         let waker = Arc::new(Doorbell::new()?);
-        let (mine, file, refusal) = match Segment::create(ranks.len(), Arc::clone(&waker)) {
+        let place = ranks.iter().position(|peer| *peer == rank).unwrap_or_default();
+        let (mine, file, refusal) = match Segment::create(ranks.len(), place, Arc::clone(&waker)) {
             Ok((mine, file)) => (Some(mine), Some(file), None),
             Err(refusal) => (None, None, Some(refusal)),
         };
         let files: Vec<BorrowedFd<'_>> = file.iter().flat_map(|file| [file.as_fd(), waker.as_fd()]).collect();
         let (mut segments, mut streams) = (Vec::new(), Vec::new());
-        for peer in ranks.iter().copied() {
-            if peer == rank {
+        for (theirs, peer) in ranks.iter().copied().enumerate() {
+            if theirs == place {
                 segments.push(mine.clone());
                 streams.push(None);
                 continue;
             }
             let (files, stream) = self.exchange(peer, channel, &files)?;
             let map = |Files { segment, waker }| {
-                Segment::map(&segment, ranks.len(), Arc::new(Doorbell::from(waker))).map_err(|cause| {
+                let waker = Arc::new(Doorbell::from(waker));
+                Segment::map(&segment, ranks.len(), theirs, place, waker).map_err(|cause| {
                     let doing = format!("map the shared memory of {}", self.member.health.peers()[peer]);
                     Error::system(doing, cause, "use the same build on all ranks, or the tcp transport")
                 })
@@ -299,7 +301,6 @@ impl ShmFabric {
             segments.push(files.map(map).transpose()?);
             streams.push(Some(stream));
         }
-        let place = ranks.iter().position(|peer| *peer == rank).unwrap_or_default();
         Ok(Gathered { place, segments, refusal, waker, streams })
     }
 

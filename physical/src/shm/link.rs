@@ -1,15 +1,20 @@
 //! What lies between two processes of one host: a segment of shared memory with a doorbell, a board and rings.
 //!
 //! ```text
-//! segment = bell asleep board ring × ranks stage
-//! ring    = head tail blocked bytes          written by one peer, read by the segment's rank
+//! segment  = head bytes × (ranks − 1)
+//! head     = bell asleep board counters × (ranks − 1) stage
+//! counters = head tail blocked
+//! counters, bytes                            a ring: written by one peer, read by the segment's rank
 //! board, stage                               written by the segment's rank, read by everyone: see `board`, `staged`
 //! ```
+//!
+//! A peer maps the head, and of the rings only that into which it writes. Sizes are in `shape`.
 
 use super::bed::{Bed, Sleep};
 use super::board::{BOARD, Board, Page};
 use super::ring::{Place, Ring};
 use super::room;
+use super::shape::{COUNTERS, Shape};
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::Bell;
@@ -22,41 +27,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes in flight from one rank to another; a few rings fit into the second-level cache.
-const CAPACITY: usize = 256 * 1024;
 /// Two cache lines: adjacent-line prefetch would otherwise tie the two sides together.
 pub(super) const APART: usize = 128;
-
-/// Bytes of a stage; those of a few ranks fit into a shared cache.
-pub(super) const STAGE: usize = 1 << 20;
 
 const BELL: usize = 0;
 const ASLEEP: usize = APART;
 const LANES: usize = 2 * APART;
-const RINGS: usize = LANES + BOARD;
 
 const HEAD: usize = 0;
 const TAIL: usize = APART;
 const BLOCKED: usize = 2 * APART;
-const BYTES: usize = 3 * APART;
-const STRIDE: usize = BYTES + CAPACITY;
 
 /// One rank's segment, mapped.
 pub(crate) struct Segment {
-    map: MmapRaw,
-    ranks: usize,
+    head: MmapRaw,
+    rings: Rings,
+    shape: Shape,
+    /// The place of the segment's rank among those of its host.
+    place: usize,
     /// The rank's eventfd.
     waker: Arc<Doorbell>,
 }
 
+/// The bytes of rings, as far as they are mapped here.
+enum Rings {
+    /// The segment's own rank reads from all of them.
+    All(MmapRaw),
+    /// A peer writes into one, that of this place.
+    Of(usize, MmapRaw),
+}
+
 /// Shared memory of `size` bytes that no file system has a name for: reserved, so that memory which cannot be had is an
-/// error here and not a SIGBUS at first touch, and sealed, so that no peer can take it away.
-pub(super) fn reserve(size: usize) -> Result<(OwnedFd, MmapRaw)> {
-    let make = || -> io::Result<(OwnedFd, MmapRaw)> {
+/// error here and not a SIGBUS at first touch, and sealed, so that no peer can take it away. `map` maps it here.
+pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T>) -> Result<(OwnedFd, T)> {
+    let make = || -> io::Result<(OwnedFd, T)> {
         let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         room::take(&file, size as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        let map = map(&file, size)?;
+        let map = map(&file)?;
         Ok((file, map))
     };
     make().map_err(|cause| {
@@ -66,52 +74,80 @@ pub(super) fn reserve(size: usize) -> Result<(OwnedFd, MmapRaw)> {
     })
 }
 
-/// Maps shared memory that was made by [`reserve`], here or in a peer.
-pub(super) fn map(file: &OwnedFd, size: usize) -> io::Result<MmapRaw> {
+/// Checks that a file is shared memory of `size` bytes, made by [`reserve`], here or in a peer.
+pub(super) fn check(file: &OwnedFd, size: usize) -> io::Result<()> {
     let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
     if !sealed || rustix::fs::fstat(file)?.st_size != size as i64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory that was announced"));
     }
-    // Populated, so that page faults do not disturb the first operations.
-    MmapOptions::new().len(size).populate().map_raw(file)
+    Ok(())
+}
+
+/// Maps `len` bytes of shared memory that was checked, populated, so that page faults do not disturb the first
+/// operations.
+pub(super) fn map(file: &OwnedFd, offset: usize, len: usize) -> io::Result<MmapRaw> {
+    MmapOptions::new().offset(offset as u64).len(len).populate().map_raw(file)
 }
 
 impl Segment {
-    fn size(ranks: usize) -> usize {
-        RINGS + ranks * STRIDE + STAGE
+    /// A new segment of the rank at `place` among `ranks`, and the file that the others map it from. `waker` ends a sleep
+    /// in which the rank waits for descriptors.
+    pub(super) fn create(ranks: usize, place: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
+        let shape = Shape::new(ranks);
+        let maps = |file: &OwnedFd| {
+            let head = map(file, 0, shape.head())?;
+            Ok((head, Rings::All(map(file, shape.head(), shape.rings())?)))
+        };
+        let (file, (head, rings)) = reserve(shape.segment(), maps)?;
+        Ok((Arc::new(Segment { head, rings, shape, place, waker }), file))
     }
 
-    /// A new segment into which `ranks` ranks can write, and the file that others map it from. `waker` ends a sleep in
-    /// which the rank waits for descriptors.
-    pub(super) fn create(ranks: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
-        let size = Self::size(ranks);
-        let (file, map) = reserve(size)?;
-        Ok((Arc::new(Segment { map, ranks, waker }), file))
+    /// Maps the segment that the rank at `place` created, for the rank at `writer`.
+    pub(super) fn map(
+        file: &OwnedFd,
+        ranks: usize,
+        place: usize,
+        writer: usize,
+        waker: Arc<Doorbell>,
+    ) -> io::Result<Arc<Self>> {
+        let shape = Shape::new(ranks);
+        check(file, shape.segment())?;
+        let head = map(file, 0, shape.head())?;
+        let offset = shape.head() + ring_index(place, writer) * shape.ring;
+        let rings = Rings::Of(writer, map(file, offset, shape.ring)?);
+        Ok(Arc::new(Segment { head, rings, shape, place, waker }))
     }
 
-    /// Maps a segment that another rank created.
-    pub(super) fn map(file: &OwnedFd, ranks: usize, waker: Arc<Doorbell>) -> io::Result<Arc<Self>> {
-        let map = map(file, Self::size(ranks))?;
-        Ok(Arc::new(Segment { map, ranks, waker }))
+    /// The sizes of its parts.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.map.len());
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.head.len());
         // SAFETY: in bounds and aligned (offsets are multiples of APART, the map of a page); shared memory that all
         // processes access only atomically.
-        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
+        unsafe { AtomicU32::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
     fn count(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len());
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.head.len());
         // SAFETY: as `word`.
-        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// The ring into which `sender` writes.
+    /// The ring into which `sender` writes, mapped here: any in a rank's own segment, its own in a peer's.
     pub(super) fn ring_of(&self, sender: usize) -> Ring<Stretch<'_>> {
-        assert!(sender < self.ranks, "a segment has one ring a rank");
-        Ring(Stretch { segment: self, at: RINGS + sender * STRIDE })
+        assert!(sender < self.shape.ranks && sender != self.place, "a segment has one ring for each peer");
+        let index = ring_index(self.place, sender);
+        let bytes = match &self.rings {
+            Rings::All(map) => map.as_mut_ptr().wrapping_add(index * self.shape.ring),
+            Rings::Of(writer, map) => {
+                assert!(*writer == sender, "a peer writes into its own ring");
+                map.as_mut_ptr()
+            }
+        };
+        Ring(Stretch { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
     }
 
     /// What the segment's rank tells everyone.
@@ -122,12 +158,12 @@ impl Segment {
     /// Address of the board's bytes from `offset` on, `len` of which are inside it.
     fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= BOARD, "within the board");
-        self.map.as_mut_ptr().wrapping_add(LANES + offset)
+        self.head.as_mut_ptr().wrapping_add(LANES + offset)
     }
 
     fn stage(&self, at: usize, len: usize) -> *mut u8 {
-        assert!(at + len <= STAGE, "within the stage");
-        self.map.as_mut_ptr().wrapping_add(RINGS + self.ranks * STRIDE + at)
+        assert!(at + len <= 2 * self.shape.half(), "within the stage");
+        self.head.as_mut_ptr().wrapping_add(self.shape.stage() + at)
     }
 
     /// Copies bytes to this rank's stage. Nobody reads them now: see `staged`.
@@ -215,47 +251,48 @@ impl Bell for Segment {
     }
 }
 
-/// The part of a segment that one ring takes.
-pub(super) struct Stretch<'a> {
-    segment: &'a Segment,
-    /// Offset of its head.
-    at: usize,
+/// Which of a segment's rings `sender` writes into; the segment's own rank, at `place`, needs none.
+fn ring_index(place: usize, sender: usize) -> usize {
+    sender - usize::from(sender > place)
 }
 
-impl Stretch<'_> {
-    fn bytes(&self) -> *mut u8 {
-        self.segment.map.as_mut_ptr().wrapping_add(self.at + BYTES)
-    }
+/// The parts of a segment that one ring takes.
+pub(super) struct Stretch<'a> {
+    segment: &'a Segment,
+    /// Offset of its counters.
+    counters: usize,
+    /// Where its bytes are mapped.
+    bytes: *mut u8,
 }
 
 impl Place for Stretch<'_> {
     type Count = AtomicU64;
 
     fn head(&self) -> &AtomicU64 {
-        self.segment.count(self.at + HEAD)
+        self.segment.count(self.counters + HEAD)
     }
 
     fn tail(&self) -> &AtomicU64 {
-        self.segment.count(self.at + TAIL)
+        self.segment.count(self.counters + TAIL)
     }
 
     fn blocked(&self) -> &AtomicU64 {
-        self.segment.count(self.at + BLOCKED)
+        self.segment.count(self.counters + BLOCKED)
     }
 
     fn capacity(&self) -> usize {
-        CAPACITY
+        self.segment.shape.ring
     }
 
     fn copy_in(&self, offset: usize, from: &[u8]) {
-        assert!(offset + from.len() <= CAPACITY, "a run lies within the ring");
+        assert!(offset + from.len() <= self.capacity(), "a run lies within the ring");
         // SAFETY: within the ring's bytes, as just checked; the reader does not look at them, as `Place` says.
-        unsafe { self.bytes().add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
+        unsafe { self.bytes.add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        assert!(offset + into.len() <= CAPACITY, "a run lies within the ring");
+        assert!(offset + into.len() <= self.capacity(), "a run lies within the ring");
         // SAFETY: as above; the writer does not touch them.
-        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.bytes().add(offset), into.len()) }
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(self.bytes.add(offset), into.len()) }
     }
 }

@@ -1,6 +1,7 @@
 //! Ranks as processes of one host, connected by rings in shared memory. When you would want it: several ranks a host.
 //!
-//! Each rank owns one anonymous segment per channel: a doorbell, a board, and one ring for each rank that sends to it.
+//! Each rank owns one anonymous segment per channel: a doorbell, a board, and one ring for each rank that sends to it; the
+//! more ranks there are, the smaller its rings (`shape`).
 //! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
 //!
 //! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
@@ -8,6 +9,7 @@
 //! `work` reads the peers' registered memory (`region`) or stages (`staged`), and `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
+mod available;
 mod bed;
 mod board;
 mod collectives;
@@ -22,6 +24,7 @@ mod loom;
 mod region;
 mod ring;
 mod room;
+mod shape;
 mod staged;
 #[cfg(test)]
 mod tests;

@@ -31,12 +31,15 @@ impl Region {
     /// A new region of at least `bytes` bytes, zeroed.
     pub(super) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         // The system has no empty mappings.
-        let (file, map) = link::reserve(bytes.max(1))?;
+        let bytes = bytes.max(1);
+        let (file, map) = link::reserve(bytes, |file| link::map(file, 0, bytes))?;
         Ok((Arc::new(Region { map }), file))
     }
 
     pub(super) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Region { map: link::map(file, bytes.max(1))? }))
+        let bytes = bytes.max(1);
+        link::check(file, bytes)?;
+        Ok(Arc::new(Region { map: link::map(file, 0, bytes)? }))
     }
 
     pub(super) fn pointer(&self) -> *mut u8 {

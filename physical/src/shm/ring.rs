@@ -13,7 +13,7 @@ pub(super) trait Place {
     fn head(&self) -> &Self::Count;
     fn tail(&self) -> &Self::Count;
     fn blocked(&self) -> &Self::Count;
-    /// Bytes in the ring.
+    /// Bytes in the ring, a power of two.
     fn capacity(&self) -> usize;
     /// Stores `from` at `offset`. The range is within the capacity, and the reader does not look at it now.
     fn copy_in(&self, offset: usize, from: &[u8]);
@@ -81,7 +81,8 @@ impl<P: Place> Ring<P> {
 
     /// The one or two runs of `len` bytes at `position`: offset in the ring, and which of the bytes.
     fn split(&self, position: u64, len: usize, mut copy: impl FnMut(usize, std::ops::Range<usize>)) {
-        let offset = (position % self.0.capacity() as u64) as usize;
+        // Divided without a division, which would take longer than a short copy.
+        let offset = position as usize & (self.0.capacity() - 1);
         let first = len.min(self.0.capacity() - offset);
         copy(offset, 0..first);
         if first < len {

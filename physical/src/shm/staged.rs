@@ -17,13 +17,10 @@
 use super::board::Counter;
 use super::collectives::Surroundings;
 use super::job::{Job, Step};
-use super::link::STAGE;
+use super::shape::Shape;
 use super::work::{combination, scaled};
 use crate::native::chunk;
 use std::ops::Range;
-
-/// Largest block, in bytes.
-const BLOCK: usize = 64 * 1024;
 
 /// How far this rank is, in rounds.
 #[derive(Default)]
@@ -35,41 +32,41 @@ pub(super) struct Staged {
 
 /// The division of an operation into rounds.
 struct Plan {
-    ranks: usize,
-    block: usize,
+    shape: Shape,
+    /// Bytes of an element.
     size: usize,
+    /// Elements.
     len: usize,
 }
 
 impl Plan {
     fn new(job: &Job, around: &Surroundings) -> Self {
-        let (ranks, size) = (around.size(), job.label.fingerprint.dtype.size());
-        // Blocks begin at cache lines; at least one of those fits for as many ranks as one host has.
-        let block = (STAGE / 2 / ranks / 64 * 64).min(BLOCK);
-        Plan { ranks, block, size, len: job.output.bytes().len() / size }
+        let size = job.label.fingerprint.dtype.size();
+        Plan { shape: around.mine().shape(), size, len: job.output.bytes().len() / size }
     }
 
     fn rounds(&self) -> u32 {
-        self.len.div_ceil(self.ranks).saturating_mul(self.size).div_ceil(self.block) as u32
+        let chunk = self.len.div_ceil(self.shape.ranks).saturating_mul(self.size);
+        chunk.div_ceil(self.shape.block) as u32
     }
 
     /// What round `round` has of chunk `owner`: its bytes in the buffer.
     fn piece(&self, owner: usize, round: u32) -> Range<usize> {
-        let Range { start, end } = scaled(chunk(self.len, self.ranks, owner), self.size);
-        let start = end.min(start + round as usize * self.block);
-        start..end.min(start + self.block)
+        let Range { start, end } = scaled(chunk(self.len, self.shape.ranks, owner), self.size);
+        let start = end.min(start + round as usize * self.shape.block);
+        start..end.min(start + self.shape.block)
     }
 
     /// Where block `index` of round `round` begins on a stage.
     fn place(&self, round: u32, index: usize) -> usize {
-        (round % 2) as usize * (STAGE / 2) + index * self.block
+        (round % 2) as usize * self.shape.half() + index * self.shape.block
     }
 }
 
 impl Staged {
-    /// Whether a host's stage has room for so many ranks.
-    pub(super) fn fits(ranks: usize) -> bool {
-        STAGE / 2 / ranks >= 64
+    /// Whether a stage of this shape has room for every rank.
+    pub(super) fn fits(shape: &Shape) -> bool {
+        shape.block > 0
     }
 
     /// Does the next steps. `Moved(0)` when only peers can help, `Done` when nothing is left.
@@ -115,7 +112,7 @@ impl Staged {
         let piece = plan.piece(rank, round);
         let place = plan.place(round, rank);
         let there = |peer: usize| around.segments[peer].stage_bytes(place, piece.len());
-        around.traffic.read((plan.ranks - 1) * piece.len());
+        around.traffic.read((plan.shape.ranks - 1) * piece.len());
         let to = &mut job.output.bytes_mut()[piece.clone()];
         combination(&job.label.fingerprint, around, rank).add(there, to);
         around.mine().stage_store(place, to);

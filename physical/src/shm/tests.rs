@@ -33,8 +33,8 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn bytes_cross_the_wrap_in_order() {
-    let (segment, file) = Segment::create(2, waker()).unwrap();
-    let theirs = Segment::map(&file, 2, waker()).unwrap();
+    let (segment, file) = Segment::create(3, 0, waker()).unwrap();
+    let theirs = Segment::map(&file, 3, 0, 1, waker()).unwrap();
     let bytes = pattern(1_000_000);
     let (mut sent, mut got) = (0, Vec::new());
     let mut piece = vec![0; 70_001];
@@ -45,22 +45,22 @@ fn bytes_cross_the_wrap_in_order() {
         got.extend_from_slice(&piece[..read]);
     }
     assert!(got == bytes);
-    assert_eq!(segment.ring_of(0).read(&mut piece).unwrap(), 0, "rings are apart");
+    assert_eq!(segment.ring_of(2).read(&mut piece).unwrap(), 0, "rings are apart");
 }
 
 #[test]
 fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
-    let (segment, file) = Segment::create(1, waker()).unwrap();
-    let (writers, files) = Segment::create(1, waker()).unwrap();
+    let (segment, file) = Segment::create(2, 0, waker()).unwrap();
+    let (writers, files) = Segment::create(2, 1, waker()).unwrap();
     let bytes = pattern(3_000_000);
     let expected = bytes.clone();
     let writer = std::thread::spawn(move || {
-        let theirs = Segment::map(&file, 1, waker()).unwrap();
+        let theirs = Segment::map(&file, 2, 0, 1, waker()).unwrap();
         let mut sent = 0;
         let mut heard = writers.heard();
         while sent < bytes.len() {
             writers.lie_down(Sleep::Futex);
-            let written = theirs.ring_of(0).write(&[IoSlice::new(&bytes[sent..])]).unwrap();
+            let written = theirs.ring_of(1).write(&[IoSlice::new(&bytes[sent..])]).unwrap();
             sent += written;
             theirs.nudge();
             if written == 0 {
@@ -70,12 +70,12 @@ fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
             heard = writers.heard();
         }
     });
-    let writers = Segment::map(&files, 1, waker()).unwrap();
+    let writers = Segment::map(&files, 2, 1, 0, waker()).unwrap();
     let (started, mut got, mut piece) = (Instant::now(), Vec::new(), vec![0; 9999]);
     while got.len() < expected.len() {
-        let read = segment.ring_of(0).read(&mut piece).unwrap();
+        let read = segment.ring_of(1).read(&mut piece).unwrap();
         got.extend_from_slice(&piece[..read]);
-        if read > 0 && segment.ring_of(0).take_blocked() {
+        if read > 0 && segment.ring_of(1).take_blocked() {
             writers.nudge();
         }
         assert!(started.elapsed() < Duration::from_secs(60), "the writer was not woken");
@@ -85,14 +85,34 @@ fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
 }
 
 #[test]
+fn every_pair_of_many_ranks_has_a_ring_of_its_own() {
+    const RANKS: usize = 40;
+    let (segment, file) = Segment::create(RANKS, 7, waker()).unwrap();
+    let writers: Vec<_> = (0..RANKS).filter(|rank| *rank != 7).collect();
+    let maps = writers.iter().map(|rank| Segment::map(&file, RANKS, 7, *rank, waker()).unwrap());
+    let maps: Vec<_> = maps.collect();
+    let message = |rank: usize, len: usize| vec![rank as u8 + 1; len];
+    for (rank, map) in writers.iter().zip(&maps) {
+        let whole = message(*rank, 1 << 20);
+        let written = map.ring_of(*rank).write(&[IoSlice::new(&whole)]).unwrap();
+        assert_eq!(written, segment.shape().ring, "a full ring");
+    }
+    let mut got = vec![0; 1 << 20];
+    for rank in writers {
+        let read = segment.ring_of(rank).read(&mut got).unwrap();
+        assert_eq!(got[..read], message(rank, segment.shape().ring), "rank {rank}");
+    }
+}
+
+#[test]
 fn a_segment_of_another_shape_is_refused() {
-    let (_segment, file) = Segment::create(2, waker()).unwrap();
-    assert!(Segment::map(&file, 3, waker()).is_err());
+    let (_segment, file) = Segment::create(2, 0, waker()).unwrap();
+    assert!(Segment::map(&file, 3, 0, 1, waker()).is_err());
 }
 
 #[test]
 fn a_bell_rung_before_sleep_ends_it() {
-    let (segment, _file) = Segment::create(1, waker()).unwrap();
+    let (segment, _file) = Segment::create(1, 0, waker()).unwrap();
     let heard = segment.heard();
     let theirs = Arc::clone(&segment);
     let ringer = std::thread::spawn(move || theirs.ring());
@@ -104,7 +124,7 @@ fn a_bell_rung_before_sleep_ends_it() {
 
 /// Rank 0 of two, with a peer of which only the segment is there: for the test to write.
 fn beside_a_stranger() -> (Collectives, Arc<Segment>) {
-    let [mine, theirs] = [0, 1].map(|_| Segment::create(2, waker()).unwrap().0);
+    let [mine, theirs] = [0, 1].map(|place| Segment::create(2, place, waker()).unwrap().0);
     let peers = (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
     let around = Surroundings {
         rank: 0,

@@ -1,0 +1,300 @@
+//! How much memory there is still to take: of the machine, of the containers around this process, and of the file system
+//! that holds the memory. Whoever takes more is killed, or has others killed.
+//!
+//! Control groups say what they allow and what is in use in files, those of version 2 and of version 1 by other names. A
+//! container may be inside others, so that the folders above its own count, too, as far as they can be seen.
+
+use rustix::fs::fstatvfs;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// What is left to everybody else: one part of so many of each bound.
+const PARTS: u64 = 32;
+/// What is left to everybody else, at least, in bytes.
+const LEAST: u64 = 16 << 20;
+
+/// Something that bounds the memory of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Bound {
+    /// The machine's memory, told by this file.
+    Machine(PathBuf),
+    /// A control group, which has this folder.
+    Group(&'static Names, PathBuf),
+}
+
+/// What the files and fields of one version of control groups are called.
+#[derive(Debug, PartialEq, Eq)]
+struct Names {
+    file_system: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    /// Fields of `memory.stat` that count memory which the system takes back by itself: that of files on disks.
+    reclaimable: [&'static str; 2],
+}
+
+static V2: Names = Names {
+    file_system: "cgroup2",
+    limit: "memory.max",
+    usage: "memory.current",
+    reclaimable: ["inactive_file", "active_file"],
+};
+
+static V1: Names = Names {
+    file_system: "cgroup",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    reclaimable: ["total_inactive_file", "total_active_file"],
+};
+
+/// Bytes of one bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Amount {
+    total: u64,
+    left: u64,
+}
+
+/// Everything that bounds the memory of this process.
+pub(super) struct Bounds(Vec<Bound>);
+
+impl Bounds {
+    /// Finds what bounds this process. What cannot be read bounds nothing.
+    pub(super) fn find() -> Self {
+        Self::below(Path::new("/"))
+    }
+
+    /// As [`Bounds::find`], of a system whose files are below `root`.
+    fn below(root: &Path) -> Self {
+        let proc = root.join("proc");
+        let text = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
+        let (mounts, groups) = (text("self/mountinfo"), text("self/cgroup"));
+        let folders = [&V2, &V1].into_iter().flat_map(|names| {
+            folders(names, &mounts, &groups).into_iter().map(move |folder| (names, folder))
+        });
+        let within = |folder: PathBuf| root.join(folder.strip_prefix("/").unwrap_or(&folder));
+        let groups = folders.map(|(names, folder)| Bound::Group(names, within(folder)));
+        Bounds([Bound::Machine(proc.join("meminfo"))].into_iter().chain(groups).collect())
+    }
+
+    /// Sees whether `bytes` more can be taken for `file`, with a share of each bound left to everybody else.
+    ///
+    /// # Errors
+    /// Out of memory, with what bounds it.
+    pub(super) fn allow(&self, file: &OwnedFd, bytes: u64) -> io::Result<()> {
+        let bounds = self.0.iter().filter_map(|bound| Some((bound.name(), bound.amount()?)));
+        let held = volume(file).map(|amount| ("the file system of shared memory".to_owned(), amount));
+        for (name, amount) in bounds.chain(held) {
+            refusal(&name, amount, bytes)
+                .map_or(Ok(()), |what| Err(io::Error::new(io::ErrorKind::OutOfMemory, what)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why `bytes` more are too many, if they are.
+fn refusal(name: &str, amount: Amount, bytes: u64) -> Option<String> {
+    let Amount { total, left } = amount;
+    let spare = (total / PARTS).max(LEAST);
+    let mib = |bytes: u64| bytes >> 20;
+    (left < bytes.saturating_add(spare)).then(|| {
+        let (bytes, left, total, spare) = (mib(bytes), mib(left), mib(total), mib(spare));
+        format!("{name} has {left} of {total} MiB left, for {bytes} MiB here and {spare} MiB to spare")
+    })
+}
+
+impl Bound {
+    fn name(&self) -> String {
+        match self {
+            Bound::Machine(_) => "the machine".to_owned(),
+            Bound::Group(_, folder) => format!("the container ({})", folder.display()),
+        }
+    }
+
+    fn amount(&self) -> Option<Amount> {
+        match self {
+            Bound::Machine(table) => machine(&fs::read_to_string(table).ok()?),
+            Bound::Group(names, folder) => {
+                let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
+                group(
+                    names,
+                    &text(names.limit)?,
+                    &text(names.usage)?,
+                    &text("memory.stat").unwrap_or_default(),
+                )
+            }
+        }
+    }
+}
+
+/// What the system's table of memory says.
+fn machine(table: &str) -> Option<Amount> {
+    let field = |name: &str| -> Option<u64> {
+        let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
+    };
+    Some(Amount { total: field("MemTotal:")?, left: field("MemAvailable:")? })
+}
+
+/// What a control group's files say; none if it has no limit.
+fn group(names: &Names, limit: &str, usage: &str, stat: &str) -> Option<Amount> {
+    let total: u64 = limit.trim().parse().ok()?;
+    // Version 1 says so by the largest number of pages.
+    if total >= 1 << 62 {
+        return None;
+    }
+    let field = |name: &str| -> Option<u64> {
+        let mut words = stat.lines().map(str::split_whitespace);
+        words.find_map(|mut line| (line.next() == Some(name)).then(|| line.next()?.parse().ok())?)
+    };
+    let reclaimable: u64 = names.reclaimable.iter().filter_map(|name| field(name)).sum();
+    let usage = usage.trim().parse::<u64>().ok()?.saturating_sub(reclaimable);
+    Some(Amount { total, left: total.saturating_sub(usage) })
+}
+
+/// The folders of the control groups that bound memory, from this process's own up to the topmost that is mounted.
+fn folders(names: &Names, mounts: &str, groups: &str) -> Vec<PathBuf> {
+    let Some(path) = groups.lines().find_map(|line| own_group(names, line)) else { return Vec::new() };
+    let Some((root, point)) = mounts.lines().find_map(|line| mount(names, line)) else { return Vec::new() };
+    // A group outside what is mounted is that of a container which sees only itself.
+    let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+    let below = below.strip_prefix("/").unwrap_or(below);
+    below.ancestors().map(|below| Path::new(point).join(below)).collect()
+}
+
+/// The path of a process's group, of a line `number:controllers:path`; version 2 names no controllers.
+fn own_group<'a>(names: &Names, line: &'a str) -> Option<&'a str> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let bounds =
+        if *names == V2 { controllers.is_empty() } else { controllers.split(',').any(|c| c == "memory") };
+    bounds.then_some(path)
+}
+
+/// Which group is mounted where, of a line `number number device root point options … - type source options`.
+fn mount<'a>(names: &Names, line: &'a str) -> Option<(&'a str, &'a str)> {
+    let (place, kind) = line.split_once(" - ")?;
+    let mut kind = kind.split(' ');
+    let (file_system, options) = (kind.next()?, kind.nth(1)?);
+    let bounds = *names == V2 || options.split(',').any(|option| option == "memory");
+    let mut place = place.split(' ').skip(3);
+    (file_system == names.file_system && bounds).then_some((place.next()?, place.next()?))
+}
+
+/// What the file system of `file` has, if it has a size.
+fn volume(file: &OwnedFd) -> Option<Amount> {
+    let about = fstatvfs(file).ok().filter(|about| about.f_blocks > 0)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
+    Some(Amount { total: bytes(about.f_blocks), left: bytes(about.f_bavail) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::collections::HashMap;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_table_of_memory_is_read() {
+        let amount = Amount { total: 9 << 10, left: 12 << 10 };
+        assert_eq!(machine("MemTotal:  9 kB\nMemAvailable:     12 kB\n"), Some(amount));
+        for table in ["", "MemTotal: 9 kB\nMemAvailable: 12", "MemTotal: 9 kB", "MemAvailable: 12 kB"] {
+            assert_eq!(machine(table), None, "{table}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_left_to_everybody_else() {
+        let amount = |left: u64| Amount { total: 64 * 1024 * MIB, left: left * MIB };
+        assert_eq!(refusal("it", amount(2048 + 5), 5 * MIB), None);
+        let what = refusal("it", amount(2048 + 4), 5 * MIB).unwrap();
+        assert_eq!(what, "it has 2052 of 65536 MiB left, for 5 MiB here and 2048 MiB to spare");
+        let small = |left: u64| Amount { total: 100 * MIB, left: left * MIB };
+        assert_eq!((refusal("it", small(17), MIB), refusal("it", small(16), MIB).is_some()), (None, true));
+        assert!(refusal("it", small(100), u64::MAX).is_some());
+    }
+
+    #[test]
+    fn a_group_counts_what_the_system_takes_back_by_itself_as_left() {
+        let stat = "file 70\ninactive_file 20\nactive_file 10\ntotal_inactive_file 3\ntotal_active_file 4\n";
+        assert_eq!(group(&V2, "100\n", "60\n", stat), Some(Amount { total: 100, left: 70 }));
+        assert_eq!(group(&V1, "100\n", "60\n", stat), Some(Amount { total: 100, left: 47 }));
+        assert_eq!(group(&V2, "100\n", "160\n", ""), Some(Amount { total: 100, left: 0 }));
+        assert_eq!(group(&V2, "max\n", "60\n", stat), None);
+        assert_eq!(group(&V1, "9223372036854771712\n", "60\n", stat), None);
+    }
+
+    /// A folder of files that is removed at the end.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(files: &HashMap<&str, &str>) -> Self {
+            let name = u128::from_le_bytes(crate::bootstrap::random().unwrap());
+            let root = std::env::temp_dir().join(format!("hexagram-test-{name:032x}"));
+            for (name, text) in files {
+                let path = root.join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Root(root)
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Whether 8 MiB and 128 MiB may be taken in a system of these files.
+    fn allows(files: &[(&str, &str)]) -> [Option<String>; 2] {
+        let meminfo = ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
+        let root = Root::new(&[meminfo].iter().chain(files).copied().collect());
+        let file = memfd_create("hexagram-test", MemfdFlags::CLOEXEC).unwrap();
+        let bounds = Bounds::below(&root.0);
+        [8, 128].map(|mib| bounds.allow(&file, mib * MIB).err().map(|error| error.to_string()))
+    }
+
+    #[test]
+    fn every_group_above_a_process_bounds_its_memory() {
+        assert_eq!(allows(&[]), [None, None], "no groups");
+        let v2 = [
+            ("proc/self/cgroup", "0::/jobs/mine\n"),
+            (
+                "proc/self/mountinfo",
+                "30 23 0:26 / /groups rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+            ),
+            ("groups/jobs/mine/memory.max", "max\n"),
+            ("groups/jobs/mine/memory.current", "1000\n"),
+            ("groups/jobs/memory.max", "134217728\n"),
+            ("groups/jobs/memory.current", "104857600\n"),
+            ("groups/jobs/memory.stat", "anon 7\ninactive_file 41943040\n"),
+        ];
+        let [few, many] = allows(&v2);
+        assert_eq!(few, None, "8 of 68 MiB, 16 of which are to spare");
+        let many = many.unwrap();
+        assert!(many.contains("/groups/jobs)") && many.contains("68 of 128 MiB left"), "{many}");
+    }
+
+    #[test]
+    fn a_container_that_sees_only_itself_is_bounded_by_what_it_sees() {
+        let mounts = "31 23 0:27 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n\
+                      32 23 0:28 /docker/abc /sys/fs/cgroup/memory ro master:9 - cgroup cgroup rw,memory\n";
+        for path in ["/docker/abc", "/", "/elsewhere"] {
+            let groups = format!("5:cpu,cpuacct:/other\n4:memory:{path}\n0::/\n");
+            let limit = "sys/fs/cgroup/memory/memory.limit_in_bytes";
+            let usage = "sys/fs/cgroup/memory/memory.usage_in_bytes";
+            let files = [
+                ("proc/self/cgroup", &*groups),
+                ("proc/self/mountinfo", mounts),
+                (limit, "67108864"),
+                (usage, "33554432"),
+            ];
+            let [few, many] = allows(&files);
+            assert_eq!(few, None, "{path}");
+            assert!(many.unwrap().contains("32 of 64 MiB left"), "{path}");
+        }
+    }
+}

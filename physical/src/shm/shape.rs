@@ -1,0 +1,134 @@
+//! The sizes of a segment, which depend on how many ranks a host has. Open this to know what memory shared memory takes.
+//!
+//! With n ranks, in bytes (all logarithms and quotients rounded down, but for `pages`, which is rounded up to 4096):
+//!
+//! ```text
+//! ring(n)    = 2 ^ log2(2 MiB / (n − 1)), at least 4 KiB and at most 256 KiB
+//! block(n)   = min(1 MiB, 128 MiB / n) / 2n, a multiple of 64, at most 64 KiB
+//! head(n)    = pages(256 + 266,240 + 384 (n − 1) + 2n block(n))      bell, board, counters of the rings, stage
+//! segment(n) = head(n) + (n − 1) ring(n)
+//! mapped(n)  = n head(n) + 2 (n − 1) ring(n)                         by each rank: all heads, its rings, one ring in each peer
+//! host(n)    = n (segment(n) + pages(mapped(n) / 512) + 16 KiB)      segments and page tables, for one channel
+//! ```
+//!
+//! A host's total grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2 ranks, 25 MiB
+//! for 8, 220 MiB for 64, 842 MiB for 256.
+
+use super::board::BOARD;
+use super::link::APART;
+
+/// Bytes in flight from one rank to another, where ranks are few; a few rings fit into the second-level cache.
+const LARGEST_RING: usize = 256 * 1024;
+const SMALLEST_RING: usize = PAGE;
+/// All rings of one segment, as long as none is the smallest.
+const RINGS: usize = 2 << 20;
+
+/// Largest block of a stage.
+const LARGEST_BLOCK: usize = 64 * 1024;
+/// Bytes of a stage, at most; those of a few ranks fit into a shared cache.
+const STAGE: usize = 1 << 20;
+/// Bytes of all stages of a host, at most.
+const STAGES: usize = 128 << 20;
+/// Blocks begin at cache lines.
+const LINE: usize = 64;
+
+/// Smallest piece of memory that the system maps. Where its pages are larger, mappings reach beyond what is asked for.
+const PAGE: usize = 4096;
+/// The bell and whether the rank sleeps.
+const BED: usize = 2 * APART;
+/// Head, tail and blocked of one ring, in lines of their own.
+pub(super) const COUNTERS: usize = 3 * APART;
+
+/// The sizes of a segment for a number of ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Ranks of the host, the segment's own included.
+    pub(super) ranks: usize,
+    /// Bytes in flight from one rank to another, a power of two.
+    pub(super) ring: usize,
+    /// Bytes of one block of the stage.
+    pub(super) block: usize,
+}
+
+impl Shape {
+    /// The shape of the segments of `ranks` ranks, 1 at least.
+    pub(super) fn new(ranks: usize) -> Self {
+        let share = (RINGS / (ranks - 1).max(1)).max(SMALLEST_RING);
+        let ring = (1 << share.ilog2()).min(LARGEST_RING);
+        let stage = STAGE.min(STAGES / ranks);
+        let block = (stage / (2 * ranks) / LINE * LINE).min(LARGEST_BLOCK);
+        Shape { ranks, ring, block }
+    }
+
+    /// Bytes of half a stage: a block for each rank.
+    pub(super) fn half(&self) -> usize {
+        self.ranks * self.block
+    }
+
+    /// Where the counters of the rings begin.
+    pub(super) fn counters(&self) -> usize {
+        BED + BOARD
+    }
+
+    /// Where the stage begins.
+    pub(super) fn stage(&self) -> usize {
+        self.counters() + (self.ranks - 1) * COUNTERS
+    }
+
+    /// Bytes before the rings, which every rank maps.
+    pub(super) fn head(&self) -> usize {
+        (self.stage() + 2 * self.half()).next_multiple_of(PAGE)
+    }
+
+    /// Bytes of all rings.
+    pub(super) fn rings(&self) -> usize {
+        (self.ranks - 1) * self.ring
+    }
+
+    /// Bytes of a segment.
+    pub(super) fn segment(&self) -> usize {
+        self.head() + self.rings()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of one channel on a host: see above.
+    fn host(shape: &Shape) -> usize {
+        let mapped = shape.ranks * shape.head() + 2 * shape.rings();
+        shape.ranks * (shape.segment() + (mapped / 512).next_multiple_of(4096) + 16 * 1024)
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_formula() {
+        for n in 1..=4096_usize {
+            let ring = match (2 << 20) / (n - 1).max(1) {
+                room if room >= 256 << 10 => 256 << 10,
+                room => (12..18).map(|log| 1 << log).rev().find(|ring| *ring <= room).unwrap_or(4096),
+            };
+            let block = ((1 << 20).min((128 << 20) / n) / (2 * n) / 64 * 64).min(64 << 10);
+            let head = (256 + 266_240 + 384 * (n - 1) + 2 * n * block).div_ceil(4096) * 4096;
+            let shape = Shape::new(n);
+            assert_eq!((shape.ring, shape.block, shape.head()), (ring, block, head), "{n} ranks");
+            assert_eq!(shape.segment(), head + (n - 1) * ring, "{n} ranks");
+            assert!(shape.stage().is_multiple_of(LINE) && shape.ring.is_power_of_two(), "{n} ranks");
+        }
+    }
+
+    #[test]
+    fn few_ranks_have_the_largest_rings_and_blocks() {
+        for n in 2..=8 {
+            let shape = Shape::new(n);
+            assert_eq!((shape.ring, shape.block), (256 << 10, 64 << 10), "{n} ranks");
+        }
+    }
+
+    #[test]
+    fn a_channel_of_256_ranks_takes_less_than_a_gibibyte() {
+        let mib = |ranks| host(&Shape::new(ranks)).div_ceil(1 << 20);
+        assert_eq!([2, 8, 64, 256].map(mib), [2, 25, 220, 842]);
+        assert!((1..=256).all(|ranks| mib(ranks) < 1024));
+    }
+}
