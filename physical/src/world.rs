@@ -19,7 +19,7 @@ use crate::socket::{Tls, TlsFiles};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,8 +99,8 @@ impl JoinOptions {
         files.as_ref().map(Tls::load).transpose()
     }
 
-    /// Where to accept TCP connections, if the user says so.
-    fn interface(&self) -> Result<Option<IpAddr>> {
+    /// Where to accept TCP connections, at any port, if the user says so.
+    fn interface(&self) -> Result<Option<SocketAddr>> {
         let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
         asked.map(|name| crate::bootstrap::interface::find(&name)).transpose()
     }
@@ -207,8 +207,8 @@ impl World {
         let tls = options.tls()?;
         let mut entry = Entry::new(placement, options)?;
         let mut arrival = Arrival::new(placement, entry.card.peer(), tls.clone(), limit)?;
-        let interface = asked.map_or_else(|| arrival.interface(placement), Ok);
-        let door = interface.and_then(|interface| Door::open(options.transport, interface, tls));
+        let interfaces = asked.map_or_else(|| arrival.interfaces(placement), |asked| Ok(vec![asked]));
+        let door = interfaces.and_then(|interfaces| Door::open(options.transport, &interfaces, tls));
         let door = door.inspect_err(|error| arrival.give_up(error))?;
         door.announce(&mut entry.card);
         Self::meet(placement, options, entry, arrival, door)
@@ -403,7 +403,7 @@ impl Arrival {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
-            return Ok(Arrival::Leader(placement.meeting.listen(tls)?, secret));
+            return Ok(Arrival::Leader(placement.meeting.listen(tls, placement.expected())?, secret));
         }
         let newcomer = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
         newcomer.arrive().map(Arrival::Member)
@@ -416,13 +416,13 @@ impl Arrival {
         }
     }
 
-    /// Where the ranks of this meeting can reach this one.
-    fn interface(&self, placement: &Placement) -> Result<IpAddr> {
-        let interface = match self {
-            Arrival::Leader(listener, _) => listener.interface(&placement.meeting),
-            Arrival::Member(arrival) => arrival.stream().interface(),
+    /// Where the ranks of this meeting can reach this one, at any port.
+    fn interfaces(&self, placement: &Placement) -> Result<Vec<SocketAddr>> {
+        let interfaces = match self {
+            Arrival::Leader(listener, _) => listener.interfaces(&placement.meeting),
+            Arrival::Member(arrival) => arrival.stream().interface().map(|interface| vec![interface]),
         };
-        interface.map_err(|cause| {
+        interfaces.map_err(|cause| {
             let doing = format!("tell which interface leads to {}", placement.meeting);
             Error::system(doing, cause, "name one in HEXAGRAM_INTERFACE")
         })
@@ -446,11 +446,11 @@ enum Door {
 }
 
 impl Door {
-    fn open(transport: TransportKind, interface: IpAddr, tls: Option<Tls>) -> Result<Self> {
+    fn open(transport: TransportKind, interfaces: &[SocketAddr], tls: Option<Tls>) -> Result<Self> {
         match transport {
             TransportKind::Shm => ShmDoor::open().map(Door::Shm),
-            TransportKind::Tcp => TcpDoor::open(interface, tls).map(Door::Tcp),
-            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interface, tls)?)),
+            TransportKind::Tcp => TcpDoor::open(interfaces, tls).map(Door::Tcp),
+            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interfaces, tls)?)),
             TransportKind::Thread => Err(Error::setup(
                 "the thread transport connects threads of one process, not processes",
                 "use mixed, shm or tcp, or start the ranks with World::threads",

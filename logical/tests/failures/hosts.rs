@@ -21,6 +21,11 @@ fn ip(arguments: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// Has the interfaces of a host count from a number of its own: names are equal on all hosts, numbers are not.
+fn number_interfaces_from(host: &str, number: usize) -> bool {
+    (0..number).all(|other| ip(&format!("-n {host} link add other{other} type bridge")))
+}
+
 impl Hosts {
     /// Hosts at 10.99.0.1 and up, each on a switch of its own namespace; `None` where this process may not make them.
     pub(crate) fn start(count: usize) -> Option<Self> {
@@ -35,6 +40,7 @@ impl Hosts {
         for host in 0..count {
             made = made
                 && ip(&format!("netns add {prefix}h{host}"))
+                && number_interfaces_from(&format!("{prefix}h{host}"), host)
                 && ip(&format!(
                     "link add eth0 netns {prefix}h{host} type veth peer name p{host} netns {prefix}sw"
                 ))
@@ -43,6 +49,14 @@ impl Hosts {
                 && ip(&format!("-n {prefix}h{host} link set eth0 up"))
                 && ip(&format!("-n {prefix}sw link set p{host} master br0"))
                 && ip(&format!("-n {prefix}sw link set p{host} up"));
+        }
+        if hosts.have_ipv6() {
+            for host in 0..count {
+                let inside = format!("-n {prefix}h{host}");
+                for address in ["fd99::", "fe80::99:"] {
+                    ip(&format!("{inside} addr add {address}{}/64 dev eth0 nodad", host + 1));
+                }
+            }
         }
         fs::write(&hosts.secret, format!("the secret of {prefix}")).unwrap();
         fs::set_permissions(&hosts.secret, fs::Permissions::from_mode(0o600)).unwrap();
@@ -66,6 +80,24 @@ impl Hosts {
         })
     }
 
+    /// Whether the hosts have addresses of IPv6, too: fd99::1 and up, and fe80::99:1 and up on their links.
+    pub(crate) fn have_ipv6(&self) -> bool {
+        fs::exists("/proc/sys/net/ipv6").unwrap_or_default()
+    }
+
+    /// Has processes that are started on `host` from now on know `name` by these addresses.
+    pub(crate) fn resolve(&self, host: usize, name: &str, addresses: &[&str]) {
+        let folder = self.names(host);
+        fs::create_dir_all(&folder).unwrap();
+        let lines: Vec<String> = addresses.iter().map(|address| format!("{address} {name}\n")).collect();
+        fs::write(folder.join("hosts"), format!("127.0.0.1 localhost\n{}", lines.concat())).unwrap();
+    }
+
+    /// What `ip netns exec` puts in the place of the files in /etc.
+    fn names(&self, host: usize) -> PathBuf {
+        PathBuf::from(format!("/etc/netns/{}h{host}", self.prefix))
+    }
+
     /// Cuts the last host off: packets vanish, nothing is reset. When that was.
     pub(crate) fn cut(&self) -> Instant {
         let at = Instant::now();
@@ -87,6 +119,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for host in 0..self.count {
             ip(&format!("netns del {}h{host}", self.prefix));
+            let _ = fs::remove_dir_all(self.names(host));
         }
         ip(&format!("netns del {}sw", self.prefix));
         let _ = fs::remove_file(&self.secret);

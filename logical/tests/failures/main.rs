@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+#[allow(dead_code, reason = "shared with the tests of other folders")]
 mod hosts;
 mod job;
 mod ranks;

@@ -2,15 +2,36 @@
 
 use crate::error::{Error, Result};
 use std::ffi::CStr;
+use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ptr;
 
-/// The addresses of this host, each with the name of its interface.
+/// An address of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Name of the interface that has it: `eth0`.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Number of the interface, without which a link-local IPv6 address means nothing; 0 for all other addresses.
+    pub scope: u32,
+    /// Whether the interface is up.
+    pub is_up: bool,
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Interface { name, address, scope, .. } = self;
+        if *scope == 0 { write!(f, "{name} {address}") } else { write!(f, "{name} {address}%{name}") }
+    }
+}
+
+/// Returns the addresses of this host, those of interfaces that are down included.
 ///
 /// # Errors
 /// [`Error::System`] if the system does not tell.
-pub fn interfaces() -> Result<Vec<(String, IpAddr)>> {
+pub fn interfaces() -> Result<Vec<Interface>> {
     let mut first = ptr::null_mut();
     // SAFETY: writes the head of a list to `first`, or fails.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -24,7 +45,9 @@ pub fn interfaces() -> Result<Vec<(String, IpAddr)>> {
         // SAFETY: an entry's name is a string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
         // SAFETY: an entry's address is null or a socket address of the family that it states.
-        found.extend(unsafe { address(entry.ifa_addr) }.map(|address| (name, address)));
+        let address = unsafe { address(entry.ifa_addr) };
+        let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+        found.extend(address.map(|(address, scope)| Interface { name, address, scope, is_up }));
         next = entry.ifa_next;
     }
     // SAFETY: the list from above, of which nothing is kept.
@@ -34,39 +57,45 @@ pub fn interfaces() -> Result<Vec<(String, IpAddr)>> {
 
 /// # Safety
 /// `socket` is null or points to a socket address as large as its family says.
-unsafe fn address(socket: *const libc::sockaddr) -> Option<IpAddr> {
+unsafe fn address(socket: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     // SAFETY: as promised by the caller, for all three reads.
     unsafe {
         match i32::from(socket.as_ref()?.sa_family) {
             libc::AF_INET => {
                 let inner = socket.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(Ipv4Addr::from(u32::from_be(inner.sin_addr.s_addr)).into())
+                Some((Ipv4Addr::from(u32::from_be(inner.sin_addr.s_addr)).into(), 0))
             }
             libc::AF_INET6 => {
                 let inner = socket.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(Ipv6Addr::from(inner.sin6_addr.s6_addr).into())
+                Some((Ipv6Addr::from(inner.sin6_addr.s6_addr).into(), inner.sin6_scope_id))
             }
             _ => None,
         }
     }
 }
 
-/// The address that `name` means: one of this host's, or the first of the interface of that name, IPv4 before IPv6.
-pub(crate) fn find(name: &str) -> Result<IpAddr> {
+/// The address that `name` means, at any port: one of this host's, or the first of the interface of that name, IPv4 before
+/// IPv6, and link-local ones (`fe80::1%eth0`) last.
+pub(crate) fn find(name: &str) -> Result<SocketAddr> {
     let name = name.trim();
     let all = interfaces()?;
-    let asked = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-    // A link-local address means nothing without its interface.
-    let useful = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let mut fitting: Vec<IpAddr> = all
-        .iter()
-        .filter(|(interface, address)| asked.map_or(interface == name, |asked| asked == *address))
-        .map(|(_, address)| *address)
-        .filter(useful)
-        .collect();
-    fitting.sort_by_key(IpAddr::is_ipv6);
-    fitting.first().copied().ok_or_else(|| {
-        let known: Vec<String> = all.iter().map(|(name, address)| format!("{name} {address}")).collect();
+    let text = name.trim_start_matches('[').trim_end_matches(']');
+    let (text, zone) = text.split_once('%').map_or((text, None), |(text, zone)| (text, Some(zone)));
+    let asked = text.parse::<IpAddr>().ok();
+    let fits = |found: &&Interface| match asked {
+        None => found.name == name,
+        Some(asked) => {
+            found.address == asked
+                && zone.is_none_or(|zone| found.name == zone || zone.parse() == Ok(found.scope))
+        }
+    };
+    let order = |found: &&Interface| (found.address.is_ipv6(), found.scope != 0);
+    let socket = |found: &Interface| match found.address {
+        IpAddr::V4(address) => SocketAddr::from((address, 0)),
+        IpAddr::V6(address) => SocketAddrV6::new(address, 0, 0, found.scope).into(),
+    };
+    all.iter().filter(fits).min_by_key(order).map(socket).ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(Interface::to_string).collect();
         let what = format!("HEXAGRAM_INTERFACE={name} is no interface or address of this host");
         Error::setup(what, format!("use one of: {}", known.join(", ")))
     })
@@ -78,8 +107,23 @@ mod tests {
 
     #[test]
     fn an_interface_is_found_by_name_and_by_address() {
-        assert_eq!(find("lo").unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
-        assert_eq!(find(" 127.0.0.1 ").unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        assert_eq!(find("lo").unwrap(), loopback);
+        assert_eq!(find(" 127.0.0.1 ").unwrap(), loopback);
+    }
+
+    #[test]
+    fn a_link_local_address_keeps_its_interface() {
+        // A machine may have none.
+        for Interface { name, address, scope, .. } in
+            interfaces().unwrap().into_iter().filter(|i| i.scope != 0)
+        {
+            for asked in [format!("{address}%{name}"), format!("[{address}%{scope}]")] {
+                let SocketAddr::V6(found) = find(&asked).unwrap() else { panic!("{asked}") };
+                assert_eq!((IpAddr::from(*found.ip()), found.scope_id()), (address, scope));
+            }
+            assert!(find(&format!("{address}%lo")).is_err());
+        }
     }
 
     #[test]

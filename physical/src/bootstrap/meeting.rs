@@ -2,6 +2,8 @@
 
 use super::QUEUE;
 use super::hall::Accept;
+use super::holder::Holder;
+use super::listeners::{Listeners, Refused};
 use crate::error::{Error, Result};
 use crate::socket::{Socket, Tls};
 use rustix::net::sockopt::{self, Timeout};
@@ -32,18 +34,18 @@ pub enum Meeting {
     Inherited(Inherited),
 }
 
-/// An open file that a launcher left for this process, and the address at which it listens. Only
+/// Open files that a launcher left for this process, and the address at which they listen. Only
 /// [`Placement::from_env`](super::Placement::from_env) makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    descriptor: RawFd,
+    descriptors: Vec<RawFd>,
     host: String,
     port: u16,
 }
 
 impl Inherited {
-    pub(super) fn new(descriptor: RawFd, host: String, port: u16) -> Self {
-        Inherited { descriptor, host, port }
+    pub(super) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
+        Inherited { descriptors, host, port }
     }
 }
 
@@ -51,7 +53,8 @@ impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Meeting::Tcp { host, port, .. } | Meeting::Inherited(Inherited { host, port, .. }) => {
-                write!(f, "{host}:{port}")
+                let bare = host.contains(':') && !host.starts_with('[');
+                if bare { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
             }
             Meeting::Local(name) => write!(f, "unix socket @{name}"),
         }
@@ -82,11 +85,11 @@ impl Stream {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, patience)?)
     }
 
-    /// The interface by which this process reaches the other: where its own listeners belong.
-    pub(crate) fn interface(&self) -> io::Result<IpAddr> {
+    /// The interface by which this process reaches the other, at any port: where its own listeners belong.
+    pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
         match self {
-            Stream::Tcp(socket) => socket.tcp().local_addr().map(|address| address.ip()),
-            Stream::Local(_) => Ok(Ipv4Addr::LOCALHOST.into()),
+            Stream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
+            Stream::Local(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
         }
     }
 }
@@ -115,7 +118,7 @@ impl AsFd for Stream {
 
 /// Rank 0's end of the meeting.
 pub(crate) enum Listener {
-    Tcp(TcpListener, Option<Tls>),
+    Tcp(Listeners, Option<Tls>),
     Local(UnixListener),
 }
 
@@ -125,11 +128,8 @@ impl Accept for Listener {
     /// The next newcomer. A local one of another user is turned away.
     fn accept(&self) -> io::Result<Stream> {
         match self {
-            Listener::Tcp(listener, tls) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(Socket::accepted(stream, tls.as_ref())?))
+            Listener::Tcp(listeners, tls) => {
+                Ok(Stream::Tcp(Socket::accepted(listeners.accept()?, tls.as_ref())?))
             }
             Listener::Local(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -146,30 +146,37 @@ impl Listener {
     #[cfg(feature = "mpi")]
     pub(crate) fn inside(self, tls: Option<Tls>) -> Self {
         match self {
-            Listener::Tcp(listener, _) => Listener::Tcp(listener, tls),
+            Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),
             local @ Listener::Local(_) => local,
         }
     }
 
-    /// The interface on which rank 0 waits, and on which its data listeners belong; if it waits on all, the one that
+    /// The interfaces on which rank 0 waits, at any port: its data listeners belong there. If it waits on all, those that
     /// `meeting` names.
-    pub(crate) fn interface(&self, meeting: &Meeting) -> io::Result<IpAddr> {
-        match (self, meeting) {
-            (Listener::Local(_), _) => Ok(Ipv4Addr::LOCALHOST.into()),
-            (Listener::Tcp(listener, _), Meeting::Inherited(Inherited { host, port, .. })) => {
-                let bound = listener.local_addr()?.ip();
-                let named = || Ok(addresses(host, *port)?[0].ip());
-                if bound.is_unspecified() { named() } else { Ok(bound) }
+    pub(crate) fn interfaces(&self, meeting: &Meeting) -> io::Result<Vec<SocketAddr>> {
+        let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
+        let bound = listeners.addresses()?;
+        let named = match meeting {
+            Meeting::Inherited(Inherited { host, port, .. })
+                if bound.iter().any(|address| address.ip().is_unspecified()) =>
+            {
+                addresses(host, *port)?
             }
-            (Listener::Tcp(listener, _), _) => listener.local_addr().map(|address| address.ip()),
-        }
+            _ => bound,
+        };
+        Ok(named.into_iter().map(at_any_port).collect())
     }
+}
+
+fn at_any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener, _) => listener.as_fd(),
+            Listener::Tcp(listeners, _) => listeners.as_fd(),
             Listener::Local(listener) => listener.as_fd(),
         }
     }
@@ -177,11 +184,13 @@ impl AsFd for Listener {
 
 /// Refuses a connection across users: an abstract name is free for anyone on the host to take.
 pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
-    let theirs = sockopt::socket_peercred(stream)?.uid;
-    if theirs == rustix::process::geteuid() {
+    if sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
         return Ok(());
     }
-    let what = format!("the other side belongs to user {}", theirs.as_raw());
+    let theirs =
+        Holder::of_stream(stream).map_or_else(|| "another user's".to_owned(), |holder| holder.to_string());
+    let what =
+        format!("the other side is {theirs}, and this one of user {}", rustix::process::geteuid().as_raw());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
 }
 
@@ -190,38 +199,109 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<UnixAddr> {
     UnixAddr::from_abstract_name(name)
 }
 
+/// What rank 0 knows about its job, for the errors of its end of the meeting.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    /// How many ranks are on other hosts.
+    pub(crate) elsewhere: usize,
+    /// How the user chooses another place to meet.
+    pub(crate) choose: &'static str,
+}
+
 impl Meeting {
     /// Opens rank 0's end; newcomers from elsewhere have to speak `tls`, if it is given.
     ///
     /// # Errors
-    /// [`Error::System`] if the address is taken or not of this host.
-    pub(crate) fn listen(&self, tls: Option<Tls>) -> Result<Listener> {
-        let bound = match self {
+    /// [`Error::System`] if the address is taken or not of this host, [`Error::Setup`] if ranks on other hosts could never
+    /// reach it.
+    pub(crate) fn listen(&self, tls: Option<Tls>, expected: Expected) -> Result<Listener> {
+        match self {
             Meeting::Tcp { host, port, agent } => {
-                let first = bind(host, *port);
-                let taken = |outcome: &io::Result<TcpListener>| matches!(outcome, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
-                let outcome = if *agent && taken(&first) { bind(host, port.wrapping_add(1)) } else { first };
-                outcome.map(|listener| Listener::Tcp(listener, tls))
+                let listeners = self.bind(host, *port, *agent, expected)?;
+                self.refuse_loopback(host, &listeners, expected)?;
+                Ok(Listener::Tcp(listeners, tls))
             }
-            Meeting::Local(name) => {
-                abstract_address(name).and_then(|addr| UnixListener::bind_addr(&addr)).map(Listener::Local)
+            Meeting::Local(name) => self.bind_name(name, expected).map(Listener::Local),
+            Meeting::Inherited(Inherited { descriptors, port, .. }) => {
+                let sockets = inherit(descriptors, *port).and_then(Listeners::new);
+                let listeners =
+                    sockets.map_err(|cause| self.cannot_listen(cause, "check the launcher's variables"))?;
+                Ok(Listener::Tcp(listeners, tls))
             }
-            Meeting::Inherited(Inherited { descriptor, port, .. }) => {
-                inherit(*descriptor, *port).map(|listener| Listener::Tcp(listener, tls))
+        }
+    }
+
+    fn cannot_listen(&self, cause: io::Error, remedy: impl Into<String>) -> Error {
+        Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
+    }
+
+    /// Listens at all addresses of `host` that are of this host, at the next port if an agent may have this one and has.
+    fn bind(&self, host: &str, port: u16, agent: bool, expected: Expected) -> Result<Listeners> {
+        let try_at = |port| -> Result<Result<Listeners, Refused>> {
+            let found = addresses(host, port).map_err(|cause| {
+                self.cannot_listen(cause, format!("correct the name, or {}", expected.choose))
+            })?;
+            if found.iter().any(|address| address.ip().is_unspecified()) {
+                let what = format!("{host} names no interface at which other ranks could find this one");
+                let cause = io::Error::new(io::ErrorKind::AddrNotAvailable, what);
+                return Err(
+                    self.cannot_listen(cause, "name an address of rank 0's host that the others can reach")
+                );
             }
+            Ok(Listeners::bind(&found))
         };
-        let listener = bound.and_then(|listener| {
-            rustix::io::ioctl_fionbio(&listener, true)?;
+        let taken = |refused: &Refused| refused.cause.kind() == io::ErrorKind::AddrInUse;
+        let outcome = match (try_at(port)?, port.checked_add(1).filter(|_| agent)) {
+            (Err(refused), Some(next)) if taken(&refused) => try_at(next)?,
+            (outcome, _) => outcome,
+        };
+        outcome.map_err(|Refused { address, cause }| match cause.kind() {
+            io::ErrorKind::AddrInUse => {
+                let holder = Holder::of_address(address)
+                    .map_or_else(|| "another program".to_owned(), |h| h.to_string());
+                self.cannot_listen(cause, format!("{holder} has {address}; end it, or {}", expected.choose))
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                self.cannot_listen(cause, "rank 0 must run on the host that this address names")
+            }
+            _ => self.cannot_listen(cause, "check the address"),
+        })
+    }
+
+    /// Refuses a name that means loopback on its own host, as Debian's 127.0.1.1 does, if ranks of other hosts are to find
+    /// this one by it.
+    fn refuse_loopback(&self, host: &str, listeners: &Listeners, expected: Expected) -> Result<()> {
+        let bound = listeners.addresses().unwrap_or_default();
+        let is_given = host == "localhost" || host.parse::<IpAddr>().is_ok();
+        if expected.elsewhere == 0 || is_given || !bound.iter().all(|address| address.ip().is_loopback()) {
+            return Ok(());
+        }
+        let bound: Vec<String> = bound.iter().map(|address| address.ip().to_string()).collect();
+        let what = format!(
+            "the name {host}, at which all ranks meet, means {} on its own host, where none of the {} ranks on other hosts \
+             can reach it",
+            bound.join(" and "),
+            expected.elsewhere
+        );
+        Err(Error::setup(
+            what,
+            "give the address of that host's network instead of its name, or correct /etc/hosts there",
+        ))
+    }
+
+    fn bind_name(&self, name: &str, expected: Expected) -> Result<UnixListener> {
+        let bound = abstract_address(name).and_then(|address| {
+            let listener = UnixListener::bind_addr(&address)?;
+            listener.set_nonblocking(true)?;
             rustix::net::listen(&listener, QUEUE)?;
             Ok(listener)
         });
-        listener.map_err(|cause| {
-            let remedy = match cause.kind() {
-                io::ErrorKind::AddrInUse => "another program has this address; choose another port",
-                io::ErrorKind::AddrNotAvailable => "rank 0 must run on the host that this address names",
-                _ => "check the address",
+        bound.map_err(|cause| {
+            let remedy = match Holder::of_name(name).filter(|_| cause.kind() == io::ErrorKind::AddrInUse) {
+                Some(holder) => format!("{holder} has this name; end it, or {}", expected.choose),
+                None => expected.choose.to_owned(),
             };
-            Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
+            self.cannot_listen(cause, remedy)
         })
     }
 
@@ -235,7 +315,7 @@ impl Meeting {
         }
     }
 
-    /// One try to reach rank 0. `attempt` alternates between the addresses at which it may be.
+    /// One try to reach rank 0. `attempt` alternates between the ports at which it may be.
     pub(crate) fn connect(
         &self,
         attempt: usize,
@@ -244,8 +324,8 @@ impl Meeting {
     ) -> io::Result<Stream> {
         match self {
             Meeting::Tcp { host, port, agent } => {
-                let port = if *agent && attempt % 2 == 1 { port.wrapping_add(1) } else { *port };
-                connect(host, port, patience, tls)
+                let next = port.checked_add(1).filter(|_| *agent && attempt % 2 == 1);
+                connect(host, next.unwrap_or(*port), patience, tls)
             }
             Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience, tls),
             Meeting::Local(name) => {
@@ -266,21 +346,6 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
-    let addresses = addresses(host, port)?;
-    if addresses.iter().any(|address| address.ip().is_unspecified()) {
-        let what = format!("{host} names no interface at which other ranks could find this one");
-        return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, what));
-    }
-    if host != "localhost"
-        && host.parse::<IpAddr>().is_err()
-        && addresses.iter().all(|a| a.ip().is_loopback())
-    {
-        tracing::warn!("{host} is a loopback address on its own host: ranks on other hosts cannot reach it");
-    }
-    TcpListener::bind(&*addresses)
-}
-
 fn connect(host: &str, port: u16, patience: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
     let mut last = None;
     for address in addresses(host, port)? {
@@ -299,15 +364,22 @@ fn connect(host: &str, port: u16, patience: Duration, tls: Option<&Tls>) -> io::
     Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Takes over a socket that the launcher left open for this process. It can be taken once.
-fn inherit(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
+/// Takes over the sockets that the launcher left open for this process. They can be taken once.
+fn inherit(descriptors: &[RawFd], port: u16) -> io::Result<Vec<TcpListener>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
-    if descriptor <= 2 {
-        return Err(refused("HEXAGRAM_LISTEN_FD is not a descriptor above 2"));
-    }
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Err(refused("HEXAGRAM_LISTEN_FD was used by an earlier world of this process"));
+    }
+    descriptors.iter().map(|descriptor| inherit_one(*descriptor, port)).collect()
+}
+
+fn refused(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.to_owned())
+}
+
+fn inherit_one(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
+    if descriptor <= 2 {
+        return Err(refused("HEXAGRAM_LISTEN_FD is not a descriptor above 2"));
     }
     // SAFETY: not -1, and borrowed only for the checks below; a closed descriptor fails them with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -320,6 +392,6 @@ fn inherit(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
     }
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
     // SAFETY: a listening socket at the address that the launcher announced, opened for this process, and taken by
-    // nobody before.
+    // nobody before, as the list of descriptors is taken once and names each once.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }

@@ -15,9 +15,11 @@ pub(crate) mod doorway;
 pub(crate) mod fuzz;
 mod hall;
 mod handshake;
+mod holder;
 pub mod interface;
 pub(crate) mod join;
 pub(crate) mod lead;
+pub(crate) mod listeners;
 mod meeting;
 pub(crate) mod message;
 mod poller;
@@ -29,8 +31,8 @@ mod variables;
 
 pub(crate) use hall::Accept;
 pub(crate) use handshake::random;
+pub(crate) use meeting::{Expected, Listener, abstract_address, same_user};
 pub use meeting::{Inherited, Meeting};
-pub(crate) use meeting::{Listener, abstract_address, same_user};
 pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 

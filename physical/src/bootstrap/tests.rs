@@ -468,7 +468,24 @@ fn a_taken_port_is_one_clear_error() {
     let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
     let error = join(0, 2, &place, b"", 1).err().unwrap();
     assert!(matches!(error, Error::System { .. }));
-    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    let error = error.to_string();
+    assert!(error.contains(&format!("listen at 127.0.0.1:{port}, where all ranks meet")), "{error}");
+    let holder = format!("process {} (", std::process::id());
+    assert!(
+        error.contains(&holder) && error.contains(&format!("has 127.0.0.1:{port}; end it, or ")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_taken_name_is_one_clear_error_that_says_who_has_it_and_how_to_choose_another() {
+    let Meeting::Local(name) = meeting() else { panic!() };
+    let _taken = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
+    let error = join(0, 2, &Meeting::Local(name.clone()), b"", 1).err().unwrap().to_string();
+    let holder = format!("process {} (", std::process::id());
+    for part in [holder.as_str(), &name, "end it, or set HEXAGRAM_ADDR=host:port"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }
 
 #[test]

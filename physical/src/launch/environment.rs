@@ -5,7 +5,7 @@
 //! | `HEXAGRAM_RANK`, `HEXAGRAM_SIZE` | this rank, and how many there are |
 //! | `HEXAGRAM_LOCAL_RANK`, `HEXAGRAM_LOCAL_SIZE` | the same among the ranks of this machine |
 //! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT`, or as given if there are several machines |
-//! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptor of the socket that listens there |
+//! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptors of the sockets that listen there, with commas between them |
 //! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
@@ -19,7 +19,7 @@ use std::thread;
 
 /// Sets the variables of `rank` in `command`; returns the open files they speak of, which the rank has to inherit.
 ///
-/// Rank 0 takes the listening socket out of `invitation`.
+/// Rank 0 takes the listening sockets out of `invitation`.
 pub(super) fn describe(
     command: &mut Command,
     rank: usize,
@@ -43,9 +43,11 @@ pub(super) fn describe(
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
     let mut inherited = vec![Arc::clone(&invitation.secret)];
-    if let Some(listener) = invitation.listener.take_if(|_| rank == 0) {
-        command.env("HEXAGRAM_LISTEN_FD", listener.as_raw_fd().to_string());
-        inherited.push(Arc::new(listener));
+    let listeners = if rank == 0 { std::mem::take(&mut invitation.listeners) } else { Vec::new() };
+    if !listeners.is_empty() {
+        let numbers: Vec<String> = listeners.iter().map(|file| file.as_raw_fd().to_string()).collect();
+        command.env("HEXAGRAM_LISTEN_FD", numbers.join(","));
+        inherited.extend(listeners.into_iter().map(Arc::new));
     }
     inherited
 }

@@ -18,8 +18,9 @@ use std::sync::Arc;
 pub(super) struct Invitation {
     /// Where rank 0 listens.
     pub(super) address: String,
-    /// The socket, on the machine of rank 0 and until that takes it: nobody else may keep it open, or a dead rank 0 would still seem to listen.
-    pub(super) listener: Option<OwnedFd>,
+    /// The sockets, on the machine of rank 0 and until that takes them: nobody else may keep them open, or a dead rank 0
+    /// would still seem to listen.
+    pub(super) listeners: Vec<OwnedFd>,
     /// The secret, in a file of memory.
     pub(super) secret: Arc<OwnedFd>,
 }
@@ -40,7 +41,8 @@ impl Invitation {
         };
         if let Some(node) = &job.node {
             let secret = in_memory(&read_given(&node.secret.to_string_lossy())?)?;
-            return Ok(Invitation { address: node.address.clone(), listener: node.listen()?, secret });
+            let listeners = node.listen(job.size() - job.ranks)?;
+            return Ok(Invitation { address: node.address.clone(), listeners, secret });
         }
         let (listener, address) = listen(job.ranks).map_err(|cause| {
             Error::system("listen on 127.0.0.1", cause, "see whether this machine's loopback interface is up")
@@ -48,7 +50,7 @@ impl Invitation {
         let fresh = draw()
             .map_err(|cause| Error::system("draw a secret", cause, "see whether getrandom is allowed"))?;
         let secret = in_memory(fresh.as_bytes())?;
-        Ok(Invitation { address: address.to_string(), listener: Some(listener.into()), secret })
+        Ok(Invitation { address: address.to_string(), listeners: vec![listener.into()], secret })
     }
 }
 

@@ -5,7 +5,7 @@
 //! and what fails because of that ends the other launchers' jobs.
 
 use super::{Job, MAX_RANKS, Output};
-use crate::bootstrap::{Listener, MAX_SIZE, Meeting, host_and_port};
+use crate::bootstrap::{Expected, Listener, MAX_SIZE, Meeting, host_and_port};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -25,18 +25,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// Binds the address, on the machine to which it belongs.
+    /// Binds the address, on the machine to which it belongs; `elsewhere` ranks are on the others.
     ///
     /// # Errors
     /// [`Error::Setup`] if it is no address, [`Error::System`] if it is taken or of another machine.
-    pub(super) fn listen(&self) -> Result<Option<OwnedFd>> {
+    pub(super) fn listen(&self, elsewhere: usize) -> Result<Vec<OwnedFd>> {
         let (host, port) = host_and_port("--addr", &self.address)?;
         if self.number > 0 {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        match (Meeting::Tcp { host, port, agent: false }).listen(None)? {
-            Listener::Tcp(listener, _) => Ok(Some(listener.into())),
-            Listener::Local(listener) => Ok(Some(listener.into())),
+        let expected = Expected { elsewhere, choose: "choose another port in --addr, on all machines" };
+        match (Meeting::Tcp { host, port, agent: false }).listen(None, expected)? {
+            Listener::Tcp(listeners, _) => Ok(listeners.into_files()),
+            Listener::Local(listener) => Ok(vec![listener.into()]),
         }
     }
 }

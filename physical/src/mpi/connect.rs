@@ -12,8 +12,9 @@ use super::interface;
 use super::library::{self, Library, check};
 use super::link::{Comm, Flight};
 use crate::bootstrap::join::Membership;
+use crate::bootstrap::listeners::Listeners;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::{Launcher, Listener, Meeting, Placement, deadline, random};
+use crate::bootstrap::{Expected, Launcher, Listener, Meeting, Placement, deadline, random};
 use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -23,7 +24,7 @@ use crate::world::Fabric;
 use mpi::ffi;
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,7 +50,7 @@ pub(crate) struct MpiDoor {
 /// Asks MPI who this rank is, and where the ranks meet: on rank 0, the place itself.
 pub(crate) fn introduce(
     check: Check,
-    asked: Option<IpAddr>,
+    asked: Option<SocketAddr>,
     limit: Duration,
 ) -> Result<(Placement, Option<Listener>, MpiDoor)> {
     /// Worlds that come together at the same time in one process would mix.
@@ -123,25 +124,31 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
 }
 
 /// Opens the place where ranks meet, and says how to reach it.
-fn open_place(library: &Library, asked: Option<IpAddr>, peers: &[IpAddr]) -> Result<(Listener, String, u16)> {
+fn open_place(
+    library: &Library,
+    asked: Option<SocketAddr>,
+    peers: &[IpAddr],
+) -> Result<(Listener, String, u16)> {
     let (_, on_this_host) = library.local;
     if on_this_host == library.size {
         let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
         let name = name.map_err(no_random_bytes)?;
-        return Ok((Meeting::Local(name.clone()).listen(None)?, name, 0));
+        let expected = Expected { elsewhere: 0, choose: "start it again" };
+        return Ok((Meeting::Local(name.clone()).listen(None, expected)?, name, 0));
     }
-    let interface = asked.map_or_else(|| interface::towards(peers), Ok)?;
-    let listen = || -> io::Result<(TcpListener, u16)> {
-        let listener = TcpListener::bind((interface, 0))?;
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        Ok((listener, port))
+    let towards = || interface::towards(peers).map(|ip| SocketAddr::new(ip, 0));
+    let interface = asked.map_or_else(towards, Ok)?;
+    let bound = Listeners::bind(&[interface]).map_err(|refused| refused.cause);
+    let listen = || -> io::Result<(Listeners, u16)> {
+        let listeners = bound?;
+        let port = listeners.addresses()?.first().map_or(0, SocketAddr::port);
+        Ok((listeners, port))
     };
-    let (listener, port) = listen().map_err(|cause| {
+    let (listeners, port) = listen().map_err(|cause| {
         let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
-        Error::system(format!("listen on {interface}, where all ranks meet"), cause, remedy)
+        Error::system(format!("listen on {}, where all ranks meet", interface.ip()), cause, remedy)
     })?;
-    Ok((Listener::Tcp(listener, None), interface.to_string(), port))
+    Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))
 }
 
 fn no_random_bytes(cause: io::Error) -> Error {
@@ -151,7 +158,7 @@ fn no_random_bytes(cause: io::Error) -> Error {
 /// Rank 0's listener, and what is said of it to the others, even if it could not be opened.
 fn announce(
     library: &Library,
-    asked: Option<IpAddr>,
+    asked: Option<SocketAddr>,
     peers: &[IpAddr],
 ) -> (Result<Option<Listener>>, Vec<u8>) {
     let open = || -> Result<(Listener, Outgoing)> {

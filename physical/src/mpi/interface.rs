@@ -16,7 +16,7 @@ pub(super) fn own() -> Vec<IpAddr> {
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
     };
     let all = interfaces().unwrap_or_default();
-    all.into_iter().map(|(_, address)| address).filter(reachable).take(MOST).collect()
+    all.into_iter().map(|found| found.address).filter(reachable).take(MOST).collect()
 }
 
 pub(super) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {

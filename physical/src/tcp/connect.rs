@@ -2,9 +2,10 @@
 
 use super::endpoint::TcpWire;
 use super::link::Link;
+use crate::bootstrap::Accept;
 use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
 use crate::bootstrap::join::Membership;
-use crate::bootstrap::{Accept, QUEUE};
+use crate::bootstrap::listeners::{Listeners, Refused};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -13,7 +14,7 @@ use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,32 +24,30 @@ pub(crate) const MAX_SOCKETS: usize = 16;
 
 /// Where this rank accepts data connections, before it knows its peers.
 pub(crate) struct TcpDoor {
-    listener: TcpListener,
+    listeners: Listeners,
     tls: Option<Tls>,
 }
 
 impl TcpDoor {
-    /// Listens on `interface`, at a port that the system chooses; callers have to speak `tls`, if it is given.
-    pub(crate) fn open(interface: IpAddr, tls: Option<Tls>) -> Result<Self> {
-        let listener = TcpListener::bind((interface, 0)).and_then(|listener| {
-            rustix::net::listen(&listener, QUEUE)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        listener.map(|listener| TcpDoor { listener, tls }).map_err(|cause| {
-            Error::system(format!("listen on {interface}"), cause, "check the meeting address's interface")
-        })
+    /// Listens on `interfaces`, at ports that the system chooses; callers have to speak `tls`, if it is given.
+    pub(crate) fn open(interfaces: &[SocketAddr], tls: Option<Tls>) -> Result<Self> {
+        let listeners = Listeners::bind(interfaces).map_err(|Refused { address, cause }| {
+            let remedy = "name another interface of this host in HEXAGRAM_INTERFACE";
+            Error::system(format!("listen on {} for data", address.ip()), cause, remedy)
+        })?;
+        Ok(TcpDoor { listeners, tls })
     }
 
-    /// What peers need in order to call.
+    /// What peers need in order to call: one or several addresses, with spaces between them.
     pub(crate) fn address(&self) -> String {
-        self.listener.local_addr().map_or_else(|_| String::new(), |address| address.to_string())
+        let all = self.listeners.addresses().unwrap_or_default();
+        all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
 impl AsFd for TcpDoor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.listeners.as_fd()
     }
 }
 
@@ -56,10 +55,24 @@ impl Accept for TcpDoor {
     type Connection = Socket;
 
     fn accept(&self) -> io::Result<Socket> {
-        let (stream, _) = self.listener.accept()?;
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Socket::accepted(stream, self.tls.as_ref())
+        Socket::accepted(self.listeners.accept()?, self.tls.as_ref())
+    }
+}
+
+/// The same address as this host has to write it: a link-local one is of an interface, whose number differs from host to
+/// host. It is taken for the one at which this rank listens itself, as `mine` says.
+fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
+    let link_local = |address: SocketAddr| match address {
+        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => Some(address),
+        _ => None,
+    };
+    let mut own = mine.split(' ').filter_map(|address| address.parse().ok()).filter_map(link_local);
+    match (link_local(address), own.next()) {
+        (Some(mut address), Some(own)) => {
+            address.set_scope_id(own.scope_id());
+            address.into()
+        }
+        _ => address,
     }
 }
 
@@ -76,12 +89,24 @@ impl TcpFabric {
         Ok(TcpFabric { member, doorway, tls })
     }
 
+    /// Connects to the first of a peer's addresses that this host can reach.
+    fn reach(&self, addresses: &str) -> io::Result<TcpStream> {
+        let mut outcome = Err(io::ErrorKind::InvalidInput.into());
+        for address in addresses.split(' ') {
+            let address: SocketAddr =
+                address.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            outcome = TcpStream::connect_timeout(&seen_from(&self.member.mine().tcp, address), PATIENCE);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
         let Membership { rank, roster, health, limit, .. } = &*self.member;
         let connect = || -> io::Result<Socket> {
-            let address = roster.cards[peer].tcp.parse();
-            let address: SocketAddr = address.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            let stream = self.reach(&roster.cards[peer].tcp)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;

@@ -15,7 +15,7 @@ mod slurm;
 #[cfg(test)]
 mod tests;
 
-use super::meeting::Meeting;
+use super::meeting::{Expected, Meeting};
 use super::secret;
 use crate::error::Result;
 pub(crate) use place::host_and_port;
@@ -119,6 +119,12 @@ impl Placement {
         let Placement { rank, size, meeting, launcher, .. } = &placement;
         tracing::info!("rank {rank} of {size}, meeting at {meeting}, from {launcher} variables");
         Ok(Some(placement))
+    }
+
+    /// What rank 0 may say about its job when it opens the meeting.
+    pub(crate) fn expected(&self) -> Expected {
+        let choose = place::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
+        Expected { elsewhere: self.size.saturating_sub(self.local_size), choose }
     }
 
     fn of(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Self> {

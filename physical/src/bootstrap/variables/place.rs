@@ -3,12 +3,13 @@
 //! HEXAGRAM_ADDR always wins. torchrun gives an address. The others say, directly or not, which job this is: on one host
 //! that makes a name that only this job has; across hosts only Slurm gives the name of a host.
 
-use super::set::{Set, number};
+use super::set::Set;
 use super::slurm::Step;
 use super::{Launcher, Lookup, local_name};
 use crate::bootstrap::{Inherited, Meeting};
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
+use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, RawFd};
 
 /// The meeting place of the job that `set` describes; `step` is the Slurm step that numbers its ranks in the same way.
@@ -16,10 +17,9 @@ pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result
     let Set { launcher, rank, size, .. } = *set;
     if let Some(address) = get("HEXAGRAM_ADDR") {
         let (host, port) = host_and_port("HEXAGRAM_ADDR", &address)?;
-        let descriptor = number("HEXAGRAM_LISTEN_FD", get)?.map(i32::try_from);
-        return match descriptor {
-            Some(Ok(descriptor)) if launcher == Launcher::Hexagram && rank == 0 => {
-                Ok(Meeting::Inherited(Inherited::new(descriptor, host, port)))
+        return match inherited(get)? {
+            Some(descriptors) if launcher == Launcher::Hexagram && rank == 0 => {
+                Ok(Meeting::Inherited(Inherited::new(descriptors, host, port)))
             }
             _ => Ok(Meeting::Tcp { host, port, agent: false }),
         };
@@ -38,6 +38,17 @@ pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result
             }
         }
     }
+}
+
+/// The sockets that the launcher has left open for rank 0: numbers with commas between them, each once.
+fn inherited(get: Lookup<'_>) -> Result<Option<Vec<RawFd>>> {
+    let Some(text) = get("HEXAGRAM_LISTEN_FD") else { return Ok(None) };
+    let numbers: Option<Vec<RawFd>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+    let distinct = |numbers: &Vec<RawFd>| numbers.iter().collect::<HashSet<_>>().len() == numbers.len();
+    numbers.filter(distinct).map(Some).ok_or_else(|| {
+        let what = format!("HEXAGRAM_LISTEN_FD={text} names no descriptors");
+        Error::setup(what, "leave it to the launcher, or unset it")
+    })
 }
 
 fn torchrun(get: Lookup<'_>) -> Result<Meeting> {
@@ -89,12 +100,22 @@ fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
             "{launcher} variables speak of several hosts, and give no address at which the ranks could meet"
         )
     };
-    let how = match launcher {
-        Launcher::OpenMpi | Launcher::Pmix => "start it with mpirun -x HEXAGRAM_ADDR=host:port",
-        Launcher::Pmi => "start it with mpiexec -genv HEXAGRAM_ADDR host:port",
-        _ => "set HEXAGRAM_ADDR=host:port for all ranks",
-    };
-    Error::setup(what, format!("{how}, naming the host of rank 0 and a free port there"))
+    Error::setup(what, how_to_choose(launcher, false))
+}
+
+/// How the user of this launcher chooses where the ranks meet; `is_chosen` if it has been chosen by HEXAGRAM_ADDR already.
+pub(super) fn how_to_choose(launcher: Launcher, is_chosen: bool) -> &'static str {
+    match launcher {
+        _ if is_chosen => "name another port in HEXAGRAM_ADDR, for all ranks",
+        Launcher::Torchrun => "choose another MASTER_PORT, for all ranks",
+        Launcher::OpenMpi | Launcher::Pmix => {
+            "start it with mpirun -x HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there"
+        }
+        Launcher::Pmi => {
+            "start it with mpiexec -genv HEXAGRAM_ADDR host:port, naming the host of rank 0 and a free port there"
+        }
+        _ => "set HEXAGRAM_ADDR=host:port for all ranks, naming the host of rank 0 and a free port there",
+    }
 }
 
 fn missing(present: &str, absent: &str) -> Error {

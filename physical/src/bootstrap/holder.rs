@@ -1,0 +1,167 @@
+//! Who has the port or the name that this process wants, as far as the kernel tells. Open this file if an error names the
+//! wrong program, or none.
+//!
+//! The kernel's table of sockets says for each port which user has it, and the number of the socket; which process that
+//! is shows in the list of its open files, which only its own user and root may read. At an abstract unix socket the
+//! kernel tells every caller who listens there.
+
+use super::abstract_address;
+use rustix::net::sockopt;
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+
+/// A process that listens somewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    user: u32,
+    /// None if this user must not see it.
+    pid: Option<u32>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            None => f.write_str("a process that only its own user can see")?,
+            Some(pid) => {
+                let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                write!(f, "process {pid} ({})", if program.is_empty() { "unknown" } else { program.trim() })?;
+            }
+        }
+        write!(f, " of user {}", self.user)?;
+        name_of(self.user).map_or(Ok(()), |name| write!(f, " ({name})"))
+    }
+}
+
+impl Holder {
+    /// Who listens at this address of this host, or at its port on all addresses.
+    pub(crate) fn of_address(address: SocketAddr) -> Option<Self> {
+        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+        let rows = tables.into_iter().flat_map(|table| {
+            let text = fs::read_to_string(table).unwrap_or_default();
+            text.lines().filter_map(Row::parse).collect::<Vec<_>>()
+        });
+        let listens = |row: &Row| {
+            let everywhere = row.address.ip().is_unspecified();
+            row.address.port() == address.port() && (everywhere || row.address.ip() == address.ip())
+        };
+        let row = rows.into_iter().find(listens)?;
+        Some(Holder { user: row.user, pid: process_with(&format!("socket:[{}]", row.socket)) })
+    }
+
+    /// Who listens at this abstract unix socket.
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let stream = UnixStream::connect_addr(&abstract_address(name).ok()?).ok()?;
+        Self::of_stream(&stream)
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn of_stream(stream: &UnixStream) -> Option<Self> {
+        let peer = sockopt::socket_peercred(stream).ok()?;
+        // The kernel writes 0 for a process of another process namespace.
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
+        Some(Holder { user: peer.uid.as_raw(), pid })
+    }
+}
+
+/// A line of the kernel's table that is about a socket that listens.
+struct Row {
+    address: SocketAddr,
+    user: u32,
+    socket: u64,
+}
+
+impl Row {
+    fn parse(line: &str) -> Option<Self> {
+        const LISTENS: &str = "0A";
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, address, _, LISTENS, _, _, _, user, _, socket, ..] = fields[..] else { return None };
+        let (ip, port) = address.split_once(':')?;
+        let address = SocketAddr::new(parse_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
+        Some(Row { address, user: user.parse().ok()?, socket: socket.parse().ok()? })
+    }
+}
+
+/// Decodes an address, of which every four bytes are a number as this machine writes it.
+fn parse_ip(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = text.get(at..at + 8)?;
+        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
+    };
+    if text.len() == 8 {
+        return Some(Ipv4Addr::from(word(0)?).into());
+    }
+    let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+    let bytes = <[u8; 16]>::try_from(words.concat()).ok()?;
+    Some(Ipv6Addr::from(bytes).to_canonical())
+}
+
+/// A process that has this file open, among those that this user may look into.
+fn process_with(file: &str) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.find(|pid| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.flat_map(|entry| fs::read_link(entry.path())).any(|link| link.as_os_str() == file)
+    })
+}
+
+fn name_of(user: u32) -> Option<String> {
+    let known = fs::read_to_string("/etc/passwd").ok()?;
+    let mut lines = known.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    fn myself() -> Holder {
+        Holder { user: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) }
+    }
+
+    #[test]
+    fn who_listens_at_a_port_is_found() {
+        for ip in ["127.0.0.1", "0.0.0.0", "::1"] {
+            // A machine may have no IPv6.
+            let Ok(listener) = TcpListener::bind((ip, 0)) else { continue };
+            let mut address = listener.local_addr().unwrap();
+            if ip == "0.0.0.0" {
+                address.set_ip(Ipv4Addr::LOCALHOST.into());
+            }
+            assert_eq!(Holder::of_address(address), Some(myself()), "{address}");
+            drop(listener);
+            assert_eq!(Holder::of_address(address), None);
+        }
+    }
+
+    #[test]
+    fn who_listens_at_a_name_is_found_and_named() {
+        let name = format!("hexagram-holder-{}", std::process::id());
+        assert_eq!(Holder::of_name(&name), None);
+        let _listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
+        let holder = Holder::of_name(&name).unwrap();
+        assert_eq!(holder, myself());
+        let said = holder.to_string();
+        assert!(said.starts_with(&format!("process {} (", std::process::id())), "{said}");
+        assert!(said.contains(&format!(") of user {}", holder.user)), "{said}");
+    }
+
+    #[test]
+    fn both_families_are_decoded() {
+        let decoded = |word: u32| format!("{:08X}", word.to_be());
+        let v4 = decoded(0x7f00_0001);
+        assert_eq!(parse_ip(&v4), Some(Ipv4Addr::LOCALHOST.into()));
+        let v6 = [0xfe80_0000, 0, 0, 1].map(decoded).concat();
+        assert_eq!(parse_ip(&v6), Some("fe80::1".parse().unwrap()));
+        for text in ["", "0", "0100007G", "żżżż"] {
+            assert_eq!(parse_ip(text), None, "{text}");
+        }
+    }
+}

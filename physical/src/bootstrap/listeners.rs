@@ -1,0 +1,165 @@
+//! Sockets that listen at several addresses of this host, and are waited for as one.
+//!
+//! A name may stand for addresses of both families, of which another host may reach one only: whoever listens at a name
+//! listens at all of its addresses that are of this host.
+
+use super::QUEUE;
+use super::poller::Poller;
+use rustix::io::Errno;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// At least one socket that listens. Nothing here blocks, nor do the connections.
+pub(crate) struct Listeners {
+    sockets: Vec<TcpListener>,
+    /// Readable whenever one of several sockets is.
+    all: Option<Poller>,
+    /// Which socket is asked first, so that a flood at one of them cannot hide the others.
+    turn: AtomicUsize,
+}
+
+/// An address at which this process may not listen, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) address: SocketAddr,
+    pub(crate) cause: io::Error,
+}
+
+impl Listeners {
+    /// Listens at those of `addresses` that are of this host; all of them must be free.
+    pub(crate) fn bind(addresses: &[SocketAddr]) -> Result<Self, Refused> {
+        let mut sockets = Vec::new();
+        let mut refused = None;
+        for (index, address) in addresses.iter().enumerate() {
+            if addresses[..index].contains(address) {
+                continue;
+            }
+            match TcpListener::bind(address) {
+                Ok(socket) => sockets.push(socket),
+                Err(cause) if is_of_another_host(&cause) => {
+                    refused = Some(Refused { address: *address, cause })
+                }
+                Err(cause) => return Err(Refused { address: *address, cause }),
+            }
+        }
+        match (refused, addresses.first()) {
+            (Some(refused), _) if sockets.is_empty() => Err(refused),
+            (_, Some(first)) => Self::new(sockets).map_err(|cause| Refused { address: *first, cause }),
+            (_, None) => {
+                let (address, cause) = (([0, 0, 0, 0], 0).into(), io::ErrorKind::InvalidInput.into());
+                Err(Refused { address, cause })
+            }
+        }
+    }
+
+    /// Takes sockets over that listen already.
+    pub(crate) fn new(sockets: Vec<TcpListener>) -> io::Result<Self> {
+        for socket in &sockets {
+            socket.set_nonblocking(true)?;
+            rustix::net::listen(socket, QUEUE)?;
+        }
+        let all = if sockets.len() == 1 { None } else { Some(watch(&sockets)?) };
+        Ok(Listeners { sockets, all, turn: AtomicUsize::new(0) })
+    }
+
+    /// Returns the next caller, or fails with `WouldBlock`.
+    pub(crate) fn accept(&self) -> io::Result<TcpStream> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = Err(io::ErrorKind::WouldBlock.into());
+        for index in 0..self.sockets.len() {
+            outcome = self.sockets[turn.wrapping_add(index) % self.sockets.len()].accept();
+            if !matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                break;
+            }
+        }
+        let (stream, _) = outcome?;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Returns where the sockets listen.
+    pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.sockets.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// Gives the sockets away.
+    pub(crate) fn into_files(self) -> Vec<OwnedFd> {
+        self.sockets.into_iter().map(OwnedFd::from).collect()
+    }
+}
+
+fn is_of_another_host(cause: &io::Error) -> bool {
+    // The second is what a host without IPv6 says of its addresses.
+    matches!(Errno::from_io_error(cause), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT))
+}
+
+/// Readable whenever one of the sockets is.
+fn watch(sockets: &[TcpListener]) -> io::Result<Poller> {
+    let all = Poller::new()?;
+    for (number, socket) in sockets.iter().enumerate() {
+        all.watch(socket, number as u64)?;
+    }
+    Ok(all)
+}
+
+impl AsFd for Listeners {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.all.as_ref().map_or_else(|| self.sockets[0].as_fd(), AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doorbell::timespec;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::time::Duration;
+
+    fn addresses(ips: &[&str], port: u16) -> Vec<SocketAddr> {
+        ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect()
+    }
+
+    /// The next caller, once one is announced.
+    fn next(listeners: &Listeners) -> TcpStream {
+        let mut sources = [PollFd::new(listeners, PollFlags::IN)];
+        assert_eq!(poll(&mut sources, Some(&timespec(Duration::from_secs(20)))).unwrap(), 1);
+        listeners.accept().unwrap()
+    }
+
+    #[test]
+    fn callers_at_every_address_of_this_host_are_heard() {
+        // The second is of a block that is kept for documentation; a machine may have no ::1.
+        let listeners =
+            Listeners::bind(&addresses(&["127.0.0.1", "192.0.2.1", "127.0.0.2", "127.0.0.1", "::1"], 0))
+                .unwrap();
+        let bound = listeners.addresses().unwrap();
+        assert!(bound.len() == 2 + usize::from(bound.iter().any(SocketAddr::is_ipv6)), "{bound:?}");
+        for address in bound {
+            assert_eq!(listeners.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let caller = TcpStream::connect(address).unwrap();
+            assert_eq!(next(&listeners).peer_addr().unwrap(), caller.local_addr().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_flood_at_one_address_hides_no_other() {
+        let listeners = Listeners::bind(&addresses(&["127.0.0.1", "127.0.0.2"], 0)).unwrap();
+        let bound = listeners.addresses().unwrap();
+        let _flood: Vec<_> = (0..10).map(|_| TcpStream::connect(bound[0]).unwrap()).collect();
+        let caller = TcpStream::connect(bound[1]).unwrap().local_addr().unwrap();
+        assert!((0..2).any(|_| next(&listeners).peer_addr().unwrap() == caller));
+    }
+
+    #[test]
+    fn one_address_that_is_taken_is_refused_and_named() {
+        let first = TcpListener::bind("127.0.0.2:0").unwrap();
+        let taken = first.local_addr().unwrap();
+        let refused = Listeners::bind(&addresses(&["127.0.0.1", "127.0.0.2"], taken.port())).err().unwrap();
+        assert_eq!((refused.address, refused.cause.kind()), (taken, io::ErrorKind::AddrInUse));
+        let refused = Listeners::bind(&addresses(&["192.0.2.1"], 9)).err().unwrap();
+        assert_eq!(refused.cause.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+}
