@@ -1,17 +1,20 @@
 //! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
 
+use super::SAVED_AS;
 use super::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// Facts of the format itself, which records do not show.
 const FORMAT: &str = "format";
 const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
+/// Of the header, which lists all tensors: what the format allows.
+const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes a record, and returns when the disk has it.
 pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
@@ -33,6 +36,19 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     });
     let remedy = "free space there or use another directory; the checkpoint before is still there";
     written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
+}
+
+/// What a file says that it was saved as, without reading more than its header; `None` if that cannot be read.
+pub(super) fn saved_as(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let mut len = [0; 8];
+    file.read_exact(&mut len).ok()?;
+    let mut header = Vec::new();
+    file.take(u64::from_le_bytes(len).min(LONGEST_HEADER)).read_to_end(&mut header).ok()?;
+    let header = String::from_utf8(header).ok()?;
+    // In a name or a value of JSON these quotes would have a backslash, and so it is the fact itself.
+    let (_, fact) = header.split_once(&format!("\"{SAVED_AS}\":\""))?;
+    Some(fact.split_once('"')?.0.to_owned())
 }
 
 /// Reads what [`write`] has written.

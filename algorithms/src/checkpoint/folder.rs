@@ -7,7 +7,11 @@
 //! .step-000130.partial/rank-00000-of-00002…         being written, or left by a run that was killed
 //! .step-000110.gone/…                               being deleted, or the same
 //! ```
+//!
+//! Which checkpoint a directory holds, its files say. A name that says otherwise was given by a person, who must not make an
+//! older checkpoint look newer: such a directory counts as what is in it, and is never deleted.
 
+use super::file;
 use super::record::does_not_fit;
 use hexagram_logical::{Error, Result};
 use std::fmt;
@@ -40,6 +44,21 @@ impl FromStr for Name {
     }
 }
 
+/// A directory that holds a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) path: PathBuf,
+    /// What its files were saved as, or what it is called if they do not say.
+    pub(super) name: Name,
+}
+
+impl Kept {
+    /// Whether it is not called as what it holds.
+    pub(super) fn is_renamed(&self) -> bool {
+        self.path.file_name() != Some(self.name.to_string().as_ref())
+    }
+}
+
 /// Where the checkpoints are, as one rank sees it.
 pub(super) struct Folder<'a> {
     root: &'a Path,
@@ -67,9 +86,16 @@ impl<'a> Folder<'a> {
     /// Fails if this rank cannot write in the directory, which is made if it is not there.
     pub(super) fn try_writing(&self) -> Result<()> {
         let draft = self.root.join(format!(".{}.draft", self.file()));
-        fs::create_dir_all(self.root).map_err(|cause| refused("make", self.root, cause))?;
-        let written = File::create(&draft).and_then(|_| fs::remove_file(&draft));
+        self.make()?;
+        // One that is there was left by a rank that was killed, or leads elsewhere.
+        let _ = fs::remove_file(&draft);
+        let written = File::create_new(&draft).and_then(|_| fs::remove_file(&draft));
         written.map_err(|cause| refused("write in", self.root, cause))
+    }
+
+    /// Makes the directory, if it is not there.
+    pub(super) fn make(&self) -> Result<()> {
+        fs::create_dir_all(self.root).map_err(|cause| refused("make", self.root, cause))
     }
 
     /// What is in the directory, by file name; nothing if it is not there.
@@ -86,8 +112,38 @@ impl<'a> Folder<'a> {
     }
 
     /// The checkpoints that are complete.
+    pub(super) fn kept(&self) -> Result<Vec<Kept>> {
+        let kept = |(entry, called): (String, Name)| {
+            let path = self.root.join(entry);
+            path.is_dir().then(|| Kept { name: inside(&path, called).unwrap_or(called), path })
+        };
+        Ok(self.named()?.into_iter().filter_map(kept).collect())
+    }
+
+    /// Their names.
     pub(super) fn names(&self) -> Result<Vec<Name>> {
-        Ok(self.entries()?.iter().filter_map(|entry| entry.parse().ok()).collect())
+        let mut names: Vec<Name> = self.kept()?.into_iter().map(|kept| kept.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The names that no new checkpoint can have: those of whatever is there, and those of what is in it.
+    pub(super) fn taken(&self) -> Result<Vec<Name>> {
+        Ok(self.named()?.into_iter().map(|(_, name)| name).chain(self.names()?).collect())
+    }
+
+    /// What is called as checkpoints are.
+    fn named(&self) -> Result<Vec<(String, Name)>> {
+        let named = |entry: String| entry.parse().ok().map(|name| (entry, name));
+        Ok(self.entries()?.into_iter().filter_map(named).collect())
+    }
+
+    /// The directory that holds a checkpoint: the one of its name, if it is there.
+    fn holding(&self, name: Name) -> PathBuf {
+        let mut kept = self.kept().unwrap_or_default();
+        kept.retain(|kept| kept.name == name);
+        kept.into_iter().min_by_key(Kept::is_renamed).map_or(self.path(name), |kept| kept.path)
     }
 
     /// Removes what a run that was killed has left, if it may. Not while anybody writes.
@@ -130,8 +186,12 @@ impl<'a> Folder<'a> {
         delete(&self.partial(name));
     }
 
-    /// Removes a checkpoint, which is complete until it is no checkpoint any more.
+    /// Removes a checkpoint, which is complete until it is no checkpoint any more. Not a directory that somebody has
+    /// renamed.
     pub(super) fn remove(&self, name: Name) {
+        if inside(&self.path(name), name).is_some_and(|inside| inside != name) {
+            return;
+        }
         let gone = self.root.join(format!(".{name}.gone"));
         // Another rank may have been first.
         if fs::rename(self.path(name), &gone).is_ok() {
@@ -141,7 +201,7 @@ impl<'a> Folder<'a> {
 
     /// This rank's file of a complete checkpoint.
     pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
-        let path = self.path(name);
+        let path = self.holding(name);
         let file = path.join(self.file());
         if file.is_file() {
             return Ok(file);
@@ -164,6 +224,19 @@ impl<'a> Folder<'a> {
 }
 
 /// Deletes a directory; if it cannot, it only takes space.
+/// What the files of a directory that is `called` so were saved as, if one can be read and the others say the same. All
+/// are looked at only where the directory's name says otherwise.
+fn inside(directory: &Path, called: Name) -> Option<Name> {
+    let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).collect();
+    files.sort();
+    let mut saved = files.iter().filter_map(|path| file::saved_as(path));
+    let first = saved.next()?;
+    let name = first.split(' ').next()?.parse().ok()?;
+    (name == called || saved.all(|other| other == first)).then_some(name)
+}
+
 fn delete(path: &Path) {
     match fs::remove_dir_all(path) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => {

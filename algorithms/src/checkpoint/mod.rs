@@ -27,18 +27,23 @@
 //! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each host,
 //! and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and `load`
 //! finishes what was begun.
+//!
+//! Which checkpoint is the newest, the files say: a directory that somebody has renamed counts as what is in it, with a
+//! warning, and is never deleted. While a training saves in a directory, another one is refused there.
 
 mod agree;
+mod claim;
 mod file;
 mod folder;
 mod record;
 
 pub(crate) use agree::{all_or_none, gather_texts};
+pub(crate) use claim::Claims;
 pub use record::{Record, Saved};
 pub(crate) use record::{described, does_not_fit};
 
 use crate::engine::DataParallel;
-use folder::{Folder, Name};
+use folder::{Folder, Kept, Name};
 use hexagram_logical::{Communicator, Error, Result};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -85,9 +90,11 @@ impl Checkpoints {
         record.absorb(OWN, own);
         let comm = engine.communicator();
         let folder = self.folder(comm);
-        let names = all_or_none(comm, self.admits(engine, &folder))?;
+        all_or_none(comm, self.admits(engine, &folder).and_then(|()| self.claim(engine, &folder)))?;
         all_or_none(comm, folder.sweep())?;
-        let (name, common) = agree_on_name(comm, engine.steps(), &names)?;
+        let name = agree_on_name(comm, engine.steps(), &folder)?;
+        let names = all_or_none(comm, folder.names())?;
+        let common = in_all(&gather_names(comm, &names)?);
         record.note(SAVED_AS, format!("{name} ({})", draw_id(comm)?));
         let written = folder.begin(name).and_then(|path| file::write(&path, &record));
         let written = written.and_then(|()| folder.written(name));
@@ -111,23 +118,34 @@ impl Checkpoints {
     pub fn check(&self, engine: &DataParallel) -> Result<()> {
         let comm = engine.communicator();
         let folder = self.folder(comm);
-        all_or_none(comm, self.admits(engine, &folder).and_then(|_| folder.try_writing()))
+        let fit = self.admits(engine, &folder).and_then(|()| folder.try_writing());
+        all_or_none(comm, fit.and_then(|()| self.claim(engine, &folder)))
     }
 
-    /// The checkpoints that are there, if they are this training's own.
-    fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<Vec<Name>> {
+    /// Keeps other trainings out, from now on.
+    fn claim(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
+        if engine.communicator().rank() > 0 {
+            return Ok(());
+        }
+        folder.make()?;
+        engine.claims.claim(&self.root)
+    }
+
+    /// Fails if there are checkpoints that are not this training's own.
+    fn admits(&self, engine: &DataParallel, folder: &Folder<'_>) -> Result<()> {
         if self.keep == 0 {
             return Err(Error::usage("no checkpoint is to be kept", "set Checkpoints::keep to 1 or more"));
         }
-        let names = folder.names()?;
-        match names.iter().max() {
-            Some(newest) if !engine.kept_in.contains(&self.root) => {
-                let newest = folder.path(*newest);
-                let what =
-                    format!("{} is there, from a training that this one does not continue", newest.display());
+        if engine.kept_in.contains(&self.root) {
+            return Ok(());
+        }
+        match folder.kept()?.iter().max_by_key(|kept| kept.name) {
+            Some(newest) => {
+                let newest = newest.path.display();
+                let what = format!("{newest} is there, from a training that this one does not continue");
                 Err(Error::usage(what, "resume from it, choose another directory, or remove this one"))
             }
-            _ => Ok(names),
+            None => Ok(()),
         }
     }
 
@@ -157,6 +175,19 @@ impl Checkpoints {
     /// others' files are of: the message says what to do. An older checkpoint is never taken silently. [`Error::Usage`] if there are checkpoints, but none that all
     /// ranks have.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
+        self.load_if(engine, |_| Ok(()))
+    }
+
+    /// Loads as [`load`](Self::load), if `fits` accepts what the program had added: for programs that note with what
+    /// options they train, and go on only with the same.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); those of `fits`, on every rank if it fails on one. The engine is as it was then.
+    pub fn load_if(
+        &self,
+        engine: &mut DataParallel,
+        fits: impl FnOnce(&Record) -> Result<()>,
+    ) -> Result<Option<Record>> {
         let comm = engine.communicator();
         let folder = self.folder(comm);
         let Some(name) = newest(comm, &folder)? else { return Ok(None) };
@@ -164,6 +195,7 @@ impl Checkpoints {
         let (mut record, path) = all_or_none(comm, found)?;
         of_one_save(comm, &path, &record)?;
         let own = record.detach(OWN);
+        all_or_none(comm, fits(&own))?;
         engine.load_state(record)?;
         self.adopt(engine);
         Ok(Some(own))
@@ -192,13 +224,13 @@ fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> 
     Err(Error::usage(what, remedy))
 }
 
-/// What the next checkpoint is called, and which there are on all ranks.
-fn agree_on_name(comm: &Communicator, steps: u64, names: &[Name]) -> Result<(Name, Vec<Name>)> {
+/// What the next checkpoint is called.
+fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result<Name> {
     let texts = gather_texts(comm, &steps.to_string())?;
     let step = texts.iter().filter_map(|text| text.parse().ok()).max().unwrap_or(steps);
-    let lists = gather_names(comm, names)?;
+    let lists = gather_names(comm, &all_or_none(comm, folder.taken())?)?;
     let taken = lists.iter().flatten().filter(|name| name.step == step).map(|name| name.before + 1);
-    Ok((Name { step, before: taken.max().unwrap_or(0) }, in_all(&lists)))
+    Ok(Name { step, before: taken.max().unwrap_or(0) })
 }
 
 /// Each rank's checkpoints.
@@ -222,7 +254,11 @@ fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
             let _ = folder.complete(name);
         }
     }
-    let names = all_or_none(comm, folder.names())?;
+    let kept = all_or_none(comm, folder.kept())?;
+    for Kept { path, name } in kept.iter().filter(|kept| kept.is_renamed()) {
+        tracing::warn!("{} holds {name}, and counts as that", path.display());
+    }
+    let names: Vec<Name> = kept.iter().map(|kept| kept.name).collect();
     let lists = gather_names(comm, &names)?;
     let newest = in_all(&lists).into_iter().max();
     match (newest, lists.iter().position(Vec::is_empty), lists.iter().flatten().max()) {

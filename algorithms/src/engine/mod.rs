@@ -47,6 +47,7 @@ pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
 pub use precision::LossScale;
 
+use crate::checkpoint::Claims;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
 use autotune::Tuner;
@@ -97,6 +98,8 @@ pub struct DataParallel {
     tracing: Option<Tracing>,
     /// The folders that have checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
+    /// Those in which no other training may save meanwhile.
+    pub(crate) claims: Claims,
 }
 
 impl DataParallel {
@@ -144,6 +147,7 @@ impl DataParallel {
             tuner,
             tracing: None,
             kept_in: Vec::new(),
+            claims: Claims::default(),
         })
     }
 

@@ -402,3 +402,122 @@ fn a_directory_that_cannot_be_written_in_is_noticed_before_the_training() {
         assert!(error.contains("cannot read") && error.contains("/file"), "{error}");
     }
 }
+
+/// Copies a checkpoint under another name.
+fn copy(at: &Path, from: &str, to: &str) {
+    fs::create_dir(at.join(to)).unwrap();
+    for file in names(&at.join(from)) {
+        fs::copy(at.join(from).join(&file), at.join(to).join(&file)).unwrap();
+    }
+}
+
+#[test]
+fn a_renamed_directory_counts_as_what_is_in_it_and_is_not_deleted() {
+    let scratch = Scratch::new();
+    let at = scratch.path();
+    two_steps(at);
+    let newest = || spawn(TransportKind::Thread, 2, |comm| load(at, &comm)).unwrap();
+    for renamed in ["step-000999", "step-7"] {
+        fs::rename(at.join("step-000001"), at.join(renamed)).unwrap();
+        assert_eq!(newest(), [Some((2, 2)); 2], "{renamed}");
+        fs::rename(at.join(renamed), at.join("step-000001")).unwrap();
+    }
+    copy(at, "step-000001", "step-000999");
+    copy(at, "step-000002", "step-000003");
+    assert_eq!(newest(), [Some((2, 2)); 2]);
+    fs::remove_dir_all(at.join("step-000002")).unwrap();
+    assert_eq!(newest(), [Some((2, 2)); 2]);
+    // A training that goes on takes no name that is there, and deletes none that it did not give.
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        Checkpoints::new(at).load(trainer.engine())?;
+        for step in 3..=5 {
+            steps(&mut trainer, 1)?;
+            save(at, &mut trainer, step)?;
+        }
+        Ok(())
+    });
+    assert_eq!(complete(at), ["step-000003", "step-000004", "step-000005", "step-000999"]);
+    assert_eq!(newest(), [Some((5, 5)); 2]);
+}
+
+#[test]
+fn a_renamed_directory_of_different_saves_is_refused_all_the_same() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    let file = |step: u64| scratch.path().join(format!("step-{step:06}/rank-00000-of-00002.safetensors"));
+    // Rank 0's file is the first that is looked at.
+    fs::copy(file(1), file(2)).unwrap();
+    for error in errors_of(2, |comm| load(scratch.path(), comm).map(drop)) {
+        assert!(error.contains("not of one save"), "{error}");
+    }
+}
+
+#[test]
+fn links_are_followed_and_what_is_no_directory_is_no_checkpoint() {
+    let scratch = Scratch::new();
+    let elsewhere = Scratch::new();
+    two_steps(scratch.path());
+    fs::create_dir_all(elsewhere.path()).unwrap();
+    let moved = elsewhere.path().join("moved");
+    fs::rename(scratch.path().join("step-000002"), &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, scratch.path().join("step-000002")).unwrap();
+    fs::write(scratch.path().join("step-000005"), b"a note of somebody's").unwrap();
+    std::os::unix::fs::symlink("nowhere", scratch.path().join("step-000006")).unwrap();
+    two(|comm| {
+        assert_eq!(load(scratch.path(), &comm)?, Some((2, 2)));
+        let mut trainer = trainer(&comm)?;
+        Checkpoints::new(scratch.path()).load(trainer.engine())?;
+        for step in 3..=5 {
+            steps(&mut trainer, 1)?;
+            save(scratch.path(), &mut trainer, step)?;
+        }
+        assert_eq!(load(scratch.path(), &comm)?, Some((5, 5)));
+        Ok(())
+    });
+    assert_eq!(complete(scratch.path()), ["step-000004", "step-000005", "step-000005.1", "step-000006"]);
+    // The link is gone, and not what it led to.
+    assert_eq!(names(&moved).len(), 2);
+}
+
+#[test]
+fn of_two_trainings_in_one_directory_the_second_is_refused_until_the_first_has_ended() {
+    let scratch = Scratch::new();
+    let refused = |outcome: Result<()>| {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("another training saves in"), "{error}");
+    };
+    two(|comm| {
+        let at = Checkpoints::new(scratch.path());
+        let (mut first, mut second) = (trainer(&comm)?, trainer(&comm)?);
+        at.check(first.engine())?;
+        refused(at.check(second.engine()));
+        steps(&mut first, 1)?;
+        steps(&mut second, 1)?;
+        refused(save(scratch.path(), &mut second, 1).map(drop));
+        save(scratch.path(), &mut first, 1)?;
+        drop(first);
+        comm.blocking().barrier()?;
+        at.load(second.engine())?;
+        at.check(second.engine())
+    });
+}
+
+#[test]
+fn what_the_program_refuses_is_refused_on_every_rank_and_changes_nothing() {
+    let scratch = Scratch::new();
+    two_steps(scratch.path());
+    two(|comm| {
+        let mut trainer = trainer(&comm)?;
+        let fits = |own: &Record| match (comm.rank(), own.noted::<u64>("number")?) {
+            (1, number) => {
+                Err(hexagram_algorithms::logical::Error::usage(format!("{number} of what?"), "say"))
+            }
+            _ => Ok(()),
+        };
+        let refused = Checkpoints::new(scratch.path()).load_if(trainer.engine(), fits).err().unwrap();
+        assert!(refused.to_string().contains("2 of what?"), "{refused}");
+        assert_eq!((trainer.engine().steps(), trainer.parameters()?), (0, vec![vec![1.0; 5], vec![2.0; 3]]));
+        Ok(())
+    });
+}

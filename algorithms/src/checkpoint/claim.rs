@@ -1,0 +1,38 @@
+//! Whose directory it is: of two trainings that were given the same one, the second is refused, for each would delete, or
+//! mix with its own, what the other saves.
+
+use hexagram_logical::{Error, Result};
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The directories that a training has claimed, until its engine is dropped or its process ends. Rank 0 claims for all.
+#[derive(Default)]
+pub(crate) struct Claims(Mutex<Vec<(PathBuf, File)>>);
+
+impl Claims {
+    /// Claims a directory, unless this training has done so already.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if another training has.
+    pub(super) fn claim(&self, root: &Path) -> Result<()> {
+        let mut claimed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if claimed.iter().any(|(other, _)| other == root) {
+            return Ok(());
+        }
+        // Where directories cannot be locked, as on some network file systems, checkpoints of a stranger are found out
+        // when they are there.
+        let Ok(directory) = File::open(root) else { return Ok(()) };
+        match directory.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let what = format!("another training saves in {} at this moment", root.display());
+                Err(Error::usage(what, "give each training a directory of its own, or end the other one"))
+            }
+            Err(TryLockError::Error(_)) => Ok(()),
+            Ok(()) => {
+                claimed.push((root.to_owned(), directory));
+                Ok(())
+            }
+        }
+    }
+}
