@@ -33,10 +33,28 @@ pub struct Ended {
     pub stderr: Vec<String>,
 }
 
-/// `hexagram` with `arguments`.
+/// `hexagram` with `arguments`, with nothing of the shell around the test: see [`untouched`].
 pub fn program(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hexagram"));
-    command.args(arguments).env_remove("RAYON_NUM_THREADS");
+    let mut command = untouched(env!("CARGO_BIN_EXE_hexagram"));
+    command.args(arguments);
+    command
+}
+
+/// Starts `program` without what a `nohup`, a shell that put the test into the background, or a launcher around it has
+/// changed: no signal is ignored, no variable names a job, and standard input is empty.
+fn untouched(program: &str) -> Command {
+    const OF_A_JOB: [&str; 6] = ["HEXAGRAM_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MASTER_"];
+    const ALONE: [&str; 6] =
+        ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
+    // A shell cannot do it: what it finds ignored, it leaves so.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM,PIPE,XFSZ", program]).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if OF_A_JOB.iter().any(|prefix| text.starts_with(prefix)) || ALONE.contains(&&*text) {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
@@ -64,7 +82,7 @@ pub fn shell(options: &[&str], script: &str) -> Command {
 
 /// A shell `script` that runs the program as `$0`.
 pub fn wrapped(script: &str) -> Command {
-    let mut command = Command::new("sh");
+    let mut command = untouched("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_hexagram")]);
     command
 }
