@@ -75,6 +75,8 @@ fn replicas_meet_near_the_common_minimum() {
         let mut trainer = trainer(&comm, EAGER, vec![0.7; 10])?;
         for _ in 0..400 {
             trainer.step(|_, x| problem.gradient(comm.rank(), x))?;
+            // Replicas would go to the minimum of whoever is left to step at the end.
+            comm.blocking().barrier()?;
         }
         // From here on only averages change anything.
         trainer.engine().set_learning_rate(0.0);
