@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use hexagram_algorithms::logical::TransportKind;
 use hexagram_algorithms::logical::testing::{cases, spawn};
+use hexagram_algorithms::logical::{Error, TransportKind};
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
@@ -149,7 +149,9 @@ fn what_it_cannot_do_is_refused() {
             let algorithm = Arc::new(SignSgdVote { momentum });
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
             begun.wait();
-            trainer.engine().prepare().unwrap_err();
+            let error = trainer.engine().prepare().unwrap_err();
+            let names_it = error.to_string().contains(&format!("signsgd-vote's momentum is {momentum}"));
+            assert!(matches!(error, Error::Usage { .. }) && names_it, "{error}");
             Ok(())
         })
         .unwrap();
