@@ -9,6 +9,7 @@ use crate::health::Vigilance;
 use crate::launch::side_by_side;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
+use std::io::Write;
 use std::time::Duration;
 
 /// Longest that a world may take to come together in a test.
@@ -17,23 +18,68 @@ const JOIN: Duration = Duration::from_secs(30);
 /// What a matrix of tests runs on: every transport whose ranks can be threads, with each number of `ranks`.
 ///
 /// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
-/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`).
+/// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do, and
+/// which are left out, and why.
 pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
-    #[cfg(feature = "mpi")]
-    if variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi") {
-        let size = variable("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
-        let Some(size) = size else { fail("HEXAGRAM_TEST=mpi is for processes that mpirun started") };
-        return if ranks.contains(&size) { vec![(TransportKind::Mpi, size)] } else { Vec::new() };
+    if !is_under_mpi() {
+        let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
+        return TransportKind::ALL.into_iter().flat_map(with).collect();
     }
-    let with = |transport| ranks.iter().map(move |ranks| (transport, *ranks));
-    TransportKind::ALL.into_iter().flat_map(with).collect()
+    let size = variable("OMPI_COMM_WORLD_SIZE").and_then(|size| size.parse().ok());
+    let Some(size) = size else { fail("HEXAGRAM_TEST=mpi is for processes that mpirun started") };
+    if !ranks.contains(&size) {
+        tell(&format!("skipped: it is for worlds of {ranks:?} ranks"));
+        return Vec::new();
+    }
+    tell("runs");
+    #[cfg(feature = "mpi")]
+    return vec![(TransportKind::Mpi, size)];
+    #[cfg(not(feature = "mpi"))]
+    fail("HEXAGRAM_TEST=mpi is for a build with the feature `mpi`")
 }
 
 /// What tests run on whose ranks also meet behind the transport's back, at a barrier of the process: every transport whose
 /// ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let mpi = variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi");
-    TransportKind::ALL.into_iter().filter(move |_| !mpi)
+    let skipped = skipped_under_mpi("its ranks meet at a barrier of the process");
+    TransportKind::ALL.into_iter().filter(move |_| !skipped)
+}
+
+/// Says that the test that calls it needs ranks that are threads, and why, and returns whether it has to end at once
+/// because it has none: in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`. Standard error then tells so.
+///
+/// ```
+/// # use hexagram_physical::testing::{skipped_under_mpi, spawn};
+/// # use hexagram_physical::transport::TransportKind;
+/// if skipped_under_mpi("it is about sockets") {
+///     return;
+/// }
+/// let sizes = spawn(TransportKind::Tcp, 2, |world| world.size());
+/// assert_eq!(sizes, [2, 2]);
+/// ```
+pub fn skipped_under_mpi(reason: &str) -> bool {
+    if is_under_mpi() {
+        tell(&format!("skipped: {reason}"));
+    }
+    is_under_mpi()
+}
+
+/// Whether `mpirun` has started this process to run tests over MPI.
+fn is_under_mpi() -> bool {
+    variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi")
+}
+
+/// Tells on standard error, once for all ranks, what becomes of the calling test under MPI.
+fn tell(what: &str) {
+    if variable("OMPI_COMM_WORLD_RANK").is_some_and(|rank| rank != "0") {
+        return;
+    }
+    let program = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.display().to_string()));
+    // cargo ends the name with a hash.
+    let program = program.as_deref().and_then(|name| name.rsplit_once('-')).map_or("", |(name, _)| name);
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    // Not by a macro that prints: the test harness shows what those print of failing tests only.
+    let _ = writeln!(std::io::stderr(), "under mpi: {program}::{test} {what}");
 }
 
 /// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.
@@ -41,7 +87,8 @@ pub fn on_threads() -> impl Iterator<Item = TransportKind> {
 /// Over MPI the ranks are processes that `mpirun` has started: `body` runs once in each, which gets its own result only.
 ///
 /// # Panics
-/// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made.
+/// If a rank panics (the others are told, and fail rather than hang), or the world cannot be made; and where ranks have to
+/// be those that `mpirun` started, if `transport` says otherwise: see [`skipped_under_mpi`].
 pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(World) -> R + Sync) -> Vec<R> {
     #[cfg(feature = "mpi")]
     if transport == TransportKind::Mpi {
@@ -52,6 +99,7 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
         let options = JoinOptions { transport, ..options() };
         return spawn_as(&vec![options; ranks], body);
     }
+    refuse_under_mpi();
     match World::threads(ranks) {
         Ok(worlds) => run(worlds.into_iter().map(|world| move || Ok(world)).collect(), body),
         Err(error) => fail(error),
@@ -72,6 +120,7 @@ pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -
 /// # Panics
 /// As [`spawn`].
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
+    refuse_under_mpi();
     let (size, meeting) = (options.len(), meeting());
     let join = |(rank, options): (usize, &JoinOptions)| {
         let (meeting, options) = (meeting.clone(), options.clone());
@@ -98,6 +147,13 @@ fn run<R: Send>(
         Err(error) => fail(error),
     });
     ranks.unwrap_or_else(|error| fail(error))
+}
+
+/// Every process that `mpirun` started would have ranks of its own, and the test would say nothing about MPI.
+fn refuse_under_mpi() {
+    if is_under_mpi() {
+        fail("a test whose ranks are threads has to say so: testing::skipped_under_mpi");
+    }
 }
 
 /// A meeting place that no other test has.

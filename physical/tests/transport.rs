@@ -6,7 +6,7 @@ use hexagram_physical::dtype::{DType, ReduceOp};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::operation::{Operation, Poison, Terms};
 use hexagram_physical::tag::Tag;
-use hexagram_physical::testing::{cases, spawn, spawn_as, spawn_hosts};
+use hexagram_physical::testing::{cases, skipped_under_mpi, spawn, spawn_as, spawn_hosts};
 use hexagram_physical::transport::{Label, Land, Source};
 use hexagram_physical::{Buffer, Element, Error, JoinOptions, Transport, TransportKind, World, drive};
 use std::pin::pin;
@@ -139,6 +139,9 @@ fn every_transport_carries_every_length_on_concurrent_lanes() {
 
 #[test]
 fn several_sockets_carry_one_stream() {
+    if skipped_under_mpi("it is about sockets") {
+        return;
+    }
     const LEN: usize = (1 << 20) + 3;
     let with = |sockets| {
         let (transport, sockets) = (TransportKind::Tcp, Some(sockets));
@@ -179,6 +182,9 @@ fn several_sockets_carry_one_stream() {
 
 #[test]
 fn a_mixed_world_counts_bytes_by_path() {
+    if skipped_under_mpi("it is about the mixed transport") {
+        return;
+    }
     const HEADER: u64 = 48;
     const LEN: usize = 1000;
     // By rank: how many peers are on its host.
@@ -215,6 +221,9 @@ fn a_mixed_world_counts_bytes_by_path() {
 
 #[test]
 fn one_sleep_is_ended_by_memory_by_sockets_and_by_the_bell() {
+    if skipped_under_mpi("it is about the mixed transport") {
+        return;
+    }
     // Far longer than anything takes, so that a wake-up that is missed fails the test.
     const LONGER: Duration = Duration::from_secs(30);
     spawn_hosts(&[0, 0, 1], |world| {
@@ -403,6 +412,9 @@ fn a_cancelled_receive_is_never_written_and_its_memory_is_free_at_once() {
 
 #[test]
 fn a_send_cancelled_half_way_leaves_the_stream_whole() {
+    if skipped_under_mpi("it is about streams") {
+        return;
+    }
     // Only streams have a half-way.
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let open = opening(transport, 2);
@@ -532,6 +544,9 @@ fn what_has_arrived_is_read_before_it_is_called_late() {
 
 #[test]
 fn a_slow_message_is_not_late_while_it_moves() {
+    if skipped_under_mpi("it is about streams") {
+        return;
+    }
     const LEN: usize = 4 << 20;
     spawn(TransportKind::Shm, 2, |world| {
         let mut end = End::new(world);
@@ -582,6 +597,9 @@ fn what_was_sent_before_leaving_still_arrives() {
 
 #[test]
 fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
+    if skipped_under_mpi("a panic is caught in all ranks at once") {
+        return;
+    }
     for transport in TransportKind::ALL {
         let open = std::sync::Barrier::new(4);
         let outcome = std::panic::catch_unwind(|| {
@@ -606,6 +624,9 @@ fn a_panicking_rank_is_the_culprit_on_every_other_rank() {
 
 #[test]
 fn a_failure_is_told_once_and_the_end_is_prompt() {
+    if skipped_under_mpi("it is about the control connections") {
+        return;
+    }
     // With verdicts echoed to and fro, the control threads of a larger world would be stuck in each other's writes.
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let open = std::sync::Barrier::new(8);
@@ -630,6 +651,9 @@ fn a_failure_is_told_once_and_the_end_is_prompt() {
 
 #[test]
 fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
+    if skipped_under_mpi("it is about connecting") {
+        return;
+    }
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let errors = spawn(transport, 4, |world| {
             if world.rank() == 1 {
@@ -648,6 +672,9 @@ fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
 
 #[test]
 fn strangers_at_the_data_port_neither_delay_nor_enter() {
+    if skipped_under_mpi("it is about sockets") {
+        return;
+    }
     spawn(TransportKind::Tcp, 2, |world| {
         // Every listening socket of this process, which is what a port scan would find.
         let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();

@@ -4,7 +4,7 @@ use super::lossy::Lossy;
 use super::{DCD, choco, encoding, numbers, remembered};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Topology};
 use hexagram_logical::encoding::Feedback;
-use hexagram_logical::testing::spawn;
+use hexagram_logical::testing::{skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result, TransportKind};
 
 /// The mean over ranks, and ‖X − X̄‖² + ‖X − X̂‖², where `copy` is x̂, if there is one.
@@ -53,6 +53,9 @@ fn squared_error(
 
 #[test]
 fn an_exact_codec_contracts_by_the_consensus_step() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     // On the slowest mode of a ring, 1 − λ is its σ₂.
     let (ranks, gamma) = (8usize, 0.6);
     let angle = 2.0 * std::f64::consts::PI / ranks as f64;
@@ -72,6 +75,9 @@ fn an_exact_codec_contracts_by_the_consensus_step() {
 
 #[test]
 fn choco_agrees_on_the_mean_though_nine_tenths_are_left_out() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let (errors, moved) =
         squared_error(16, 200, Lossy::TopTenth, (Feedback::Difference, choco(0.34)), &[100, 250]);
     let per_round = (errors[1] / errors[0]).powf(1.0 / 150.0);
@@ -81,6 +87,9 @@ fn choco_agrees_on_the_mean_though_nine_tenths_are_left_out() {
 
 #[test]
 fn choco_with_the_proven_consensus_step_is_slow_and_sure() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let (errors, _) =
         squared_error(16, 200, Lossy::TopTenth, (Feedback::Difference, choco(3.193e-5)), &[100, 200]);
     let per_round = (errors[1] / errors[0]).powf(1.0 / 100.0);
@@ -89,6 +98,9 @@ fn choco_with_the_proven_consensus_step_is_slow_and_sure() {
 
 #[test]
 fn without_feedback_gossip_stalls_where_differences_go_on() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let rounds = &[40, 80, 120];
     let (naive, moved) = squared_error(8, 300, Lossy::Qsgd(64), (Feedback::None, choco(1.0)), rounds);
     assert!(naive[1] > 1e-3 && naive[2] > 1e-3, "{naive:?}");
@@ -99,6 +111,9 @@ fn without_feedback_gossip_stalls_where_differences_go_on() {
 
 #[test]
 fn deep_squeeze_comes_nearer_than_no_feedback_and_keeps_the_mean() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let rounds = &[150];
     let (naive, _) = squared_error(8, 300, Lossy::TopTenth, (Feedback::None, choco(0.05)), rounds);
     let (squeezed, moved) = squared_error(8, 300, Lossy::TopTenth, (Feedback::Error, choco(0.05)), rounds);
@@ -108,6 +123,9 @@ fn deep_squeeze_comes_nearer_than_no_feedback_and_keeps_the_mean() {
 
 #[test]
 fn dcd_agrees_with_fine_codecs_and_diverges_with_coarse_ones() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let error = |codec| squared_error(16, 500, codec, (Feedback::Difference, DCD), &[60]).0[0];
     let fine = error(Lossy::Qsgd(16));
     assert!(fine < 0.05, "{fine}");
@@ -117,6 +135,9 @@ fn dcd_agrees_with_fine_codecs_and_diverges_with_coarse_ones() {
 
 #[test]
 fn ecd_estimates_get_better_as_one_over_t() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     // With one rank, the sum over neighbours is its estimate of itself. Every element is a trial.
     spawn(TransportKind::Thread, 1, |comm| {
         let (mut x, mut encoding) = (vec![0f32; 3000], encoding(Lossy::Noisy, Feedback::Extrapolation));
@@ -141,6 +162,9 @@ fn ecd_estimates_get_better_as_one_over_t() {
 
 #[test]
 fn ecd_ranks_agree_although_codecs_add_noise() {
+    if skipped_under_mpi("it is about the mathematics, on any transport") {
+        return;
+    }
     let error =
         |rounds| squared_error(8, 300, Lossy::Noisy, (Feedback::Extrapolation, choco(1.0)), &[rounds]).0[0];
     let (early, late) = (error(10), error(200));
