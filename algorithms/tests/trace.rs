@@ -11,33 +11,32 @@ use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::trace::{Kind, RankTrace, Span, Trace};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const STEPS: usize = 4;
 
-/// The trace of some steps with three buckets, in whose gradients a rank burns so much time.
+/// The trace of some steps with three buckets, whose gradients each take a rank a call of `compute`, which is told the step.
 fn traced(
     transport: TransportKind,
     ranks: usize,
     algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
-    burn: impl Fn(usize) -> Duration + Sync,
+    compute: impl Fn(&Communicator, usize) + Sync,
 ) -> Trace {
     let traces = spawn(transport, ranks, |comm: Communicator| {
         let engine = EngineOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..Setup::default().engine };
         let setup = Setup { engine, ..Setup::default() };
         let mut trainer = Trainer::new(&comm, algorithm(), setup, &vec![vec![1.0f32; 64]; 3])?;
         trainer.engine().trace()?;
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
             // The trainer says it only after its function was asked: by then parameters may be lent to hooks.
             if !trainer.engine().algorithm().needs().parameters {
                 trainer.engine().forward()?;
             }
             trainer.step(|_, x| {
-                let started = Instant::now();
-                while started.elapsed() < burn(comm.rank()) {
-                    std::hint::spin_loop();
-                }
+                compute(&comm, step);
                 x.iter().map(|x| x - comm.rank() as f32).collect()
             })?;
         }
@@ -54,7 +53,7 @@ fn traced(
 #[test]
 fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
     for algorithm in registry::all() {
-        let trace = traced(TransportKind::Thread, 4, || Arc::clone(&algorithm), |_| Duration::ZERO);
+        let trace = traced(TransportKind::Thread, 4, || Arc::clone(&algorithm), |_, _| ());
         assert_eq!((trace.algorithm.as_str(), trace.ranks.len()), (algorithm.name(), 4));
         for rank in &trace.ranks {
             let count = |kind: Kind| rank.spans.iter().filter(|span| span.kind == kind).count();
@@ -81,8 +80,7 @@ fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
 #[test]
 fn a_trace_has_every_bucket_and_every_step_on_one_clock() {
     for transport in TransportKind::ALL {
-        let trace =
-            traced(transport, 3, || registry::named("gradient-allreduce").unwrap(), |_| Duration::ZERO);
+        let trace = traced(transport, 3, || registry::named("gradient-allreduce").unwrap(), |_, _| ());
         for (rank, report) in trace.ranks.iter().zip(&trace.report().ranks) {
             assert_eq!(report.steps.iter().map(|step| step.step).collect::<Vec<_>>(), [0, 1, 2, 3]);
             let hooks: Vec<_> = rank.spans.iter().filter(|span| span.kind == Kind::GradientsReady).collect();
@@ -114,7 +112,19 @@ fn matches(span: &Span, kind: Kind, step: u64, bucket: usize) -> bool {
 
 #[test]
 fn the_rank_that_burns_more_time_is_the_slowest() {
-    let burn = |rank: usize| Duration::from_millis(if rank == 1 { 40 } else { 0 });
+    let (done, others) = channel();
+    let others = Mutex::new(others);
+    // Longer than the others, however long those take.
+    let burn = |comm: &Communicator, _| {
+        if comm.rank() != 1 {
+            return done.send(()).unwrap();
+        }
+        (0..2).for_each(|_| others.lock().unwrap().recv().unwrap());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(40) {
+            std::hint::spin_loop();
+        }
+    };
     let trace = traced(TransportKind::Shm, 3, || registry::named("gradient-allreduce").unwrap(), burn);
     let report = trace.report();
     let slowest = report.slowest.unwrap();
@@ -130,17 +140,36 @@ fn the_rank_that_burns_more_time_is_the_slowest() {
 #[test]
 fn what_is_communicated_in_the_background_counts() {
     let traced = |algorithm: Arc<dyn AnyAlgorithm>| {
-        traced(TransportKind::Thread, 3, || Arc::clone(&algorithm), |_| Duration::ZERO)
+        traced(TransportKind::Thread, 3, || Arc::clone(&algorithm), |_, _| ())
     };
     let often = StreamingDiLoCo { period: 2, fragments: 1, delay: 1, ..StreamingDiLoCo::default() };
-    let without_a_pause = AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() };
-    let algorithms: [Arc<dyn AnyAlgorithm>; 4] =
-        [Arc::new(without_a_pause), Arc::new(AdPsgd::default()), Arc::new(Ssp::default()), Arc::new(often)];
+    let algorithms: [Arc<dyn AnyAlgorithm>; 3] =
+        [Arc::new(AdPsgd::default()), Arc::new(Ssp::default()), Arc::new(often)];
     for algorithm in algorithms {
         assert_background(&traced(algorithm));
     }
     let trace = traced(registry::named("gradient-allreduce").unwrap());
     assert_eq!(trace.ranks.iter().map(|rank| background(rank).len()).sum::<usize>(), 0);
+}
+
+#[test]
+fn an_average_of_models_in_the_background_counts() {
+    let before = [0; 3].map(AtomicU64::new);
+    // An average that has not begun when the training settles is given up, so that nobody goes on before it has.
+    let begun = |comm: &Communicator, step| {
+        let sent = comm.world().traffic().bytes_sent();
+        if step == 0 {
+            return before[comm.rank()].store(sent, Ordering::Relaxed);
+        }
+        let started = Instant::now();
+        // More than the agreement to begin.
+        while comm.world().traffic().bytes_sent() < before[comm.rank()].load(Ordering::Relaxed) + 400 {
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing begins");
+            std::thread::yield_now();
+        }
+    };
+    let without_a_pause = AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() };
+    assert_background(&traced(TransportKind::Thread, 3, || Arc::new(without_a_pause), begun));
 }
 
 /// Every rank has it, as communication, in its steps.

@@ -359,7 +359,7 @@ fn a_rank_that_never_closes_is_named_at_the_deadline() {
         spawn(transport, 3, |comm| {
             let service = Service::start(&comm)?;
             comm.blocking().barrier()?;
-            comm.set_deadline(std::time::Duration::from_secs(1));
+            comm.set_deadline(std::time::Duration::from_secs(3));
             if comm.rank() == 2 {
                 while comm.world().health().verdict().is_none() {
                     std::thread::sleep(std::time::Duration::from_millis(5));
