@@ -33,7 +33,8 @@ pub trait Device: Send + Sync {
     /// [`Error::Usage`] if sizes or types differ.
     fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()>;
 
-    /// `to ← to ∘ from`, element by element; [`ReduceOp::Mean`] adds, its division being a [`Device::scale`].
+    /// `to ← to ∘ from`, element by element, to the bits that [`ReduceOp`] promises in either order; [`ReduceOp::Mean`] adds,
+    /// its division being a [`Device::scale`]. What is NaN in the results of this and the following is the one NaN.
     ///
     /// # Errors
     /// [`Error::Usage`] if sizes or types differ.
@@ -200,6 +201,12 @@ fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
 /// `to ← to × (1 ÷ ranks)`, for float types: what makes a sum a mean.
 pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
     reduce::scale(dtype, 1.0 / ranks as f64, to);
+}
+
+/// Makes every NaN the one that reductions here give, after somebody else's reduction of f32 or f64.
+#[cfg(feature = "mpi")]
+pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
+    reduce::canonicalize(dtype, to);
 }
 
 /// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.

@@ -17,7 +17,7 @@ use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
 use hexagram_physical::Result;
-use hexagram_physical::device::kernels::all_finite;
+use hexagram_physical::device::kernels::{Float, all_finite};
 
 /// Bytes of the seed in a message.
 const SEED: usize = 8;
@@ -106,7 +106,9 @@ impl Codec for RandomK {
         };
         let (values, _) = values.as_chunks();
         let places = Places::new(u64::from_le_bytes(*seed), values.len(), to.len());
-        places.zip(values).for_each(|(place, value)| to[place] += weight * f32::from_le_bytes(*value));
+        for (place, value) in places.zip(values) {
+            to[place] = (to[place] + weight * f32::from_le_bytes(*value)).canonical();
+        }
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use super::not_finite::saturated;
 use super::selection::Selection;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use hexagram_physical::Result;
+use hexagram_physical::device::kernels::Float;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 
 /// Keeps the largest elements.
@@ -98,7 +99,7 @@ impl Codec for TopK {
             else {
                 return Err(CodecError::damaged(format!("index {number} of {} is none", layout.k)));
             };
-            *x += weight * f32::from_le_bytes(*value);
+            *x = (*x + weight * f32::from_le_bytes(*value)).canonical();
             (last, number) = (Some(index), number + 1);
         }
         match ones.next() {

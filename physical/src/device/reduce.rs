@@ -1,9 +1,9 @@
-//! Host kernels: element-wise reductions and scaling. Straight loops that the compiler vectorizes; sums of f32, which
-//! nearly all reductions are, with what the machine has beyond its baseline.
+//! Host kernels: element-wise reductions and scaling, of bytes with a type. Integers are straight loops that the compiler
+//! vectorizes; floats go to [`kernels`], for what the machine has beyond its baseline.
 //!
 //! 16-bit floats are widened to f32 in blocks, combined there, and rounded once per combination.
 
-use super::kernels;
+use super::kernels::{self, Float};
 use crate::dtype::{DType, ReduceOp};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -17,9 +17,8 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
         DType::U8 => integers::<u8>(op, from, to),
         DType::I32 => integers::<i32>(op, from, to),
         DType::I64 => integers::<i64>(op, from, to),
-        DType::F32 if matches!(op, ReduceOp::Sum | ReduceOp::Mean) => combine(from, to, kernels::add),
-        DType::F32 => floats::<f32>(op, from, to),
-        DType::F64 => floats::<f64>(op, from, to),
+        DType::F32 => combine(from, to, |from, to| kernels::reduce_f32(op, from, to)),
+        DType::F64 => combine(from, to, |from, to| kernels::reduce_f64(op, from, to)),
         DType::F16 => combine(from, to, |from: &[f16], to| halves(op, from, to)),
         DType::BF16 => combine(from, to, |from: &[bf16], to| halves(op, from, to)),
     }
@@ -28,13 +27,21 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
 /// `to ← to × factor`, for float types.
 pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     match dtype {
-        DType::F64 => bytemuck::cast_slice_mut::<_, f64>(to).iter_mut().for_each(|x| *x *= factor),
-        DType::F32 => bytemuck::cast_slice_mut::<_, f32>(to)
-            .iter_mut()
-            .for_each(|x| *x = (f64::from(*x) * factor) as f32),
+        DType::F64 => kernels::scale_f64(factor, bytemuck::cast_slice_mut(to)),
+        DType::F32 => kernels::scale_f32(factor, bytemuck::cast_slice_mut(to)),
         DType::F16 => scale_halves::<f16>(factor as f32, to),
         DType::BF16 => scale_halves::<bf16>(factor as f32, to),
         DType::U8 | DType::I32 | DType::I64 => {}
+    }
+}
+
+/// Makes every NaN the one NaN that reductions give, for f32 and f64: after arithmetic that is not ours.
+#[cfg(feature = "mpi")]
+pub(super) fn canonicalize(dtype: DType, to: &mut [u8]) {
+    match dtype {
+        DType::F64 => kernels::canonicalize_f64(bytemuck::cast_slice_mut(to)),
+        DType::F32 => kernels::canonicalize_f32(bytemuck::cast_slice_mut(to)),
+        DType::U8 | DType::I32 | DType::I64 | DType::F16 | DType::BF16 => {}
     }
 }
 
@@ -42,7 +49,7 @@ pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
 pub(super) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::F64 => combine(from, to, |from: &[f64], to| {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to += weight * from);
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to + weight * from).canonical());
         }),
         DType::F32 => combine(from, to, |from, to| kernels::add_scaled(weight as f32, from, to)),
         DType::F16 => combine(from, to, |from: &[f16], to| add_scaled_halves(weight as f32, from, to)),
@@ -55,14 +62,7 @@ fn add_scaled_halves<H>(weight: f32, from: &[H], to: &mut [H])
 where
     [H]: HalfFloatSliceExt,
 {
-    let (mut wide, mut other) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
-    for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-        let (wide, other) = (&mut wide[..to.len()], &mut other[..to.len()]);
-        to.convert_to_f32_slice(wide);
-        from.convert_to_f32_slice(other);
-        wide.iter_mut().zip(other).for_each(|(x, y)| *x += weight * *y);
-        to.convert_from_f32_slice(wide);
-    }
+    widened(from, to, |from, to| kernels::add_scaled(weight, from, to));
 }
 
 fn scale_halves<H: bytemuck::Pod>(factor: f32, to: &mut [u8])
@@ -73,8 +73,30 @@ where
     for to in bytemuck::cast_slice_mut::<_, H>(to).chunks_mut(BLOCK) {
         let wide = &mut wide[..to.len()];
         to.convert_to_f32_slice(wide);
-        wide.iter_mut().for_each(|x| *x *= factor);
+        wide.iter_mut().for_each(|x| *x = (*x * factor).canonical());
         to.convert_from_f32_slice(wide);
+    }
+}
+
+fn halves<H>(op: ReduceOp, from: &[H], to: &mut [H])
+where
+    [H]: HalfFloatSliceExt,
+{
+    widened(from, to, |from, to| kernels::reduce_f32(op, from, to));
+}
+
+/// Runs `kernel` on both as f32, block by block, and rounds what it leaves.
+fn widened<H>(from: &[H], to: &mut [H], kernel: impl Fn(&[f32], &mut [f32]))
+where
+    [H]: HalfFloatSliceExt,
+{
+    let (mut wide_from, mut wide_to) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+    for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+        let (wide_from, wide_to) = (&mut wide_from[..to.len()], &mut wide_to[..to.len()]);
+        from.convert_to_f32_slice(wide_from);
+        to.convert_to_f32_slice(wide_to);
+        kernel(wide_from, wide_to);
+        to.convert_from_f32_slice(wide_to);
     }
 }
 
@@ -103,10 +125,6 @@ trait Integer: bytemuck::Pod + Ord {
     fn multiply(self, other: Self) -> Self;
 }
 
-trait Float: bytemuck::Pod + PartialOrd + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {
-    fn is_nan(self) -> bool;
-}
-
 macro_rules! integers {
     ($($t:ty),*) => {$(impl Integer for $t {
         fn add(self, other: Self) -> Self { self.wrapping_add(other) }
@@ -115,13 +133,6 @@ macro_rules! integers {
 }
 integers!(u8, i32, i64);
 
-macro_rules! floats {
-    ($($t:ty),*) => {$(impl Float for $t {
-        fn is_nan(self) -> bool { self.is_nan() }
-    })*};
-}
-floats!(f32, f64);
-
 fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
     combine(from, to, |from: &[T], to| match op {
         ReduceOp::Sum | ReduceOp::Mean => each(from, to, T::add),
@@ -129,34 +140,6 @@ fn integers<T: Integer>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
         ReduceOp::Min => each(from, to, T::min),
         ReduceOp::Max => each(from, to, T::max),
     });
-}
-
-fn floats<T: Float>(op: ReduceOp, from: &[u8], to: &mut [u8]) {
-    combine(from, to, |from: &[T], to| reduce_floats(op, from, to));
-}
-
-fn reduce_floats<T: Float>(op: ReduceOp, from: &[T], to: &mut [T]) {
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean => each(from, to, |a, b| a + b),
-        ReduceOp::Product => each(from, to, |a, b| a * b),
-        // A NaN on either side stays: a is kept when it is NaN, and any comparison with a NaN b is false.
-        ReduceOp::Min => each(from, to, |a, b| if a.is_nan() || a < b { a } else { b }),
-        ReduceOp::Max => each(from, to, |a, b| if a.is_nan() || a > b { a } else { b }),
-    }
-}
-
-fn halves<H: Copy>(op: ReduceOp, from: &[H], to: &mut [H])
-where
-    [H]: HalfFloatSliceExt,
-{
-    let (mut wide_from, mut wide_to) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
-    for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-        let (wide_from, wide_to) = (&mut wide_from[..to.len()], &mut wide_to[..to.len()]);
-        from.convert_to_f32_slice(wide_from);
-        to.convert_to_f32_slice(wide_to);
-        reduce_floats(op, wide_from, wide_to);
-        to.convert_from_f32_slice(wide_to);
-    }
 }
 
 #[cfg(test)]
@@ -193,13 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn nan_survives_minimum_and_maximum_from_either_side() {
-        for op in [ReduceOp::Min, ReduceOp::Max, ReduceOp::Sum, ReduceOp::Product] {
-            let out = reduced(op, DType::F64, &[f64::NAN, 1.0], &[1.0, f64::NAN]);
-            assert!(out.iter().all(|x| x.is_nan()), "{op}");
-            let out = reduced(op, DType::F16, &[f16::NAN, f16::ONE], &[f16::ONE, f16::NAN]);
-            assert!(out.iter().all(|x| x.is_nan()), "{op}");
+    fn halves_know_one_nan_and_the_sign_of_zero_from_either_side() {
+        let code = |x: Vec<f16>| x.into_iter().map(f16::to_bits).collect::<Vec<_>>();
+        let (odd, zero) = ([0xfe01, 0x7c01, 0xffff].map(f16::from_bits), [f16::NEG_ZERO, f16::ZERO]);
+        for op in ReduceOp::ALL {
+            let other = [f16::ONE, f16::NEG_INFINITY, f16::NAN];
+            assert_eq!(code(reduced(op, DType::F16, &odd, &other)), [0x7e00; 3], "{op}");
+            assert_eq!(code(reduced(op, DType::F16, &other, &odd)), [0x7e00; 3], "{op}");
+            let (odd, other) = ([bf16::from_bits(0xff81)], [bf16::NEG_INFINITY]);
+            assert_eq!(reduced(op, DType::BF16, &odd, &other)[0].to_bits(), 0x7fc0, "{op}");
         }
+        let swapped = [zero[1], zero[0]];
+        assert_eq!(code(reduced(ReduceOp::Min, DType::F16, &zero, &swapped)), [0x8000; 2]);
+        assert_eq!(code(reduced(ReduceOp::Max, DType::F16, &zero, &swapped)), [0; 2]);
     }
 
     #[test]

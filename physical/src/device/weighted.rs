@@ -4,7 +4,7 @@
 //! Runs go through blocks that stay in the first-level cache, so that however many terms there are, every run is read once
 //! and the result is written once.
 
-use super::kernels::{add_scaled, add_scaled_wide, narrow, scaled_wide};
+use super::kernels::{Float, add_scaled, add_scaled_wide, narrow, scaled_wide};
 use crate::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -15,7 +15,7 @@ const BLOCK: usize = 512;
 /// `to ← Σ weight × term`, in order, where no term is `to` as it was. All hold equally many elements, at their alignment.
 pub(super) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     match dtype {
-        DType::F64 => typed(terms, to, add_f64, <[f64]>::copy_from_slice),
+        DType::F64 => typed(terms, to, add_f64, narrow_f64),
         DType::F32 => typed(terms, to, add_f32, |to, sum| narrow(sum, to)),
         DType::F16 => typed(terms, to, add_half::<f16>, narrow_half::<f16>),
         DType::BF16 => typed(terms, to, add_half::<bf16>, narrow_half::<bf16>),
@@ -73,11 +73,19 @@ where
     }
 }
 
+/// Nothing is narrower, but NaNs become one.
+fn narrow_f64(to: &mut [f64], sum: &[f64]) {
+    to.iter_mut().zip(sum).for_each(|(to, sum)| *to = sum.canonical());
+}
+
 fn narrow_half<H>(to: &mut [H], sum: &[f32])
 where
     [H]: HalfFloatSliceExt,
 {
-    to.convert_from_f32_slice(sum);
+    let mut clean = [0.0; BLOCK];
+    let clean = &mut clean[..sum.len()];
+    clean.iter_mut().zip(sum).for_each(|(clean, sum)| *clean = sum.canonical());
+    to.convert_from_f32_slice(clean);
 }
 
 #[cfg(test)]
@@ -125,7 +133,13 @@ mod tests {
         let odd = [f64::NAN, f64::INFINITY, f64::MIN_POSITIVE / 2.0, -0.0];
         let out = summed(DType::F64, &[(1.0, None)], &odd);
         assert_eq!(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), odd.map(f64::to_bits));
-        assert!(summed(DType::F64, &[(0.5, None), (0.5, Some(&odd[..1]))], &[1.0])[0].is_nan());
+        // But a NaN's payload and sign, which would depend on the order of terms.
+        let nan = -f64::from_bits(f64::NAN.to_bits() + 7);
+        for terms in [[(0.5, None), (0.5, Some(&[nan][..]))], [(0.5, Some(&[-f64::NAN][..])), (0.5, None)]] {
+            assert_eq!(summed(DType::F64, &terms, &[nan])[0].to_bits(), f64::NAN.to_bits());
+        }
+        let nan = [bf16::from_bits(0xff81)];
+        assert_eq!(summed(DType::BF16, &[(1.0, Some(&nan[..]))], &nan)[0].to_bits(), 0x7fc0);
         assert_eq!(summed(DType::F32, &[], &[3.0f32]), [0.0], "no terms");
     }
 }

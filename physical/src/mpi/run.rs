@@ -258,8 +258,16 @@ impl Plan {
             (true, _) => output.bytes_mut()[landed.clone()].copy_from_slice(&staging[..n]),
             (false, _) => {}
         }
-        if what.reduce == Some(ReduceOp::Mean) && !divides_first(&what) {
-            device::divide(ranks, what.dtype, &mut output.bytes_mut()[landed]);
+        match what.reduce {
+            // Division leaves one NaN as well.
+            Some(ReduceOp::Mean) if !divides_first(&what) => {
+                device::divide(ranks, what.dtype, &mut output.bytes_mut()[landed]);
+            }
+            // Where MPI adds and multiplies by itself, a NaN may have any payload.
+            Some(ReduceOp::Sum | ReduceOp::Product) if ranks > 1 => {
+                device::canonicalize(what.dtype, &mut output.bytes_mut()[landed]);
+            }
+            _ => {}
         }
     }
 }

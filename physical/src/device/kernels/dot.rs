@@ -1,6 +1,6 @@
 //! Inner products: what low-rank codecs are made of.
 
-use super::{LANES, Set};
+use super::{Float, LANES, Set};
 
 dispatched!(
     /// Σ x y, of equal lengths, in four times 16 sums that are added pairwise.
@@ -33,7 +33,7 @@ fn dot_kernel<S: Set>(_: S, x: &[f32], y: &[f32]) -> f32 {
             a[lane] += a[lane + half];
         }
     }
-    a[0]
+    a[0].canonical()
 }
 
 #[inline(always)]

@@ -361,14 +361,15 @@ impl<S: Vectors> Sum<S> {
         let size = set.bits(set.product(set.converted(level), self.unit));
         let sign = set.and(set.left(codes, u32::BITS - self.bits), self.sign);
         let value = set.product(set.with_bits(set.or(size, sign)), self.weight);
-        *to = set.to_floats(if self.fresh { value } else { set.sum(set.floats(*to), value) });
+        let sum = if self.fresh { value } else { set.sum(set.floats(*to), value) };
+        *to = set.to_floats(set.canonical(sum));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::dispatch::each_set;
-    use super::super::testing::{bits, finite, numbers, plain};
+    use super::super::testing::{canonical, finite, numbers, plain, with_odd};
     use super::*;
 
     const KEY: u64 = 0x0123_4567_89ab_cdef;
@@ -421,7 +422,7 @@ mod tests {
                     encode_levels(levels, norm, KEY, &x, &mut message);
                     assert_eq!(message, packed(levels, norm, &x), "{set}, {levels:?}, length {len}");
 
-                    let (unit, before) = (norm / levels.count() as f32, numbers(len, 2));
+                    let (unit, before) = (norm / levels.count() as f32, with_odd(len, 2));
                     let decoded = |index: usize| {
                         let code = code(levels, norm, index, x[index]) as u32;
                         let level = code & ((1 << (levels.bits() - 1)) - 1);
@@ -433,7 +434,7 @@ mod tests {
                         assert!(decode_levels(levels, unit, 0.3, fresh, &message, &mut to));
                         let old = |index: usize| if fresh { 0.0 } else { before[index] };
                         let want: Vec<f32> = (0..len).map(|i| old(i) + decoded(i) * 0.3).collect();
-                        let zero = |x: &[f32]| bits(&x.iter().map(|x| x + 0.0).collect::<Vec<f32>>());
+                        let zero = |x: &[f32]| canonical(x.iter().map(|x| x + 0.0));
                         assert_eq!(zero(&to), zero(&want), "{set}, {levels:?}, length {len}");
                     }
                 }

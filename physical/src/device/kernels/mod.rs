@@ -1,12 +1,13 @@
 //! The arithmetic of the host, on plain slices. Open this to call a kernel from a codec of your own, or to add one.
 //!
 //! A kernel is written once, over arrays of 16 lanes, as a function `kernel(set, …)` of an instruction set, always
-//! inlined; `dispatch.rs` compiles it for every set, and picks one as the program runs. Three rules keep replicas on
+//! inlined; `dispatch.rs` compiles it for every set, and picks one as the program runs. Four rules keep replicas on
 //! different machines bit-identical:
 //!
 //! - products and sums are rounded one by one (Rust never contracts them to a fused operation, and neither may you);
 //! - sums over a slice have a fixed order: lane i takes elements i, i + 64, …, and lanes are added by halves;
-//! - minima compare (`if a < b { a } else { b }`): of ±0, `f32::min` may return either.
+//! - minima compare (`if a < b { a } else { b }`): of ±0, `f32::min` may return either;
+//! - what is NaN is stored as the one NaN ([`Float::canonical`]): of two, either's payload may stay.
 //!
 //! The tests run every kernel on every instruction set of the machine, against a loop over elements.
 
@@ -16,11 +17,13 @@ mod accumulate;
 pub mod bits;
 pub mod dot;
 pub mod draw;
+mod float;
 mod half;
 pub mod levels;
 mod min_max;
 mod portable;
 pub mod reach;
+mod reduction;
 mod sign;
 #[cfg(test)]
 mod testing;
@@ -29,10 +32,12 @@ mod wide;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use accumulate::{add, add_scaled};
+pub use accumulate::add_scaled;
+pub use float::Float;
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
 pub use reach::all_finite;
+pub use reduction::{canonicalize_f32, canonicalize_f64, reduce_f32, reduce_f64, scale_f32, scale_f64};
 pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};
 

@@ -1,5 +1,7 @@
 //! Numbers to test kernels with.
 
+use super::float::Float;
+
 /// Every kind of f32, over and over, with plain numbers between them.
 pub(super) fn numbers(len: usize, seed: u64) -> Vec<f32> {
     let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
@@ -28,7 +30,36 @@ pub(super) fn plain(len: usize, seed: u64) -> Vec<f32> {
     (0..len).map(draw).collect()
 }
 
-/// Their bits, all NaNs being one.
+/// The numbers whose results depend on the order of operands, if anything does: NaNs of several payloads and both signs,
+/// quiet and signalling, zeros and infinities of both signs, denormals, the largest, and some plain ones.
+pub(super) fn odd_f32() -> Vec<f32> {
+    let odd = [0x7fc0_0000, 0xffc0_0000, 0x7fc0_1234, 0xffff_ffff, 0x7f80_0001, 0xffa0_0000];
+    let rest = [0, 1 << 31, 0x7f80_0000, 0xff80_0000, 1, 0x8000_0001, 0x007f_ffff, 0x7f7f_ffff, 0xff7f_ffff];
+    let plain = [1.0f32, -1.0, 1.5, -0.3].map(f32::to_bits);
+    odd.into_iter().chain(rest).chain(plain).map(f32::from_bits).collect()
+}
+
+/// As [`odd_f32`].
+pub(super) fn odd_f64() -> Vec<f64> {
+    let odd = [0x7ff8 << 48, 0xfff8 << 48, 0x7ff8_0000_0000_1234, u64::MAX, (0x7ff0 << 48) + 1, 0xfff4 << 48];
+    let rest = [0, 1 << 63, 0x7ff0 << 48, 0xfff0 << 48, 1, (1 << 63) + 1, (1 << 52) - 1];
+    let plain = [f64::MAX, -f64::MAX, 1.0, -1.0, 1.5, -0.3].map(f64::to_bits);
+    odd.into_iter().chain(rest).chain(plain).map(f64::from_bits).collect()
+}
+
+/// Plain numbers, with odd ones between them.
+pub(super) fn with_odd(len: usize, seed: u64) -> Vec<f32> {
+    let (mut all, odd) = (plain(len, seed), odd_f32());
+    all.iter_mut().skip(seed as usize).step_by(2).zip(odd.iter().cycle()).for_each(|(x, odd)| *x = *odd);
+    all
+}
+
+/// Their bits.
 pub(super) fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Their bits once their NaNs are one.
+pub(super) fn canonical(x: impl IntoIterator<Item = f32>) -> Vec<u32> {
+    x.into_iter().map(|x| x.canonical().to_bits()).collect()
 }

@@ -3,9 +3,8 @@
 //! Loops that carry a register of lanes along, as packing bits does, come out scalar; written with these few operations
 //! they do not. Everything is rounded as Rust's own arithmetic is.
 
-use super::LANES;
-use super::Set;
 use super::portable::Portable;
+use super::{Float, LANES, Set};
 use std::array::from_fn;
 
 /// What an instruction set does with 16 lanes.
@@ -38,6 +37,8 @@ pub(super) trait Vectors: Set {
     fn product(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
     /// x where x < y, and y elsewhere.
     fn smaller(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
+    /// Each number, and the one NaN for what is NaN.
+    fn canonical(self, x: Self::Floats) -> Self::Floats;
     /// Without fractions; the numbers are at least 0 and below 2³¹.
     fn truncated(self, x: Self::Floats) -> Self::Words;
     /// Of numbers below 2³¹.
@@ -113,6 +114,10 @@ impl Vectors for Portable {
         from_fn(|i| if x[i] < y[i] { x[i] } else { y[i] })
     }
     #[inline(always)]
+    fn canonical(self, x: Self::Floats) -> Self::Floats {
+        x.map(Float::canonical)
+    }
+    #[inline(always)]
     fn truncated(self, x: Self::Floats) -> Self::Words {
         x.map(|x| x as u32)
     }
@@ -124,8 +129,8 @@ impl Vectors for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::LANES;
     use super::super::x86::{Avx2, Avx512};
+    use super::super::{Float, LANES};
     use super::Vectors;
     use std::arch::x86_64::*;
 
@@ -173,6 +178,8 @@ mod x86 {
         };
     }
 
+    const NAN: f32 = <f32 as Float>::NAN;
+
     impl Vectors for Avx512 {
         type Words = __m512i;
         type Floats = __m512;
@@ -215,6 +222,14 @@ mod x86 {
         fn left(self, x: __m512i, count: u32) -> __m512i {
             // SAFETY: the set's value exists only where the machine has its instructions.
             unsafe { _mm512_sll_epi32(x, _mm_cvtsi32_si128(count as i32)) }
+        }
+        #[inline(always)]
+        fn canonical(self, x: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe {
+                let odd = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+                _mm512_mask_mov_ps(x, odd, _mm512_set1_ps(NAN))
+            }
         }
         #[inline(always)]
         fn right(self, x: __m512i, count: u32) -> __m512i {
@@ -265,6 +280,14 @@ mod x86 {
         fn left(self, x: [__m256i; 2], count: u32) -> [__m256i; 2] {
             // SAFETY: the set's value exists only where the machine has its instructions.
             x.map(|x| unsafe { _mm256_sll_epi32(x, _mm_cvtsi32_si128(count as i32)) })
+        }
+        #[inline(always)]
+        fn canonical(self, x: [__m256; 2]) -> [__m256; 2] {
+            // SAFETY: as above.
+            x.map(|x| unsafe {
+                let odd = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+                _mm256_blendv_ps(x, _mm256_set1_ps(NAN), odd)
+            })
         }
         #[inline(always)]
         fn right(self, x: [__m256i; 2], count: u32) -> [__m256i; 2] {

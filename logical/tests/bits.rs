@@ -1,0 +1,299 @@
+//! Numbers whose bits tell in which order they were combined (zeros of both signs, NaNs of several payloads, infinities,
+//! denormals, sums that round) come to the same bits on every rank and over every transport, for every element type and
+//! reduction, by every algorithm; and to what IEEE 754-2019 says of minimum and maximum.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use half::{bf16, f16};
+use hexagram_logical::decentralized::Topology;
+use hexagram_logical::testing::{cases, spawn, spawn_hosts};
+use hexagram_logical::{Buffer, Communicator, Element, ReduceOp, Result, TransportKind};
+use std::hash::{DefaultHasher, Hasher};
+
+const RANKS: [usize; 4] = [2, 3, 5, 8];
+/// Bytes of a contribution: on a board, by exchange, by halving and doubling, around the ring.
+const BYTES: [usize; 4] = [1 << 10, 6 << 10, 40 << 10, (256 << 10) + 64];
+
+/// An element type, and bits of it that are odd.
+trait Odd: Element {
+    const ZEROS: &[u64];
+    /// Infinities, denormals, the largest; integers at which sums wrap.
+    const EXTREMES: &[u64];
+    const NANS: &[u64];
+    /// What every NaN becomes.
+    const ONE_NAN: u64;
+    fn of(bits: u64) -> Self;
+    fn bits(self) -> u64;
+    fn plain(at: usize) -> Self;
+    fn no_number(self) -> bool;
+    /// By which minima and maxima compare: ascending, −0 before +0.
+    fn order(self) -> i128;
+}
+
+/// The order of floats that are no NaN, by their bits.
+fn float_order(bits: u64, width: u32) -> i128 {
+    let size = i128::from(bits & ((1 << (width - 1)) - 1));
+    if bits >> (width - 1) == 1 { -1 - size } else { size }
+}
+
+macro_rules! floats {
+    ($($t:ty, $bits:ty, $fraction:literal, $plain:expr;)*) => {$(
+        impl Odd for $t {
+            const ZEROS: &[u64] = &[0, Self::SIGN];
+            const EXTREMES: &[u64] = &[
+                Self::INFINITY_BITS, Self::SIGN | Self::INFINITY_BITS, 1, Self::SIGN | 1, (1 << $fraction) - 1,
+                Self::INFINITY_BITS - 1, Self::SIGN | (Self::INFINITY_BITS - 1), 0, Self::SIGN,
+            ];
+            // Quiet and signalling, of both signs.
+            const NANS: &[u64] = &[
+                Self::ONE_NAN, Self::SIGN | Self::ONE_NAN, Self::ONE_NAN | 5, Self::SIGN | Self::ONE_NAN | 3,
+                Self::INFINITY_BITS | 1, Self::SIGN | Self::INFINITY_BITS | 2,
+            ];
+            const ONE_NAN: u64 = Self::INFINITY_BITS | 1 << ($fraction - 1);
+            fn of(bits: u64) -> Self { <$t>::from_bits(bits as $bits) }
+            fn bits(self) -> u64 { self.to_bits().into() }
+            fn no_number(self) -> bool { self.is_nan() }
+            fn plain(at: usize) -> Self { $plain(1.0 / (1 + at % 1009) as f64) }
+            fn order(self) -> i128 { float_order(self.bits(), <$bits>::BITS) }
+        }
+        impl FloatBits for $t {
+            const SIGN: u64 = 1 << (<$bits>::BITS - 1);
+            const INFINITY_BITS: u64 = Self::SIGN - (1 << $fraction);
+        }
+    )*};
+}
+
+trait FloatBits {
+    const SIGN: u64;
+    const INFINITY_BITS: u64;
+}
+
+floats! {
+    f16, u16, 10, f16::from_f64;
+    bf16, u16, 7, bf16::from_f64;
+    f32, u32, 23, |x| x as f32;
+    f64, u64, 52, |x| x;
+}
+
+macro_rules! integers {
+    ($($t:ty),*) => {$(impl Odd for $t {
+        const ZEROS: &[u64] = &[0];
+        const EXTREMES: &[u64] = &[<$t>::MAX as u64, <$t>::MIN as u64, 1];
+        const NANS: &[u64] = &[3];
+        const ONE_NAN: u64 = u64::MAX;
+        fn of(bits: u64) -> Self { bits as $t }
+        fn bits(self) -> u64 { self as u64 }
+        fn no_number(self) -> bool { false }
+        fn plain(at: usize) -> Self { at as $t }
+        fn order(self) -> i128 { self as i128 }
+    })*};
+}
+integers!(u8, i32, i64);
+
+/// After so many elements, contributions begin again: not at the edge of a chunk.
+const PERIOD: usize = 1021;
+
+/// What a rank contributes at a place: everything, zeros, anything but NaN, or plain numbers.
+fn value<T: Odd>(rank: usize, at: usize) -> T {
+    let draw = (at / 4 * 31 + rank * 7919 + (at / 4 >> rank)) * 13;
+    let pick = |from: &[u64]| T::of(from[draw % from.len()]);
+    match at % 4 {
+        0 if draw.is_multiple_of(3) => pick(T::NANS),
+        0 | 2 => pick(T::EXTREMES),
+        1 => pick(T::ZEROS),
+        _ => T::plain(draw),
+    }
+}
+
+fn fill<T: Odd>(buffer: &mut Buffer, rank: usize) {
+    let period: Vec<T> = (0..PERIOD).map(|at| value(rank, at)).collect();
+    for part in buffer.host_mut::<T>().unwrap().chunks_mut(PERIOD) {
+        part.copy_from_slice(&period[..part.len()]);
+    }
+}
+
+/// What must come out of a minimum or maximum at a place; `None` of other reductions of numbers.
+fn by_definition<T: Odd>(op: ReduceOp, ranks: usize, at: usize) -> Option<T> {
+    let all = || (0..ranks).map(|rank| value::<T>(rank, at));
+    match op {
+        _ if all().any(Odd::no_number) => Some(T::of(T::ONE_NAN)),
+        ReduceOp::Min => all().min_by_key(|x| x.order()),
+        ReduceOp::Max => all().max_by_key(|x| x.order()),
+        _ => None,
+    }
+}
+
+/// Checks what can be known of a result, whose first place is `first`, and condenses its bits.
+fn condensed<T: Odd>(buffer: &Buffer, op: ReduceOp, ranks: usize, first: usize, what: &str) -> u64 {
+    let want: Vec<_> = (0..PERIOD).map(|at| by_definition::<T>(op, ranks, at)).collect();
+    let numbers = buffer.host::<T>().unwrap();
+    for (at, x) in numbers.iter().enumerate() {
+        let (bits, want) = (x.bits(), want[(first + at) % PERIOD]);
+        assert!(!x.no_number() || bits == T::of(T::ONE_NAN).bits(), "{what}: NaN {bits:x} at {at}");
+        assert!(want.is_none_or(|want| want.bits() == bits), "{what}: {bits:x} at {at}, not {want:?}");
+    }
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytemuck::cast_slice(&numbers));
+    hasher.finish()
+}
+
+fn ops<T: Odd>() -> impl Iterator<Item = ReduceOp> {
+    ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::Mean || T::DTYPE.is_float())
+}
+
+/// What every collective that reduces makes of one element type; the last of each tuple is the same on all ranks.
+fn reductions<T: Odd>(comm: &Communicator, registered: bool, all: &mut Vec<(String, u64)>) -> Result<()> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let make = |len| if registered { comm.registered(T::DTYPE, len) } else { Buffer::zeroed(T::DTYPE, len) };
+    for bytes in BYTES {
+        let len = bytes / T::DTYPE.size() + 3;
+        let (mut buffer, mut part) = (make(len)?, make(len / ranks)?);
+        let whole = Buffer::zeroed(T::DTYPE, len / ranks * ranks)?;
+        let mut whole = if registered { make(whole.len())? } else { whole };
+        for op in ops::<T>() {
+            let what = |call: &str| format!("{call} of {len} {}, {op}", T::DTYPE);
+            fill::<T>(&mut buffer, rank);
+            comm.block_on(comm.all_reduce(&mut buffer, op))?;
+            all.push((what("all-reduce"), condensed::<T>(&buffer, op, ranks, 0, &what("all-reduce"))));
+            if bytes != BYTES[0] && bytes != BYTES[3] {
+                continue;
+            }
+            fill::<T>(&mut whole, rank);
+            comm.block_on(comm.reduce_scatter(&whole, &mut part, op))?;
+            let first = rank * part.len();
+            let block = condensed::<T>(&part, op, ranks, first, &what("reduce-scatter"));
+            all.push((format!("block {rank} of {}", what("reduce-scatter")), block));
+        }
+    }
+    Ok(())
+}
+
+fn every_type(comm: &Communicator, registered: bool) -> Result<Vec<(String, u64)>> {
+    let mut all = Vec::new();
+    reductions::<u8>(comm, registered, &mut all)?;
+    reductions::<i32>(comm, registered, &mut all)?;
+    reductions::<i64>(comm, registered, &mut all)?;
+    reductions::<f16>(comm, registered, &mut all)?;
+    reductions::<bf16>(comm, registered, &mut all)?;
+    reductions::<f32>(comm, registered, &mut all)?;
+    reductions::<f64>(comm, registered, &mut all)?;
+    Ok(all)
+}
+
+/// Where two lists of results differ.
+fn difference(one: &[(String, u64)], other: &[(String, u64)]) -> Option<String> {
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(other).find(|(one, other)| one != other).map(|(one, _)| one.0.clone())
+}
+
+#[test]
+fn every_transport_gives_the_same_bits() {
+    for n in RANKS {
+        let want = spawn(TransportKind::Thread, n, |comm| every_type(&comm, false)).unwrap();
+        let reduced = |all: &[(String, u64)]| {
+            all.iter().filter(|(what, _)| what.starts_with("all-reduce")).cloned().collect::<Vec<_>>()
+        };
+        want.iter().for_each(|all| assert_eq!(difference(&reduced(all), &reduced(&want[0])), None));
+        let check = |got: Vec<Vec<(String, u64)>>, how: &str| {
+            for (rank, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(difference(got, want), None, "{how} × {n}, rank {rank}");
+            }
+        };
+        for registered in [false, true] {
+            let how = if registered { "shm, registered" } else { "shm" };
+            check(spawn(TransportKind::Shm, n, |comm| every_type(&comm, registered)).unwrap(), how);
+        }
+        check(spawn(TransportKind::Tcp, n, |comm| every_type(&comm, false)).unwrap(), "tcp");
+        let hosts: Vec<usize> = (0..n).map(|rank| rank % 2).collect();
+        check(spawn_hosts(&hosts, |comm| every_type(&comm, false)).unwrap(), "two hosts");
+    }
+}
+
+/// Fails unless a number is the same on all ranks.
+fn assert_same(comm: &Communicator, bits: u64, what: &str) -> Result<()> {
+    let (mut low, mut high) = ([bits as i64], [bits as i64]);
+    comm.blocking().all_reduce(&mut low, ReduceOp::Min)?;
+    comm.blocking().all_reduce(&mut high, ReduceOp::Max)?;
+    assert_eq!(low, high, "ranks differ in {what}");
+    Ok(())
+}
+
+fn reduces<T: Odd>(comm: &Communicator) -> Result<()> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let hierarchy = comm.block_on(comm.hierarchy())?;
+    let mut buffer = Buffer::zeroed(T::DTYPE, 2 * PERIOD + 1)?;
+    let mut all = DefaultHasher::new();
+    for op in ops::<T>() {
+        fill::<T>(&mut buffer, rank);
+        comm.block_on(comm.all_reduce(&mut buffer, op))?;
+        all.write_u64(condensed::<T>(&buffer, op, ranks, 0, "all-reduce"));
+        fill::<T>(&mut buffer, rank);
+        comm.block_on(hierarchy.all_reduce(&mut buffer, op))?;
+        all.write_u64(condensed::<T>(&buffer, op, ranks, 0, "all-reduce by hosts"));
+        fill::<T>(&mut buffer, rank);
+        comm.block_on(comm.reduce(&mut buffer, op, ranks - 1))?;
+        if rank == ranks - 1 {
+            condensed::<T>(&buffer, op, ranks, 0, "reduce");
+        }
+    }
+    assert_same(comm, all.finish(), &format!("reductions of {}", T::DTYPE))
+}
+
+fn reduces_every_type(comm: &Communicator) -> Result<()> {
+    reduces::<u8>(comm)?;
+    reduces::<i32>(comm)?;
+    reduces::<i64>(comm)?;
+    reduces::<f16>(comm)?;
+    reduces::<bf16>(comm)?;
+    reduces::<f32>(comm)?;
+    reduces::<f64>(comm)
+}
+
+#[test]
+fn every_rank_gets_the_same_bits_and_one_nan() {
+    for (transport, ranks) in cases(&[2, 3, 8]) {
+        spawn(transport, ranks, |comm| reduces_every_type(&comm)).unwrap();
+    }
+}
+
+#[test]
+fn hosts_of_several_ranks_get_the_same_bits_and_one_nan() {
+    for hosts in [&[0, 0, 1, 1][..], &[0, 1, 0, 2, 1, 0, 2, 0]] {
+        spawn_hosts(hosts, |comm| reduces_every_type(&comm)).unwrap();
+    }
+}
+
+/// Averages with neighbours: no NaN but the one, and the same over all transports.
+fn gossips<T: Odd>(comm: &Communicator, all: &mut Vec<u64>) -> Result<()> {
+    let mut buffer = Buffer::zeroed(T::DTYPE, 1003)?;
+    fill::<T>(&mut buffer, comm.rank());
+    for step in 0..3 {
+        comm.block_on(comm.gossip(&mut buffer, &Topology::Exponential, step))?;
+        for x in &*buffer.host::<T>()? {
+            assert!(!x.no_number() || x.bits() == T::of(T::ONE_NAN).bits(), "{:x}", x.bits());
+            all.push(x.bits());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gossip_gives_the_same_bits_and_one_nan() {
+    for n in RANKS {
+        let run = |transport| {
+            spawn(transport, n, |comm| {
+                let mut all = Vec::new();
+                gossips::<f16>(&comm, &mut all)?;
+                gossips::<bf16>(&comm, &mut all)?;
+                gossips::<f32>(&comm, &mut all)?;
+                gossips::<f64>(&comm, &mut all)?;
+                Ok(all)
+            })
+            .unwrap()
+        };
+        let want = run(TransportKind::Thread);
+        for transport in [TransportKind::Shm, TransportKind::Tcp] {
+            assert!(run(transport) == want, "{transport} × {n}");
+        }
+    }
+}
