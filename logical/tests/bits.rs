@@ -95,7 +95,8 @@ const PERIOD: usize = 1021;
 
 /// What a rank contributes at a place: everything, zeros, anything but NaN, or plain numbers.
 fn value<T: Odd>(rank: usize, at: usize) -> T {
-    let draw = (at / 4 * 31 + rank * 7919 + (at / 4 >> rank)) * 13;
+    let group = at / 4;
+    let draw = (group * 31 + rank * 7919 + (group >> rank)) * 13;
     let pick = |from: &[u64]| T::of(from[draw % from.len()]);
     match at % 4 {
         0 if draw.is_multiple_of(3) => pick(T::NANS),

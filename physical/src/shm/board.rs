@@ -4,15 +4,21 @@
 //! board = lane × LANES
 //! lane  = slot slot counters
 //! slot  = round:u64 tag:16 fingerprint:16 payload      an operation begins: which one, and its few bytes
-//! counters = staged:u64 reduced:u64 gathered:u64 finished:u64     how far the rank is with a long one
+//! counters = staged:u64 reduced:u64 gathered:u64 finished:u64 withdrawn:u64     how far the rank is with a long one
 //! ```
 //!
 //! Rounds count the native operations of a lane. Round k is posted in slot k mod 2; a rank begins round k + 2 only after
 //! everyone has posted round k + 1, which they do when they have read what they need of round k. So nobody ever writes
 //! what somebody still reads.
+//!
+//! A rank that gives an operation up breaks this: it may write what it posted, and all memory that others read, at once.
+//! So it withdraws first ([`Board::withdraw`]), and who has read looks at that last ([`Board::has_withdrawn`]). Between
+//! them, a release fence before the writes and an acquire fence after the reads see to it that whoever has read something
+//! that was written too late knows. As results are passed on, every count is published behind such a fence as well.
 
+use super::bytes::SharedBytes;
 use super::count::Count;
-use super::link::APART;
+use super::link::{APART, Segment};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};
@@ -42,12 +48,10 @@ const COUNT_BITS: u32 = 24;
 pub(super) trait Page {
     type Count: Count;
     fn count(&self, offset: usize) -> &Self::Count;
-    /// Stores bytes that nobody reads now.
+    /// Stores bytes. Should somebody read them meanwhile, what it gets is any.
     fn store(&self, offset: usize, bytes: &[u8]);
-    /// Bytes that nobody writes as long as they are looked at.
-    fn bytes(&self, offset: usize, len: usize) -> &[u8];
-    /// Copies bytes that may be written meanwhile; then they are any.
-    fn glance(&self, offset: usize, into: &mut [u8]);
+    /// Copies bytes. Should they be written meanwhile, what it gets is any.
+    fn load(&self, offset: usize, into: &mut [u8]);
 }
 
 /// One rank's board: its own to write, a peer's to read.
@@ -56,21 +60,38 @@ pub(super) struct Board<'a, P>(&'a P);
 /// A label, as slots hold it.
 pub(super) type LabelBytes = [u8; LABEL];
 
-/// What a posted slot says.
-pub(super) struct Notice<'a> {
-    label: &'a [u8],
-    /// The first bytes of the payload; how many count is known from the label.
-    pub(super) payload: &'a [u8],
+/// What a posted slot says; it counts only if it is [still there](Board::is_posted) after it was read.
+pub(super) struct Notice<'a, P> {
+    page: &'a P,
+    slot: usize,
 }
 
-impl Notice<'_> {
+impl<P: Page> Notice<'_, P> {
+    fn label_bytes(&self) -> LabelBytes {
+        let mut label = [0; LABEL];
+        self.page.load(self.slot + 8, &mut label);
+        label
+    }
+
     pub(super) fn is_of(&self, label: &LabelBytes) -> bool {
-        self.label == label
+        self.label_bytes() == *label
     }
 
     /// `None` if the peer wrote nonsense.
     pub(super) fn label(&self) -> Option<Label> {
-        parse_label(self.label)
+        parse_label(&self.label_bytes())
+    }
+
+    /// Copies the first bytes of the payload; how many count is known from the label.
+    pub(super) fn load(&self, into: &mut [u8]) {
+        self.page.load(self.slot + HEAD, into);
+    }
+}
+
+impl<'a> Notice<'a, Segment> {
+    /// The payload, and what there is behind it.
+    pub(super) fn payload(&self) -> SharedBytes<'a> {
+        self.page.board_bytes(self.slot + HEAD, PAYLOAD)
     }
 }
 
@@ -110,14 +131,15 @@ impl<'a, P: Page> Board<'a, P> {
     }
 
     /// What the rank has posted for round `round`, once it has.
-    pub(super) fn read(&self, lane: usize, round: u64) -> Option<Notice<'a>> {
+    pub(super) fn read(&self, lane: usize, round: u64) -> Option<Notice<'a, P>> {
         let slot = Self::slot(lane, round);
-        if self.0.count(slot).load(Ordering::Acquire) != round {
-            return None;
-        }
-        let bytes = self.0.bytes(slot + 8, LABEL + PAYLOAD);
-        let (label, payload) = bytes.split_at(LABEL);
-        Some(Notice { label, payload })
+        (self.0.count(slot).load(Ordering::Acquire) == round).then_some(Notice { page: self.0, slot })
+    }
+
+    /// Whether what was read of round `round` before is what the rank had posted: whether it has not posted another since.
+    pub(super) fn is_posted(&self, lane: usize, round: u64) -> bool {
+        P::Count::fence(Ordering::Acquire);
+        self.0.count(Self::slot(lane, round)).load(Ordering::Relaxed) == round
     }
 
     /// The last operation that the rank has begun on `lane`, for those who wait for something else of it.
@@ -126,10 +148,9 @@ impl<'a, P: Page> Board<'a, P> {
         let (round, slot) = if rounds[0] > rounds[1] { (rounds[0], 0) } else { (rounds[1], 1) };
         let slot = Self::slot(lane, slot);
         let mut label = [0; LABEL];
-        self.0.glance(slot + 8, &mut label);
+        self.0.load(slot + 8, &mut label);
         // Whole if the round has not changed meanwhile.
-        P::Count::fence(Ordering::Acquire);
-        let whole = round > 0 && self.0.count(slot).load(Ordering::Relaxed) == round;
+        let whole = round > 0 && self.is_posted(lane, round);
         whole.then(|| parse_label(&label)).flatten()
     }
 
@@ -139,7 +160,23 @@ impl<'a, P: Page> Board<'a, P> {
     }
 
     pub(super) fn set_count(&self, counter: Counter, lane: usize, round: u64, value: u32) {
+        // What is passed on with this may come of bytes that a peer wrote after it had withdrawn: whoever sees the one has
+        // to see the other.
+        P::Count::fence(Ordering::Acquire);
         self.counter(counter, lane).store(of_round(round, value), Ordering::Release);
+    }
+
+    /// Tells everyone that what they read of this rank in round `round` does not count, unless they have read it already.
+    /// Called before the memory that they read is given back.
+    pub(super) fn withdraw(&self, lane: usize, round: u64) {
+        self.counter(Counter::Withdrawn, lane).store(of_round(round, 1), Ordering::Release);
+        P::Count::fence(Ordering::Release);
+    }
+
+    /// Whether the rank may have written over anything that was read of it before in round `round`.
+    pub(super) fn has_withdrawn(&self, lane: usize, round: u64) -> bool {
+        P::Count::fence(Ordering::Acquire);
+        counted(self.counter(Counter::Withdrawn, lane).load(Ordering::Relaxed), round) > 0
     }
 
     fn counter(&self, counter: Counter, lane: usize) -> &P::Count {
@@ -158,6 +195,8 @@ pub(super) enum Counter {
     Gathered,
     /// 1 once the rank has read all that it needs of its peers.
     Finished,
+    /// 1 once the rank has given the operation up.
+    Withdrawn,
 }
 
 /// A count that belongs to one round: the round in the upper bits, so that it never falls.

@@ -14,7 +14,8 @@
 //! by messages.
 //!
 //! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
-//! finished reading. Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
+//! finished reading. One that gives up says so before its memory is released, and its peers have no result (see `board`).
+//! Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
 //! that results are theirs, bit for bit.
 
 use super::board::{LANES, PAYLOAD};
@@ -141,7 +142,10 @@ impl Collectives {
                     drop(job);
                     return self.tickets.finish(ticket, Ok(Got { peer: self.around.rank, bytes }));
                 }
-                Err(error) => return self.tickets.finish(ticket, Err(error)),
+                Err(error) => {
+                    job.withdraw(&self.around);
+                    return self.tickets.finish(ticket, Err(error));
+                }
             }
         }
         self.lanes[lane].current = Some((ticket, job));
@@ -167,10 +171,19 @@ impl Collectives {
 
     fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Got>) {
         // The views go first: whoever sees the outcome may use the memory.
-        self.lanes[lane].current = None;
-        self.active.retain(|active| *active != lane);
+        self.free(lane, outcome.is_ok());
         self.tickets.finish(ticket, outcome);
         self.begin_waiting(lane);
+    }
+
+    /// Releases the memory of a lane's operation, which peers may still read unless it was `completed`.
+    fn free(&mut self, lane: usize, completed: bool) {
+        self.active.retain(|active| *active != lane);
+        if let Some((_, job)) = self.lanes[lane].current.take()
+            && !completed
+        {
+            job.withdraw(&self.around);
+        }
     }
 
     /// Begins what waits for a lane that has become free.
@@ -202,8 +215,7 @@ impl Collectives {
         for lane in 0..LANES {
             self.lanes[lane].waiting.retain(|(waiting, ..)| *waiting != ticket);
             if self.lanes[lane].current.as_ref().is_some_and(|(current, _)| *current == ticket) {
-                self.lanes[lane].current = None;
-                self.active.retain(|active| *active != lane);
+                self.free(lane, false);
                 self.begin_waiting(lane);
             }
         }
@@ -215,6 +227,13 @@ impl Collectives {
         let current = self.lanes.iter().filter_map(|lane| lane.current.as_ref());
         let job = current.filter(|(current, _)| *current == ticket).map(|(_, job)| job).next();
         job.map_or_else(Vec::new, |job| job.missing(&self.around))
+    }
+
+    /// Why nothing more comes of a peer for an operation under way, if so.
+    pub(super) fn ended(&self, peer: usize) -> Option<String> {
+        let mut current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
+        let left = current.any(|(_, job)| peer != self.around.rank && job.was_left_by(&self.around, peer));
+        left.then(|| "gave the operation up".to_owned())
     }
 
     /// Operations under way whose peers have not all begun it.
@@ -229,5 +248,11 @@ impl Collectives {
         if let Some(lane) = self.lanes.iter().position(holds) {
             self.end(lane, ticket, Err(error));
         }
+    }
+}
+
+impl Drop for Collectives {
+    fn drop(&mut self) {
+        (0..LANES).for_each(|lane| self.free(lane, false));
     }
 }

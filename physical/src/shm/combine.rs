@@ -3,14 +3,28 @@
 //! owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of that
 //! distance, a quarter, …, 1.
 
+use super::bytes::SharedBytes;
 use crate::device;
 use crate::dtype::{DType, ReduceOp};
+use std::mem::MaybeUninit;
 
 /// Bytes that are combined at a time: a few of these stay in the first-level cache.
 const BLOCK: usize = 8 * 1024;
 
+/// Where a peer's bytes are copied before they are combined.
 #[repr(align(64))]
-struct Scratch([u8; BLOCK]);
+struct Scratch([MaybeUninit<u8>; BLOCK]);
+
+impl Scratch {
+    fn new() -> Self {
+        Scratch([MaybeUninit::uninit(); BLOCK])
+    }
+
+    /// A copy of at most a block.
+    fn copy(&mut self, from: SharedBytes<'_>) -> &mut [u8] {
+        from.load_to(&mut self.0)
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
@@ -38,11 +52,11 @@ impl Combination {
     }
 
     /// `to ← all contributions`, of `to`'s length each.
-    pub(super) fn store<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    pub(super) fn store<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
-            let from = |rank| &from(rank)[start..end];
+            let from = |rank| from(rank).part(start..end);
             match self.order {
                 Order::Ring => self.ring(from, to),
                 Order::Tree => to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1)),
@@ -52,18 +66,18 @@ impl Combination {
     }
 
     /// `to ← to and all other contributions`, where `to` holds the owner's.
-    pub(super) fn add<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    pub(super) fn add<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
             let to = &mut to[start..end];
-            let from = |rank| &from(rank)[start..end];
+            let from = |rank| from(rank).part(start..end);
             match self.order {
                 // Two contributions are combined in one order only.
-                _ if self.ranks == 2 => device::land(self.op, self.dtype, from(1 - self.owner), to),
+                _ if self.ranks == 2 => self.land(from(1 - self.owner), to),
                 Order::Ring => self.ring_onto(from, to),
                 Order::Tree => {
                     let own = to.to_vec();
-                    let from = |rank| if rank == self.owner { &own[..] } else { from(rank) };
+                    let from = |rank| if rank == self.owner { SharedBytes::of(&own) } else { from(rank) };
                     to.copy_from_slice(&self.tree(&from, self.owner % self.core(), 1));
                 }
             }
@@ -71,28 +85,32 @@ impl Combination {
         }
     }
 
-    fn ring<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    /// `to ← to and from`.
+    fn land(&self, from: SharedBytes<'_>, to: &mut [u8]) {
+        device::land(self.op, self.dtype, Scratch::new().copy(from), to);
+    }
+
+    fn ring<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for (nth, rank) in self.others().chain([self.owner]).enumerate() {
-            let from = from(rank);
             if nth == 0 {
-                self.prepare(from, to);
-            } else if self.divide_first {
-                let mut scratch = Scratch([0; BLOCK]);
-                let scratch = &mut scratch.0[..to.len()];
-                self.prepare(from, scratch);
-                device::land(self.op, self.dtype, scratch, to);
+                from(rank).load(to);
+                self.prepare(to);
             } else {
-                device::land(self.op, self.dtype, from, to);
+                let mut scratch = Scratch::new();
+                let scratch = scratch.copy(from(rank));
+                self.prepare(scratch);
+                device::land(self.op, self.dtype, scratch, to);
             }
         }
     }
 
-    fn ring_onto<'a>(&self, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    fn ring_onto<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         let mut others = self.others().map(from);
         let Some(first) = others.next() else { return };
-        let mut partial = first.to_vec();
-        others.for_each(|from| device::land(self.op, self.dtype, from, &mut partial));
-        device::land(self.op, self.dtype, &partial, to);
+        let mut partial = Scratch::new();
+        let partial = partial.copy(first);
+        others.for_each(|from| self.land(from, partial));
+        device::land(self.op, self.dtype, partial, to);
     }
 
     /// The largest power of two that is not above the number of ranks.
@@ -101,11 +119,11 @@ impl Combination {
     }
 
     /// What rank `rank` of the core has after the steps at distances from the largest down to `distance`.
-    fn tree<'a>(&self, from: &impl Fn(usize) -> &'a [u8], rank: usize, distance: usize) -> Vec<u8> {
+    fn tree<'a>(&self, from: &impl Fn(usize) -> SharedBytes<'a>, rank: usize, distance: usize) -> Vec<u8> {
         if distance >= self.core() {
             let mut own = from(rank).to_vec();
             if rank + self.core() < self.ranks {
-                device::land(self.op, self.dtype, from(rank + self.core()), &mut own);
+                self.land(from(rank + self.core()), &mut own);
             }
             return own;
         }
@@ -115,10 +133,10 @@ impl Combination {
         own
     }
 
-    fn prepare(&self, from: &[u8], to: &mut [u8]) {
-        to.copy_from_slice(from);
+    /// Divides a contribution, if that has yet to be done.
+    fn prepare(&self, contribution: &mut [u8]) {
         if self.divide_first {
-            device::divide(self.ranks, self.dtype, to);
+            device::divide(self.ranks, self.dtype, contribution);
         }
     }
 

@@ -233,7 +233,7 @@ impl Transport for ShmEndpoint {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        self.stream.ended(peer)
+        self.stream.ended(peer).or_else(|| self.native.borrow().ended(peer))
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {

@@ -1,7 +1,9 @@
 //! One native collective under way: what it posts, whom it waits for, and the work between.
 
 use super::board::{Counter, LabelBytes, Notice, PAYLOAD, label_bytes};
+use super::bytes::SharedBytes;
 use super::collectives::Surroundings;
+use super::link::Segment;
 use super::staged::Staged;
 use super::work::{Source, Work, combination, scaled};
 use crate::device;
@@ -29,6 +31,8 @@ enum Stage {
     Working(Reading),
     /// Waiting until everyone has finished reading: those below are known to have.
     Leaving(usize),
+    /// Of this rank's memory, what it has read may be anything, as it had given up: there is no result.
+    Spoiled(usize),
 }
 
 enum Reading {
@@ -104,7 +108,18 @@ impl Job {
                 self.stage = Stage::Leaving(seen.unwrap_or(around.size()));
                 Ok(if seen.is_some() { Step::Nothing } else { self.done() })
             }
+            Stage::Spoiled(_) => Ok(Step::Nothing),
         }
+    }
+
+    /// Gives the operation up: peers learn that this rank's memory does not count any more, before it is released.
+    pub(super) fn withdraw(self, around: &Surroundings) {
+        around.mine().board().withdraw(self.lane, self.round);
+    }
+
+    /// Whether a peer has given the operation up.
+    pub(super) fn was_left_by(&self, around: &Surroundings, peer: usize) -> bool {
+        around.segments[peer].board().has_withdrawn(self.lane, self.round)
     }
 
     /// Bytes of what each rank contributes.
@@ -121,7 +136,7 @@ impl Job {
     }
 
     /// What `rank` has posted.
-    fn notice<'a>(&self, around: &'a Surroundings, rank: usize) -> Option<Notice<'a>> {
+    fn notice<'a>(&self, around: &'a Surroundings, rank: usize) -> Option<Notice<'a, Segment>> {
         around.segments[rank].board().read(self.lane, self.round)
     }
 
@@ -145,11 +160,25 @@ impl Job {
             Reading::Staged(Staged::default())
         } else {
             self.compute(around);
-            // A peer that broke the order may have written while this rank read.
-            let gone = (0..around.size()).find(|rank| self.notice(around, *rank).is_none());
-            return gone.map_or_else(|| Ok(self.done()), |rank| Err(nonsense(around, rank)));
+            return self.check_posts(around);
         });
         self.work(around)
+    }
+
+    /// The end of a small operation: a peer that gave it up, or broke the order, may have written while this rank read.
+    fn check_posts(&mut self, around: &Surroundings) -> Result<Step> {
+        let posted = |peer: usize| around.segments[peer].board().is_posted(self.lane, self.round);
+        match around.peers().find(|peer| !posted(*peer)) {
+            None => Ok(self.done()),
+            Some(peer) if self.was_left_by(around, peer) => Ok(self.spoil(peer)),
+            Some(peer) => Err(nonsense(around, peer)),
+        }
+    }
+
+    /// Waits for the verdict, which names the cause: the peer may have given up because of another.
+    fn spoil(&mut self, peer: usize) -> Step {
+        self.stage = Stage::Spoiled(peer);
+        Step::Nothing
     }
 
     fn work(&mut self, around: &Surroundings) -> Result<Step> {
@@ -163,6 +192,9 @@ impl Job {
         };
         match step {
             Step::Done(_) => {
+                if let Some(peer) = around.peers().find(|peer| self.was_left_by(around, *peer)) {
+                    return Ok(self.spoil(peer));
+                }
                 around.mine().board().set_count(Counter::Finished, self.lane, self.round, 1);
                 around.nudge_all();
                 Ok(Step::Moved(1))
@@ -178,7 +210,7 @@ impl Job {
         self.label.fingerprint.root.map_or(0, |root| root as usize)
     }
 
-    fn mismatch(&self, around: &Surroundings, rank: usize, notice: &Notice<'_>) -> Error {
+    fn mismatch(&self, around: &Surroundings, rank: usize, notice: &Notice<'_, Segment>) -> Error {
         let peer = around.health.peers()[rank].clone();
         match notice.label() {
             Some(theirs) => self.label.mismatch(theirs.fingerprint, peer),
@@ -190,6 +222,7 @@ impl Job {
         let waits = |peer: &usize| {
             let board = around.segments[*peer].board();
             match self.stage {
+                Stage::Spoiled(by) => *peer == by,
                 Stage::Arriving(_) => board.read(self.lane, self.round).is_none(),
                 Stage::Working(_) | Stage::Leaving(_) => !self.has_finished(around, *peer),
             }
@@ -204,26 +237,28 @@ impl Job {
         let (lane, round) = (self.lane, self.round);
         let posted = |rank: usize| {
             let notice = around.segments[rank].board().read(lane, round);
-            notice.map_or(&GONE[..], |notice| notice.payload)
+            notice.map_or(SharedBytes::of(&GONE), |notice| notice.payload())
         };
         let combination = |owner| combination(&self.label.fingerprint, around, owner);
         let output = self.output.bytes_mut();
         let bytes = output.len();
         match operation {
-            OperationKind::Broadcast => output.copy_from_slice(&posted(root)[..bytes]),
+            OperationKind::Broadcast => posted(root).part(0..bytes).load(output),
             OperationKind::AllGather => {
                 let block = bytes / ranks;
-                (0..ranks).for_each(|r| output[r * block..][..block].copy_from_slice(&posted(r)[..block]));
+                (0..ranks).for_each(|r| posted(r).part(0..block).load(&mut output[r * block..][..block]));
             }
             OperationKind::ReduceScatter => {
-                combination(rank).store(|r| &posted(r)[rank * bytes..][..bytes], output);
+                combination(rank).store(|r| posted(r).part(rank * bytes..(rank + 1) * bytes), output);
             }
             // Two contributions are combined in one order only.
-            OperationKind::AllReduce if ranks == 2 => combination(0).store(|r| &posted(r)[..bytes], output),
+            OperationKind::AllReduce if ranks == 2 => {
+                combination(0).store(|r| posted(r).part(0..bytes), output)
+            }
             OperationKind::AllReduce => {
                 for owner in 0..ranks {
                     let part = scaled(chunk(bytes / dtype.size(), ranks, owner), dtype.size());
-                    combination(owner).store(|r| &posted(r)[part.clone()], &mut output[part.clone()]);
+                    combination(owner).store(|r| posted(r).part(part.clone()), &mut output[part.clone()]);
                 }
             }
             _ => {}

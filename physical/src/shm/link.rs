@@ -12,6 +12,7 @@
 
 use super::bed::{Bed, Sleep};
 use super::board::{BOARD, Board, Page};
+use super::bytes::{self, SharedBytes};
 use super::ring::{Place, Ring};
 use super::room;
 use super::shape::{COUNTERS, Shape};
@@ -156,9 +157,15 @@ impl Segment {
     }
 
     /// Address of the board's bytes from `offset` on, `len` of which are inside it.
-    fn board_bytes(&self, offset: usize, len: usize) -> *mut u8 {
+    fn board_at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= BOARD, "within the board");
         self.head.as_mut_ptr().wrapping_add(LANES + offset)
+    }
+
+    /// Bytes of the board.
+    pub(super) fn board_bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
+        // SAFETY: within the board, as `board_at` checked; all processes write it by `store` and atomics only.
+        unsafe { SharedBytes::new(self.board_at(offset, len), len) }
     }
 
     fn stage(&self, at: usize, len: usize) -> *mut u8 {
@@ -166,16 +173,16 @@ impl Segment {
         self.head.as_mut_ptr().wrapping_add(self.shape.stage() + at)
     }
 
-    /// Copies bytes to this rank's stage. Nobody reads them now: see `staged`.
+    /// Copies bytes to this rank's stage. Nobody reads them now: see `staged`; but who has not given up yet, for nothing.
     pub(super) fn stage_store(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: within the stage, as `stage` checked; the counters of the board keep everyone else away.
-        unsafe { self.stage(at, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        // SAFETY: within the stage, as `stage` checked.
+        unsafe { bytes::store(bytes, self.stage(at, bytes.len())) }
     }
 
-    /// Bytes on a peer's stage, which it does not write now: see `staged`.
-    pub(super) fn stage_bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: as above; should the peer break the order, these are numbers of an operation that fails.
-        unsafe { std::slice::from_raw_parts(self.stage(at, len), len) }
+    /// Bytes on a peer's stage, which it does not write now: see `staged`; unless it gives up.
+    pub(super) fn stage_bytes(&self, at: usize, len: usize) -> SharedBytes<'_> {
+        // SAFETY: as above; all processes write it by `store` only.
+        unsafe { SharedBytes::new(self.stage(at, len), len) }
     }
 
     fn bed(&self) -> Bed<'_, AtomicU32> {
@@ -227,18 +234,12 @@ impl Page for Segment {
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: within the board, as `board_bytes` checked; nobody reads them now, as `Page` says.
-        unsafe { self.board_bytes(offset, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        // SAFETY: within the board, as `board_at` checked.
+        unsafe { bytes::store(bytes, self.board_at(offset, bytes.len())) }
     }
 
-    fn bytes(&self, offset: usize, len: usize) -> &[u8] {
-        // SAFETY: as above; nobody writes them now.
-        unsafe { std::slice::from_raw_parts(self.board_bytes(offset, len), len) }
-    }
-
-    fn glance(&self, offset: usize, into: &mut [u8]) {
-        // SAFETY: within the board. Another process may write meanwhile; any bytes are a valid array.
-        unsafe { self.board_bytes(offset, into.len()).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        self.board_bytes(offset, into.len()).load(into);
     }
 }
 

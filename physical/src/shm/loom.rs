@@ -5,11 +5,11 @@
 //! are cells that report an access that another one may race with.
 
 use super::bed::{Bed, Sleep};
-use super::board::{Board, LABEL, Page, SLOT};
+use super::board::{Board, Counter, LABEL, Page, SLOT};
 use super::count::{Count, count};
 use super::ring::{Place, Ring};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::io::IoSlice;
@@ -176,62 +176,116 @@ fn a_writer_that_sleeps_for_room_is_woken_by_room() {
     });
 }
 
-/// The part of a board that one lane needs.
-struct Sheet {
-    rounds: [AtomicU64; 2],
-    counter: AtomicU64,
-    bytes: Bytes,
+/// Bytes of a page.
+trait Payload: Send + Sync + 'static {
+    fn new(len: usize) -> Self;
+    fn store(&self, offset: usize, bytes: &[u8]);
+    fn load(&self, offset: usize, into: &mut [u8]);
 }
 
-/// Payload of the model; cells are expensive.
-const FEW: usize = 1;
+/// Nobody may write these while somebody reads them.
+impl Payload for Bytes {
+    fn new(len: usize) -> Self {
+        Bytes::new(len)
+    }
 
-impl Page for Sheet {
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        Bytes::store(self, offset, bytes);
+    }
+
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        Bytes::load(self, offset, into);
+    }
+}
+
+/// These may be written at any time, as those of a rank that gives up.
+struct Loose(Vec<AtomicU8>);
+
+impl Payload for Loose {
+    fn new(len: usize) -> Self {
+        Loose((0..len).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        self.0[offset..].iter().zip(bytes).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
+    }
+
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        into.iter_mut().zip(&self.0[offset..]).for_each(|(to, byte)| *to = byte.load(Ordering::Relaxed));
+    }
+}
+
+/// The part of a board that one lane needs.
+struct Sheet<B> {
+    rounds: [AtomicU64; 2],
+    counters: [AtomicU64; 5],
+    bytes: B,
+}
+
+impl<B: Payload> Sheet<B> {
+    /// One for each rank.
+    fn all<const RANKS: usize>() -> Arc<[Self; RANKS]> {
+        let count = |_| AtomicU64::new(0);
+        Arc::new(std::array::from_fn(|_| Sheet {
+            rounds: std::array::from_fn(count),
+            counters: std::array::from_fn(count),
+            bytes: B::new(2),
+        }))
+    }
+}
+
+impl<B: Payload> Page for Sheet<B> {
     type Count = AtomicU64;
 
     fn count(&self, offset: usize) -> &AtomicU64 {
         match offset {
             0 => &self.rounds[0],
             SLOT => &self.rounds[1],
-            _ => &self.counter,
+            _ => &self.counters[(offset - 2 * SLOT) / 8],
         }
     }
 
+    // The first byte of the payload is enough; cells are expensive.
     fn store(&self, offset: usize, bytes: &[u8]) {
-        if offset % SLOT >= 8 + LABEL {
-            self.bytes.store(offset / SLOT, bytes);
+        if offset % SLOT == 8 + LABEL {
+            self.bytes.store(offset / SLOT, &bytes[..1]);
         }
     }
 
-    fn bytes(&self, offset: usize, len: usize) -> &[u8] {
-        let mut bytes = vec![0; len];
-        self.bytes.load(offset / SLOT, &mut bytes[LABEL..][..FEW]);
-        bytes.leak()
+    fn load(&self, offset: usize, into: &mut [u8]) {
+        if offset % SLOT == 8 + LABEL {
+            self.bytes.load(offset / SLOT, &mut into[..1]);
+        }
     }
+}
 
-    fn glance(&self, _: usize, _: &mut [u8]) {}
+/// Tries until there is something.
+fn await_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        match look() {
+            Some(found) => return found,
+            None => thread::yield_now(),
+        }
+    }
+}
+
+/// The first byte that a rank has posted.
+fn payload<B: Payload>(board: &Board<'_, Sheet<B>>, round: u64) -> Option<u8> {
+    let mut byte = [0];
+    board.read(0, round)?.load(&mut byte);
+    Some(byte[0])
 }
 
 #[test]
 fn nobody_writes_a_slot_that_somebody_reads() {
     loom::model(|| {
-        let sheet = || Sheet {
-            rounds: [AtomicU64::new(0), AtomicU64::new(0)],
-            counter: AtomicU64::new(0),
-            bytes: Bytes::new(2),
-        };
-        let sheets = Arc::new([sheet(), sheet()]);
-        let rank = |rank: usize, sheets: Arc<[Sheet; 2]>| {
+        let sheets = Sheet::<Bytes>::all::<2>();
+        let rank = |rank: usize, sheets: Arc<[Sheet<Bytes>; 2]>| {
             // Three rounds, so that the first slot is used again.
             for round in 1..=3 {
                 Board::new(&sheets[rank]).post(0, round, &[0; LABEL], &[(10 * rank) as u8 + round as u8]);
                 let peer = Board::new(&sheets[1 - rank]);
-                let payload = loop {
-                    match peer.read(0, round) {
-                        Some(notice) => break notice.payload[0],
-                        None => thread::yield_now(),
-                    }
-                };
+                let payload = await_some(|| payload(&peer, round));
                 assert_eq!(payload, (10 * (1 - rank)) as u8 + round as u8);
             }
         };
@@ -239,5 +293,82 @@ fn nobody_writes_a_slot_that_somebody_reads() {
         let other = thread::spawn(move || rank(1, theirs));
         rank(0, sheets);
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slot_that_was_written_again_while_it_was_read_is_not_posted() {
+    loom::model(|| {
+        let sheets = Sheet::<Loose>::all::<1>();
+        let theirs = Arc::clone(&sheets);
+        // A rank that gives up waits for nobody.
+        let other = thread::spawn(move || {
+            [1, 3].into_iter().for_each(|round| {
+                Board::new(&theirs[0]).post(0, round, &[0; LABEL], &[round as u8]);
+            });
+        });
+        let board = Board::new(&sheets[0]);
+        if let Some(payload) = payload(&board, 1)
+            && board.is_posted(0, 1)
+        {
+            assert_eq!(payload, 1);
+        }
+        other.join().unwrap();
+    });
+}
+
+/// What a rank's registered memory holds until it has given up, and then.
+const RIGHT: u64 = 1;
+const WRONG: u64 = 2;
+
+/// A rank that has done its part, gives the operation up and writes its memory.
+fn gives_up(sheet: &Sheet<Loose>, memory: &AtomicU64) {
+    let board = Board::new(sheet);
+    memory.store(RIGHT, Ordering::Relaxed);
+    board.set_count(Counter::Reduced, 0, 1, 1);
+    board.set_count(Counter::Finished, 0, 1, 1);
+    board.withdraw(0, 1);
+    memory.store(WRONG, Ordering::Relaxed);
+}
+
+/// What a rank has in its memory, if it says that it is complete. Nobody waits: loom tries all orders anyway.
+fn reduced(sheet: &Sheet<Loose>, memory: &AtomicU64) -> Option<u64> {
+    let complete = Board::new(sheet).count(Counter::Reduced, 0, 1) > 0;
+    complete.then(|| memory.load(Ordering::Relaxed))
+}
+
+#[test]
+fn nobody_takes_what_a_rank_has_written_after_it_gave_up() {
+    loom::model(|| {
+        let shared = Arc::new((Sheet::<Loose>::all::<1>(), AtomicU64::new(0)));
+        let theirs = Arc::clone(&shared);
+        let other = thread::spawn(move || gives_up(&theirs.0[0], &theirs.1));
+        let (sheets, memory) = &*shared;
+        let got = reduced(&sheets[0], memory);
+        assert!(got.is_none_or(|got| got == RIGHT) || Board::new(&sheets[0]).has_withdrawn(0, 1));
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn nobody_takes_from_a_third_what_a_rank_has_written_after_it_gave_up() {
+    loom::model(|| {
+        let memory = [0, 1].map(|_| AtomicU64::new(0));
+        let shared = Arc::new((Sheet::<Loose>::all::<2>(), memory));
+        let first = Arc::clone(&shared);
+        let quitter = thread::spawn(move || gives_up(&first.0[0], &first.1[0]));
+        let second = Arc::clone(&shared);
+        let third = thread::spawn(move || {
+            let (sheets, memory) = &*second;
+            if let Some(got) = reduced(&sheets[0], &memory[0]) {
+                memory[1].store(got, Ordering::Relaxed);
+                Board::new(&sheets[1]).set_count(Counter::Reduced, 0, 1, 1);
+            }
+        });
+        let (sheets, memory) = &*shared;
+        let got = reduced(&sheets[1], &memory[1]);
+        assert!(got.is_none_or(|got| got == RIGHT) || Board::new(&sheets[0]).has_withdrawn(0, 1));
+        quitter.join().unwrap();
+        third.join().unwrap();
     });
 }

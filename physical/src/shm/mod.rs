@@ -12,6 +12,7 @@
 mod available;
 mod bed;
 mod board;
+mod bytes;
 mod collectives;
 mod combine;
 mod connect;

@@ -10,6 +10,7 @@
 //! Peers only ever read. A region is unmapped by its owner when the buffer and all its views are gone, and by a peer
 //! at its next registration after its own buffer has gone; the system frees it after the last of them.
 
+use super::bytes::SharedBytes;
 use super::link;
 use crate::error::{Error, Result};
 use crate::memory::Registration;
@@ -47,13 +48,12 @@ impl Region {
     }
 
     /// Bytes `offset..offset + len`, for reading what a peer has in them; `None` outside the region.
-    pub(super) fn bytes(&self, offset: usize, len: usize) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, offset: usize, len: usize) -> Option<SharedBytes<'_>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.map.len())?;
         debug_assert!(end >= offset);
-        // SAFETY: within the mapping. Its owner does not write these bytes while the operation goes on that asks for
-        // them, as its views are lent to it. Should the owner give up, it may write: then what is read here is any
-        // number, of an operation that fails, because the owner will never say that it has finished.
-        Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), len) })
+        // SAFETY: within the mapping, which this process only reads. Its owner does not write these bytes while the
+        // operation goes on that asks for them, as its views are lent to it; should it give up, it may.
+        Some(unsafe { SharedBytes::new(self.map.as_ptr().add(offset), len) })
     }
 }
 

@@ -128,7 +128,7 @@ impl Staged {
             let from = around.segments[peer].stage_bytes(plan.place(self.gathered, peer), piece.len());
             around.traffic.read(piece.len());
             moved += piece.len();
-            job.output.bytes_mut()[piece].copy_from_slice(from);
+            from.load(&mut job.output.bytes_mut()[piece]);
         }
         self.gathered += 1;
         self.publish(Counter::Gathered, self.gathered, job, around);

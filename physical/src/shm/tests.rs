@@ -208,6 +208,84 @@ fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it
     assert!(buffer.host::<f32>().unwrap().iter().all(|x| *x == 5.0));
 }
 
+/// Both ranks of a world of two, and a registered buffer of each.
+fn pair(len: usize) -> ([Collectives; 2], [Buffer; 2]) {
+    let segments: Vec<Arc<Segment>> =
+        (0..2).map(|place| Segment::create(2, place, waker()).unwrap().0).collect();
+    let regions = [0, 1].map(|_| Region::create(4 * len).unwrap().0);
+    let peers = || (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
+    let mut both = [0, 1].map(|rank| {
+        Collectives::new(Surroundings {
+            rank,
+            segments: segments.clone(),
+            regions: Regions::new(),
+            health: Arc::new(Health::new(rank, peers())),
+            traffic: Arc::new(Traffic::default()),
+            // One look at a time, so that the test decides who does what when.
+            crowded: true,
+        })
+    });
+    let buffers = [0, 1].map(|rank| {
+        let mut theirs = vec![None, None];
+        theirs[1 - rank] = Some(Arc::clone(&regions[1 - rank]));
+        let registration = both[rank].around.regions.keep(&regions[rank], theirs);
+        let (pointer, keeper) = (NonNull::new(regions[rank].pointer()).unwrap(), Arc::clone(&regions[rank]));
+        // SAFETY: a fresh mapping of that size, kept by the region.
+        let mut buffer = unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) };
+        buffer.host_mut::<f32>().unwrap().fill(1.0);
+        buffer
+    });
+    (both, buffers)
+}
+
+#[test]
+fn nobody_has_a_result_of_memory_that_was_taken_back_while_it_was_read() {
+    const LEN: usize = 50_000;
+    // After so many steps of the rank that gives up, up to where it only waits for the other to finish reading.
+    for steps in 0..6 {
+        let ([mut reader, mut quitter], [mine, mut theirs]) = pair(LEN);
+        let kept = reader.post(sum(0, LEN), None, mine.write(0..LEN).unwrap());
+        let given_up = quitter.post(sum(0, LEN), None, theirs.write(0..LEN).unwrap());
+        // All of the reader's own part, and nothing of the other's.
+        for _ in 0..3 {
+            reader.progress();
+        }
+        for _ in 0..steps {
+            quitter.progress();
+        }
+        assert!(poll(&mut quitter, given_up).is_pending());
+        quitter.cancel(given_up);
+        theirs.host_mut::<f32>().unwrap().fill(7.0);
+        for _ in 0..100 {
+            assert!(poll(&mut reader, kept).is_pending(), "after {steps} steps");
+        }
+        assert_eq!((reader.missing(kept), reader.ended(0)), (vec![1], None));
+        assert!(reader.ended(1).is_some_and(|cause| cause.contains("gave")), "after {steps} steps");
+        // Nor with what the rank does next.
+        let next = quitter.post(sum(1, LEN), None, theirs.write(0..LEN).unwrap());
+        for _ in 0..100 {
+            assert!(poll(&mut reader, kept).is_pending(), "after {steps} steps");
+            assert!(poll(&mut quitter, next).is_pending());
+        }
+    }
+}
+
+#[test]
+fn a_result_that_was_complete_counts_though_a_rank_gives_up_what_comes_next() {
+    const LEN: usize = 50_000;
+    let ([mut slow, mut quick], [mine, theirs]) = pair(LEN);
+    let here = slow.post(sum(0, LEN), None, mine.write(0..LEN).unwrap());
+    let there = quick.post(sum(0, LEN), None, theirs.write(0..LEN).unwrap());
+    while poll(&mut quick, there).is_pending() {
+        slow.progress();
+    }
+    // The slow rank has read everything, but not looked whether the other has.
+    let next = quick.post(sum(1, LEN), None, theirs.write(0..LEN).unwrap());
+    quick.cancel(next);
+    assert!(matches!(poll(&mut slow, here), Poll::Ready(Ok(_))));
+    assert!(mine.host::<f32>().unwrap().iter().all(|x| *x == 2.0));
+}
+
 #[test]
 fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
     let (mut native, stranger) = beside_a_stranger();

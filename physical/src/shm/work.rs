@@ -1,6 +1,7 @@
 //! The long part of a native collective on registered memory: reading the peers' buffers, piece by piece.
 
-use super::board::{Counter, Notice, PAYLOAD};
+use super::board::{Counter, Notice, PAYLOAD, Page};
+use super::bytes::SharedBytes;
 use super::collectives::Surroundings;
 use super::combine::{Combination, Order};
 use super::job::{Job, Step};
@@ -31,10 +32,12 @@ impl Source {
         bytes
     }
 
-    pub(super) fn of(notice: &Notice<'_>) -> Self {
+    pub(super) fn of(notice: &Notice<'_, impl Page>) -> Self {
+        let mut bytes = [0; SOURCE];
+        notice.load(&mut bytes);
         let (mut index, mut offset) = ([0; 4], [0; 8]);
-        index.copy_from_slice(&notice.payload[..4]);
-        offset.copy_from_slice(&notice.payload[4..SOURCE]);
+        index.copy_from_slice(&bytes[..4]);
+        offset.copy_from_slice(&bytes[4..]);
         Source { index: u32::from_le_bytes(index), offset: u64::from_le_bytes(offset) as usize }
     }
 }
@@ -55,7 +58,12 @@ impl Work {
     }
 
     /// Bytes of `rank`'s buffer.
-    fn peer<'a>(&self, around: &'a Surroundings, rank: usize, bytes: &Range<usize>) -> Result<&'a [u8]> {
+    fn peer<'a>(
+        &self,
+        around: &'a Surroundings,
+        rank: usize,
+        bytes: &Range<usize>,
+    ) -> Result<SharedBytes<'a>> {
         let Source { index, offset } = self.sources[rank];
         let region = around.regions.of(rank, index);
         let start = offset.saturating_add(bytes.start);
@@ -99,7 +107,7 @@ impl Work {
             let (part, copied) = (part(peer), self.copied[peer]);
             let complete = around.segments[peer].board().count(Counter::Reduced, job.lane, job.round);
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
-                job.output.bytes_mut()[piece.clone()].copy_from_slice(self.peer(around, peer, &piece)?);
+                self.peer(around, peer, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
                 self.copied[peer] += 1;
                 moved += piece.len();
             }
@@ -109,9 +117,10 @@ impl Work {
     }
 
     /// The same bytes of everyone's buffer, by rank; this rank's own place is empty.
-    fn peers<'a>(&self, around: &'a Surroundings, bytes: &Range<usize>) -> Result<Vec<&'a [u8]>> {
+    fn peers<'a>(&self, around: &'a Surroundings, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
         let own = around.rank;
-        let bytes = |rank| if rank == own { Ok(&[][..]) } else { self.peer(around, rank, bytes) };
+        let bytes =
+            |rank| if rank == own { Ok(SharedBytes::of(&[])) } else { self.peer(around, rank, bytes) };
         (0..around.size()).map(bytes).collect()
     }
 
@@ -122,7 +131,7 @@ impl Work {
         let there = rank * block + piece.start..rank * block + piece.end;
         let mut all = self.peers(around, &there)?;
         let Some(input) = &job.input else { return Ok(Step::Done(0)) };
-        all[rank] = &input.bytes()[there];
+        all[rank] = SharedBytes::of(&input.bytes()[there]);
         let to = &mut job.output.bytes_mut()[piece.clone()];
         combination(&job.label.fingerprint, around, rank).store(|peer| all[peer], to);
         self.own += 1;
@@ -135,10 +144,10 @@ impl Work {
         for peer in (0..ranks).map(|distance| (rank + distance) % ranks) {
             let Some(piece) = piece(&(0..block), self.copied[peer]) else { continue };
             let from = match &job.input {
-                Some(input) if peer == rank => &input.bytes()[piece.clone()],
+                Some(input) if peer == rank => SharedBytes::of(&input.bytes()[piece.clone()]),
                 _ => self.peer(around, peer, &piece)?,
             };
-            job.output.bytes_mut()[peer * block..][piece.clone()].copy_from_slice(from);
+            from.load(&mut job.output.bytes_mut()[peer * block..][piece.clone()]);
             self.copied[peer] += 1;
             return Ok(Step::Moved(piece.len()));
         }
@@ -151,7 +160,7 @@ impl Work {
         let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != around.rank) else {
             return Ok(Step::Done(0));
         };
-        job.output.bytes_mut()[piece.clone()].copy_from_slice(self.peer(around, root, &piece)?);
+        self.peer(around, root, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
         self.own += 1;
         Ok(Step::Moved(piece.len()))
     }

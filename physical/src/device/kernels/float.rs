@@ -11,6 +11,9 @@ pub trait Float: bytemuck::Pod + PartialOrd + Add<Output = Self> + Mul<Output = 
     /// The NaN that every NaN result is: positive and quiet, without a payload.
     const NAN: Self;
 
+    /// Whether it is any NaN.
+    fn is_nan(self) -> bool;
+
     /// The number itself, and the one NaN for any other.
     #[must_use]
     fn canonical(self) -> Self;
@@ -27,6 +30,11 @@ pub trait Float: bytemuck::Pod + PartialOrd + Add<Output = Self> + Mul<Output = 
 macro_rules! floats {
     ($($t:ident),*) => {$(impl Float for $t {
         const NAN: Self = $t::NAN;
+
+        #[inline(always)]
+        fn is_nan(self) -> bool {
+            $t::is_nan(self)
+        }
 
         #[inline(always)]
         fn canonical(self) -> Self {

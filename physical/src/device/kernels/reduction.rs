@@ -72,7 +72,7 @@ const BLOCK: usize = 512;
 fn canonicalize_kernel<S: Set, T: Float>(_: S, to: &mut [T]) {
     for block in to.chunks_mut(BLOCK) {
         // Without a branch inside, which would keep it from being vectorized.
-        if block.iter().fold(false, |any, x| any | (x != x)) {
+        if block.iter().fold(false, |any, x| any | x.is_nan()) {
             block.iter_mut().for_each(|x| *x = x.canonical());
         }
     }

@@ -1,0 +1,244 @@
+//! Bytes of shared memory that another process may write while they are read: open this before you read a peer's memory.
+//!
+//! A peer that gives an operation up takes its memory back, and writes it while others still read. What they read is then
+//! worth nothing, and they find out (see [`Board::withdraw`](super::board::Board::withdraw)); but it must not be undefined
+//! behaviour until they do. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no plain read
+//! through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are copied by an
+//! assembly block of vector loads, of which Rust knows nothing but that it fills the copy, as relaxed loads of single
+//! bytes could have; the compiler makes no vectors of atomic loads itself. What follows works on the copy: a block of it
+//! stays in the first-level cache.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// A run of bytes that other processes may write at any time, to be read.
+#[derive(Clone, Copy)]
+pub(super) struct SharedBytes<'a> {
+    start: *const u8,
+    len: usize,
+    memory: PhantomData<&'a AtomicU8>,
+}
+
+impl<'a> SharedBytes<'a> {
+    /// # Safety
+    /// The bytes are mapped, and initialised, for as long as the lifetime says. This process writes them atomically at
+    /// most while the run exists.
+    pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
+        SharedBytes { start, len, memory: PhantomData }
+    }
+
+    /// Bytes of this process, to be read like those of others.
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        SharedBytes { start: bytes.as_ptr(), len: bytes.len(), memory: PhantomData }
+    }
+
+    /// Some of these bytes.
+    pub(super) fn part(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "a part of the bytes");
+        SharedBytes { start: self.start.wrapping_add(range.start), len: range.len(), memory: PhantomData }
+    }
+
+    /// Copies all bytes. What others write meanwhile may be in the copy or not, byte by byte.
+    pub(super) fn load(self, to: &mut [u8]) {
+        assert_eq!(self.len, to.len(), "a copy of all bytes");
+        // SAFETY: both sides have so many bytes, as just checked, and `new` has promised the rest.
+        unsafe { copy::<true>(self.start, to.as_mut_ptr(), self.len) }
+    }
+
+    /// As [`SharedBytes::load`], to the beginning of memory that holds nothing yet: the copy.
+    pub(super) fn load_to(self, to: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+        let to = &mut to[..self.len];
+        // SAFETY: as above; afterwards the bytes are initialised.
+        unsafe {
+            copy::<true>(self.start, to.as_mut_ptr().cast(), self.len);
+            std::slice::from_raw_parts_mut(to.as_mut_ptr().cast(), self.len)
+        }
+    }
+
+    /// A copy of all bytes.
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(self.len);
+        let len = self.load_to(copy.spare_capacity_mut()).len();
+        // SAFETY: so many bytes were just initialised.
+        unsafe { copy.set_len(len) };
+        copy
+    }
+}
+
+/// Writes bytes of this process to where other processes may read them at any time.
+///
+/// # Safety
+/// `to` has room for them, mapped for writing; no reference of this process is to it.
+pub(super) unsafe fn store(from: &[u8], to: *mut u8) {
+    // SAFETY: promised by the caller; nobody writes what is borrowed.
+    unsafe { copy::<false>(from.as_ptr(), to, from.len()) }
+}
+
+/// Bytes that the assembly copies at a time.
+const BLOCK: usize = 64;
+const WORD: usize = size_of::<u64>();
+
+/// Copies bytes such that one side, `from` if `LOADS`, may be shared.
+///
+/// # Safety
+/// Both sides have `len` bytes and do not overlap; the other side is this process' alone.
+#[inline]
+unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
+    let mut done = 0;
+    if len >= BLOCK {
+        // SAFETY: as many whole blocks as fit.
+        unsafe { done = BLOCK * blocks(from, to, len / BLOCK) };
+    }
+    let shared = if LOADS { from } else { to.cast_const() };
+    // SAFETY: within both sides; words of the shared side are aligned, and it is reached by atomics only.
+    unsafe {
+        while shared.addr().is_multiple_of(WORD) && done + WORD <= len {
+            let (from, to) = (from.add(done).cast::<u64>(), to.add(done).cast::<u64>());
+            if LOADS {
+                to.write_unaligned(AtomicU64::from_ptr(from.cast_mut()).load(Ordering::Relaxed));
+            } else {
+                AtomicU64::from_ptr(to).store(from.read_unaligned(), Ordering::Relaxed);
+            }
+            done += WORD;
+        }
+        for at in done..len {
+            if LOADS {
+                to.add(at).write(AtomicU8::from_ptr(from.add(at).cast_mut()).load(Ordering::Relaxed));
+            } else {
+                AtomicU8::from_ptr(to.add(at)).store(from.add(at).read(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Copies `count` blocks, one at least; how many it has copied.
+///
+/// # Safety
+/// Both sides have so many blocks and do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
+    // SAFETY: reads and writes what the caller has promised, and the registers named. Each byte is read and written
+    // once, so that the block does what relaxed atomics could.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movups [{to}], {a}",
+            "movups [{to} + 16], {b}",
+            "movups [{to} + 32], {c}",
+            "movups [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "sub {count}, 1",
+            "jnz 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            count = inout(reg) count => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+    count
+}
+
+/// As above.
+///
+/// # Safety
+/// As above.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "ldp {a:q}, {b:q}, [{from}]",
+            "ldp {c:q}, {d:q}, [{from}, #32]",
+            "add {from}, {from}, #64",
+            "stp {a:q}, {b:q}, [{to}]",
+            "stp {c:q}, {d:q}, [{to}, #32]",
+            "add {to}, {to}, #64",
+            "subs {count}, {count}, #1",
+            "b.ne 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            count = inout(reg) count => _,
+            a = out(vreg) _,
+            b = out(vreg) _,
+            c = out(vreg) _,
+            d = out(vreg) _,
+            options(nostack),
+        );
+    }
+    count
+}
+
+/// Leaves everything to the atomics.
+///
+/// # Safety
+/// As above.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+unsafe fn blocks(_: *const u8, _: *mut u8, _: usize) -> usize {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+    }
+
+    #[test]
+    fn every_length_at_every_alignment_is_copied_and_nothing_else() {
+        let from = pattern(400);
+        for start in (0..17).chain([63]) {
+            for len in (0..300).step_by(if cfg!(miri) { 37 } else { 1 }) {
+                let want = &from[start..start + len];
+                let shared = SharedBytes::of(&from).part(start..start + len);
+                assert_eq!(shared.to_vec(), want);
+                let mut loaded = vec![0xee; len + 1];
+                shared.load(&mut loaded[..len]);
+                assert_eq!((&loaded[..len], loaded[len]), (want, 0xee));
+                let mut stored = vec![0xee; start + len + 1];
+                // SAFETY: there is room for so many bytes.
+                unsafe { store(want, stored[start..].as_mut_ptr()) };
+                assert_eq!((&stored[start..start + len], stored[start + len]), (want, 0xee));
+                assert!(stored[..start].iter().all(|byte| *byte == 0xee));
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a part of the bytes")]
+    fn a_part_is_inside() {
+        SharedBytes::of(&[0; 8]).part(3..9);
+    }
+
+    #[test]
+    fn a_writer_beside_a_reader_is_no_race() {
+        let words: Vec<AtomicU64> = (0..40).map(|_| AtomicU64::new(0)).collect();
+        let bytes = words.len() * WORD;
+        let start = words.as_ptr().cast::<u8>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..if cfg!(miri) { 3 } else { 1000 } {
+                    words.iter().for_each(|word| word.store(round, Ordering::Relaxed));
+                }
+            });
+            for _ in 0..if cfg!(miri) { 3 } else { 1000 } {
+                // SAFETY: within the words, which are written atomically.
+                let copy = unsafe { SharedBytes::new(start, bytes) }.to_vec();
+                assert!(copy.chunks(WORD).all(|word| word[2..] == [0; 6]));
+            }
+        });
+    }
+}
