@@ -1,10 +1,12 @@
 //! Driving: whoever waits moves the bytes. Open this to see how a blocking call blocks.
 //!
-//! Waiting spins, then yields the core, then parks. Where ranks have cores of their own, spinning beats the tens of
-//! microseconds that it takes to wake a parked thread; where they share cores, the awaited rank may be the next to run
-//! here, so that yielding comes first. A thread that communicates beside one that computes ([`beside_computation`]) leaves
-//! it the core at once: to spin would take from the computation what it hides.
+//! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it takes
+//! to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be the next to
+//! run here, so that yielding takes the place of spinning. A thread that communicates beside one that computes
+//! ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
 
+use crate::patience::patience;
+use crate::stopwatch::Stopwatch;
 use crate::transport::Transport;
 use std::cell::Cell;
 use std::future::Future;
@@ -13,11 +15,12 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Looks for work before the first yield: some tens of microseconds.
-const SPINS: u32 = 1000;
+/// Looks for work between two looks at the clock.
+const LOOKS: u32 = 32;
+/// Longest that so many looks count: what is more, this thread was not running.
+const LOOKING: Duration = Duration::from_micros(50);
+/// Looks of a thread beside a computation, before it parks.
 const YIELDS: u32 = 20;
-/// Where ranks share cores; they do not spin.
-const CROWDED_YIELDS: u32 = 100;
 /// Longest park, so that deadlines are noticed; everything else ends a park by itself.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -65,35 +68,45 @@ pub(crate) fn parks() -> u64 {
     PARKS.get()
 }
 
-/// Patience between two polls: grows while nothing moves.
+/// Patience between two polls: ends while nothing moves.
 #[derive(Debug, Default)]
 pub struct Wait {
+    /// Looks in vain.
     idle: u32,
+    /// Time spent on them, as far as this thread was running.
+    spent: Duration,
+    stopwatch: Option<Stopwatch>,
+    /// Whether ranks shared this core then.
+    crowded: bool,
 }
 
 impl Wait {
     /// Makes progress; if there was none, waits a little longer than the last time.
     pub fn round(&mut self, transport: &dyn Transport) {
         if transport.progress() {
-            self.idle = 0;
+            *self = Wait::default();
             return;
         }
-        self.idle += 1;
-        let (spins, yields) = match (BESIDE.get(), transport.crowded()) {
-            (true, _) => (0, YIELDS),
-            (false, true) => (0, CROWDED_YIELDS),
-            (false, false) => (SPINS, YIELDS),
-        };
-        if self.idle < spins {
-            std::hint::spin_loop();
-        } else if self.idle < spins + yields {
-            std::thread::yield_now();
-        } else {
+        let beside = BESIDE.get();
+        if self.idle.is_multiple_of(LOOKS) && !beside {
+            self.look_around(transport);
+        }
+        self.idle = self.idle.saturating_add(1);
+        let patient = if beside { self.idle < YIELDS } else { self.spent < patience() };
+        if !patient {
+            // After a park that brought nothing, it parks again at once.
             PARKS.set(PARKS.get().wrapping_add(1));
             transport.park(TICK);
-            // After a park that brought nothing, park again at once.
-            self.idle = spins + yields;
+        } else if beside || self.crowded {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
         }
+    }
+
+    fn look_around(&mut self, transport: &dyn Transport) {
+        self.spent = self.stopwatch.get_or_insert_with(|| Stopwatch::with_gap(LOOKING)).elapsed();
+        self.crowded = transport.crowded();
     }
 }
 

@@ -43,6 +43,7 @@ mod mpi;
 pub mod native;
 pub mod operation;
 pub mod output;
+mod patience;
 mod shm;
 mod socket;
 pub mod stdout;

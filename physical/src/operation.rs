@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Polls in vain after which an operation is not brief: some microseconds of spinning.
+/// Polls in vain from one look at the clock and at the peers to the next: some microseconds of spinning.
 const BRIEF: u32 = 64;
 /// Times that what has arrived is read before it is judged that something has not: more than a full socket holds.
 const LAST_LOOKS: u32 = 64;
@@ -79,9 +79,9 @@ pub struct Operation<'a> {
     terms: Terms<'a>,
     /// `None` once the outcome was taken.
     ticket: Option<Ticket>,
-    /// In vain, so far.
+    /// In vain.
     polls: u32,
-    /// How often this thread had parked when it was posted.
+    /// How often this thread had parked at the last look.
     parks: u64,
     peer: Source,
     label: Label,
@@ -114,13 +114,14 @@ impl<'a> Operation<'a> {
         During::Operation(self.label.fingerprint, self.label.tag)
     }
 
-    /// Whether to leave the clock and the peers' state alone, as most operations end within the first polls. A verdict is
-    /// seen at once; and a thread that parks between polls does not poll often enough to wait with the rest.
-    fn is_brief(&mut self) -> bool {
+    /// Whether to leave the clock and the peers' state alone for now: most operations end within the first polls, and looks
+    /// that cost little see the end of the others sooner. A verdict is seen at once; and a thread that parks between polls,
+    /// or that a foreign executor polls, does not poll often enough to wait with the rest.
+    fn is_brief(&mut self, foreign: bool) -> bool {
         self.polls = self.polls.saturating_add(1);
-        self.polls < BRIEF
-            && self.parks == drive::parks()
-            && self.terms.transport.health().verdict().is_none()
+        let often = drive::parks() == std::mem::replace(&mut self.parks, drive::parks());
+        let skip = self.polls < BRIEF || !(foreign || self.polls.is_multiple_of(BRIEF));
+        often && skip && self.terms.transport.health().verdict().is_none()
     }
 
     /// Why a pending operation cannot go on, if so.
@@ -246,14 +247,15 @@ impl Future for Operation<'_> {
         let transport = self.terms.transport;
         let mut outcome = transport.poll(ticket, context);
         // Our own driver makes progress between polls; under a foreign executor, polling is the only chance.
-        if outcome.is_pending() && context.waker().data() != drive::waker().data() {
+        let foreign = context.waker().data() != drive::waker().data();
+        if outcome.is_pending() && foreign {
             transport.progress();
             outcome = transport.poll(ticket, context);
             context.waker().wake_by_ref();
         }
         match outcome {
             Poll::Ready(outcome) => self.settle(outcome),
-            Poll::Pending if self.is_brief() => Poll::Pending,
+            Poll::Pending if self.is_brief(foreign) => Poll::Pending,
             Poll::Pending => self.judge(ticket, context),
         }
     }

@@ -14,6 +14,7 @@ use crate::mixed::MixedFabric;
 #[cfg(feature = "mpi")]
 use crate::mpi::{MpiDoor, MpiFabric, introduce};
 use crate::native::Check;
+use crate::patience::patience;
 use crate::shm::{ShmDoor, ShmFabric};
 use crate::socket::{Tls, TlsFiles};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
@@ -279,6 +280,8 @@ impl World {
         fabric: Arc<dyn Fabric>,
         control: Option<Control>,
     ) -> Self {
+        // Measured now rather than in the middle of the first wait.
+        patience();
         let (fresh, deadline) = (AtomicU32::new(FRESH), AtomicU64::new(DEADLINE));
         World(Arc::new(Inner {
             rank,

@@ -64,6 +64,10 @@ impl Wire for MixedWire {
         }
     }
 
+    fn shares_core(&mut self) -> bool {
+        self.memory.shares_core()
+    }
+
     fn lie_down(&mut self) {
         self.memory.lie_down();
         // The look that follows is the last one before sleep.

@@ -4,6 +4,7 @@ use super::bed::Sleep;
 use super::board::LANES;
 use super::collectives::{Collectives, Surroundings};
 use super::connect::Sockets;
+use super::core::{self, Mover};
 use super::link::Segment;
 use super::region::Region;
 use crate::dtype::DType;
@@ -21,7 +22,7 @@ use std::io::{self, IoSlice};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The rings of one rank.
 pub(crate) struct ShmWire {
@@ -33,6 +34,7 @@ pub(crate) struct ShmWire {
     peers: Vec<usize>,
     health: Arc<Health>,
     sleep: Sleep,
+    mover: Mover,
     /// Count of the bell when this rank last looked for work.
     heard: u32,
 }
@@ -46,7 +48,7 @@ impl ShmWire {
         health: Arc<Health>,
         sleep: Sleep,
     ) -> Self {
-        ShmWire { rank, segments, peers, health, sleep, heard: 0 }
+        ShmWire { rank, segments, peers, health, sleep, mover: Mover::default(), heard: 0 }
     }
 
     /// Whether the bell has rung since this rank last looked for work.
@@ -80,6 +82,17 @@ impl Wire for ShmWire {
             self.segments[peer].nudge();
         }
         Ok(Read::Bytes(read))
+    }
+
+    fn shares_core(&mut self) -> bool {
+        let ShmWire { rank, segments, mover, .. } = self;
+        let taken = |core: u32| {
+            let peers = segments.iter().enumerate().filter(|(place, _)| place != rank);
+            peers.into_iter().any(|(_, segment)| segment.core() == Some(core))
+        };
+        let shared = taken(core::current()) && !mover.leave(Instant::now(), taken);
+        segments[*rank].show_core(core::current());
+        shared
     }
 
     fn lie_down(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment  = head bytes × (ranks − 1)
-//! head     = bell asleep board counters × (ranks − 1) stage
+//! head     = bell (asleep core) board counters × (ranks − 1) stage
 //! counters = head tail blocked
 //! counters, bytes                            a ring: written by one peer, read by the segment's rank
 //! board, stage                               written by the segment's rank, read by everyone: see `board`, `staged`
@@ -33,6 +33,8 @@ pub(super) const APART: usize = 128;
 
 const BELL: usize = 0;
 const ASLEEP: usize = APART;
+/// Beside the word that everyone reads who may have to wake the rank; it changes as seldom.
+const CORE: usize = ASLEEP + 8;
 const LANES: usize = 2 * APART;
 
 const HEAD: usize = 0;
@@ -192,6 +194,20 @@ impl Segment {
     /// The bell's count, which rises whenever somebody rings.
     pub(super) fn heard(&self) -> u32 {
         self.word(BELL).load(Ordering::Acquire)
+    }
+
+    /// Lets everyone know on which core the segment's rank runs.
+    pub(super) fn show_core(&self, core: u32) {
+        let known = self.word(CORE);
+        let shown = core.wrapping_add(1);
+        if known.load(Ordering::Relaxed) != shown {
+            known.store(shown, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the rank ran when it last waited for longer; `None` before it ever has.
+    pub(super) fn core(&self) -> Option<u32> {
+        self.word(CORE).load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Announces sleep: see [`Bed::lie_down`].

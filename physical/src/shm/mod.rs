@@ -5,7 +5,7 @@
 //! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
 //!
 //! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
-//! `board` (what a rank tells everyone). `collectives` are the operations that need no messages: each is a `job`, whose
+//! `board` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need no messages: each is a `job`, whose
 //! `work` reads the peers' registered memory (`region`) or stages (`staged`), and `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
@@ -16,6 +16,7 @@ mod bytes;
 mod collectives;
 mod combine;
 mod connect;
+mod core;
 mod count;
 mod endpoint;
 mod job;

@@ -357,7 +357,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     }
 
     fn crowded(&self) -> bool {
-        self.identity.crowded
+        self.identity.crowded || self.state.borrow_mut().wire.shares_core()
     }
 
     fn park(&self, at_most: Duration) {

@@ -50,6 +50,12 @@ pub(crate) trait Wire {
     /// Reads into a prefix of `into`, which is not empty.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
 
+    /// Whether another rank runs on this thread's core, which this thread cannot leave for a free one, as far as the wire can
+    /// tell.
+    fn shares_core(&mut self) -> bool {
+        false
+    }
+
     /// Announces sleep, so that peers ring from now on; whoever calls this looks for work once more before it parks.
     fn lie_down(&mut self) {}
 

@@ -1,0 +1,82 @@
+//! How long a thread that waits stays awake. Open this to see why it is that long.
+//!
+//! To wake a parked thread takes a while, in which whoever woke it waits in turn. If that one gave up sooner than the
+//! thread wakes, both would park in turns for ever, at a hundred times the cost of a look. So patience is a multiple of
+//! the time that waking takes, which depends on the machine and is measured once, when a process joins its world.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
+
+/// How many times as long as a wake-up a thread waits before it parks.
+const MULTIPLE: u32 = 8;
+/// Shortest patience, also where waking is quick or cannot be measured: a core that halts takes some 50 µs to wake.
+const LEAST: Duration = Duration::from_micros(400);
+/// Longest patience, so that a machine that was busy when it was measured does not burn its cores.
+const MOST: Duration = Duration::from_millis(2);
+/// Wake-ups that are measured, there and back.
+const TURNS: u32 = 10;
+
+static PATIENCE: LazyLock<Duration> = LazyLock::new(|| of(measure()));
+
+/// Returns how long a thread looks for work before it parks; the first call measures it, in less than a millisecond on a
+/// quiet machine.
+pub(crate) fn patience() -> Duration {
+    *PATIENCE
+}
+
+fn of(wake_up: Option<Duration>) -> Duration {
+    wake_up.map_or(LEAST, |wake_up| (wake_up * MULTIPLE).clamp(LEAST, MOST))
+}
+
+/// The longest of some wake-ups; `None` if there can be no second thread.
+fn measure() -> Option<Duration> {
+    let turn = Arc::new(AtomicU32::new(0));
+    let theirs = Arc::clone(&turn);
+    let here = thread::current();
+    let answer = move || {
+        for round in 0..TURNS {
+            await_turn(&theirs, 2 * round + 1);
+            theirs.store(2 * round + 2, Ordering::Release);
+            here.unpark();
+        }
+    };
+    let there = Builder::new().name("hexagram-wake".to_owned()).spawn(answer).ok()?;
+    let there_and_back = |round: u32| {
+        let started = Instant::now();
+        turn.store(2 * round + 1, Ordering::Release);
+        there.thread().unpark();
+        await_turn(&turn, 2 * round + 2);
+        started.elapsed() / 2
+    };
+    let longest = (0..TURNS).map(there_and_back).max();
+    there.join().ok()?;
+    longest
+}
+
+/// Parks until `turn` has come; each side takes every other one.
+fn await_turn(turn: &AtomicU32, mine: u32) {
+    while turn.load(Ordering::Acquire) != mine {
+        thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_a_multiple_of_a_wake_up_within_bounds() {
+        let micros = Duration::from_micros;
+        assert_eq!(of(Some(micros(100))), micros(800));
+        assert_eq!(of(Some(micros(1))), LEAST);
+        assert_eq!(of(Some(micros(100_000))), MOST);
+        assert_eq!(of(None), LEAST);
+    }
+
+    #[test]
+    fn waking_takes_some_time() {
+        assert!(measure().is_some_and(|wake_up| !wake_up.is_zero()));
+    }
+}
