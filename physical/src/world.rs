@@ -1,5 +1,6 @@
 //! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
 
+use crate::bootstrap::attendance;
 use crate::bootstrap::card::{Card, Entry, Roster};
 use crate::bootstrap::control::Control;
 use crate::bootstrap::join::{self, Membership, Newcomer, Seats};
@@ -240,6 +241,7 @@ impl World {
     ) -> Result<Self> {
         let (rank, limit) = (placement.rank, options.deadline);
         let (roster, seats) = arrival.meet(entry, limit)?;
+        attendance::note(placement, true);
         let peers = roster.cards.iter().map(Card::peer).collect();
         let hosts = numbered(roster.cards.iter().map(|card| &*card.machine));
         let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
@@ -406,6 +408,7 @@ impl Arrival {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
+            attendance::note(placement, false);
             return Ok(Arrival::Leader(placement.meeting.listen(tls, placement.expected())?, secret));
         }
         let newcomer = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };

@@ -18,6 +18,7 @@
 //!
 //! Here is the newcomers' side; `lead` is rank 0's.
 
+use super::attendance;
 use super::card::{Card, Entry, Roster};
 use super::deadline;
 use super::handshake::{Build, approach};
@@ -262,6 +263,7 @@ impl Newcomer<'_> {
     /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later, or
     /// strangers may have pushed this rank aside.
     pub(crate) fn arrive(&self) -> Result<Arrival> {
+        attendance::note(self.placement, false);
         let deadline = deadline(self.limit);
         let turns = TURN.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
         let pause = RETRY.max(turns);
@@ -309,7 +311,9 @@ impl Newcomer<'_> {
         }
         // From here on rank 0 takes the end of this connection for the end of this process.
         stream.set_patience(left.saturating_add(PATIENCE))?;
-        match Answer::receive(&mut stream)? {
+        let answer = Answer::receive(&mut stream)?;
+        attendance::note(self.placement, true);
+        match answer {
             Answer::Seated(leader) => Ok(Arrival { stream, secret: secret.to_vec(), leader }),
             answer => Err(Setback::ForGood(answer.end())),
         }

@@ -240,6 +240,10 @@ impl Table {
         Ok(())
     }
 
+    fn is_absent(&self, rank: usize) -> bool {
+        rank > 0 && self.seats.get(rank).is_some_and(Option::is_none)
+    }
+
     fn short_of_files(&self) -> End {
         let what = limits::open_files_for(&self.mine.card.peer().to_string(), self.size() - 1);
         End::Refused(what, limits::MORE_OPEN_FILES.to_owned())
@@ -270,14 +274,16 @@ impl Table {
     /// Tells everyone who has come, or comes in a moment, that there will be no world.
     fn give_up(&mut self, hall: &mut Hall<Listener>, end: &End) {
         let answer = end.answer().whole();
+        // Rank 0 knows, and who has ended without a seat does not come any more.
+        let gone = matches!(end, End::Failed(culprit, _) if self.is_absent(culprit.rank));
         let seated = self.seats.iter_mut().flatten().map(|seat| &mut seat.stream);
-        let mut told = 1 + tell(seated.chain(&mut self.refused), &answer);
+        let mut told = 1 + usize::from(gone) + tell(seated.chain(&mut self.refused), &answer);
         let until = Instant::now() + LINGER;
         while told < self.size() && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             let mut late = hall.wait(Some(left), &[]);
+            // They are closed at once: there may be no descriptors for more of them.
             told += tell(late.iter_mut().map(|caller| &mut caller.connection), &answer);
-            self.refused.extend(late.into_iter().map(|caller| caller.connection));
         }
     }
 

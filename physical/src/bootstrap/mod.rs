@@ -5,11 +5,15 @@
 //! there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway` accepts the
 //! data connections of a transport, at the interface that the user chose with `interface`, or by which the ranks met. In
 //! the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks share: `stranger`
-//! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away.
+//! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away. Where a launcher has
+//! started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as their `attendance` tells.
 
+pub(crate) mod attendance;
 pub(crate) mod card;
 mod complaints;
 pub(crate) mod control;
+#[cfg(test)]
+mod deaths;
 pub(crate) mod doorway;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
@@ -23,6 +27,7 @@ pub(crate) mod listeners;
 mod meeting;
 pub(crate) mod message;
 mod poller;
+pub(crate) mod report;
 pub(crate) mod secret;
 mod stranger;
 #[cfg(test)]

@@ -7,11 +7,12 @@
 //! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT`, or as given if there are several machines |
 //! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptors of the sockets that listen there, with commas between them |
 //! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
+//! | `HEXAGRAM_ATTENDANCE_FD` | the descriptor of a file where the rank notes that rank 0 knows it |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use super::Job;
 use super::invitation::Invitation;
-use crate::bootstrap::{of_other_launchers, variable};
+use crate::bootstrap::{attendance, of_other_launchers, variable};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -40,9 +41,10 @@ pub(super) fn describe(
     command.env("HEXAGRAM_LOCAL_SIZE", job.ranks.to_string());
     command.env("HEXAGRAM_ADDR", &invitation.address);
     command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", invitation.secret.as_raw_fd()));
+    command.env(attendance::VARIABLE, invitation.attendance.file().as_raw_fd().to_string());
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
-    let mut inherited = vec![Arc::clone(&invitation.secret)];
+    let mut inherited = vec![Arc::clone(&invitation.secret), Arc::clone(invitation.attendance.file())];
     let listeners = if rank == 0 { std::mem::take(&mut invitation.listeners) } else { Vec::new() };
     if !listeners.is_empty() {
         let numbers: Vec<String> = listeners.iter().map(|file| file.as_raw_fd().to_string()).collect();

@@ -5,6 +5,8 @@
 //! program must therefore leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
 use super::Job;
+use crate::bootstrap::QUEUE;
+use crate::bootstrap::attendance::Attendance;
 use crate::bootstrap::secret::{draw, read_given};
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
@@ -23,6 +25,10 @@ pub(super) struct Invitation {
     pub(super) listeners: Vec<OwnedFd>,
     /// The secret, in a file of memory.
     pub(super) secret: Arc<OwnedFd>,
+    /// The same, for this process.
+    pub(super) secret_bytes: Vec<u8>,
+    /// Where the ranks note that rank 0 knows them.
+    pub(super) attendance: Attendance,
 }
 
 impl Invitation {
@@ -39,25 +45,32 @@ impl Invitation {
                 .map_err(|cause| Error::system("put the job's secret into memory", cause, remedy))?;
             Ok::<_, Error>(Arc::new(kept))
         };
+        let attendance = Attendance::open(job.ranks).map_err(|cause| {
+            Error::system("make a file in memory", cause, "see whether memory and memfd_create are allowed")
+        })?;
         if let Some(node) = &job.node {
-            let secret = in_memory(&read_given(&node.secret.to_string_lossy())?)?;
+            let secret_bytes = read_given(&node.secret.to_string_lossy())?;
+            let secret = in_memory(&secret_bytes)?;
             let listeners = node.listen(job.size() - job.ranks)?;
-            return Ok(Invitation { address: node.address.clone(), listeners, secret });
+            let address = node.address.clone();
+            return Ok(Invitation { address, listeners, secret, secret_bytes, attendance });
         }
-        let (listener, address) = listen(job.ranks).map_err(|cause| {
+        let (listener, address) = listen().map_err(|cause| {
             Error::system("listen on 127.0.0.1", cause, "see whether this machine's loopback interface is up")
         })?;
         let fresh = draw()
             .map_err(|cause| Error::system("draw a secret", cause, "see whether getrandom is allowed"))?;
-        let secret = in_memory(fresh.as_bytes())?;
-        Ok(Invitation { address: address.to_string(), listeners: vec![listener.into()], secret })
+        let secret_bytes = fresh.into_bytes();
+        let secret = in_memory(&secret_bytes)?;
+        let address = address.to_string();
+        Ok(Invitation { address, listeners: vec![listener.into()], secret, secret_bytes, attendance })
     }
 }
 
-fn listen(ranks: usize) -> io::Result<(TcpListener, SocketAddr)> {
+fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     // All ranks call at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
-    rustix::net::listen(&listener, i32::try_from(ranks).unwrap_or(i32::MAX))?;
+    rustix::net::listen(&listener, QUEUE)?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }

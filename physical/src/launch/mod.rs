@@ -4,7 +4,7 @@
 //! as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
 //! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
-//! `output` its lines, `logs` its files, `filter` whose lines are printed, `node` what differs with several machines, `supervise` the rule by which one failure ends all, `outcome` what is said about it; `own` is for
+//! `output` its lines, `logs` its files, `filter` whose lines are printed, `node` what differs with several machines, `supervise` the rule by which one failure ends all, `report` what ranks that are still meeting are told of it, `outcome` what is said about it; `own` is for
 //! programs that start their own ranks.
 
 mod environment;
@@ -16,6 +16,7 @@ mod outcome;
 mod output;
 mod own;
 mod rank;
+mod report;
 mod signals;
 mod supervise;
 

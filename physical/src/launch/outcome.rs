@@ -74,19 +74,24 @@ pub(super) struct Failure {
 
 impl Failure {
     /// What a rank's exit status says about it; nothing if it succeeded. A status that is lost is a failure.
-    pub(super) fn of(rank: usize, pid: u32, status: io::Result<ExitStatus>) -> Option<Self> {
+    pub(super) fn of(rank: usize, pid: u32, status: &io::Result<ExitStatus>) -> Option<Self> {
+        if status.as_ref().is_ok_and(ExitStatus::success) {
+            return None;
+        }
         let signal = status.as_ref().ok().and_then(ExitStatus::signal);
-        let (how, code) = match (status, signal) {
-            (Ok(status), _) if status.success() => return None,
-            (Ok(status), Some(signal)) => (format!("was killed by {}", name(status)), 128 + signal),
-            (Ok(status), None) => {
-                let code = status.code().unwrap_or(1);
-                (format!("exited with code {code}"), code)
-            }
-            (Err(cause), _) => (format!("ended, nobody knows how ({cause})"), 1),
-        };
-        let what = FirstFailure { rank, pid, how, code };
+        let code = status.as_ref().ok().and_then(ExitStatus::code).unwrap_or(1);
+        let code = signal.map_or(code, |signal| 128 + signal);
+        let what = FirstFailure { rank, pid, how: how(status), code };
         Some(Failure { at: Instant::now(), by_signal: signal.is_some(), what })
+    }
+}
+
+/// How a rank ended, as a verb phrase.
+pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
+    match status {
+        Ok(status) if status.signal().is_some() => format!("was killed by {}", name(*status)),
+        Ok(status) => format!("exited with code {}", status.code().unwrap_or(1)),
+        Err(cause) => format!("ended, nobody knows how ({cause})"),
     }
 }
 
@@ -114,7 +119,7 @@ mod tests {
     const SIGKILL: i32 = 9;
 
     fn failure(rank: usize, status: i32, after: Duration, start: Instant) -> Failure {
-        let failure = Failure::of(rank, 100, Ok(ExitStatus::from_raw(status))).unwrap();
+        let failure = Failure::of(rank, 100, &Ok(ExitStatus::from_raw(status))).unwrap();
         Failure { at: start + after, ..failure }
     }
 
@@ -132,7 +137,7 @@ mod tests {
         assert_eq!((exited.to_string().as_str(), exited.code), ("rank 2 (pid 100) exited with code 3", 3));
         let killed = failure(0, SIGKILL, Duration::ZERO, now).what;
         assert_eq!((killed.how.as_str(), killed.code), ("was killed by signal 9 (SIGKILL)", 137));
-        assert!(Failure::of(0, 100, Ok(ExitStatus::from_raw(0))).is_none());
+        assert!(Failure::of(0, 100, &Ok(ExitStatus::from_raw(0))).is_none());
     }
 
     #[test]

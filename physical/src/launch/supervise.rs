@@ -11,6 +11,7 @@ use super::logs::Log;
 use super::outcome::{Failure, Outcome, first_failure};
 use super::output::Console;
 use super::rank::Rank;
+use super::report::Reporter;
 use super::signals::Signals;
 use crate::error::{Error, Result};
 use rustix::process::Signal;
@@ -57,6 +58,7 @@ struct Supervisor {
     deadline: Option<Instant>,
     failures: Vec<Failure>,
     interrupted: Option<i32>,
+    reporter: Reporter,
 }
 
 /// A rank, and the word to its output that it is gone, which is spoken by dropping both.
@@ -83,6 +85,7 @@ impl Supervisor {
             deadline: None,
             failures: Vec::new(),
             interrupted: None,
+            reporter: Reporter::new(job, invitation)?,
         };
         let mut logs = logs.into_iter();
         for number in job.numbers() {
@@ -127,10 +130,12 @@ impl Supervisor {
 
     fn rank_ended(&mut self, number: usize) {
         let Some(Running { mut rank, .. }) = self.running.remove(&number) else { return };
-        let failure = Failure::of(number, rank.pid.as_raw_nonzero().get().unsigned_abs(), rank.reap());
+        let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
+        let status = rank.reap();
         // Later deaths are this launcher's own doing.
         if matches!(self.stage, Stage::Running | Stage::Noticing) {
-            self.failures.extend(failure);
+            self.reporter.rank_ended(number, pid, &status);
+            self.failures.extend(Failure::of(number, pid, &status));
         }
         if self.stage == Stage::Running && !self.failures.is_empty() {
             self.enter(Stage::Noticing);

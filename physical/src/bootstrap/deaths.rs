@@ -1,0 +1,236 @@
+//! Processes that end at every moment of their start-up: each of the others names them, long before its deadline. With a
+//! launcher that holds from the first moment on; where nobody watches them, once they have proved themselves to rank 0.
+
+use super::card::Entry;
+use super::handshake::{GREETING, MAGIC, approach};
+use super::join::{Hello, Intent};
+use super::message::Incoming;
+use super::secret::Secret;
+use super::*;
+use crate::launch::Job;
+use crate::transport::TransportKind;
+use crate::world::{JoinOptions, World};
+use rustix::process::{Signal, getpid, kill_process};
+use std::env;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::thread;
+
+const SIZE: usize = 3;
+/// Where a member may end, in order.
+const MOMENTS: [&str; 7] = ["started", "connected", "greeted", "proved", "seated", "entered", "joined"];
+/// Of joining; no survivor comes near it.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// When the last rank comes where rank 0 ends before that: some have come by then, and not all.
+const LATE: Duration = Duration::from_millis(200);
+
+/// What the processes are told.
+const VICTIM: &str = "HEXAGRAM_TEST_VICTIM";
+const MOMENT: &str = "HEXAGRAM_TEST_MOMENT";
+const END: &str = "HEXAGRAM_TEST_END";
+
+fn options() -> JoinOptions {
+    JoinOptions { transport: TransportKind::Tcp, deadline: DEADLINE, ..JoinOptions::default() }
+}
+
+/// Milliseconds, on a clock that all processes share.
+fn now() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+#[test]
+#[ignore = "what the other tests start as a process"]
+fn one_rank() {
+    let (Ok(victim), Ok(Some(placement))) = (env::var(VICTIM), Placement::from_env()) else { return };
+    if victim != placement.rank.to_string() {
+        // SAFETY: nothing of this program handles the signal. A launcher must not end a survivor that is only slow.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+        if env::var(MOMENT).unwrap() == "leading" && placement.rank == 2 {
+            thread::sleep(LATE);
+        }
+        survive();
+    } else if placement.rank == 0 {
+        lead_until(&env::var(MOMENT).unwrap());
+    } else {
+        join_until(&env::var(MOMENT).unwrap(), &placement);
+    }
+}
+
+/// Says whom this rank blames, be it before it has joined or afterwards.
+fn survive() {
+    let blamed = World::join(&options()).map(|world| {
+        let until = Instant::now() + DEADLINE;
+        while world.health().verdict().is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        world.health().verdict().cloned()
+    });
+    let text = blamed.map_or_else(|error| error.to_string(), |verdict| format!("{verdict:?}"));
+    eprintln!("at {} blames {text}", now());
+}
+
+fn end() {
+    eprintln!("at {} ends", now());
+    if env::var(END).unwrap() == "exit" {
+        std::process::exit(0);
+    }
+    kill_process(getpid(), Signal::KILL).unwrap();
+}
+
+/// Joins as a member does, by hand, and ends on the way.
+fn join_until(moment: &str, placement: &Placement) {
+    let end_at = |here| {
+        if here == moment {
+            end()
+        }
+    };
+    end_at("started");
+    let connect = || loop {
+        if let Ok(stream) = placement.meeting.connect(0, DEADLINE, None) {
+            stream.set_patience(DEADLINE).unwrap();
+            break stream;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let mut stream = connect();
+    end_at("connected");
+    if moment == "greeted" {
+        stream.write_all(&[MAGIC.as_slice(), &[0; GREETING - MAGIC.len()]].concat()).unwrap();
+        stream.read_exact(&mut [0; GREETING]).unwrap();
+        end();
+    }
+    let entry = Entry::new(placement, &options()).unwrap();
+    let hello = Hello::Rank(entry.card.peer(), SIZE).write();
+    let secret = loop {
+        if let Some(secret) = Secret::of(placement).unwrap().read().unwrap() {
+            break secret;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    approach(&mut stream, &secret, &hello).unwrap();
+    end_at("proved");
+    Incoming::receive(&mut stream).unwrap();
+    attendance::note(placement, true);
+    end_at("seated");
+    Intent::Join(entry).write().send(&mut stream).unwrap();
+    end_at("entered");
+    Incoming::receive(&mut stream).unwrap();
+    end_at("joined");
+}
+
+/// Joins as rank 0 does, and ends on the way, or afterwards.
+fn lead_until(moment: &str) {
+    match moment {
+        "started" => end(),
+        "leading" => {
+            thread::spawn(|| std::mem::forget(World::join(&options())));
+            thread::sleep(LATE / 2);
+            end();
+        }
+        _ => {
+            let _world = World::join(&options()).unwrap();
+            end();
+        }
+    }
+}
+
+/// This test's program, to run one of its functions.
+fn this_program(function: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(arguments(function)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn arguments(function: &str) -> [String; 4] {
+    ["--exact", &format!("bootstrap::deaths::{function}"), "--ignored", "--nocapture"].map(str::to_owned)
+}
+
+/// Ranks by a launcher, itself a process: it handles signals.
+#[test]
+#[ignore = "what the other tests start as a process"]
+fn one_launcher() {
+    if env::var(VICTIM).is_ok() {
+        let arguments = arguments("one_rank").map(Into::into).to_vec();
+        Job { arguments, ..Job::new(SIZE, env::current_exe().unwrap()) }.run().unwrap();
+    }
+}
+
+/// What the ranks say, a line each.
+fn launched(victim: usize, moment: &str, end: &str) -> Vec<String> {
+    let mut launcher = this_program("one_launcher");
+    launcher.env(VICTIM, victim.to_string()).env(MOMENT, moment).env(END, end);
+    let said = launcher.output().unwrap().stderr;
+    String::from_utf8(said).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The same of ranks that nobody watches.
+fn alone(victim: usize, moment: &str) -> Vec<String> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let start = |rank: usize| {
+        let mut command = this_program("one_rank");
+        for (name, value) in [("RANK", rank), ("SIZE", SIZE), ("LOCAL_RANK", rank), ("LOCAL_SIZE", SIZE)] {
+            command.env(format!("HEXAGRAM_{name}"), value.to_string());
+        }
+        command.env("HEXAGRAM_ADDR", format!("127.0.0.1:{port}"));
+        command.env(VICTIM, victim.to_string()).env(MOMENT, moment).env(END, "kill");
+        command.spawn().unwrap()
+    };
+    let ranks: Vec<_> = (0..SIZE).map(start).collect();
+    let said =
+        ranks.into_iter().map(|rank| String::from_utf8(rank.wait_with_output().unwrap().stderr).unwrap());
+    said.enumerate()
+        .flat_map(|(rank, said)| said.lines().map(|line| format!("[{rank}] {line}")).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The line `[rank] at TIME …` with `what` in it, and its time.
+fn find<'a>(said: &'a [String], rank: usize, what: &str) -> (&'a str, i64) {
+    let is_it = |line: &&String| line.starts_with(&format!("[{rank}] at ")) && line.contains(what);
+    let line = said.iter().find(is_it).unwrap_or_else(|| panic!("[{rank}] {what}: {said:#?}"));
+    (line, line.split_whitespace().nth(2).unwrap().parse().unwrap())
+}
+
+/// Every survivor names the victim; how long the slowest took, in milliseconds.
+fn all_blame(victim: usize, said: &[String]) -> i64 {
+    let (_, ended) = find(said, victim, "ends");
+    let survivors = (0..SIZE).filter(|rank| *rank != victim);
+    let took = survivors.map(|rank| {
+        let (line, at) = find(said, rank, "blames");
+        let names = [format!("rank {victim} (host "), format!("rank: {victim},")];
+        assert!(names.iter().any(|name| line.contains(name)), "{said:#?}");
+        at - ended
+    });
+    took.max().unwrap()
+}
+
+fn report(how: &str, moment: &str, victim: usize, took: i64) {
+    let _ = writeln!(std::io::stderr(), "rank {victim} {moment}, {how}: named after {took} ms");
+}
+
+#[test]
+fn a_rank_that_a_launcher_started_is_named_whenever_it_is_killed() {
+    for moment in MOMENTS {
+        report("launched", moment, 2, all_blame(2, &launched(2, moment, "kill")));
+    }
+    for moment in ["started", "leading", "joined"] {
+        report("launched", moment, 0, all_blame(0, &launched(0, moment, "kill")));
+    }
+}
+
+#[test]
+fn a_rank_that_ends_well_before_it_has_joined_is_named() {
+    for (victim, moment) in [(2, "started"), (2, "greeted"), (2, "entered"), (0, "started"), (0, "leading")] {
+        report("ended well", moment, victim, all_blame(victim, &launched(victim, moment, "exit")));
+    }
+}
+
+#[test]
+fn a_rank_that_nobody_watches_is_named_once_it_has_proved_itself() {
+    for moment in &MOMENTS[3..] {
+        report("alone", moment, 2, all_blame(2, &alone(2, moment)));
+    }
+    report("alone", "joined", 0, all_blame(0, &alone(0, "joined")));
+}
