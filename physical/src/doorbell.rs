@@ -2,6 +2,7 @@
 //! `poll` can hear.
 
 use crate::error::{Error, Result};
+use crate::limits;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -16,9 +17,9 @@ pub(crate) struct Doorbell(OwnedFd);
 
 impl Doorbell {
     pub(crate) fn new() -> Result<Self> {
-        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Doorbell).map_err(|cause| {
-            Error::system("create an eventfd", cause, "raise the limit of open files (ulimit -n)")
-        })
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map(Doorbell)
+            .map_err(|cause| Error::system("create an eventfd", cause, limits::a_file_more()))
     }
 
     /// Forgets the rings so far.

@@ -22,7 +22,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Another rank died, left early, or gave up. Its communicators cannot be used any more; restart the job.
     #[error(
-        "{culprit} {cause}{during}; every rank of this job has to be restarted, from the last checkpoint"
+        "{culprit} {cause}{}; every rank of this job has to be restarted, from the last checkpoint",
+        noticed(.cause, .during)
     )]
     PeerFailed {
         /// The rank that failed first: the root cause, not the neighbour that noticed it.
@@ -154,6 +155,16 @@ impl Error {
     /// A refusal by the operating system.
     pub fn system(doing: impl Into<String>, cause: impl Into<io::Error>, remedy: impl Into<String>) -> Self {
         Error::System { doing: doing.into(), cause: Arc::new(cause.into()), remedy: remedy.into() }
+    }
+}
+
+/// When a failure was noticed, after what it was: a clause of its own where that is a sentence.
+fn noticed(cause: &str, during: &During) -> String {
+    let during = during.to_string();
+    match (cause.contains(": "), cause.contains(&during)) {
+        (true, true) => String::new(),
+        (true, false) => format!("; noticed{during}"),
+        (false, _) => during,
     }
 }
 

@@ -3,7 +3,7 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
-use crate::bootstrap::variable;
+use crate::bootstrap::{exhausted, variable};
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Peer, Result, Straggler};
 use crate::stopwatch::Stopwatch;
@@ -162,6 +162,11 @@ impl Health {
         Health { rank, board: Arc::clone(&self.board), reporter: OnceLock::new() }
     }
 
+    /// This rank.
+    pub(crate) fn mine(&self) -> &Peer {
+        &self.board.peers[self.rank]
+    }
+
     /// Names and processes, by rank.
     pub fn peers(&self) -> &[Peer] {
         &self.board.peers
@@ -194,9 +199,10 @@ impl Health {
     /// What `error`, with which something began in vain that all ranks begin together, is a symptom of; the others are
     /// told that they need not wait for this rank.
     pub(crate) fn explain(&self, error: Error, during: During) -> Error {
-        // The verdict may be on its way here.
+        // The verdict may be on its way here, unless what this rank lacks is its own failure.
+        let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
-        while self.verdict().is_none() && waited.elapsed() < GRACE {
+        while self.verdict().is_none() && !is_own && waited.elapsed() < GRACE {
             std::thread::sleep(TICK);
         }
         match self.verdict() {

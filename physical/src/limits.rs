@@ -78,6 +78,14 @@ impl Error {
     }
 }
 
+/// Says what to do where this process was refused a file, whatever for.
+pub(crate) fn a_file_more() -> String {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
+    format!(
+        "raise the hard limit of open files there (ulimit -Hn, or nofile in limits.conf), which is {allowed} now"
+    )
+}
+
 /// Says what to do where a thread or a process could not be started.
 pub(crate) fn more_threads() -> String {
     match (getrlimit(Resource::As).current, addresses()) {

@@ -246,14 +246,9 @@ impl World {
         let hosts = numbered(roster.cards.iter().map(|card| &*card.machine));
         let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
         let control = Control::start(rank, seats, &health)?;
-        let member = Arc::new(Membership { rank, roster, health, traffic: Arc::default(), limit });
-        let fabric: Arc<dyn Fabric> = match door {
-            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)?),
-            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)?),
-            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)?),
-            #[cfg(feature = "mpi")]
-            Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
-        };
+        let member = Membership { rank, roster, health: Arc::clone(&health), traffic: Arc::default(), limit };
+        let fabric = door.into_fabric(Arc::new(member));
+        let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
         let local = (placement.local_rank, placement.local_size);
         Ok(Self::assemble(rank, local, hosts, options.transport, fabric, Some(control)))
     }
@@ -467,6 +462,16 @@ impl Door {
                 "start them with mpirun",
             )),
         }
+    }
+
+    fn into_fabric(self, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        Ok(match self {
+            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)?),
+            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)?),
+            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)?),
+            #[cfg(feature = "mpi")]
+            Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
+        })
     }
 
     /// Writes down where it is.

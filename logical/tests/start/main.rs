@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+mod culprits;
 #[allow(dead_code, reason = "shared with the tests of failures")]
 #[path = "../failures/hosts.rs"]
 mod hosts;

@@ -2,7 +2,14 @@
 
 use super::job::{ROLE, TRANSPORT};
 use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, World};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;
+use std::fs;
+
+/// How many files more than it has already this rank may open.
+pub(crate) const FILES: &str = "HEXAGRAM_TEST_FILES";
+/// How many MiB of addresses more than it has already this rank may use.
+pub(crate) const ADDRESSES: &str = "HEXAGRAM_TEST_ADDRESSES";
 
 #[test]
 #[ignore = "what the other tests start as a process"]
@@ -11,6 +18,8 @@ fn one_rank() {
         return;
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    limit(FILES, Resource::Nofile, || fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1, 1);
+    limit(ADDRESSES, Resource::As, addresses, 1 << 20);
     match add() {
         Ok(()) => eprintln!("finished"),
         Err(error @ Error::PeerFailed { .. }) => {
@@ -19,6 +28,20 @@ fn one_rank() {
         }
         Err(error) => eprintln!("failed: nobody {error}"),
     }
+}
+
+/// Lets this process have so much more than it `has` as the variable says, in some unit, and no more.
+fn limit(variable: &str, resource: Resource, has: impl Fn() -> u64, unit: u64) {
+    let Ok(more) = env::var(variable) else { return };
+    let limit = Some(has() + more.parse::<u64>().unwrap() * unit);
+    setrlimit(resource, Rlimit { current: limit, maximum: limit }).unwrap();
+}
+
+/// Bytes of addresses that this process uses.
+fn addresses() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 /// Joins, and adds one number of each rank.

@@ -19,8 +19,10 @@ use super::stranger::Caller;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::limits;
 use crate::transport::Bell;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -35,6 +37,9 @@ const WELCOME: [u8; 1] = [1];
 const TICK: Duration = Duration::from_millis(10);
 /// Longest that one step of a call may take before a look whether the world has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long this process may be without descriptors for callers before that is its failure.
+const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Who is calling, and for which channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,6 +67,8 @@ impl Call {
 struct Aside<C> {
     connections: Mutex<HashMap<Call, C>>,
     more: Condvar,
+    /// Since when this process has had no descriptors for callers.
+    short: Mutex<Option<Instant>>,
 }
 
 impl<C: Read + Write> Aside<C> {
@@ -78,6 +85,13 @@ impl<C: Read + Write> Aside<C> {
         connections.insert(call, connection);
         self.more.notify_all();
         Ok(())
+    }
+
+    /// Fails if descriptors have been missing for longer than strangers can be the reason, who give way to callers.
+    fn has_room(&self) -> io::Result<()> {
+        let since = *self.short.lock().unwrap_or_else(PoisonError::into_inner);
+        let short = since.is_some_and(|since| since.elapsed() > SHORTAGE);
+        if short { Err(Errno::MFILE.into()) } else { Ok(()) }
     }
 
     /// The connection of this caller, if it comes before `at_most` is over.
@@ -102,13 +116,15 @@ impl<C: Read + Write + Send + 'static> Doorway<C> {
         listener: impl Accept<Connection = C> + Send + 'static,
         roster: &Roster,
     ) -> Result<Self> {
-        let aside = Arc::new(Aside { connections: Mutex::default(), more: Condvar::new() });
+        let aside = Aside { connections: Mutex::default(), more: Condvar::new(), short: Mutex::default() };
+        let aside = Arc::new(aside);
         let (bell, closed) = (Arc::new(Doorbell::new()?), Arc::new(AtomicBool::new(false)));
         let mut hall = Hall::new(listener, roster.key.bytes(), roster.cards.len())?;
         let (their_aside, their_bell, their_closed) =
             (Arc::clone(&aside), Arc::clone(&bell), Arc::clone(&closed));
         let attend = move || {
             while !their_closed.load(Ordering::Acquire) {
+                *their_aside.short.lock().unwrap_or_else(PoisonError::into_inner) = hall.short_since();
                 for caller in hall.wait(None, &[their_bell.as_fd()]) {
                     if let Err(error) = their_aside.put(caller) {
                         tracing::warn!("turned a data connection away: {error}");
@@ -124,7 +140,13 @@ impl<C: Read + Write + Send + 'static> Doorway<C> {
     /// Waits for the connection of one caller.
     pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
         let wait = Wait { peer: call.rank, channel: call.channel, limit, health };
-        wait.look(|at_most| Ok(self.aside.take(call, at_most)))
+        wait.look(|at_most| {
+            let found = self.aside.take(call, at_most);
+            if found.is_none() {
+                self.aside.has_room()?;
+            }
+            Ok(found)
+        })
     }
 }
 
@@ -217,6 +239,27 @@ impl Wait<'_> {
         })
     }
 
+    /// What to do about a connection that cannot be had.
+    fn remedy(&self, cause: &io::Error) -> String {
+        let health = self.health;
+        match Errno::from_io_error(cause) {
+            Some(Errno::MFILE) => {
+                let what = limits::open_files_for(&health.mine().to_string(), health.peers().len() - 1);
+                format!("{what}; {}", limits::MORE_OPEN_FILES)
+            }
+            Some(Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                format!("free memory and open files on the host of {}", health.mine())
+            }
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT | Errno::INVAL) => {
+                "name an interface that the other hosts reach in HEXAGRAM_INTERFACE, or open its ports in the firewall"
+                    .to_owned()
+            }
+            _ => "see why that process does not answer: it may have ended, or be on another host than it says \
+                  (HEXAGRAM_HOST, HEXAGRAM_INTERFACE)"
+                .to_owned(),
+        }
+    }
+
     /// Looks again and again, each time for as long as it is told, until something is found, the peer is known not to
     /// come, or the limit is over.
     fn look<T>(&self, mut look: impl FnMut(Duration) -> io::Result<Option<T>>) -> Result<T> {
@@ -228,7 +271,7 @@ impl Wait<'_> {
             // Asked first: whoever left has called before.
             let left = health.has_left(*peer);
             let found = look(TICK).map_err(|cause| {
-                let remedy = "raise the limit of open files (ulimit -n), or see why that process ended";
+                let remedy = self.remedy(&cause);
                 Error::system(format!("open channel {channel} with {who}"), cause, remedy)
             })?;
             match found {

@@ -55,6 +55,8 @@ pub(super) struct Hall<A: Accept> {
     complaints: Complaints,
     /// When to accept again, after descriptors ran out.
     resume: Option<Instant>,
+    /// Since when descriptors have been missing for those who call.
+    short: Option<Instant>,
 }
 
 impl<A: Accept> Hall<A> {
@@ -68,10 +70,9 @@ impl<A: Accept> Hall<A> {
             poller.watch(&listener, LISTENER)?;
             Ok(poller)
         };
-        let poller = watch().map_err(|cause| {
-            let remedy = "raise the limits of open files and of epoll watches";
-            Error::system("watch for callers", cause, remedy)
-        })?;
+        let poller = watch();
+        let poller =
+            poller.map_err(|cause| Error::system("watch for callers", cause, limits::a_file_more()))?;
         Ok(Hall {
             listener,
             key: key.to_vec(),
@@ -82,6 +83,7 @@ impl<A: Accept> Hall<A> {
             called: 0,
             complaints: Complaints::default(),
             resume: None,
+            short: None,
         })
     }
 
@@ -140,8 +142,7 @@ impl<A: Accept> Hall<A> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if exhausted(&error) => {
                     self.dismiss();
-                    let what = format!("{error}; see ulimit -n, or what else this process has open");
-                    self.complaints.turned_away(&io::Error::new(error.kind(), what));
+                    self.turn_away(&error);
                     self.poller.forget(&self.listener);
                     self.resume = Some(Instant::now() + PAUSE);
                     return;
@@ -155,13 +156,24 @@ impl<A: Accept> Hall<A> {
     fn serve(&mut self, number: u64, mut stranger: Stranger<A::Connection>) -> Option<Caller<A::Connection>> {
         match stranger.listen(&self.key) {
             Ok(Some(build)) => {
+                self.short = None;
                 self.poller.forget(&stranger.connection);
                 return Some(stranger.into_caller(build));
             }
             Ok(None) => self.put(number, stranger),
-            Err(error) => self.complaints.turned_away(&error),
+            Err(error) => self.turn_away(&error),
         }
         None
+    }
+
+    /// Complains about a caller that has failed, or whom this process has failed.
+    fn turn_away(&mut self, error: &io::Error) {
+        if !exhausted(error) {
+            return self.complaints.turned_away(error);
+        }
+        self.short.get_or_insert_with(Instant::now);
+        let what = format!("{error}; see ulimit -n, or what else this process has open");
+        self.complaints.turned_away(&io::Error::new(error.kind(), what));
     }
 
     fn put(&mut self, number: u64, stranger: Stranger<A::Connection>) {
@@ -205,9 +217,9 @@ impl<A: Accept> Hall<A> {
         Some((oldest, self.strangers.get(&oldest)?.since))
     }
 
-    /// Whether callers wait outside because there are no descriptors for them.
-    pub(super) fn is_short(&self) -> bool {
-        self.resume.is_some()
+    /// Since when callers have been turned away because there are no descriptors for them, if nobody has come in since.
+    pub(super) fn short_since(&self) -> Option<Instant> {
+        self.short
     }
 
     /// How the last caller failed who spoke hexagram's language but knew another secret.

@@ -134,9 +134,9 @@ struct Table {
 
 impl Table {
     fn new(mine: Entry) -> Result<Self> {
-        let poller = Poller::new().map_err(|cause| {
-            Error::system("watch newcomers", cause, "raise the limit of open files (ulimit -n)")
-        })?;
+        let poller = Poller::new();
+        let poller =
+            poller.map_err(|cause| Error::system("watch newcomers", cause, limits::a_file_more()))?;
         let seats = (0..mine.claims.size).map(|_| None).collect();
         Ok(Table { mine, seats, poller, complete: 1, refused: Vec::new() })
     }
@@ -257,7 +257,7 @@ impl Table {
 
     /// Why not everyone has come in time.
     fn incomplete(&self, limit: Duration, hall: &Hall<Listener>, secret: &Secret) -> End {
-        if hall.is_short() {
+        if hall.short_since().is_some() {
             return self.short_of_files();
         }
         let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();

@@ -22,10 +22,10 @@ use crate::health::Health;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -151,11 +151,16 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<Owned
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(into)];
     let received = retry_on_intr(|| recvmsg(stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
     let mut files = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
         }
+    }
+    // Files for which this process has no descriptors left are dropped by the kernel without an error.
+    if is_cut && files.len() < FILES {
+        return Err(Errno::MFILE.into());
     }
     Ok((received.bytes, files))
 }

@@ -71,20 +71,32 @@ impl Reporter for Desk {
 impl Control {
     /// Starts watching over the streams that remained after the meeting.
     pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>) -> Result<Self> {
-        let (sender, commands) = mpsc::channel();
-        let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new()? });
-        health.set_reporter(Arc::clone(&desk) as Arc<dyn Reporter>);
         let streams = match seats {
             Seats::Hub(streams) => streams,
             Seats::Member(stream) => vec![Some(stream)],
         };
         let vigilance = health.vigilance();
         let line = |stream: Option<_>| stream.map(|stream| Line::new(stream, vigilance)).transpose();
-        let lines = streams.into_iter().map(line).collect::<Result<Vec<_>>>()?;
+        let mut lines = streams.into_iter().map(line).collect::<Result<Vec<_>>>()?;
+        let (hand_over, watch) = mpsc::channel();
+        let (desk, commands, thread) = Self::prepare(watch).inspect_err(|error| {
+            let failure = Word::Failure { culprit: rank, cause: format!("gave up as it joined: {error}") };
+            lines.iter_mut().flatten().for_each(|line| line.say(&failure));
+        })?;
+        health.set_reporter(Arc::clone(&desk) as Arc<dyn Reporter>);
         let watch = Watch::new(rank, lines, Arc::clone(health), commands, Arc::clone(&desk));
-        let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
-        let thread = thread.spawn(move || watch.run()).map_err(Error::no_thread)?;
+        // The thread ends only when it is told to, by what is returned here.
+        let _ = hand_over.send(watch);
         Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
+    }
+
+    /// Takes from the system what watching needs: a thread, which waits for its work, and a way to wake it.
+    fn prepare(watch: mpsc::Receiver<Watch>) -> Result<(Arc<Desk>, mpsc::Receiver<Command>, JoinHandle<()>)> {
+        let (sender, commands) = mpsc::channel();
+        let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new()? });
+        let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
+        let run = move || watch.recv().map_or((), Watch::run);
+        Ok((desk, commands, thread.spawn(run).map_err(Error::no_thread)?))
     }
 
     /// Says goodbye. Rank 0 stays until all others have left, but not for longer than `patience`.
