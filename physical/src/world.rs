@@ -3,6 +3,7 @@
 use crate::bootstrap::attendance;
 use crate::bootstrap::card::{Card, Entry, Roster};
 use crate::bootstrap::control::Control;
+use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::join::{self, Membership, Newcomer, Seats};
 use crate::bootstrap::lead::lead;
 use crate::bootstrap::secret::Secret;
@@ -16,7 +17,7 @@ use crate::mixed::MixedFabric;
 use crate::mpi::{MpiDoor, MpiFabric, introduce};
 use crate::native::Check;
 use crate::patience::patience;
-use crate::shm::{ShmDoor, ShmFabric};
+use crate::shm::{ShmDoor, ShmFabric, knock};
 use crate::socket::{Tls, TlsFiles};
 use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
 use crate::thread::ThreadFabric;
@@ -65,8 +66,8 @@ pub struct JoinOptions {
     /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
     /// rate of each.
     pub sockets: Option<usize>,
-    /// Any name of this host; ranks share memory if their names are equal. Otherwise HEXAGRAM_HOST says so; otherwise ranks
-    /// share memory where the system lets them: on one kernel and in one network namespace.
+    /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try. Otherwise
+    /// HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
     pub host: Option<String>,
     /// How often ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
     /// the first use of each.
@@ -243,13 +244,29 @@ impl World {
         let (roster, seats) = arrival.meet(entry, limit)?;
         attendance::note(placement, true);
         let peers = roster.cards.iter().map(Card::peer).collect();
-        let hosts = numbered(roster.cards.iter().map(|card| &*card.machine));
         let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
-        let control = Control::start(rank, seats, &health)?;
-        let member = Membership { rank, roster, health: Arc::clone(&health), traffic: Arc::default(), limit };
-        let fabric = door.into_fabric(Arc::new(member));
+        let hosts = Arc::new(Hosts::new(rank, &roster.cards));
+        let control = Control::start(rank, seats, &health, &hosts)?;
+        let traffic = Arc::default();
+        let member = Membership {
+            rank,
+            roster,
+            hosts: Arc::clone(&hosts),
+            health: Arc::clone(&health),
+            traffic,
+            limit,
+        };
+        let member = Arc::new(member);
+        let fabric = door.into_fabric(Arc::clone(&member));
         let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
+        if matches!(options.transport, TransportKind::Shm | TransportKind::Mixed) {
+            hosts.agree(&health, limit, |peer| knock(&member, peer), |finding| control.found(finding))?;
+        }
+        if options.transport == TransportKind::Shm {
+            hosts.must_be_one(&health)?;
+        }
         let local = (placement.local_rank, placement.local_size);
+        let hosts = hosts.numbers();
         Ok(Self::assemble(rank, local, hosts, options.transport, fabric, Some(control)))
     }
 
@@ -314,7 +331,8 @@ impl World {
     }
 
     /// The hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
-    /// they may share memory, as [`JoinOptions`] says; whatever a launcher says does not count.
+    /// they share memory, as [`JoinOptions`] says, and all ranks count them alike; over the tcp transport, if they might.
+    /// Whatever a launcher says does not count.
     pub fn hosts(&self) -> &[usize] {
         &self.0.hosts
     }
@@ -378,19 +396,6 @@ impl World {
         let channel = u16::try_from(next).ok();
         channel.ok_or_else(|| Error::usage("all channels are taken", "open fewer communicators"))
     }
-}
-
-/// Numbers names in the order of their first appearance.
-fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<usize> {
-    let mut known = Vec::new();
-    names
-        .map(|name| {
-            known.iter().position(|other| *other == name).unwrap_or_else(|| {
-                known.push(name);
-                known.len() - 1
-            })
-        })
-        .collect()
 }
 
 /// The first half of a meeting: enough to know this rank's interface.

@@ -2,8 +2,8 @@
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -13,6 +13,8 @@ pub(crate) struct Hosts {
     prefix: String,
     count: usize,
     secret: PathBuf,
+    /// Copies for other users.
+    theirs: Vec<PathBuf>,
 }
 
 fn ip(arguments: &str) -> bool {
@@ -32,7 +34,7 @@ impl Hosts {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("hxg{}n{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let secret = env::temp_dir().join(format!("{prefix}-secret"));
-        let hosts = Hosts { prefix, count, secret };
+        let hosts = Hosts { prefix, count, secret, theirs: Vec::new() };
         let prefix = &hosts.prefix;
         let mut made = ip(&format!("netns add {prefix}sw"))
             && ip(&format!("-n {prefix}sw link add br0 type bridge"))
@@ -98,6 +100,20 @@ impl Hosts {
         PathBuf::from(format!("/etc/netns/{}h{host}", self.prefix))
     }
 
+    /// A copy of the secret for another user; `None` where that one cannot reach it.
+    pub(crate) fn secret_of(&mut self, user: u32) -> Option<PathBuf> {
+        let open =
+            |folder: &Path| fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 1 != 0);
+        let theirs = self.secret.with_extension(user.to_string());
+        if !self.secret.ancestors().skip(1).all(open) {
+            return None;
+        }
+        fs::copy(&self.secret, &theirs).unwrap();
+        chown(&theirs, Some(user), Some(user)).unwrap();
+        self.theirs.push(theirs.clone());
+        Some(theirs)
+    }
+
     /// Cuts the last host off: packets vanish, nothing is reset. When that was.
     pub(crate) fn cut(&self) -> Instant {
         let at = Instant::now();
@@ -123,5 +139,6 @@ impl Drop for Hosts {
         }
         ip(&format!("netns del {}sw", self.prefix));
         let _ = fs::remove_file(&self.secret);
+        self.theirs.iter().for_each(|theirs| drop(fs::remove_file(theirs)));
     }
 }

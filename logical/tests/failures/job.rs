@@ -99,6 +99,11 @@ impl Job {
         }
     }
 
+    /// Warnings that `rank` has given so far, as far as they were heard.
+    pub(crate) fn warnings(&self, rank: usize) -> usize {
+        self.ranks[rank].log.iter().filter(|line| line.contains(" WARN ")).count()
+    }
+
     pub(crate) fn all_hear(&mut self, what: &str) {
         (0..self.ranks.len()).for_each(|rank| drop(self.hears(rank, what)));
     }

@@ -9,6 +9,7 @@
 
 #[allow(dead_code, reason = "shared with the tests of other folders")]
 mod hosts;
+#[allow(dead_code, reason = "shared with the tests of other folders")]
 mod job;
 mod ranks;
 

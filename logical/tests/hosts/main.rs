@@ -51,6 +51,72 @@ fn two_hosts_of_two_ranks_use_memory_within_and_tcp_across() {
     job.ends();
 }
 
+/// What two hosts of two ranks do over the network when all call their host the same.
+fn mistaken(hosts: &Hosts) -> impl Iterator<Item = Command> {
+    hosts.ranks(4, 29_500).map(|mut command| {
+        command.env("HEXAGRAM_HOST", "clone");
+        command
+    })
+}
+
+#[test]
+fn hosts_that_call_themselves_the_same_are_told_apart() {
+    let Some(hosts) = Hosts::start(2) else {
+        eprintln!("skipped: network namespaces need root and the `ip` program");
+        return;
+    };
+    let mut job = Job::of(mistaken(&hosts), "count", TransportKind::Mixed);
+    let (_, warning) = job.hears(2, "tcp between rank 2, 3 here and rank 0 ");
+    assert!(warning.contains("share no memory (Connection refused"), "{warning}");
+    for rank in 0..4 {
+        job.hears(rank, "hosts [0, 0, 1, 1]");
+        let (near, far) = if rank % 2 == 0 { (ring(4), 0) } else { (0, ring(4)) };
+        assert_eq!(sent(&mut job, rank, "all_reduce"), (near, far), "rank {rank}");
+        job.hears(rank, "finished");
+        assert_eq!(job.warnings(rank), usize::from(rank == 2), "rank {rank}");
+    }
+    job.ends();
+}
+
+#[test]
+fn shared_memory_alone_names_the_hosts_that_call_themselves_the_same() {
+    let Some(hosts) = Hosts::start(2) else { return };
+    let mut job = Job::of(mistaken(&hosts), "count", TransportKind::Shm);
+    for rank in 0..4 {
+        let Failed { text, .. } = job.failure(rank);
+        let names = text.contains("rank 0 ") && text.contains("rank 2 ") && text.contains("HEXAGRAM_HOST");
+        assert!(names && text.contains("share no memory"), "rank {rank}: {text}");
+    }
+    job.ends();
+}
+
+#[test]
+fn a_rank_of_another_user_is_reached_by_tcp() {
+    const NOBODY: u32 = 12_345;
+    let Some(mut hosts) = Hosts::start(1) else { return };
+    let Some(secret) = hosts.secret_of(NOBODY) else {
+        eprintln!("skipped: other users cannot read files in the folder for temporary ones");
+        return;
+    };
+    let commands = hosts.ranks(3, 29_500).enumerate().map(|(rank, mut command)| {
+        if rank == 1 {
+            command.env(ranks::USER, NOBODY.to_string()).env("HEXAGRAM_SECRET_FILE", &secret);
+        }
+        command
+    });
+    let mut job = Job::of(commands, "count", TransportKind::Mixed);
+    let (_, warning) = job.hears(1, "tcp between rank 1 here and rank 0 ");
+    assert!(warning.contains("share no memory") && warning.contains(&NOBODY.to_string()), "{warning}");
+    for rank in 0..3 {
+        job.hears(rank, "hosts [0, 1, 0]");
+        // The ring goes 0 → 1 → 2 → 0, and only its last link is between ranks that share memory.
+        let want = if rank == 2 { (ring(3), 0) } else { (0, ring(3)) };
+        assert_eq!(sent(&mut job, rank, "all_reduce"), want, "rank {rank}");
+        job.hears(rank, "finished");
+    }
+    job.ends();
+}
+
 #[test]
 fn a_rank_that_is_killed_is_named_on_its_own_host_and_on_the_other() {
     for victim in 0..4 {

@@ -2,8 +2,12 @@
 
 use super::job::{ROLE, TRANSPORT};
 use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use std::env;
 
+/// The number of the user as whom a rank joins, if it is another than the test's.
+pub(crate) const USER: &str = "HEXAGRAM_TEST_USER";
 /// Elements of one chunk of the ring's buffer.
 pub(crate) const CHUNK: usize = 400_000;
 /// Elements for each rank in an all-to-all.
@@ -23,6 +27,11 @@ fn one_rank() {
 
 fn play(role: &str) -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
+    if let Ok(user) = env::var(USER) {
+        // Of this thread alone, as the one that joins.
+        let user = Some(Uid::from_raw(user.parse().unwrap()));
+        set_thread_res_uid(user, user, user).unwrap();
+    }
     let world = World::join(&JoinOptions { transport, ..JoinOptions::default() })?;
     if role == "count" { count(&world) } else { reduce(&world) }
 }
@@ -41,6 +50,7 @@ fn reduce(world: &World) -> Result<()> {
 
 /// Says after each operation what it has sent, through memory and by TCP.
 fn count(world: &World) -> Result<()> {
+    eprintln!("hosts {:?}", world.hosts());
     let comm = Communicator::open(world, 0)?;
     let size = comm.size();
     let mut before = [0; 2];

@@ -10,10 +10,10 @@
 //! Every rank gets the roster, so that its length counts with the square of the number of ranks: what many ranks have in
 //! common is in it once.
 
-use super::handshake::Key;
+use super::handshake::{Key, random};
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
-use crate::error::{Peer, Result};
+use crate::error::{Error, Peer, Result};
 use crate::transport::TransportKind;
 use crate::world::JoinOptions;
 use sha2::{Digest, Sha256};
@@ -43,15 +43,15 @@ pub(crate) struct Card {
 
 impl Card {
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot()?;
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
-        let machine = format!("{} {}", boot.trim(), network.display());
+        let machine = format!("{boot} {}", network.display());
         Ok(Card {
             rank: placement.rank,
             pid: std::process::id(),
             host: rustix::system::uname().nodename().to_string_lossy().into(),
-            kernel: boot.trim().into(),
+            kernel: boot.into(),
             machine: options.host().unwrap_or(machine).into(),
             shm: String::new(),
             tcp: String::new(),
@@ -81,6 +81,17 @@ impl Card {
             sockets: message.number()?,
         })
     }
+}
+
+/// The same for all processes since this system was started, as far as it says so; otherwise like no other, as what is
+/// unknown proves nothing.
+fn boot() -> Result<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if !boot.trim().is_empty() {
+        return Ok(boot.trim().to_owned());
+    }
+    let number = random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
+    Ok(format!("unknown {:032x}", u128::from_le_bytes(number)))
 }
 
 /// What all ranks must have been told alike.
@@ -207,11 +218,6 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    /// How many ranks share the cores of one kernel with `rank`, itself included, in whatever containers they are.
-    pub(crate) fn neighbours(&self, rank: usize) -> usize {
-        self.cards.iter().filter(|card| card.kernel == self.cards[rank].kernel).count()
-    }
-
     /// The roster of the job that drew `job`.
     pub(super) fn write(cards: &[Card], job: &[u8; 16], message: Outgoing) -> Outgoing {
         let mut texts = Texts::default();
@@ -299,7 +305,6 @@ mod tests {
         let mut message = Incoming::receive(&mut &wire[..]).unwrap();
         let read = Roster::read(&mut message, 100, b"secret").unwrap();
         assert_eq!(read.cards, cards);
-        assert_eq!(read.neighbours(5), 4);
         assert!(wire.len() < 100 * 50, "{} bytes", wire.len());
         let mut short = Incoming::receive(&mut &wire[..]).unwrap();
         assert!(Roster::read(&mut short, 101, b"secret").is_err());

@@ -9,6 +9,8 @@
 //! caller → callee   call = length:u32 channel:u32 socket:u32 rank:u32
 //! callee → caller   WELCOME
 //! ```
+//!
+//! A call for the socket NONE asks only whether the door is open: the connection ends with the welcome.
 
 use super::card::Roster;
 use super::deadline;
@@ -35,6 +37,8 @@ use std::time::{Duration, Instant};
 const WELCOME: [u8; 1] = [1];
 /// How often those who wait look whether the world has failed.
 const TICK: Duration = Duration::from_millis(10);
+/// How often somebody who only asks is turned away before that is the answer: strangers may have pushed it aside.
+const REFUSALS: u32 = 50;
 /// Longest that one step of a call may take before a look whether the world has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -51,6 +55,9 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// No socket.
+    const NONE: u16 = u16::MAX;
+
     fn to_bytes(self) -> Vec<u8> {
         let message = Outgoing::default().number(self.channel.into()).number(self.socket.into());
         message.number(self.rank).whole()
@@ -79,6 +86,9 @@ impl<C: Read + Write> Aside<C> {
     fn put(&self, caller: Caller<C>) -> io::Result<()> {
         let Caller { mut connection, mut message, .. } = caller;
         let call = Call::read(&mut message)?;
+        if call.socket == Call::NONE {
+            return connection.write_all(&WELCOME);
+        }
         // A caller that is welcome may leave at once; whoever knows that it has left finds its connection here.
         let mut connections = self.lock();
         connection.write_all(&WELCOME)?;
@@ -222,6 +232,39 @@ impl Wait<'_> {
             }
             Err(error) => Err(error),
         })
+    }
+
+    /// Asks whether the peer's door lets rank `rank` in. `connect` is as in [`Wait::call`].
+    pub(crate) fn knock<C: Read + Write>(
+        &self,
+        key: &Key,
+        rank: usize,
+        mut connect: impl FnMut() -> io::Result<C>,
+    ) -> io::Result<()> {
+        let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
+        let mut attempt = || {
+            let mut connection = connect()?;
+            approach(&mut connection, key.bytes(), &[])?;
+            connection.write_all(&words)?;
+            let mut answer = [0; WELCOME.len()];
+            connection.read_exact(&mut answer)?;
+            if answer == WELCOME { Ok(()) } else { Err(malformed()) }
+        };
+        let (deadline, mut refusals) = (deadline(self.limit), 0);
+        loop {
+            let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
+            match attempt() {
+                Err(_) if !hopeless && Instant::now() > deadline => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(error) if !hopeless && late(&error) => {}
+                Err(error) if !hopeless && cut_off(&error) && refusals < REFUSALS => {
+                    refusals += 1;
+                    std::thread::sleep(TICK);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Looks again and again, whenever `source` may be ready.

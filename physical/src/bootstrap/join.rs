@@ -22,6 +22,7 @@ use super::attendance;
 use super::card::{Card, Entry, Roster};
 use super::deadline;
 use super::handshake::{Build, approach};
+use super::hosts::Hosts;
 use super::meeting::Stream;
 use super::message::{Incoming, Outgoing, malformed};
 use super::secret::Secret;
@@ -187,6 +188,7 @@ pub(super) const DIED: &str = "died (its connection ended)";
 pub(crate) struct Membership {
     pub(crate) rank: usize,
     pub(crate) roster: Roster,
+    pub(crate) hosts: Arc<Hosts>,
     pub(crate) health: Arc<Health>,
     pub(crate) traffic: Arc<Traffic>,
     /// How long to wait for another rank to open the same channel.

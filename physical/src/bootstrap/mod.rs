@@ -20,6 +20,7 @@ pub(crate) mod fuzz;
 mod hall;
 mod handshake;
 mod holder;
+pub(crate) mod hosts;
 pub mod interface;
 pub(crate) mod join;
 pub(crate) mod lead;

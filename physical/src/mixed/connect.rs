@@ -1,8 +1,8 @@
 //! Connects processes on any number of hosts, pair by pair.
 //!
-//! The ranks of one host exchange shared memory first, as in `shm`. One that can have none says so by sending none, to
-//! every rank of the host; both sides of such a pair thereby know that TCP is to carry what goes between them. All
-//! remaining pairs then connect as in `tcp`.
+//! The ranks of one host exchange shared memory first, as in `shm`. One that can have none sends none, and where one side
+//! cannot map the other's, both learn of it: TCP carries what goes between them. All remaining pairs then connect as in
+//! `tcp`.
 
 use super::endpoint::MixedWire;
 use super::link::{Link, links};
@@ -22,17 +22,13 @@ pub(crate) struct MixedFabric {
     member: Arc<Membership>,
     shm: ShmFabric,
     tcp: TcpFabric,
-    /// The ranks of this host, this one among them.
-    locals: Vec<usize>,
 }
 
 impl MixedFabric {
     pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Result<Self> {
-        let local = |rank: &usize| member.card(*rank).machine == member.mine().machine;
-        let locals = (0..member.size()).filter(local).collect();
         let (shm, tcp) =
             (ShmFabric::new(shm, Arc::clone(&member))?, TcpFabric::new(tcp, Arc::clone(&member))?);
-        Ok(MixedFabric { member, shm, tcp, locals })
+        Ok(MixedFabric { member, shm, tcp })
     }
 
     /// Tells why memory is not shared that should be.
@@ -41,11 +37,13 @@ impl MixedFabric {
             tracing::warn!("tcp instead of shared memory to all ranks of this host: {refusal}");
             return;
         }
-        let without = self.locals.iter().zip(&gathered.segments).filter(|(_, segment)| segment.is_none());
-        for (rank, _) in without {
-            let peer = &self.member.health.peers()[*rank];
-            tracing::warn!("tcp instead of shared memory to {peer}, which can have none: see what it says");
-        }
+        let Some((first, why)) = gathered.apart.first() else { return };
+        let others = match gathered.apart.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more ranks"),
+        };
+        let peer = &self.member.health.peers()[*first];
+        tracing::warn!("tcp instead of shared memory to {peer}{others}: {why}");
     }
 
     /// An endpoint without any shared memory.
@@ -62,24 +60,25 @@ impl MixedFabric {
 
 impl Fabric for MixedFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        if self.locals.len() == 1 && self.member.size() > 1 {
+        // The ranks of this host, this one among them.
+        let locals = self.member.hosts.with(self.member.rank);
+        if locals.len() == 1 && self.member.size() > 1 {
             return self.remote(channel);
         }
-        let gathered = self.shm.gather(channel, &self.locals)?;
+        let gathered = self.shm.gather(channel, &locals)?;
         self.warn(&gathered);
-        let shared = gathered.segments.iter().filter(|segment| segment.is_some()).count();
-        if shared == self.member.size() {
+        if gathered.missing.is_none() && locals.len() == self.member.size() {
             return self.shm.endpoint(channel, gathered);
         }
         let Some(mine) = gathered.segments[gathered.place].clone() else { return self.remote(channel) };
-        let links = links(self.member.size(), &self.locals, |place| gathered.segments[place].is_some());
+        let links = links(self.member.size(), &locals, |place| gathered.segments[place].is_some());
         let waker = gathered.waker;
         let wire = self.tcp.wire(channel, |peer| links[peer] == Link::Sockets, Arc::clone(&waker))?;
         // A place without memory is never looked at; its sockets are.
         let filled = |segment: Option<Arc<Segment>>| segment.unwrap_or_else(|| Arc::clone(&mine));
         let segments = gathered.segments.into_iter().map(filled).collect();
         let health = Arc::clone(&self.member.health);
-        let memory = ShmWire::new(gathered.place, segments, self.locals.clone(), health, Sleep::Descriptor);
+        let memory = ShmWire::new(gathered.place, segments, locals, health, Sleep::Descriptor);
         Ok(Rc::new(StreamEndpoint::new(self.identity(waker), MixedWire::new(memory, wire, links))))
     }
 

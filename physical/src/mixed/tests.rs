@@ -1,9 +1,16 @@
 //! What is particular to mixed worlds: which pair gets which link, and which endpoint a world gets.
 
 use super::link::{Link, links};
+use crate::dtype::DType;
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::shm::refuse_to_map;
+use crate::tag::Tag;
 use crate::testing::{spawn_as, spawn_hosts};
+use crate::transport::{Label, Land, Source};
 use crate::world::JoinOptions;
-use crate::{Error, TransportKind};
+use crate::{Buffer, Error, Transport, TransportKind, World};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 #[test]
 fn memory_goes_to_those_who_share_it_and_sockets_to_everyone_else() {
@@ -24,6 +31,66 @@ fn a_world_of_one_host_is_one_of_shared_memory() {
     assert_eq!(native(&[0]), [(TransportKind::Shm, true)]);
     assert_eq!(native(&[0, 1]), [(TransportKind::Mixed, false); 2]);
     assert_eq!(native(&[0, 1, 0]), [(TransportKind::Mixed, false); 3]);
+}
+
+/// Sends a byte to every other rank, and receives one from each: to whom it went by TCP.
+fn greet_all(world: &World, endpoint: &dyn Transport) -> Vec<usize> {
+    let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 1);
+    let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
+    let peers = || (0..world.size()).filter(|peer| *peer != world.rank());
+    let by_tcp = || world.traffic().bytes_sent_by(TransportKind::Tcp);
+    let mut tickets = Vec::new();
+    let mut to = Vec::new();
+    let mut buffers = Vec::new();
+    for peer in peers() {
+        let (mine, theirs) = (Buffer::from_slice(&[7u8]).unwrap(), Buffer::zeroed(DType::U8, 1).unwrap());
+        let before = by_tcp();
+        tickets.push(endpoint.post_send(peer, label, mine.read(0..1).unwrap()));
+        if by_tcp() > before {
+            to.push(peer);
+        }
+        let view = theirs.write(0..1).unwrap();
+        tickets.push(endpoint.post_recv(Source::Rank(peer), label, view, Land::Copy));
+        buffers.push(theirs);
+    }
+    let mut context = Context::from_waker(Waker::noop());
+    for ticket in tickets {
+        let started = Instant::now();
+        while endpoint.poll(ticket, &mut context).map(Result::unwrap).is_pending() {
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing came");
+            endpoint.progress();
+        }
+    }
+    assert!(buffers.iter().all(|buffer| buffer.host::<u8>().unwrap()[0] == 7));
+    to
+}
+
+#[test]
+fn a_pair_that_cannot_map_its_memory_takes_tcp_and_all_ranks_know() {
+    let ranks = spawn_hosts(&[0, 0, 0], |world| {
+        if world.rank() == 2 {
+            refuse_to_map(0);
+        }
+        let endpoint = world.open(0).unwrap();
+        (endpoint.kind(), endpoint.native().is_some(), greet_all(&world, &*endpoint))
+    });
+    let mixed = |by_tcp| (TransportKind::Mixed, false, by_tcp);
+    assert_eq!(ranks, [mixed(vec![2]), mixed(vec![]), mixed(vec![0])]);
+}
+
+#[test]
+fn shared_memory_alone_refuses_a_pair_that_cannot_map_its_memory_on_every_rank() {
+    let options = JoinOptions { transport: TransportKind::Shm, ..JoinOptions::default() };
+    let texts = spawn_as(&vec![options; 3], |world| {
+        if world.rank() == 2 {
+            refuse_to_map(0);
+        }
+        world.open(0).err().map_or_else(String::new, |error| error.to_string())
+    });
+    for (rank, text) in texts.iter().enumerate() {
+        let names = text.contains("rank 0 ") && text.contains("rank 2 ");
+        assert!(names && text.contains("share no memory on channel 0"), "rank {rank}: {text}");
+    }
 }
 
 #[test]

@@ -4,16 +4,23 @@
 //! ```text
 //! caller → callee   the call of `doorway`, whose first byte carries the caller's files
 //! callee → caller   a byte that carries the callee's files, after the welcome
+//! both              proof:16                what the segment of the other says, or zeros
+//! both              share:u8 apart:u32      whether with you; a rank with which it shares none, or 2³² − 1
 //! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
+//!
+//! A segment that came may be one that cannot be mapped. So each side says what it reads in the other's segment, and
+//! then whether it got its own proof back from this one and from all: a pair shares memory if both sides say so, and all
+//! ranks know whether all pairs do.
 
 use super::bed::Sleep;
 use super::collectives::Surroundings;
 use super::endpoint::{ShmEndpoint, ShmWire};
-use super::link::Segment;
+use super::link::{Proof, Segment};
 use super::region::{Region, Regions, WORDS, check, words};
 use crate::bootstrap::Accept;
 use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
+use crate::bootstrap::hosts::Knock;
 use crate::bootstrap::join::Membership;
 use crate::bootstrap::{abstract_address, random, same_user};
 use crate::doorbell::Doorbell;
@@ -129,6 +136,8 @@ impl AsFd for Caller {
     }
 }
 
+/// Bytes of a proof.
+const PROOF: usize = size_of::<Proof>();
 /// Files of one message, at most.
 const FILES: usize = 2;
 
@@ -177,6 +186,32 @@ fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8;
     }
 }
 
+/// Connects with the socket of a rank's door.
+fn dial(name: &str) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Finds out whether a rank that says it is on this host can share memory with this one.
+pub(crate) fn knock(member: &Membership, peer: usize) -> Knock {
+    let Membership { rank, roster, health, limit, .. } = member;
+    let mut reached = false;
+    let connect = || {
+        let stream = dial(&roster.cards[peer].shm)?;
+        reached = true;
+        same_user(&stream)?;
+        Ok(stream)
+    };
+    let wait = Wait { peer, channel: 0, limit: *limit, health };
+    match wait.knock(&roster.key, *rank, connect) {
+        Ok(()) => Knock::Open,
+        Err(error) if reached => Knock::Closed(error.to_string()),
+        Err(error) => Knock::Nobody(error.to_string()),
+    }
+}
+
 /// The sockets of one endpoint to its peers, over which registered memory is handed round.
 pub(super) struct Sockets {
     channel: u16,
@@ -220,17 +255,65 @@ impl Sockets {
     }
 }
 
+/// Maps the segment of the rank at place `theirs` among `ranks`, for the one at `place`.
+fn map(files: Files, ranks: usize, theirs: usize, place: usize) -> io::Result<Arc<Segment>> {
+    let Files { segment, waker } = files;
+    #[cfg(test)]
+    if super::tests::cannot_map(theirs) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    Segment::map(&segment, ranks, theirs, place, Arc::new(Doorbell::from(waker)))
+}
+
 /// What the ranks of one host have given each other, in their order.
 pub(crate) struct Gathered {
     /// This rank's place among them.
     pub(crate) place: usize,
-    /// None of a rank that can have no shared memory.
+    /// This rank's own, and those of the peers with which it shares memory.
     pub(crate) segments: Vec<Option<Arc<Segment>>>,
-    /// Why this rank can have none.
+    /// Two of them that share no memory, if there are any: all ranks know whether.
+    pub(crate) missing: Option<(usize, usize)>,
+    /// Why this rank can have no shared memory.
     pub(crate) refusal: Option<Error>,
+    /// With which ranks it shares none, and why, where it has some itself.
+    pub(crate) apart: Vec<(usize, io::Error)>,
     /// Ends this rank's sleep where it waits for descriptors.
     pub(crate) waker: Arc<Doorbell>,
     streams: Vec<Option<UnixStream>>,
+}
+
+/// What came of the exchange with one peer.
+struct Pair {
+    peer: usize,
+    stream: UnixStream,
+    /// The peer's segment, or why there is none.
+    theirs: io::Result<Arc<Segment>>,
+}
+
+/// What one side says in the end.
+struct Share {
+    /// Whether it shares memory with this peer.
+    with_you: bool,
+    /// A rank with which it shares none.
+    apart: Option<usize>,
+}
+
+impl Share {
+    const BYTES: usize = 1 + 4;
+
+    fn write(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [u8::from(self.with_you); Self::BYTES];
+        bytes[1..].copy_from_slice(&self.apart.map_or(u32::MAX, |rank| rank as u32).to_le_bytes());
+        bytes
+    }
+
+    /// What a peer in a world of `size` ranks has written.
+    fn read(bytes: [u8; Self::BYTES], size: usize) -> Self {
+        let [with_you, apart @ ..] = bytes;
+        let apart = u32::from_le_bytes(apart);
+        let apart = (apart != u32::MAX).then_some((apart as usize).min(size - 1));
+        Share { with_you: with_you == 1, apart }
+    }
 }
 
 pub(crate) struct ShmFabric {
@@ -246,7 +329,11 @@ impl ShmFabric {
 
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
         let doing = format!("exchange shared memory with {}", self.member.health.peers()[peer]);
-        Error::system(doing, cause, "see whether that process is alive")
+        Error::system(
+            doing,
+            cause,
+            "use the mixed or the tcp transport, or see whether that process is alive",
+        )
     }
 
     /// The peer's files, in exchange for this rank's, and the socket over which they came.
@@ -265,13 +352,11 @@ impl ShmFabric {
             return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
         }
         let connect = || {
-            let stream = UnixStream::connect_addr(&abstract_address(&roster.cards[peer].shm)?)?;
+            let stream = dial(&roster.cards[peer].shm)?;
             same_user(&stream)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
             Ok(stream)
         };
-        let wait = Wait { peer, channel, limit: *limit, health };
+        let wait = self.wait(peer, channel);
         let stream = wait.call(&roster.key, call, connect, |stream, words| send(stream, words, mine))?;
         stream.set_nonblocking(true).map_err(failed)?;
         let (_, files) = wait.until(&stream, || receive_whole::<1>(&stream))?;
@@ -280,44 +365,93 @@ impl ShmFabric {
 
     /// Gives `ranks`, this one among them, a segment of this rank, and takes theirs.
     pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<Gathered> {
-        let rank = self.member.rank;
         let waker = Arc::new(Doorbell::new()?);
-        let place = ranks.iter().position(|peer| *peer == rank).unwrap_or_default();
+        let place = ranks.iter().position(|peer| *peer == self.member.rank).unwrap_or_default();
         let (mine, file, refusal) = match Segment::create(ranks.len(), place, Arc::clone(&waker)) {
             Ok((mine, file)) => (Some(mine), Some(file), None),
             Err(refusal) => (None, None, Some(refusal)),
         };
         let files: Vec<BorrowedFd<'_>> = file.iter().flat_map(|file| [file.as_fd(), waker.as_fd()]).collect();
-        let (mut segments, mut streams) = (Vec::new(), Vec::new());
-        for (theirs, peer) in ranks.iter().copied().enumerate() {
-            if theirs == place {
-                segments.push(mine.clone());
-                streams.push(None);
-                continue;
-            }
+        let mut pairs = Vec::new();
+        for (theirs, peer) in ranks.iter().copied().enumerate().filter(|(theirs, _)| *theirs != place) {
             let (files, stream) = self.exchange(peer, channel, &files)?;
-            let map = |Files { segment, waker }| {
-                let waker = Arc::new(Doorbell::from(waker));
-                Segment::map(&segment, ranks.len(), theirs, place, waker).map_err(|cause| {
-                    let doing = format!("map the shared memory of {}", self.member.health.peers()[peer]);
-                    Error::system(doing, cause, "use the same build on all ranks, or the tcp transport")
-                })
+            let theirs = match files {
+                Some(files) => map(files, ranks.len(), theirs, place),
+                None => Err(io::Error::new(io::ErrorKind::OutOfMemory, "it can have none: see what it says")),
             };
-            segments.push(files.map(map).transpose()?);
-            streams.push(Some(stream));
+            pairs.push(Pair { peer, stream, theirs });
         }
-        Ok(Gathered { place, segments, refusal, waker, streams })
+        self.prove(channel, mine.as_deref(), &mut pairs)?;
+        let missing = self.compare(channel, refusal.is_some(), &mut pairs)?;
+        let (mut segments, mut streams, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+        for Pair { peer, stream, theirs } in pairs {
+            streams.push(Some(stream));
+            segments.push(theirs.map_err(|why| apart.push((peer, why))).ok());
+        }
+        segments.insert(place, mine);
+        streams.insert(place, None);
+        Ok(Gathered { place, segments, missing, refusal, apart, waker, streams })
+    }
+
+    /// Shows every peer what its segment says, and drops those that do not show what `mine` does.
+    fn prove(&self, channel: u16, mine: Option<&Segment>, pairs: &mut [Pair]) -> Result<()> {
+        for Pair { peer, stream, theirs } in &*pairs {
+            let proof = theirs.as_ref().map_or(Proof::default(), |theirs| theirs.proof());
+            send(stream, &proof, &[]).map_err(|cause| self.failed(*peer, cause))?;
+        }
+        for Pair { peer, stream, theirs } in pairs {
+            let (shown, _) = self.wait(*peer, channel).until(stream, || receive_whole::<PROOF>(stream))?;
+            if theirs.is_ok() && mine.is_none_or(|mine| mine.proof() != shown) {
+                *theirs = Err(io::Error::other("it has not mapped this rank's memory"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says to every peer whether this rank shares memory with that one and with all, and drops those that say they do
+    /// not. Two ranks of this host that share none, if there are any, or a rank that has none, twice.
+    fn compare(&self, channel: u16, refused: bool, pairs: &mut [Pair]) -> Result<Option<(usize, usize)>> {
+        let Membership { rank, .. } = *self.member;
+        let missing = pairs.iter().find(|pair| pair.theirs.is_err()).map(|pair| pair.peer);
+        let missing = if refused { Some(rank) } else { missing };
+        for Pair { peer, stream, theirs } in &*pairs {
+            let share = Share { with_you: theirs.is_ok(), apart: missing };
+            send(stream, &share.write(), &[]).map_err(|cause| self.failed(*peer, cause))?;
+        }
+        let mut apart = missing.map(|other| (rank, other));
+        for Pair { peer, stream, theirs } in pairs {
+            let said = self.wait(*peer, channel).until(stream, || receive_whole(stream))?.0;
+            let share = Share::read(said, self.member.size());
+            apart = apart.or(share.apart.map(|other| (*peer, other)));
+            if theirs.is_ok() && !share.with_you {
+                *theirs = Err(io::Error::other("it could not map this rank's memory"));
+            }
+        }
+        Ok(apart)
+    }
+
+    fn wait(&self, peer: usize, channel: u16) -> Wait<'_> {
+        Wait { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
 
     /// The endpoint of a world whose ranks have all given a segment.
     pub(crate) fn endpoint(&self, channel: u16, gathered: Gathered) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
         let (rank, health, traffic) = (*rank, Arc::clone(health), Arc::clone(traffic));
-        let segment = |(peer, segment): (usize, Option<Arc<Segment>>)| {
-            segment.ok_or_else(|| self.failed(peer, io::ErrorKind::OutOfMemory.into()))
-        };
-        let segments: Result<Vec<_>> = gathered.segments.into_iter().enumerate().map(segment).collect();
-        let segments = gathered.refusal.map_or(segments, Err)?;
+        if let Some(refusal) = gathered.refusal {
+            return Err(refusal);
+        }
+        if let Some((one, other)) = gathered.missing {
+            let why = gathered.apart.first().map_or_else(String::new, |(_, why)| format!(": {why}"));
+            let (one, other) = (&health.peers()[one], &health.peers()[other]);
+            let what = format!("{one} and {other} share no memory on channel {channel}{why}");
+            return Err(Error::setup(
+                what,
+                "use the mixed or the tcp transport, or see what these ranks say",
+            ));
+        }
+        // All are there, as no pair is missing.
+        let segments: Vec<_> = gathered.segments.into_iter().flatten().collect();
         let bell = Arc::clone(&segments[rank]) as Arc<dyn Bell>;
         let identity = Identity::new(&self.member, TransportKind::Shm, bell);
         let peers = (0..segments.len()).collect();

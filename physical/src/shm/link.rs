@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment  = head bytes × (ranks − 1)
-//! head     = bell (asleep core) board counters × (ranks − 1) stage
+//! head     = bell (asleep core) proof board counters × (ranks − 1) stage
 //! counters = head tail blocked
 //! counters, bytes                            a ring: written by one peer, read by the segment's rank
 //! board, stage                               written by the segment's rank, read by everyone: see `board`, `staged`
@@ -16,6 +16,7 @@ use super::bytes::{self, SharedBytes};
 use super::ring::{Place, Ring};
 use super::room;
 use super::shape::{COUNTERS, Shape};
+use crate::bootstrap::random;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::transport::Bell;
@@ -35,11 +36,14 @@ const BELL: usize = 0;
 const ASLEEP: usize = APART;
 /// Beside the word that everyone reads who may have to wake the rank; it changes as seldom.
 const CORE: usize = ASLEEP + 8;
-const LANES: usize = 2 * APART;
+const PROOF: usize = 2 * APART;
 
 const HEAD: usize = 0;
 const TAIL: usize = APART;
 const BLOCKED: usize = 2 * APART;
+
+/// What only those can read who have a segment's memory mapped.
+pub(super) type Proof = [u8; 16];
 
 /// One rank's segment, mapped.
 pub(crate) struct Segment {
@@ -102,7 +106,13 @@ impl Segment {
             Ok((head, Rings::All(map(file, shape.head(), shape.rings())?)))
         };
         let (file, (head, rings)) = reserve(shape.segment(), maps)?;
-        Ok((Arc::new(Segment { head, rings, shape, place, waker }), file))
+        let segment = Segment { head, rings, shape, place, waker };
+        let proof: Proof =
+            random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
+        let proof = u128::from_le_bytes(proof);
+        segment.count(PROOF).store(proof as u64, Ordering::Release);
+        segment.count(PROOF + 8).store((proof >> 64) as u64, Ordering::Release);
+        Ok((Arc::new(segment), file))
     }
 
     /// Maps the segment that the rank at `place` created, for the rank at `writer`.
@@ -119,6 +129,12 @@ impl Segment {
         let offset = shape.head() + ring_index(place, writer) * shape.ring;
         let rings = Rings::Of(writer, map(file, offset, shape.ring)?);
         Ok(Arc::new(Segment { head, rings, shape, place, waker }))
+    }
+
+    /// Reads what proves that this process has the segment's own memory, and not something like it.
+    pub(super) fn proof(&self) -> Proof {
+        let [low, high] = [PROOF, PROOF + 8].map(|at| u128::from(self.count(at).load(Ordering::Acquire)));
+        (high << 64 | low).to_le_bytes()
     }
 
     /// The sizes of its parts.
@@ -161,7 +177,7 @@ impl Segment {
     /// Address of the board's bytes from `offset` on, `len` of which are inside it.
     fn board_at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= BOARD, "within the board");
-        self.head.as_mut_ptr().wrapping_add(LANES + offset)
+        self.head.as_mut_ptr().wrapping_add(self.shape.board() + offset)
     }
 
     /// Bytes of the board.
@@ -246,7 +262,7 @@ impl Page for Segment {
 
     fn count(&self, offset: usize) -> &AtomicU64 {
         assert!(offset < BOARD, "within the board");
-        Segment::count(self, LANES + offset)
+        Segment::count(self, self.shape.board() + offset)
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {

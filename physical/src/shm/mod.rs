@@ -33,6 +33,8 @@ mod tests;
 mod work;
 
 pub(crate) use bed::Sleep;
-pub(crate) use connect::{Gathered, ShmDoor, ShmFabric};
+pub(crate) use connect::{Gathered, ShmDoor, ShmFabric, knock};
 pub(crate) use endpoint::ShmWire;
 pub(crate) use link::Segment;
+#[cfg(test)]
+pub(crate) use tests::refuse_to_map;

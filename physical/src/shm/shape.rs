@@ -5,7 +5,7 @@
 //! ```text
 //! ring(n)    = 2 ^ log2(2 MiB / (n − 1)), at least 4 KiB and at most 256 KiB
 //! block(n)   = min(1 MiB, 128 MiB / n) / 2n, a multiple of 64, at most 64 KiB
-//! head(n)    = pages(256 + 266,240 + 384 (n − 1) + 2n block(n))      bell, board, counters of the rings, stage
+//! head(n)    = pages(384 + 266,240 + 384 (n − 1) + 2n block(n))      bell, board, counters of the rings, stage
 //! segment(n) = head(n) + (n − 1) ring(n)
 //! mapped(n)  = n head(n) + 2 (n − 1) ring(n)                         by each rank: all heads, its rings, one ring in each peer
 //! host(n)    = n (segment(n) + pages(mapped(n) / 512) + 16 KiB)      segments and page tables, for one channel
@@ -34,8 +34,8 @@ const LINE: usize = 64;
 
 /// Smallest piece of memory that the system maps. Where its pages are larger, mappings reach beyond what is asked for.
 const PAGE: usize = 4096;
-/// The bell and whether the rank sleeps.
-const BED: usize = 2 * APART;
+/// The bell, whether the rank sleeps, and the proof.
+const BED: usize = 3 * APART;
 /// Head, tail and blocked of one ring, in lines of their own.
 pub(super) const COUNTERS: usize = 3 * APART;
 
@@ -63,6 +63,11 @@ impl Shape {
     /// Bytes of half a stage: a block for each rank.
     pub(super) fn half(&self) -> usize {
         self.ranks * self.block
+    }
+
+    /// Where the board begins.
+    pub(super) fn board(&self) -> usize {
+        BED
     }
 
     /// Where the counters of the rings begin.
@@ -109,7 +114,7 @@ mod tests {
                 room => (12..18).map(|log| 1 << log).rev().find(|ring| *ring <= room).unwrap_or(4096),
             };
             let block = ((1 << 20).min((128 << 20) / n) / (2 * n) / 64 * 64).min(64 << 10);
-            let head = (256 + 266_240 + 384 * (n - 1) + 2 * n * block).div_ceil(4096) * 4096;
+            let head = (384 + 266_240 + 384 * (n - 1) + 2 * n * block).div_ceil(4096) * 4096;
             let shape = Shape::new(n);
             assert_eq!((shape.ring, shape.block, shape.head()), (ring, block, head), "{n} ranks");
             assert_eq!(shape.segment(), head + (n - 1) * ring, "{n} ranks");

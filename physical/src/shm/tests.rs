@@ -15,12 +15,28 @@ use crate::health::Health;
 use crate::memory::Buffer;
 use crate::tag::Tag;
 use crate::transport::{Bell, Label, Ticket, Traffic};
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
+
+thread_local! {
+    /// The place whose segment this thread's rank cannot map.
+    static UNMAPPABLE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Whether this thread's rank is to fail at mapping the segment of the rank at `place`.
+pub(super) fn cannot_map(place: usize) -> bool {
+    UNMAPPABLE.get() == Some(place)
+}
+
+/// As if this thread's rank could not map the segment of the rank at `place`.
+pub(crate) fn refuse_to_map(place: usize) {
+    UNMAPPABLE.set(Some(place));
+}
 
 fn waker() -> Arc<Doorbell> {
     Arc::new(Doorbell::new().unwrap())

@@ -122,7 +122,7 @@ impl TcpFabric {
         let Membership { rank, health, limit, .. } = &*self.member;
         let (mine, theirs) = (self.member.mine(), self.member.card(peer));
         let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
-        let near = mine.kernel == theirs.kernel;
+        let near = self.member.hosts.are_near(*rank, peer);
         let stream = |socket| {
             if peer < *rank {
                 return self.call(peer, channel, socket);

@@ -19,6 +19,7 @@ mod word;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use word::fuzz as fuzz_word;
 
+use super::hosts::{Finding, Hosts};
 use super::join::Seats;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
@@ -38,6 +39,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 enum Command {
     Report { culprit: usize, cause: String },
+    Found(Finding),
     Leave { patience: Duration },
 }
 
@@ -70,7 +72,7 @@ impl Reporter for Desk {
 
 impl Control {
     /// Starts watching over the streams that remained after the meeting.
-    pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>) -> Result<Self> {
+    pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>, hosts: &Arc<Hosts>) -> Result<Self> {
         let streams = match seats {
             Seats::Hub(streams) => streams,
             Seats::Member(stream) => vec![Some(stream)],
@@ -84,7 +86,8 @@ impl Control {
             lines.iter_mut().flatten().for_each(|line| line.say(&failure));
         })?;
         health.set_reporter(Arc::clone(&desk) as Arc<dyn Reporter>);
-        let watch = Watch::new(rank, lines, Arc::clone(health), commands, Arc::clone(&desk));
+        let watch =
+            Watch::new(rank, lines, Arc::clone(health), Arc::clone(hosts), commands, Arc::clone(&desk));
         // The thread ends only when it is told to, by what is returned here.
         let _ = hand_over.send(watch);
         Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
@@ -97,6 +100,11 @@ impl Control {
         let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
         let run = move || watch.recv().map_or((), Watch::run);
         Ok((desk, commands, thread.spawn(run).map_err(Error::no_thread)?))
+    }
+
+    /// Tells rank 0 where this rank found itself to be.
+    pub(crate) fn found(&self, finding: Finding) {
+        self.desk.tell(Command::Found(finding));
     }
 
     /// Says goodbye. Rank 0 stays until all others have left, but not for longer than `patience`.
@@ -119,6 +127,7 @@ struct Watch {
     /// On rank 0 by rank; elsewhere only the one to rank 0. None once it has ended.
     lines: Vec<Option<Line>>,
     health: Arc<Health>,
+    hosts: Arc<Hosts>,
     commands: mpsc::Receiver<Command>,
     desk: Arc<Desk>,
     /// For how long the lines were listened to, and when this process last gave a sign of life.
@@ -133,12 +142,13 @@ impl Watch {
         rank: usize,
         lines: Vec<Option<Line>>,
         health: Arc<Health>,
+        hosts: Arc<Hosts>,
         commands: mpsc::Receiver<Command>,
         desk: Arc<Desk>,
     ) -> Self {
         // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
         let listened = Stopwatch::with_gap(2 * health.vigilance().beat);
-        Watch { rank, lines, health, commands, desk, listened, beaten: None, told: false }
+        Watch { rank, lines, health, hosts, commands, desk, listened, beaten: None, told: false }
     }
 
     fn run(mut self) {
@@ -157,6 +167,7 @@ impl Watch {
             match command {
                 Command::Report { .. } if self.told => {}
                 Command::Report { culprit, cause } => self.pass_on(culprit, &cause),
+                Command::Found(finding) => self.broadcast(&Word::Found(finding)),
                 Command::Leave { patience } => return Some(patience),
             }
         }
@@ -256,6 +267,16 @@ impl Watch {
                     self.health.waits().hear(peer, waits);
                 }
             }
+            Word::Found(finding) if self.is_hub() => {
+                if let Some(all) = self.hosts.hear(peer, finding) {
+                    self.broadcast(&Word::Hosts(all.clone()));
+                    self.hosts.settle(all);
+                }
+            }
+            Word::Found(_) => {}
+            // A member hears of the others from the hub only.
+            Word::Hosts(_) if self.is_hub() => {}
+            Word::Hosts(all) => self.hosts.settle(all),
             Word::Told(answers) => self.health.waits().learn(answers),
             // A member hears of failures from the hub only, which tells everyone by itself.
             Word::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
@@ -367,7 +388,8 @@ mod tests {
         let (sender, commands) = mpsc::channel();
         let desk = Arc::new(Desk { commands: sender, bell: Doorbell::new().unwrap() });
         let lines = vec![None, None, Some(line(ours))];
-        let mut watch = Watch::new(0, lines, Arc::clone(&health), commands, desk);
+        let mut watch =
+            Watch::new(0, lines, Arc::clone(&health), Arc::new(Hosts::new(0, &[])), commands, desk);
         assert!(health.condemn(0, "gave up"));
         watch.heed(1, Word::Left(1));
         let (words, end) = member.listen(3);

@@ -1,10 +1,11 @@
 //! What the ends of a control connection say to each other.
 //!
 //! ```text
-//! member → rank 0   (BEAT wait* | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
-//! rank 0 → member   (BEAT | TOLD answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
+//! member → rank 0   (BEAT wait* | FOUND finding | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
+//! rank 0 → member   (BEAT | HOSTS finding* | TOLD answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
 //! wait              label count:u32 rank:u32*
 //! answer            label count:u32 (rank:u32 (NO:u32 | YES:u32 label))*
+//! finding           host:u32 kernel:u32           ranks
 //! label             tag:16 fingerprint:16
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! world, and no list is believed to be longer than the message that holds it.
 
 use super::super::message::{Incoming, Outgoing, malformed};
+use crate::bootstrap::hosts::Finding;
 use crate::fingerprint::Fingerprint;
 use crate::tag::Tag;
 use crate::transport::Label;
@@ -22,6 +24,8 @@ const FAILURE: usize = 0;
 const LEFT: usize = 1;
 const BEAT: usize = 2;
 const TOLD: usize = 3;
+const FOUND: usize = 4;
+const HOSTS: usize = 5;
 
 /// Longest word, in bytes: more than the longest list of waits or answers takes.
 pub(super) const CAP: usize = 256 << 10;
@@ -32,6 +36,10 @@ pub(super) enum Word {
     Beat(Vec<Wait>),
     /// For whom the member's operations wait in the end.
     Told(Vec<Answer>),
+    /// Where a member found itself to be.
+    Found(Finding),
+    /// Where all ranks found themselves to be.
+    Hosts(Vec<Finding>),
     /// Somebody failed.
     Failure { culprit: usize, cause: String },
     /// A rank has finished.
@@ -57,6 +65,10 @@ impl Word {
                     })
                 })
             }
+            Word::Found(finding) => place(message.number(FOUND), finding),
+            Word::Hosts(findings) => {
+                findings.iter().fold(message.number(HOSTS).number(findings.len()), place)
+            }
             Word::Failure { culprit, cause } => message.number(FAILURE).number(*culprit).text(cause),
             Word::Left(rank) => message.number(LEFT).number(*rank),
         };
@@ -69,6 +81,8 @@ impl Word {
         match message.number()? {
             FAILURE => Ok(Word::Failure { culprit: rank(message, size)?, cause: message.text()? }),
             LEFT => rank(message, size).map(Word::Left),
+            FOUND => finding(message, size).map(Word::Found),
+            HOSTS => list(message, |message| finding(message, size)).map(Word::Hosts),
             BEAT => list(message, |message| {
                 Ok(Wait { label: label(message)?, ranks: list(message, |message| rank(message, size))? })
             })
@@ -87,6 +101,14 @@ impl Word {
 
 fn put(message: Outgoing, label: &Label) -> Outgoing {
     message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())
+}
+
+fn place(message: Outgoing, finding: &Finding) -> Outgoing {
+    message.number(finding.host).number(finding.kernel)
+}
+
+fn finding(message: &mut Incoming, size: usize) -> io::Result<Finding> {
+    Ok(Finding { host: rank(message, size)?, kernel: rank(message, size)? })
 }
 
 fn label(message: &mut Incoming) -> io::Result<Label> {
@@ -162,6 +184,8 @@ mod tests {
             }]),
             Word::Failure { culprit: 2, cause: "żółw".into() },
             Word::Left(4),
+            Word::Found(Finding { host: 4, kernel: 2 }),
+            Word::Hosts(vec![Finding { host: 3, kernel: 3 }; 5]),
         ]
     }
 
@@ -175,7 +199,7 @@ mod tests {
     #[test]
     fn a_rank_beyond_the_world_is_refused() {
         let refused = words().into_iter().filter(|word| read(word.write(), 2).is_err()).count();
-        assert_eq!(refused, 4, "all but the beat that names no rank");
+        assert_eq!(refused, 6, "all but the beat that names no rank");
     }
 
     #[test]

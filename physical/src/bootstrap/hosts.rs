@@ -1,0 +1,276 @@
+//! Which ranks are on one host: what they say of themselves, and what they find when they try. Open this to know why two
+//! ranks share memory, or do not.
+//!
+//! Names prove nothing: clones of one machine's snapshot call themselves alike, so may hosts that a user named, and on one
+//! host users keep apart. So where ranks are to share memory, each that says it is on the host of lower ranks knocks at
+//! their doors, the lowest first, until one lets it in, and tells rank 0 which one that was. Rank 0 tells everyone, so that
+//! all ranks count the same hosts (`control` has the words).
+
+use super::card::Card;
+use crate::error::{During, Error, Result};
+use crate::health::Health;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often those who wait look whether the world has failed.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What a rank found out about where it is. A rank that looks for nobody finds itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The lowest rank with which it can share memory.
+    pub(crate) host: usize,
+    /// The lowest rank that is on its kernel, as far as it is known: some may not share memory with each other.
+    pub(crate) kernel: usize,
+}
+
+/// What came of knocking at a rank's door.
+pub(crate) enum Knock {
+    /// It let this rank in.
+    Open,
+    /// It is on this kernel, but does not let this rank in, and why.
+    Closed(String),
+    /// Nobody is there, and why.
+    Nobody(String),
+}
+
+/// The hosts of a world's ranks.
+pub(crate) struct Hosts {
+    rank: usize,
+    /// What each rank says about its host and its kernel.
+    said: Vec<(Arc<str>, Arc<str>)>,
+    /// What each rank found, as far as rank 0 has heard.
+    heard: Mutex<Vec<Option<Finding>>>,
+    /// The same, once all know.
+    agreed: OnceLock<Vec<Finding>>,
+    more: Condvar,
+}
+
+impl Hosts {
+    /// What `rank` knows, before anyone has knocked anywhere.
+    pub(crate) fn new(rank: usize, cards: &[Card]) -> Self {
+        let said = cards.iter().map(|card| (Arc::clone(&card.machine), Arc::clone(&card.kernel))).collect();
+        let (heard, agreed, more) = (Mutex::default(), OnceLock::new(), Condvar::new());
+        let hosts = Hosts { rank, said, heard, agreed, more };
+        // Who looks for nobody tells nothing.
+        let finding =
+            |rank| hosts.lower(rank).next().is_none().then_some(Finding { host: rank, kernel: rank });
+        let heard = (0..cards.len()).map(finding).collect();
+        Hosts { heard: Mutex::new(heard), ..hosts }
+    }
+
+    /// The lower ranks that say they are on the host of `rank`.
+    fn lower(&self, rank: usize) -> impl Iterator<Item = usize> {
+        (0..rank).filter(move |lower| self.said[*lower].0 == self.said[rank].0)
+    }
+
+    /// Whether any rank has to knock at another's door.
+    fn has_claims(&self) -> bool {
+        (0..self.said.len()).any(|rank| self.lower(rank).next().is_some())
+    }
+
+    /// Finds out where `rank` is, by the doors at which it knocks; and why it is not where it says it is, if so.
+    fn look(&self, rank: usize, mut knock: impl FnMut(usize) -> Knock) -> (Finding, Option<String>) {
+        let mut kernel = rank;
+        let mut why = None;
+        for lower in self.lower(rank) {
+            match knock(lower) {
+                Knock::Open => return (Finding { host: lower, kernel: kernel.min(lower) }, None),
+                Knock::Closed(reason) => {
+                    kernel = kernel.min(lower);
+                    why.get_or_insert(reason);
+                }
+                Knock::Nobody(reason) => drop(why.get_or_insert(reason)),
+            }
+        }
+        (Finding { host: rank, kernel }, why)
+    }
+
+    /// Finds out where this rank is, tells it by `tell`, and waits until all ranks know where all are.
+    ///
+    /// # Errors
+    /// The failure of a rank, or [`Error::Setup`] if one says nothing within `limit`.
+    pub(crate) fn agree(
+        &self,
+        health: &Health,
+        limit: Duration,
+        knock: impl FnMut(usize) -> Knock,
+        tell: impl FnOnce(Finding),
+    ) -> Result<()> {
+        if !self.has_claims() {
+            return Ok(());
+        }
+        let rank = self.rank;
+        let (finding, why) = self.look(rank, knock);
+        if self.lower(rank).next().is_some() {
+            tell(finding);
+        }
+        self.wait(health, limit).map_err(|error| health.explain(error, During::Nothing))?;
+        if let Some(why) = why.filter(|_| finding.host == rank) {
+            self.warn(health, &why);
+        }
+        Ok(())
+    }
+
+    fn wait(&self, health: &Health, limit: Duration) -> Result<()> {
+        let deadline = super::deadline(limit);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.agreed.get().is_none() {
+            // Whoever has told where it is, and left, has left the others what they wait for.
+            let silent = |rank: usize| heard[rank].is_none() && health.has_left(rank);
+            let given_up = health.verdict().is_some() || (0..heard.len()).any(silent);
+            if given_up || Instant::now() > deadline {
+                let what = format!("the ranks did not tell each other their hosts within {limit:?}");
+                return Err(Error::setup(what, "see which of them has ended, or is stopped"));
+            }
+            heard = self.more.wait_timeout(heard, TICK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Says that ranks are not where they say they are: the lowest of those that share memory speaks for them.
+    fn warn(&self, health: &Health, why: &str) {
+        let Some(lower) = self.lower(self.rank).next() else { return };
+        let with = self.with(self.rank).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        tracing::warn!(
+            "tcp between rank {with} here and {}: they call their host the same, but share no memory ({why}); name hosts \
+             by HEXAGRAM_HOST, and start ranks of one host as one user",
+            health.peers()[lower]
+        );
+    }
+
+    /// Rank 0 hears what a rank found; what all found, once all have told.
+    pub(crate) fn hear(&self, rank: usize, finding: Finding) -> Option<Vec<Finding>> {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard[rank] = Some(finding);
+        heard.iter().copied().collect()
+    }
+
+    /// Takes what all ranks found as known to all. Whatever comes later changes nothing.
+    pub(crate) fn settle(&self, findings: Vec<Finding>) {
+        if findings.len() == self.said.len() {
+            let _heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = self.agreed.set(findings);
+            self.more.notify_all();
+        }
+    }
+
+    /// Whether two ranks are on one host.
+    fn share(&self, one: usize, other: usize) -> bool {
+        let found = self.agreed.get().is_none_or(|found| found[one].host == found[other].host);
+        found && self.said[one].0 == self.said[other].0
+    }
+
+    /// Whether two ranks are on one kernel, in whatever containers they are.
+    pub(crate) fn are_near(&self, one: usize, other: usize) -> bool {
+        match self.agreed.get() {
+            Some(found) if self.said[one].0 == self.said[other].0 => found[one].kernel == found[other].kernel,
+            _ => self.said[one].1 == self.said[other].1,
+        }
+    }
+
+    /// How many ranks share the cores of one kernel with `rank`, itself included.
+    pub(crate) fn neighbours(&self, rank: usize) -> usize {
+        (0..self.said.len()).filter(|other| self.are_near(rank, *other)).count()
+    }
+
+    /// The ranks of `rank`'s host, itself included.
+    pub(crate) fn with(&self, rank: usize) -> Vec<usize> {
+        (0..self.said.len()).filter(|other| self.share(rank, *other)).collect()
+    }
+
+    /// Refuses a world whose ranks do not all share memory.
+    ///
+    /// # Errors
+    /// [`Error::Setup`], the same on all ranks.
+    pub(crate) fn must_be_one(&self, health: &Health) -> Result<()> {
+        let Some(other) = (0..self.said.len()).find(|rank| !self.share(0, *rank)) else { return Ok(()) };
+        let peers = health.peers();
+        let what = format!("{} and {} call their host the same, but share no memory", peers[0], peers[other]);
+        let remedy = "see the warning of that rank; use the mixed or the tcp transport, name hosts by HEXAGRAM_HOST, and start \
+                      the ranks of one host as one user";
+        Err(Error::setup(what, remedy))
+    }
+
+    /// The hosts by rank, numbered from 0 in the order in which ranks have them.
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        let mut first: Vec<usize> = Vec::new();
+        let number = |rank| {
+            first.iter().position(|host| self.share(*host, rank)).unwrap_or_else(|| {
+                first.push(rank);
+                first.len() - 1
+            })
+        };
+        (0..self.said.len()).map(number).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks that say they are on these hosts and kernels.
+    fn hosts(said: &[(&str, &str)]) -> Hosts {
+        let card = |(rank, (machine, kernel)): (usize, &(&str, &str))| Card {
+            rank,
+            pid: 1,
+            host: "a".into(),
+            kernel: (*kernel).into(),
+            machine: (*machine).into(),
+            shm: String::new(),
+            tcp: String::new(),
+            sockets: 1,
+        };
+        Hosts::new(0, &said.iter().enumerate().map(card).collect::<Vec<_>>())
+    }
+
+    /// The same after all have knocked, where ranks with equal letters let each other in.
+    fn found(said: &[(&str, &str)], doors: &str) -> Hosts {
+        let hosts = hosts(said);
+        let door = |rank: usize| doors.as_bytes()[rank].to_ascii_lowercase();
+        let user = |rank: usize| doors.as_bytes()[rank].is_ascii_uppercase();
+        let mut all = None;
+        for rank in 0..said.len() {
+            let knock = |lower: usize| match (door(lower) == door(rank), user(lower) == user(rank)) {
+                (true, true) => Knock::Open,
+                (true, false) => Knock::Closed("another user".into()),
+                (false, _) => Knock::Nobody("nobody there".into()),
+            };
+            let (finding, why) = hosts.look(rank, knock);
+            assert_eq!(why.is_some(), finding.host == rank && hosts.lower(rank).next().is_some(), "{rank}");
+            all = hosts.hear(rank, finding);
+        }
+        hosts.settle(all.unwrap());
+        hosts
+    }
+
+    #[test]
+    fn ranks_that_say_the_same_share_a_host_where_they_let_each_other_in() {
+        let clones = [("m", "k"); 6];
+        let hosts = found(&clones, "aabbab");
+        assert_eq!(hosts.numbers(), [0, 0, 1, 1, 0, 1]);
+        assert_eq!((hosts.with(3), hosts.with(4)), (vec![2, 3, 5], vec![0, 1, 4]));
+        assert_eq!((hosts.neighbours(0), hosts.are_near(0, 2), hosts.are_near(2, 5)), (3, false, true));
+    }
+
+    #[test]
+    fn other_users_are_on_the_kernel_but_share_no_memory() {
+        let hosts = found(&[("m", "k"); 4], "aAAa");
+        assert_eq!(hosts.numbers(), [0, 1, 1, 0]);
+        assert_eq!(hosts.neighbours(2), 4);
+    }
+
+    #[test]
+    fn ranks_that_say_otherwise_are_left_as_they_say() {
+        let hosts = found(&[("m", "k"), ("n", "k"), ("m", "k"), ("o", "l")], "aaaa");
+        assert_eq!(hosts.numbers(), [0, 1, 0, 2]);
+        assert_eq!((hosts.neighbours(1), hosts.neighbours(3)), (3, 1));
+    }
+
+    #[test]
+    fn without_looking_ranks_are_where_they_say() {
+        let hosts = hosts(&[("m", "k"), ("m", "k"), ("n", "k")]);
+        assert!(hosts.has_claims());
+        assert_eq!((hosts.numbers(), hosts.neighbours(0)), (vec![0, 0, 1], 3));
+    }
+}
