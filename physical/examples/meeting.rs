@@ -134,10 +134,12 @@ fn report(outcome: &Outcome, notes: &str, ranks: usize, ended: u64) {
     let mut joined: Vec<u64> = notes.iter().map(|note| note[2]).collect();
     joined.sort_unstable();
     let late = notes.iter().filter(|note| note[1] > 0).count();
-    let (median, last) = (joined.get(ranks / 2), joined.last());
+    let at = |place: usize| joined.get(place).copied().unwrap_or_default();
     println!(
-        "{} of {ranks} ranks joined: the median after {median:?} ms, the last after {last:?} ms ({late} came late); all \
-         had ended after {ended} ms: {outcome}",
-        joined.len()
+        "{} of {ranks} ranks joined: the median after {} ms, the last after {} ms ({late} came late); all had ended after \
+         {ended} ms: {outcome}",
+        joined.len(),
+        at(joined.len() / 2),
+        at(joined.len().saturating_sub(1))
     );
 }

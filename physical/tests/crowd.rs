@@ -5,13 +5,18 @@
 
 use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
 use hexagram_physical::{JoinOptions, TransportKind, Vigilance, World};
+use rustix::process::{Resource, getrlimit};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads of one process; beside the strangers they take up its descriptors.
+/// Where the limit of open files allows them, as all are of one process.
 const RANKS: usize = 300;
-const STRANGERS: usize = 2000;
+const STRANGERS: usize = 1000;
+/// Descriptors for each rank, beside those of the strangers.
+const FILES: u64 = 20;
 const LONG: Duration = Duration::from_secs(120);
 
 fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World> {
@@ -23,13 +28,23 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
     World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
 }
 
-/// Connects, and says nothing.
-fn strangers(port: u16) -> Vec<TcpStream> {
+/// Connects so often at least, and goes on until the ranks have joined; says nothing, and keeps the last connections open.
+fn strangers(port: u16, least: usize, joined: &AtomicBool) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    (0..STRANGERS).filter_map(|_| TcpStream::connect_timeout(&address, LONG).ok()).collect()
+    let mut open = VecDeque::new();
+    let mut called = 0;
+    while called < least || !joined.load(Ordering::Acquire) {
+        // Nobody listens before rank 0 does, or after the meeting.
+        open.extend(TcpStream::connect_timeout(&address, LONG));
+        called += 1;
+        if open.len() > STRANGERS {
+            drop(open.pop_front());
+        }
+    }
 }
 
-fn together(size: usize) -> Duration {
+/// Joins as `size` ranks in the same instant; how long the last took.
+fn together(size: usize, strangers_at_least: usize) -> Duration {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (start, joined) = (Barrier::new(size), Barrier::new(size));
     std::thread::scope(|scope| {
@@ -46,18 +61,36 @@ fn together(size: usize) -> Duration {
             }
         };
         let ranks: Vec<_> = (0..size).map(|number| scope.spawn(rank(number))).collect();
-        let silent = scope.spawn(|| strangers(port));
+        let all_joined = Arc::new(AtomicBool::new(false));
+        let silent = std::thread::spawn({
+            let all_joined = Arc::clone(&all_joined);
+            move || strangers(port, strangers_at_least, &all_joined)
+        });
         let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
-        drop(silent.join());
+        all_joined.store(true, Ordering::Release);
+        silent.join().unwrap();
         let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         assert!(failed.is_empty(), "{} of {size} failed, such as: {}", failed.len(), failed[0]);
         outcomes.into_iter().flatten().max().unwrap_or_default()
     })
 }
 
+/// One after the other: together they would need more descriptors than some machines allow.
+static ONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn ranks_that_come_together_all_join() {
-    for size in [128, RANKS] {
-        println!("{size} ranks joined within {:.2?}", together(size));
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let allowed = getrlimit(Resource::Nofile).maximum.map_or(RANKS, |files| (files / FILES) as usize);
+    for size in [128, RANKS].map(|size| size.min(allowed)) {
+        println!("{size} ranks joined within {:.2?}", together(size, STRANGERS));
+    }
+}
+
+#[test]
+fn a_flood_of_silent_connections_keeps_no_rank_out() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..5 {
+        println!("6 ranks joined within {:.2?}", together(6, 0));
     }
 }

@@ -3,23 +3,27 @@
 //! A job whose launcher gives no secret (mpirun, torchrun's variables) and whose ranks meet on their own host shares a
 //! file that only this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name
 //! follows from the meeting address. Only the process that holds that address writes the file, so two jobs never share
-//! one, and what a killed job left behind is replaced by the next job of that address. It is gone once everyone has joined.
+//! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any more, and
+//! removed by this user's next job: its lock is gone with the process.
 
 use super::handshake::random;
 use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Shorter ones could be guessed.
 const SHORTEST: usize = 16;
 /// Longer files are something else.
 const LONGEST: usize = 4096;
+/// Milliseconds to wait for others who make a secret in the same instant.
+const TURNS: usize = 100;
 
 /// The remedy wherever a secret is missing.
 const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
@@ -236,25 +240,66 @@ fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
 }
 
 /// A secret on disk, removed when dropped.
-pub(crate) struct SecretFile(PathBuf);
+pub(crate) struct SecretFile {
+    path: PathBuf,
+    /// Locked as long as this process lives.
+    file: File,
+}
 
 impl SecretFile {
     /// Appears whole, in place of what an earlier job may have left.
     fn create(path: &Path, secret: &[u8]) -> io::Result<Self> {
+        let folder = File::open(path.parent().unwrap_or(path))?;
+        // One at a time, or what has just been made might look left over. A file system without locks keeps the latter.
+        let turn = take_turn(&folder);
+        if turn {
+            remove_left_over(path.parent().unwrap_or(path));
+        }
         let draft = path.with_extension(format!("{:016x}", u64::from_be_bytes(random()?)));
-        let draft = SecretFile(draft);
         let mut options = File::options();
         options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        options.open(&draft.0)?.write_all(secret)?;
-        std::fs::rename(&draft.0, path)?;
-        Ok(SecretFile(path.to_owned()))
+        let file = options.open(&draft)?;
+        let mut draft = SecretFile { path: draft, file };
+        draft.file.write_all(secret)?;
+        let _ = flock(&draft.file, FlockOperation::NonBlockingLockExclusive);
+        std::fs::rename(&draft.path, path)?;
+        draft.path = path.to_owned();
+        Ok(draft)
+    }
+}
+
+/// Locks `folder` until it is closed; not if somebody keeps it for long, who may have been stopped.
+fn take_turn(folder: &File) -> bool {
+    (0..TURNS).any(|turn| {
+        if turn > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        flock(folder, FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
+}
+
+/// Removes the secrets in `folder` whose rank 0 has been killed.
+fn remove_left_over(folder: &Path) {
+    let Ok(files) = std::fs::read_dir(folder) else { return };
+    for path in files.flatten().map(|file| file.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let stem = name.strip_prefix("hexagram-").and_then(|rest| rest.split_once('.'));
+        // A secret, or the draft of one.
+        let ours =
+            |(number, kind): (&str, &str)| number.len() == 16 && (kind == "secret" || kind.len() == 16);
+        let file = stem.filter(|stem| ours(*stem)).map(|_| open(&path, OFlags::NOFOLLOW));
+        if let Some(Ok(file)) = file
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = std::fs::remove_file(&path);
+        }
     }
 }
 
 impl Drop for SecretFile {
     fn drop(&mut self) {
-        // Renamed, or the whole folder is gone.
-        let _ = std::fs::remove_file(&self.0);
+        // The whole folder may be gone.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -359,6 +404,21 @@ mod tests {
         drop(file);
         assert_eq!(secret.read().unwrap(), None);
         assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_killed_jobs_left_is_removed_by_the_next_one_and_what_lives_is_not() {
+        let scratch = Scratch::new();
+        let of_job = |number: &str| scratch.0.join(format!("hexagram-{number}.secret"));
+        let (_, living) = Secret::Shared(of_job("00000000000000aa")).for_rank_0().unwrap();
+        scratch.file("hexagram-00000000000000bb.secret", b"left over", 0o600);
+        scratch.file("hexagram-00000000000000bb.00000000000000cc", b"left over half-way", 0o600);
+        scratch.file("hexagram-of-somebody.secret", b"not ours", 0o600);
+        let (_, next) = Secret::Shared(of_job("00000000000000dd")).for_rank_0().unwrap();
+        let left = || std::fs::read_dir(&scratch.0).unwrap().count();
+        assert_eq!(left(), 3);
+        drop((living, next));
+        assert_eq!(left(), 1);
     }
 
     #[test]
