@@ -6,6 +6,7 @@ mod harness;
 
 use harness::{Ended, folder, program, run, wrapped};
 use std::fs;
+use std::process::Command;
 
 fn says(ended: &Ended, what: &[&str]) {
     for what in what {
@@ -96,4 +97,25 @@ fn a_transport_that_does_not_work_fails_its_self_test() {
     assert_eq!(ended.code, Some(1), "{:#?}", ended.stdout);
     says(&ended, &["✗ memfd: File too large", "use --transport tcp", "✗ shm: rank ", "✓ tcp: right"]);
     assert!(ended.stderr.iter().any(|line| line.starts_with('[') && line.contains("hexagram check: ")));
+}
+
+#[test]
+fn a_network_that_is_down_is_said_at_once() {
+    // A network of its own, in which nothing is up; where this process may not make one, there is nothing to check.
+    let unshare = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-n", env!("CARGO_BIN_EXE_hexagram")]).args(arguments);
+        command
+    };
+    if !unshare(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: a network of its own needs root and the `unshare` program");
+        return;
+    }
+    let ended = run(unshare(&["check"]));
+    assert_eq!(ended.code, Some(1));
+    says(
+        &ended,
+        &["✗ no loopback address is up", "✗ shm: cannot let ranks meet at 127.0.0.1: Network is unreachable"],
+    );
+    says(&ended, &["✗ tcp: cannot let ranks meet", "(ip link set lo up)"]);
 }

@@ -1,6 +1,7 @@
 //! Ranks because of which a job cannot start: every rank names the same one, and says why and what to do.
 
 use super::job::{Failed, Job, on_this_host};
+use super::names::{hosts, meet};
 use super::ranks::{ADDRESSES, FILES};
 use hexagram_logical::TransportKind;
 use std::process::Command;
@@ -50,4 +51,40 @@ fn a_rank_that_has_too_few_addresses_for_a_thread_is_named_by_every_rank() {
         });
         all_name(job, 3, 1, &["cannot start a thread", "MiB of addresses (ulimit -v)"]);
     }
+}
+
+/// Every rank says all of `parts`.
+fn all_say(mut job: Job, size: usize, parts: &[&str]) {
+    for rank in 0..size {
+        let said = job.failure(rank).text;
+        for part in parts {
+            assert!(said.contains(part), "rank {rank} does not say `{part}`: {said}");
+        }
+    }
+    job.ends();
+}
+
+#[test]
+fn a_rank_that_others_cannot_reach_is_named_with_the_variable_that_hides_it() {
+    let Some(hosts) = hosts(2) else { return };
+    for (lonely, address) in [(0, "10.99.0.1:29500"), (1, "10.99.0.1:29501")] {
+        let job = meet(&hosts, 2, address, |rank, command| {
+            if rank == lonely {
+                command.env("HEXAGRAM_INTERFACE", "lo");
+            }
+        });
+        let lonely = format!("rank {lonely} (host ");
+        all_say(job, 2, &[&lonely, "accepts connections at 127.0.0.1:", "HEXAGRAM_INTERFACE"]);
+    }
+}
+
+#[test]
+fn hosts_that_claim_to_be_one_are_told_so_where_memory_would_have_to_reach() {
+    let Some(hosts) = hosts(2) else { return };
+    let commands = hosts.ranks(2, 29500).map(|mut command| {
+        command.env("HEXAGRAM_HOST", "one");
+        command
+    });
+    let job = Job::of(commands, "add", TransportKind::Shm);
+    all_say(job, 2, &["rank 1 (host ", "though HEXAGRAM_HOST says", "use the mixed or the tcp transport"]);
 }

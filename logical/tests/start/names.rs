@@ -6,7 +6,7 @@ use hexagram_logical::TransportKind;
 use std::process::Command;
 
 /// Hosts, unless this process may not make them, which it says.
-fn hosts(count: usize) -> Option<Hosts> {
+pub(crate) fn hosts(count: usize) -> Option<Hosts> {
     let hosts = Hosts::start(count);
     if hosts.is_none() {
         eprintln!("skipped: network namespaces need root and the `ip` program");
@@ -15,7 +15,12 @@ fn hosts(count: usize) -> Option<Hosts> {
 }
 
 /// One rank on each host, all of which meet at `address`.
-fn meet(hosts: &Hosts, count: usize, address: &str, mut adapt: impl FnMut(usize, &mut Command)) -> Job {
+pub(crate) fn meet(
+    hosts: &Hosts,
+    count: usize,
+    address: &str,
+    mut adapt: impl FnMut(usize, &mut Command),
+) -> Job {
     let commands = hosts.ranks(count, 29500).enumerate().map(|(rank, mut command)| {
         command.env("HEXAGRAM_ADDR", address);
         adapt(rank, &mut command);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! card   = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
+//! entry  = card claims network:text
 //! claims = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
 //! roster = job:16 texts:u32 text* seat*         a seat for each rank, in order
 //! seat   = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
@@ -20,6 +21,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,25 +165,41 @@ impl fmt::Display for Shown<'_> {
 pub(crate) struct Entry {
     pub(crate) card: Card,
     pub(crate) claims: Claims,
+    /// Same for all processes that reach each other at loopback addresses; also where the system does not tell.
+    pub(crate) network: String,
 }
 
 impl Entry {
+    /// The addresses at which it accepts TCP connections, if none can be reached from another network.
+    pub(super) fn only_near(&self) -> Option<&str> {
+        let is_near =
+            |address: &str| address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
+        let tcp = self.card.tcp.as_str();
+        (!tcp.is_empty() && tcp.split(' ').all(is_near)).then_some(tcp)
+    }
+
     /// What this process brings, without the addresses at which its transport can be reached.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        Ok(Entry { card: Card::new(placement, options)?, claims: Claims::new(placement, options)? })
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        Ok(Entry {
+            card: Card::new(placement, options)?,
+            claims: Claims::new(placement, options)?,
+            network: format!("{} {}", boot.trim(), network.display()),
+        })
     }
 
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
-        self.claims.write(self.card.write(message))
+        self.claims.write(self.card.write(message)).text(&self.network)
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        Ok(Entry { card: Card::read(message)?, claims: Claims::read(message)? })
+        Ok(Entry { card: Card::read(message)?, claims: Claims::read(message)?, network: message.text()? })
     }
 
     /// Why `other` cannot join this rank's job, if so.
     pub(super) fn objection(&self, other: &Entry) -> Option<String> {
-        let Entry { card, claims } = self;
+        let Entry { card, claims, network } = self;
         if other.claims.size != claims.size {
             return Some(format!("it was told of {} ranks, rank 0 of {}", other.claims.size, claims.size));
         }
@@ -199,11 +217,21 @@ impl Entry {
         if other.claims.digest != claims.digest {
             return Some(format!("its {}, rank 0's {}", Shown(&other.claims), Shown(claims)));
         }
-        if claims.transport == TransportKind::Shm.to_string() && other.card.machine != card.machine {
+        if claims.transport != TransportKind::Shm.to_string() {
+            return None;
+        }
+        if other.card.machine != card.machine {
             return Some(format!(
                 "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
                 other.card.host, card.host
             ));
+        }
+        if other.network != *network {
+            return Some(
+                "shared memory does not reach from its network to rank 0's, though HEXAGRAM_HOST says that they are on one \
+                 host: use the mixed or the tcp transport"
+                    .to_owned(),
+            );
         }
         None
     }

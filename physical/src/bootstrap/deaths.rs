@@ -115,7 +115,7 @@ fn join_until(moment: &str, placement: &Placement) {
     Incoming::receive(&mut stream).unwrap();
     attendance::note(placement, true);
     end_at("seated");
-    Intent::Join(entry).write().send(&mut stream).unwrap();
+    Intent::Join(Box::new(entry)).write().send(&mut stream).unwrap();
     end_at("entered");
     Incoming::receive(&mut stream).unwrap();
     end_at("joined");

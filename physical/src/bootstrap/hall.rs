@@ -217,6 +217,10 @@ impl<A: Accept> Hall<A> {
         Some((oldest, self.strangers.get(&oldest)?.since))
     }
 
+    pub(super) fn listener(&self) -> &A {
+        &self.listener
+    }
+
     /// Since when callers have been turned away because there are no descriptors for them, if nobody has come in since.
     pub(super) fn short_since(&self) -> Option<Instant> {
         self.short

@@ -88,7 +88,7 @@ impl Hello {
 /// What a newcomer says once it has a seat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Intent {
-    Join(Entry),
+    Join(Box<Entry>),
     /// It does not join after all; why, as a verb phrase.
     GiveUp(String),
 }
@@ -103,7 +103,7 @@ impl Intent {
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         match message.number()? {
-            CARD => Entry::read(message).map(Intent::Join),
+            CARD => Entry::read(message).map(Box::new).map(Intent::Join),
             GIVEN_UP => message.text().map(Intent::GiveUp),
             _ => Err(malformed()),
         }
@@ -282,7 +282,8 @@ impl Newcomer<'_> {
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
             if hopeless || Instant::now() + pause > deadline {
                 let doing = format!("reach rank 0 at {} within {:?}", self.placement.meeting, self.limit);
-                return Err(Error::system(doing, cause, "see whether rank 0 started, and on that host"));
+                let remedy = self.placement.meeting.advice(&cause);
+                return Err(Error::system(doing, cause, remedy));
             }
             if is_late(&cause) {
                 patience = patience.saturating_mul(2);
@@ -305,7 +306,7 @@ impl Newcomer<'_> {
         let mut stream = self.placement.meeting.connect(attempt, patience, self.tls)?;
         stream.set_patience(patience)?;
         let hello = Hello::Rank(self.mine.clone(), self.placement.size).write();
-        let build = approach(&mut stream, secret, &hello)?;
+        let build = approach(&mut stream, secret, &hello).map_err(unlike_rank_0)?;
         if build != Build::MINE {
             // What it answers may not be readable. It learns the same from the handshake.
             let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
@@ -320,6 +321,18 @@ impl Newcomer<'_> {
             answer => Err(Setback::ForGood(answer.end())),
         }
     }
+}
+
+/// Says what it means that no greeting came.
+fn unlike_rank_0(cause: io::Error) -> io::Error {
+    let what = match cause.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "whoever listens there takes connections, but does not greet as rank 0 does"
+        }
+        io::ErrorKind::UnexpectedEof => "whoever listens there hangs up without a greeting",
+        _ => return cause,
+    };
+    io::Error::new(cause.kind(), what)
 }
 
 fn is_late(cause: &io::Error) -> bool {
@@ -344,7 +357,7 @@ pub(crate) fn attend(arrival: Arrival, mine: Entry, limit: Duration) -> Result<(
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
     stream.set_patience(limit.saturating_add(PATIENCE)).map_err(failed)?;
     // Whether it arrives or not, what rank 0 has to say is in its answer.
-    let _ = Intent::Join(mine).write().send(&mut stream);
+    let _ = Intent::Join(Box::new(mine)).write().send(&mut stream);
     match Answer::receive(&mut stream).map_err(failed)? {
         Answer::Roster(mut message) => {
             let roster = Roster::read(&mut message, size, &secret).map_err(failed)?;

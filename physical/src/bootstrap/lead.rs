@@ -18,6 +18,7 @@ use crate::doorbell::timespec;
 use crate::error::{Error, Peer, Result};
 use crate::limits;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -119,6 +120,35 @@ impl Seat {
     }
 }
 
+/// Whether all ranks can reach each other by TCP.
+#[derive(Default)]
+struct Reach {
+    networks: HashSet<String>,
+    /// The first rank that accepts connections only where its own network can reach it, and where that is.
+    near: Option<(Peer, String)>,
+}
+
+impl Reach {
+    fn add(&mut self, entry: &Entry) {
+        self.networks.insert(entry.network.clone());
+        if let (None, Some(at)) = (&self.near, entry.only_near()) {
+            self.near = Some((entry.card.peer(), at.to_owned()));
+        }
+    }
+
+    fn check(&self) -> Result<(), End> {
+        match &self.near {
+            Some((peer, at)) if self.networks.len() > 1 => Err(End::Refused(
+                format!(
+                    "{peer} cannot join: it accepts connections at {at} only, where ranks of other hosts cannot reach it"
+                ),
+                "name an interface that they can reach in HEXAGRAM_INTERFACE there, or unset it".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Who has come.
 struct Table {
     mine: Entry,
@@ -128,6 +158,7 @@ struct Table {
     poller: Poller,
     /// How many ranks have shown their card, rank 0 among them.
     complete: usize,
+    reach: Reach,
     /// Those who have been sent away.
     refused: Vec<Stream>,
 }
@@ -138,7 +169,9 @@ impl Table {
         let poller =
             poller.map_err(|cause| Error::system("watch newcomers", cause, limits::a_file_more()))?;
         let seats = (0..mine.claims.size).map(|_| None).collect();
-        Ok(Table { mine, seats, poller, complete: 1, refused: Vec::new() })
+        let mut reach = Reach::default();
+        reach.add(&mine);
+        Ok(Table { mine, seats, poller, complete: 1, reach, refused: Vec::new() })
     }
 
     fn size(&self) -> usize {
@@ -235,9 +268,10 @@ impl Table {
         if let Some(reason) = another.or_else(|| self.mine.objection(&entry)) {
             return Err(End::misfit(&seat.peer.to_string(), &reason));
         }
+        self.reach.add(&entry);
         seat.card = Some(entry.card);
         self.complete += 1;
-        Ok(())
+        if self.is_full() { self.reach.check() } else { Ok(()) }
     }
 
     fn is_absent(&self, rank: usize) -> bool {
@@ -268,7 +302,10 @@ impl Table {
             .map_or_else(String::new, |reason| format!("; a connection was turned away: {reason}"));
         let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
         let remedy = "see whether these processes started and can reach rank 0's address";
-        End::Refused(what, format!("{remedy}{}", secret.hint()))
+        let near = hall.listener().only_near().map_or_else(String::new, |at| {
+            format!("; rank 0 listens at {at}, where ranks of other hosts cannot reach it")
+        });
+        End::Refused(what, format!("{remedy}{near}{}", secret.hint()))
     }
 
     /// Tells everyone who has come, or comes in a moment, that there will be no world.

@@ -9,7 +9,7 @@ use crate::socket::{Socket, Tls};
 use rustix::net::sockopt::{self, Timeout};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -173,6 +173,16 @@ fn at_any_port(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+impl Listener {
+    /// Where it listens, if only ranks of this host can call there.
+    pub(super) fn only_near(&self) -> Option<String> {
+        let Listener::Tcp(listeners, _) = self else { return None };
+        let bound = listeners.addresses().ok()?;
+        let is_near = bound.iter().all(|address| address.ip().is_loopback());
+        is_near.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
+    }
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -315,6 +325,30 @@ impl Meeting {
         }
     }
 
+    /// What a rank may do that has not reached rank 0, for this reason.
+    pub(super) fn advice(&self, cause: &io::Error) -> String {
+        let addresses = match self.addresses() {
+            Some(Ok(addresses)) => addresses,
+            Some(Err(_)) => return "correct the name of rank 0's host".to_owned(),
+            None => Vec::new(),
+        };
+        let is_near = !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback());
+        let mut own = addresses.into_iter().filter(|address| is_of_this_host(*address));
+        match (cause.kind(), own.find_map(Holder::of_address)) {
+            (io::ErrorKind::ConnectionRefused, _) if is_near => format!(
+                "nobody listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
+                 host, else see whether rank 0 started"
+            ),
+            (io::ErrorKind::ConnectionRefused, _) => {
+                "nobody listens there: see whether rank 0 started, and on that host".to_owned()
+            }
+            (_, Some(holder)) => {
+                format!("{holder} listens there: if that is not rank 0, choose another port for all ranks")
+            }
+            _ => "see whether rank 0 started, and on that host".to_owned(),
+        }
+    }
+
     /// One try to reach rank 0. `attempt` alternates between the ports at which it may be.
     pub(crate) fn connect(
         &self,
@@ -335,6 +369,11 @@ impl Meeting {
             }
         }
     }
+}
+
+/// Whether an address is of this host: no others can be bound.
+pub(super) fn is_of_this_host(address: SocketAddr) -> bool {
+    UdpSocket::bind(at_any_port(address)).is_ok()
 }
 
 fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {

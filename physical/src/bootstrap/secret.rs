@@ -7,13 +7,14 @@
 //! removed by this user's next job: its lock is gone with the process.
 
 use super::handshake::random;
+use super::meeting::is_of_this_host;
 use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -199,17 +200,17 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
             "correct the name of rank 0's host",
         )
     })?;
-    // Only a host's own addresses can be bound.
-    let own = |address: &&SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    let own = |address: &&SocketAddr| is_of_this_host(**address);
     let several = placement.local_size < placement.size;
     // The lowest, as names may be resolved in another order on the next call.
     match addresses.iter().filter(own).min() {
         Some(address) if address.ip().is_loopback() || !several => Ok(*address),
         found => {
-            let where_from =
-                if found.is_some() { "ranks are on several hosts" } else { "is on another host" };
-            let what = format!("{meeting}, where all ranks meet, {where_from}, and this job has no secret");
-            Err(Error::setup(what, MAKE))
+            let what = match found {
+                Some(_) => format!("ranks of several hosts meet at {meeting}"),
+                None => format!("{meeting}, where all ranks meet, is on another host"),
+            };
+            Err(Error::setup(format!("{what}, and this job has no secret"), MAKE))
         }
     }
 }

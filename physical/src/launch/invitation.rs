@@ -12,9 +12,10 @@ use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where the ranks meet. Each is given what it needs of it by [`super::environment`].
 pub(super) struct Invitation {
@@ -56,7 +57,8 @@ impl Invitation {
             return Ok(Invitation { address, listeners, secret, secret_bytes, attendance });
         }
         let (listener, address) = listen().map_err(|cause| {
-            Error::system("listen on 127.0.0.1", cause, "see whether this machine's loopback interface is up")
+            let remedy = "see whether this machine's loopback interface is up (ip link set lo up)";
+            Error::system("let ranks meet at 127.0.0.1", cause, remedy)
         })?;
         let fresh = draw()
             .map_err(|cause| Error::system("draw a secret", cause, "see whether getrandom is allowed"))?;
@@ -72,6 +74,9 @@ fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     // All ranks call at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
     rustix::net::listen(&listener, QUEUE)?;
     let address = listener.local_addr()?;
+    // Where loopback is down, a socket can listen there, and nobody can call.
+    let call = TcpStream::connect_timeout(&address, Duration::from_secs(10))?.local_addr()?;
+    while listener.accept()?.1 != call {}
     Ok((listener, address))
 }
 
