@@ -16,7 +16,6 @@ use crate::stream::endpoint::StreamEndpoint;
 use crate::stream::{Read, Wire};
 use crate::tickets::Tickets;
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
-use std::any::Any;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::ptr::NonNull;
@@ -273,10 +272,9 @@ impl Transport for ShmEndpoint {
         let index = native.around.regions.next();
         let theirs = self.sockets.trade(index, bytes, &file, limit);
         let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
-        let registration = native.around.regions.keep(&mine, theirs);
         let pointer = NonNull::new(mine.pointer())
             .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;
-        let keeper: Arc<dyn Any + Send + Sync> = mine;
+        let (registration, keeper) = native.around.regions.note(mine, theirs);
         // SAFETY: a fresh mapping of at least `bytes` zeroed bytes at a page's start, unmapped when the keeper goes; only
         // the buffer reaches it in this process.
         Ok(unsafe { Buffer::shared(pointer, keeper, registration, dtype, len) })

@@ -155,7 +155,8 @@ impl Job {
         self.stage = Stage::Working(if self.label.fingerprint.registered {
             let source = |rank| self.notice(around, rank).map(|notice| Source::of(&notice));
             let source = |rank| source(rank).ok_or_else(|| nonsense(around, rank));
-            Reading::Registered(Work::new((0..around.size()).map(source).collect::<Result<_>>()?))
+            let sources = (0..around.size()).map(source).collect::<Result<_>>()?;
+            Reading::Registered(Work::new(sources, around))
         } else if self.bytes() > PAYLOAD {
             Reading::Staged(Staged::default())
         } else {

@@ -7,14 +7,15 @@
 //! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file
 //! ```
 //!
-//! Peers only ever read. A region is unmapped by its owner when the buffer and all its views are gone, and by a peer
-//! at its next registration after its own buffer has gone; the system frees it after the last of them.
+//! Peers only ever read. When a rank's buffer and all its views are gone, the rank gives the memory back to the system,
+//! whatever peers still have it mapped, and unmaps its own region and those of the peers: at once, and without a word to
+//! anybody, as a collective needs a buffer of the same registration on every rank.
 
 use super::bytes::SharedBytes;
 use super::link;
 use crate::error::{Error, Result};
 use crate::memory::Registration;
-use memmap2::MmapRaw;
+use memmap2::{MmapRaw, UncheckedAdvice};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,8 @@ pub(super) const WORDS: usize = 4 + 8;
 /// One rank's registered memory, mapped here.
 pub(super) struct Region {
     map: MmapRaw,
+    /// Whether it is this rank's own.
+    owned: bool,
 }
 
 impl Region {
@@ -34,13 +37,13 @@ impl Region {
         // The system has no empty mappings.
         let bytes = bytes.max(1);
         let (file, map) = link::reserve(bytes, |file| link::map(file, 0, bytes))?;
-        Ok((Arc::new(Region { map }), file))
+        Ok((Arc::new(Region { map, owned: true }), file))
     }
 
     pub(super) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
         let bytes = bytes.max(1);
         link::check(file, bytes)?;
-        Ok(Arc::new(Region { map: link::map(file, 0, bytes)? }))
+        Ok(Arc::new(Region { map: link::map(file, 0, bytes)?, owned: false }))
     }
 
     pub(super) fn pointer(&self) -> *mut u8 {
@@ -57,9 +60,19 @@ impl Region {
     }
 }
 
-/// One registration, as all ranks made it.
-struct Entry {
-    mine: Weak<Region>,
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: nobody in this process uses the memory any more. A peer that still reads it, for an operation that
+            // this rank has withdrawn from, reads zeros.
+            let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::Remove) };
+        }
+    }
+}
+
+/// One registration, as all ranks made it. It lives as long as this rank's buffer.
+pub(super) struct Registered {
+    _mine: Arc<Region>,
     /// By rank; this rank's own place is empty.
     theirs: Vec<Option<Arc<Region>>>,
 }
@@ -67,7 +80,8 @@ struct Entry {
 /// All registrations of an endpoint. They are numbered alike on all ranks.
 pub(super) struct Regions {
     endpoint: u64,
-    entries: Vec<Option<Entry>>,
+    /// Those whose buffers are gone are empty.
+    entries: Vec<Weak<Registered>>,
 }
 
 impl Regions {
@@ -81,16 +95,16 @@ impl Regions {
         self.entries.len() as u32
     }
 
-    /// Keeps what the ranks have registered; how the own buffer is marked.
-    pub(super) fn keep(&mut self, mine: &Arc<Region>, theirs: Vec<Option<Arc<Region>>>) -> Registration {
-        for entry in &mut self.entries {
-            if entry.as_ref().is_some_and(|entry| entry.mine.strong_count() == 0) {
-                *entry = None;
-            }
-        }
+    /// Notes what the ranks have registered: how this rank's buffer is marked, and what it has to keep.
+    pub(super) fn note(
+        &mut self,
+        mine: Arc<Region>,
+        theirs: Vec<Option<Arc<Region>>>,
+    ) -> (Registration, Arc<Registered>) {
         let registration = Registration { endpoint: self.endpoint, index: self.next() };
-        self.entries.push(Some(Entry { mine: Arc::downgrade(mine), theirs }));
-        registration
+        let keeper = Arc::new(Registered { _mine: mine, theirs });
+        self.entries.push(Arc::downgrade(&keeper));
+        (registration, keeper)
     }
 
     /// Whether memory was registered with this endpoint.
@@ -98,9 +112,9 @@ impl Regions {
         registration.is_some_and(|registration| registration.endpoint == self.endpoint)
     }
 
-    /// A peer's region of a registration.
-    pub(super) fn of(&self, peer: usize, index: u32) -> Option<&Arc<Region>> {
-        self.entries.get(index as usize)?.as_ref()?.theirs[peer].as_ref()
+    /// A peer's region of a registration, as long as this rank has its own.
+    pub(super) fn of(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
+        self.entries.get(index as usize)?.upgrade()?.theirs[peer].clone()
     }
 }
 

@@ -14,7 +14,8 @@ use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::health::Health;
 use crate::memory::Buffer;
 use crate::tag::Tag;
-use crate::transport::{Bell, Label, Ticket, Traffic};
+use crate::testing::spawn;
+use crate::transport::{Bell, Label, Ticket, Traffic, TransportKind};
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::ptr::NonNull;
@@ -164,10 +165,10 @@ fn sum(sequence: u64, len: usize) -> Label {
 fn registered(native: &mut Collectives, len: usize) -> Buffer {
     let (mine, _file) = Region::create(4 * len).unwrap();
     let (theirs, _file) = Region::create(4 * len).unwrap();
-    let registration = native.around.regions.keep(&mine, vec![None, Some(theirs)]);
     let pointer = NonNull::new(mine.pointer()).unwrap();
+    let (registration, keeper) = native.around.regions.note(mine, vec![None, Some(theirs)]);
     // SAFETY: a fresh mapping of that size, kept by the region.
-    unsafe { Buffer::shared(pointer, mine, registration, DType::F32, len) }
+    unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) }
 }
 
 fn poll(native: &mut Collectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Got>> {
@@ -244,14 +245,61 @@ fn pair(len: usize) -> ([Collectives; 2], [Buffer; 2]) {
     let buffers = [0, 1].map(|rank| {
         let mut theirs = vec![None, None];
         theirs[1 - rank] = Some(Arc::clone(&regions[1 - rank]));
-        let registration = both[rank].around.regions.keep(&regions[rank], theirs);
-        let (pointer, keeper) = (NonNull::new(regions[rank].pointer()).unwrap(), Arc::clone(&regions[rank]));
+        let pointer = NonNull::new(regions[rank].pointer()).unwrap();
+        let (registration, keeper) = both[rank].around.regions.note(Arc::clone(&regions[rank]), theirs);
         // SAFETY: a fresh mapping of that size, kept by the region.
         let mut buffer = unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) };
         buffer.host_mut::<f32>().unwrap().fill(1.0);
         buffer
     });
     (both, buffers)
+}
+
+#[test]
+fn memory_goes_back_to_the_system_when_its_owner_drops_it() {
+    const BYTES: usize = 1 << 20;
+    let (mine, file) = Region::create(BYTES).unwrap();
+    let theirs = Region::map(&file, BYTES).unwrap();
+    let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * 512;
+    assert_eq!(blocks(), BYTES);
+    drop(theirs);
+    assert_eq!(blocks(), BYTES, "a peer gives nothing back that is not its own");
+    let theirs = Region::map(&file, BYTES).unwrap();
+    drop(mine);
+    assert_eq!(blocks(), 0, "though a peer has it mapped");
+    drop(theirs);
+}
+
+/// Mappings of this process that are shared memory of `bytes` bytes.
+fn mappings(bytes: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let size = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some(number(end)? - number(start)?)
+    };
+    maps.lines().filter(|line| line.contains("memfd:hexagram") && size(line) == Some(bytes)).count()
+}
+
+#[test]
+fn a_rank_that_drops_registered_memory_unmaps_that_of_its_peers_at_once() {
+    // A size that no other test has, as all share the process.
+    const BYTES: usize = 1237 * 4096;
+    let together = std::sync::Barrier::new(3);
+    spawn(TransportKind::Shm, 3, |world| {
+        let endpoint = world.open(0).unwrap();
+        let buffer = endpoint.register(DType::U8, BYTES, Duration::from_secs(60)).unwrap();
+        let mut buffer = Some(buffer);
+        for (dropped, left) in [(0, 9), (1, 6), (2, 3), (3, 0)] {
+            together.wait();
+            if world.rank() + 1 == dropped {
+                buffer = None;
+            }
+            together.wait();
+            assert_eq!(mappings(BYTES), left, "{dropped} ranks have dropped theirs");
+        }
+        drop(buffer);
+    });
 }
 
 #[test]

@@ -5,10 +5,12 @@ use super::bytes::SharedBytes;
 use super::collectives::Surroundings;
 use super::combine::{Combination, Order};
 use super::job::{Job, Step};
+use super::region::Region;
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::{Size, chunk};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes that are reduced or copied before anything else is looked at. A piece that a rank has just completed is still
 /// in the shared cache when the peers copy it.
@@ -48,27 +50,28 @@ pub(super) struct Work {
     own: u32,
     /// Copied from each rank.
     copied: Vec<u32>,
-    /// Where each rank's buffer is.
-    sources: Vec<Source>,
+    /// Where each rank's buffer is, and the memory that it is in.
+    sources: Vec<(Source, Option<Arc<Region>>)>,
 }
 
 impl Work {
-    pub(super) fn new(sources: Vec<Source>) -> Self {
+    pub(super) fn new(sources: Vec<Source>, around: &Surroundings) -> Self {
+        let with_region = |(rank, source): (usize, Source)| (source, around.regions.of(rank, source.index));
+        let sources: Vec<_> = sources.into_iter().enumerate().map(with_region).collect();
         Work { own: 0, copied: vec![0; sources.len()], sources }
     }
 
     /// Bytes of `rank`'s buffer.
     fn peer<'a>(
-        &self,
-        around: &'a Surroundings,
+        &'a self,
+        around: &Surroundings,
         rank: usize,
         bytes: &Range<usize>,
     ) -> Result<SharedBytes<'a>> {
-        let Source { index, offset } = self.sources[rank];
-        let region = around.regions.of(rank, index);
+        let (Source { index, offset }, region) = &self.sources[rank];
         let start = offset.saturating_add(bytes.start);
         around.traffic.read(bytes.len());
-        region.and_then(|region| region.bytes(start, bytes.len())).ok_or_else(|| {
+        region.as_ref().and_then(|region| region.bytes(start, bytes.len())).ok_or_else(|| {
             let what =
                 format!("rank {rank} passes memory of registration {index}, which this rank has dropped");
             Error::usage(what, "pass buffers that were registered together")
@@ -117,7 +120,7 @@ impl Work {
     }
 
     /// The same bytes of everyone's buffer, by rank; this rank's own place is empty.
-    fn peers<'a>(&self, around: &'a Surroundings, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
+    fn peers<'a>(&'a self, around: &Surroundings, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
         let own = around.rank;
         let bytes =
             |rank| if rank == own { Ok(SharedBytes::of(&[])) } else { self.peer(around, rank, bytes) };
