@@ -53,13 +53,11 @@ impl Level {
 
     /// All of this machine, the best first.
     fn all() -> Vec<Level> {
-        let mut all = vec![Level::Portable(Portable)];
         #[cfg(target_arch = "x86_64")]
-        {
-            all.splice(0..0, Avx2::detect().map(Level::Avx2));
-            all.splice(0..0, Avx512::detect().map(Level::Avx512));
-        }
-        all
+        let best = [Avx512::detect().map(Level::Avx512), Avx2::detect().map(Level::Avx2)];
+        #[cfg(not(target_arch = "x86_64"))]
+        let best = [];
+        best.into_iter().flatten().chain([Level::Portable(Portable)]).collect()
     }
 }
 

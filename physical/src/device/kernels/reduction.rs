@@ -169,4 +169,39 @@ mod tests {
             assert_eq!(wide.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), want, "{set}");
         });
     }
+
+    /// What all kernels that reduce or decode make of odd numbers.
+    fn digest() -> u64 {
+        use super::super::{add_bf16, add_dequantized, add_f16, add_scaled, add_signs, dequantize};
+        let (x, y) = (with_odd(700, 1), with_odd(700, 2));
+        let codes: Vec<u8> = (0..1400u32).map(|i| (i * i / 8) as u8).collect();
+        let range = super::super::Range { min: -f32::MAX, max: f32::INFINITY };
+        let mut all = Vec::new();
+        let mut run = |kernel: &dyn Fn(&mut [f32])| {
+            let mut to = y.clone();
+            kernel(&mut to);
+            all.extend(bits(&to));
+        };
+        ReduceOp::ALL.into_iter().for_each(|op| run(&|to| reduce_f32(op, &x, to)));
+        run(&|to| scale_f32(1.0 / 3.0, to));
+        run(&|to| add_scaled(-0.7, &x, to));
+        run(&|to| add_f16(&codes, 0.3, to));
+        run(&|to| add_bf16(&codes, 0.3, to));
+        run(&|to| add_signs(&codes[..88], f32::NAN, to));
+        run(&|to| dequantize(&codes[..700], range, to));
+        run(&|to| add_dequantized(&codes[..700], range, 0.3, to));
+        let (x, mut wide) = pairs(&odd_f64());
+        for op in ReduceOp::ALL {
+            reduce_f64(op, &x, &mut wide);
+            all.extend(wide.iter().flat_map(|x| [x.to_bits() as u32, (x.to_bits() >> 32) as u32]));
+        }
+        all.iter()
+            .fold(0, |hash: u64, word| (hash ^ u64::from(*word)).wrapping_mul(0x100_0000_01b3).rotate_left(7))
+    }
+
+    /// The number was computed on x86-64 and on AArch64.
+    #[test]
+    fn every_architecture_gives_the_same_bits() {
+        each_set(|set| assert_eq!(digest(), 2_089_756_680_902_895_076, "{set}"));
+    }
 }
