@@ -209,6 +209,11 @@ pub(crate) fn canonicalize(dtype: DType, to: &mut [u8]) {
     reduce::canonicalize(dtype, to);
 }
 
+/// Adds f32 that another process may write meanwhile, equally many and aligned.
+pub(crate) fn add_shared(from: kernels::SharedFloats<'_>, to: &mut [u8]) {
+    kernels::add_shared(from, bytemuck::cast_slice_mut(to));
+}
+
 /// Accumulates bytes that arrive from a transport; whole elements only, `from` at any alignment.
 pub(crate) fn land(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     reduce::reduce(op, dtype, from, to);

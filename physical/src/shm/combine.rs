@@ -87,6 +87,11 @@ impl Combination {
 
     /// `to ← to and from`.
     fn land(&self, from: SharedBytes<'_>, to: &mut [u8]) {
+        let sum = self.dtype == DType::F32 && matches!(self.op, ReduceOp::Sum | ReduceOp::Mean);
+        // By far the most frequent one, without a copy.
+        if let Some(floats) = from.floats().filter(|_| sum) {
+            return device::add_shared(floats, to);
+        }
         device::land(self.op, self.dtype, Scratch::new().copy(from), to);
     }
 
@@ -95,11 +100,13 @@ impl Combination {
             if nth == 0 {
                 from(rank).load(to);
                 self.prepare(to);
-            } else {
+            } else if self.divide_first {
                 let mut scratch = Scratch::new();
                 let scratch = scratch.copy(from(rank));
                 self.prepare(scratch);
                 device::land(self.op, self.dtype, scratch, to);
+            } else {
+                self.land(from(rank), to);
             }
         }
     }

@@ -19,6 +19,13 @@ pub(super) trait Set: Copy {
     /// Each f16 as f32.
     fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
 
+    /// Reads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of which
+    /// the compiler knows nothing.
+    ///
+    /// # Safety
+    /// They are mapped and aligned.
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES];
+
     /// Bit i is set if xᵢ < 0.
     fn negative(self, x: [f32; LANES]) -> u16;
 
@@ -56,7 +63,7 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         let best = [Avx512::detect().map(Level::Avx512), Avx2::detect().map(Level::Avx2)];
         #[cfg(not(target_arch = "x86_64"))]
-        let best = [];
+        let best: [Option<Level>; 0] = [];
         best.into_iter().flatten().chain([Level::Portable(Portable)]).collect()
     }
 }

@@ -37,6 +37,7 @@ pub use float::Float;
 pub use half::{add_bf16, add_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use min_max::{Range, add_dequantized, dequantize, quantize, range};
 pub use reach::all_finite;
+pub(crate) use reduction::{SharedFloats, add_shared};
 pub use reduction::{canonicalize_f32, canonicalize_f64, reduce_f32, reduce_f64, scale_f32, scale_f64};
 pub use sign::{add_signs, pack_signs, unpack_signs};
 pub use wide::{add_scaled_wide, narrow, scaled_wide};

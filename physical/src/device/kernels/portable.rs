@@ -20,6 +20,57 @@ impl Set for Portable {
         from_fn(|lane| f32_of(x[lane]))
     }
 
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES] {
+        use std::arch::x86_64::__m128;
+        let (a, b, c, d): (__m128, __m128, __m128, __m128);
+        // SAFETY: reads the 64 bytes that the caller has promised; every x86-64 has SSE.
+        unsafe {
+            std::arch::asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                from = in(reg) from,
+                a = out(xmm_reg) a,
+                b = out(xmm_reg) b,
+                c = out(xmm_reg) c,
+                d = out(xmm_reg) d,
+                options(nostack, preserves_flags, readonly),
+            );
+            std::mem::transmute([a, b, c, d])
+        }
+    }
+
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES] {
+        use std::arch::aarch64::float32x4_t;
+        let (a, b, c, d): (float32x4_t, float32x4_t, float32x4_t, float32x4_t);
+        // SAFETY: as above; every AArch64 that Linux runs on has NEON.
+        unsafe {
+            std::arch::asm!(
+                "ldp {a:q}, {b:q}, [{from}]",
+                "ldp {c:q}, {d:q}, [{from}, #32]",
+                from = in(reg) from,
+                a = out(vreg) a,
+                b = out(vreg) b,
+                c = out(vreg) c,
+                d = out(vreg) d,
+                options(nostack, preserves_flags, readonly),
+            );
+            std::mem::transmute([a, b, c, d])
+        }
+    }
+
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES] {
+        // SAFETY: promised by the caller.
+        from_fn(|lane| unsafe { super::reduction::load_one(from.add(lane)) })
+    }
+
     #[inline(always)]
     fn negative(self, x: [f32; LANES]) -> u16 {
         (0..LANES).fold(0, |bits, lane| bits | u16::from(x[lane] < 0.0) << lane)

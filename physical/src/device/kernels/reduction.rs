@@ -1,8 +1,11 @@
 //! Element-wise reductions of floats: what all-reduce and its kin compute with. Every NaN that comes out is the one NaN.
 
-use super::Set;
 use super::float::Float;
+use super::{LANES, Set};
 use crate::dtype::ReduceOp;
+use std::array::from_fn;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 dispatched!(
     /// `to ← to ∘ from`, of equal lengths; a mean adds.
@@ -12,6 +15,11 @@ dispatched!(
 dispatched!(
     /// `to ← to ∘ from`, of equal lengths; a mean adds.
     pub fn reduce_f64(op: ReduceOp, from: &[f64], to: &mut [f64]) = reduce_kernel
+);
+
+dispatched!(
+    /// `to ← to + from`, of equal lengths, where another process may write `from` meanwhile.
+    pub(crate) fn add_shared(from: SharedFloats<'_>, to: &mut [f32]) = add_shared_kernel
 );
 
 dispatched!(
@@ -33,6 +41,49 @@ dispatched!(
     /// Makes every NaN the one NaN.
     pub fn canonicalize_f64(to: &mut [f64]) = canonicalize_kernel
 );
+
+/// Numbers that another process may write at any time.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedFloats<'a> {
+    start: *const f32,
+    len: usize,
+    memory: PhantomData<&'a AtomicU32>,
+}
+
+impl SharedFloats<'_> {
+    /// # Safety
+    /// They are mapped, aligned and initialised for as long as the lifetime says, and this process writes them atomically
+    /// at most.
+    pub(crate) unsafe fn new(start: *const f32, len: usize) -> Self {
+        SharedFloats { start, len, memory: PhantomData }
+    }
+}
+
+/// One number that another process may write meanwhile.
+///
+/// # Safety
+/// It is mapped and aligned.
+pub(super) unsafe fn load_one(from: *const f32) -> f32 {
+    // SAFETY: promised by the caller; loads do not write.
+    f32::from_bits(unsafe { AtomicU32::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed))
+}
+
+#[inline(always)]
+fn add_shared_kernel<S: Set>(set: S, from: SharedFloats<'_>, to: &mut [f32]) {
+    assert_eq!(from.len, to.len(), "a sum of as many");
+    let (rows, rest) = to.as_chunks_mut::<LANES>();
+    let mut at = from.start;
+    for row in rows {
+        // SAFETY: there are as many numbers as in `to`, as just checked.
+        let x = unsafe { set.load_shared(at) };
+        *row = from_fn(|lane| (row[lane] + x[lane]).canonical());
+        at = at.wrapping_add(LANES);
+    }
+    for (lane, y) in rest.iter_mut().enumerate() {
+        // SAFETY: as above.
+        *y = (*y + unsafe { load_one(at.wrapping_add(lane)) }).canonical();
+    }
+}
 
 #[inline(always)]
 fn reduce_kernel<S: Set, T: Float>(_: S, op: ReduceOp, from: &[T], to: &mut [T]) {
@@ -147,6 +198,20 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn shared_numbers_are_added_like_others() {
+        each_set(|set| {
+            for len in 0..300 {
+                let (x, mut want) = (with_odd(len, 1), with_odd(len, 2));
+                let mut sum = want.clone();
+                reduce_f32(ReduceOp::Sum, &x, &mut want);
+                // SAFETY: borrowed memory, which nobody writes.
+                add_shared(unsafe { SharedFloats::new(x.as_ptr(), len) }, &mut sum);
+                assert_eq!(bits(&sum), bits(&want), "{set}, length {len}");
+            }
+        });
     }
 
     #[test]

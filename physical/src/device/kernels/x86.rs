@@ -31,6 +31,48 @@ impl Avx512 {
     }
 }
 
+/// [`Set::load_shared`] in two registers.
+///
+/// # Safety
+/// As there, on a machine that has AVX.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn load_256(from: *const f32) -> [f32; LANES] {
+    let (low, high): (__m256, __m256);
+    // SAFETY: reads the 64 bytes that the caller has promised.
+    unsafe {
+        std::arch::asm!(
+            "vmovups {low}, [{from}]",
+            "vmovups {high}, [{from} + 32]",
+            from = in(reg) from,
+            low = out(ymm_reg) low,
+            high = out(ymm_reg) high,
+            options(nostack, preserves_flags, readonly),
+        );
+        transmute([low, high])
+    }
+}
+
+/// [`Set::load_shared`] in one register.
+///
+/// # Safety
+/// As there, on a machine that has AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_512(from: *const f32) -> [f32; LANES] {
+    let all: __m512;
+    // SAFETY: reads the 64 bytes that the caller has promised.
+    unsafe {
+        std::arch::asm!(
+            "vmovups {all}, [{from}]",
+            from = in(reg) from,
+            all = out(zmm_reg) all,
+            options(nostack, preserves_flags, readonly),
+        );
+        transmute(all)
+    }
+}
+
 impl Set for Avx2 {
     #[inline(always)]
     fn f16_of(self, x: [f32; LANES]) -> [u16; LANES] {
@@ -48,6 +90,12 @@ impl Set for Avx2 {
             let [low, high]: [__m128i; 2] = transmute(x);
             transmute([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES] {
+        // SAFETY: promised by the caller; the machine has AVX.
+        unsafe { load_256(from) }
     }
 
     #[inline(always)]
@@ -114,6 +162,12 @@ impl Set for Avx512 {
     fn f32_of(self, x: [u16; LANES]) -> [f32; LANES] {
         // SAFETY: as above.
         unsafe { transmute(_mm512_cvtph_ps(transmute::<[u16; LANES], __m256i>(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const f32) -> [f32; LANES] {
+        // SAFETY: promised by the caller; the machine has AVX-512F.
+        unsafe { load_512(from) }
     }
 
     #[inline(always)]
