@@ -409,7 +409,14 @@ impl Arrival {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
             attendance::note(placement, false);
-            return Ok(Arrival::Leader(placement.meeting.listen(tls, placement.expected())?, secret));
+            let listener = placement.meeting.listen(tls.clone(), placement.expected());
+            return match listener {
+                Ok(listener) => Ok(Arrival::Leader(listener, secret)),
+                Err(error) => {
+                    let second = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+                    Err(second.rival().unwrap_or(error))
+                }
+            };
         }
         let newcomer = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
         newcomer.arrive().map(Arrival::Member)

@@ -158,7 +158,11 @@ pub(super) fn approach_as(
     stream.read_exact(&mut greeting[1..])?;
     let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
     stream.read_exact(&mut proof)?;
-    greetings.verify(key, "callee", &proof)?;
+    if let Err(error) = greetings.verify(key, "callee", &proof) {
+        // Proves nothing, and lets the other side say who it is that has another key.
+        let _ = stream.write_all(&[[0; PROOF].as_slice(), words].concat());
+        return Err(error);
+    }
     // With one write, so that whoever has proved itself is known.
     stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), words].concat())?;
     Ok(greetings.callee.build())

@@ -294,6 +294,25 @@ impl Newcomer<'_> {
         Err(out_of_turn(malformed()))
     }
 
+    /// Asks, as a rank 0 that cannot listen, whether another rank 0 of this job does so; the error with which that one ends
+    /// the meeting for both.
+    pub(crate) fn rival(&self) -> Option<Error> {
+        let deadline = deadline(GREETING.min(self.limit));
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let known = self.secret.read().ok()?;
+            match self.reach(known.as_deref(), 0, left, left) {
+                Err(Setback::ForGood(error)) => return Some(error),
+                Err(Setback::ForNow(cause)) if cause.kind() != io::ErrorKind::PermissionDenied => {}
+                _ => return None,
+            }
+            if Instant::now() + RETRY > deadline {
+                return None;
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
     /// One try, in which rank 0 has so much `patience` to greet, and all the time that is `left` to offer a seat.
     fn reach(
         &self,

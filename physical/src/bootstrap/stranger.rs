@@ -4,14 +4,18 @@
 //! ```text
 //! caller → callee   greeting
 //! callee → caller   greeting proof
-//! caller → callee   proof message       message as in `message`: at most FIRST bytes
+//! caller → callee   proof message       message as in `message`: at most FIRST bytes; CLAIM bytes if the proof is none
 //! ```
 
 use super::handshake::{Answer, Build, GREETING, MAGIC, PROOF, TLS_ALERT, TLS_HELLO};
+use super::join::Hello;
 use super::message::{Incoming, LENGTH, malformed};
+use crate::error::Peer;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
+/// Longest message of who could not prove to belong to the job.
+const CLAIM: usize = 1 << 10;
 /// Longest first message: who calls, and for what.
 const FIRST: usize = 8 << 10;
 
@@ -29,6 +33,9 @@ enum Stage {
     Proof(Answer),
     Length(Build),
     Message(Build),
+    /// It has another key. What it says of itself proves nothing, and helps whoever reads it.
+    DeniedLength,
+    DeniedMessage,
 }
 
 /// How far a caller has come. Whoever has come least far gives way first.
@@ -42,6 +49,11 @@ pub(super) enum Standing {
     Greeted,
     /// It belongs to the job.
     Proved,
+}
+
+fn denied(who: &str) -> io::Error {
+    let what = format!("{who} has another secret: give all ranks the same HEXAGRAM_SECRET_FILE");
+    io::Error::new(io::ErrorKind::PermissionDenied, what)
 }
 
 pub(super) struct Stranger<C> {
@@ -72,7 +84,7 @@ impl<C: Read + Write> Stranger<C> {
         match &self.stage {
             Stage::Magic | Stage::Greeting if self.has_spoken || !self.words.is_empty() => Standing::Speaking,
             Stage::Magic | Stage::Greeting => Standing::Silent,
-            Stage::Proof(_) => Standing::Greeted,
+            Stage::Proof(_) | Stage::DeniedLength | Stage::DeniedMessage => Standing::Greeted,
             Stage::Length(_) | Stage::Message(_) => Standing::Proved,
         }
     }
@@ -110,7 +122,15 @@ impl<C: Read + Write> Stranger<C> {
                 self.connection.write_all(&words)?;
                 (Stage::Proof(answer), PROOF)
             }
-            Stage::Proof(answer) => (Stage::Length(answer.conclude(key, &self.words[GREETING..])?), LENGTH),
+            Stage::Proof(answer) => match answer.conclude(key, &self.words[GREETING..]) {
+                Ok(build) => (Stage::Length(build), LENGTH),
+                Err(_) => (Stage::DeniedLength, LENGTH),
+            },
+            Stage::DeniedLength => match Incoming::length(&self.words[GREETING + PROOF..], CLAIM) {
+                Ok(length) if length > 0 => (Stage::DeniedMessage, length),
+                _ => return Err(denied("a caller")),
+            },
+            Stage::DeniedMessage => return Err(self.claim()),
             Stage::Length(build) => {
                 let length = Incoming::length(&self.words[GREETING + PROOF..], FIRST)?;
                 if length == 0 {
@@ -123,6 +143,19 @@ impl<C: Read + Write> Stranger<C> {
         self.stage = stage;
         self.needed += more;
         Ok(None)
+    }
+
+    /// The refusal of a caller that has another key, with who it says it is.
+    fn claim(&self) -> io::Error {
+        let words = self.words[GREETING + PROOF + LENGTH..].to_vec();
+        match Hello::read(&mut Incoming::from(words)) {
+            Ok(Hello::Rank(peer, _)) => {
+                // It may say anything: no name of a host is so long, or has other characters.
+                let host: String = peer.host.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
+                denied(&Peer { host: host.into(), ..peer }.to_string())
+            }
+            _ => denied("a caller"),
+        }
     }
 
     /// Tells whoever speaks TLS here that nobody else does. One that is a rank prints it.

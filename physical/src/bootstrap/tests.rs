@@ -402,7 +402,25 @@ fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
         assert!(error.contains(what), "{at}: {error}");
     };
     contains(0, "rank 1 of 2 did not join");
+    let culprit = format!("rank 1 (host {}, pid ", rustix::system::uname().nodename().to_string_lossy());
+    contains(0, &culprit);
+    contains(0, "has another secret: give all ranks the same HEXAGRAM_SECRET_FILE");
     contains(1, "secret differs");
+}
+
+#[test]
+fn two_ranks_0_are_named_by_every_rank() {
+    for place in [meeting(), free_port()] {
+        let joins = [0, 0, 1].map(|rank| {
+            let place = place.clone();
+            Box::new(move || join(rank, 3, &place, b"a secret of all", 40)) as Box<dyn FnOnce() -> _ + Send>
+        });
+        for error in quick_errors(joins.into()) {
+            let pid = format!("pid {}", std::process::id());
+            assert!(error.contains("cannot join: rank 0 has joined already, from "), "{error}");
+            assert!(error.contains(&pid), "{error}");
+        }
+    }
 }
 
 #[test]
