@@ -45,7 +45,8 @@ pub(crate) struct Card {
 
 impl Card {
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let boot = boot()?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = named(&boot)?;
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
         let machine = format!("{boot} {}", network.display());
@@ -85,10 +86,9 @@ impl Card {
     }
 }
 
-/// The same for all processes since this system was started, as far as it says so; otherwise like no other, as what is
-/// unknown proves nothing.
-fn boot() -> Result<String> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// The same for all processes since this system was started, of what it says of itself; if that is nothing, like no other,
+/// as what is unknown proves nothing.
+fn named(boot: &str) -> Result<String> {
     if !boot.trim().is_empty() {
         return Ok(boot.trim().to_owned());
     }
@@ -324,6 +324,13 @@ mod tests {
             tcp: format!("10.0.0.1:{rank}"),
             sockets: 1,
         }
+    }
+
+    #[test]
+    fn kernels_that_say_nothing_are_never_the_same() {
+        assert_eq!(named("1-2-3\n").unwrap(), "1-2-3");
+        assert_ne!(named("").unwrap(), named("").unwrap());
+        assert_ne!(named("\n").unwrap(), named("\n").unwrap());
     }
 
     #[test]
