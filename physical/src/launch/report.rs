@@ -98,5 +98,7 @@ impl Drop for Reporter {
             let _ = self.pending.1.recv_timeout(LAST_WORDS);
         }
         self.stop.ring();
+        // The address is free again when this returns, unless a connection to another machine hangs.
+        let _ = self.pending.1.recv_timeout(LAST_WORDS);
     }
 }
