@@ -7,8 +7,9 @@
 
 use clap::Parser;
 use hexagram::algorithms::registry;
+use hexagram::physical::stdout::print;
 use hexagram_examples::plot::{Comparison, Curve};
-use hexagram_examples::progress::{note, say};
+use hexagram_examples::progress::{failure, note, options};
 use hexagram_examples::report::bytes;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -49,12 +50,13 @@ fn main() -> ExitCode {
     if std::env::var_os(RUN).is_some() {
         return train::main();
     }
-    match compare(&Options::parse()) {
+    let options: Options = match options("compare") {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
+    match compare(&options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("compare: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(error) => failure("compare", &*error),
     }
 }
 
@@ -95,9 +97,9 @@ fn compare(options: &Options) -> Result<(), Failure> {
     if options.is_whole() {
         // Read anew: somebody may have written to it since.
         std::fs::write(&page, Page::read(&page)?.with(&table(&runs)))?;
-        say(&format!("{} is up to date, and its two pictures", page.display()))?;
+        print(&format!("{} is up to date, and its two pictures", page.display()))?;
     } else {
-        say(&format!("{}\n\nThe pictures are in {}", table(&runs), options.out.display()))?;
+        print(&format!("{}\n\nThe pictures are in {}", table(&runs), options.out.display()))?;
     }
     Ok(())
 }

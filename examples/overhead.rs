@@ -16,9 +16,10 @@ use candle_nn::{Linear, Module, Optimizer, SGD, VarBuilder, VarMap, linear};
 use clap::Parser;
 use hexagram::algorithms::{EngineOptions, GradientAllReduce, Sgd};
 use hexagram::launch::{Job, as_rank};
+use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_examples::progress::{note, say};
+use hexagram_examples::progress::{failure, options};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,10 +59,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    start(&Options::parse()).unwrap_or_else(|error| {
-        note(&format!("overhead: {error}"));
-        ExitCode::FAILURE
-    })
+    match options("overhead") {
+        Ok(options) => start(&options).unwrap_or_else(|error| failure("overhead", &*error)),
+        Err(code) => code,
+    }
 }
 
 /// Runs this rank, or starts all of them.
@@ -136,7 +137,7 @@ fn measure(comm: &Communicator, options: &Options, batch: usize) -> Result<(), F
         }
     }
     if comm.rank() == 0 {
-        say(&report(options, comm.size(), batch, &turns))?;
+        print(&report(options, comm.size(), batch, &turns))?;
     }
     Ok(())
 }

@@ -6,22 +6,23 @@
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
-use clap::Parser;
 use hexagram::algorithms::EngineOptions;
-use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::physical::bootstrap::variable;
-use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions, LoaderState};
+use hexagram::physical::stdout::print;
+use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
+use hexagram_examples::made_with::MadeWith;
 use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision, list};
 use hexagram_examples::plot::Plot;
-use hexagram_examples::progress::{Progress, note, say};
+use hexagram_examples::progress::{Progress, failure, options};
 use hexagram_examples::report::{Report, bytes};
+use hexagram_examples::saves::{Resumed, Saves};
 use hexagram_examples::start::{since_launch, start};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -31,9 +32,12 @@ type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn main() -> ExitCode {
     let begun = SystemTime::now();
-    let options = Options::parse();
+    let options: Options = match options("train") {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if options.algorithm == "list" {
-        return if say(list().trim_end()).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return print(list().trim_end()).map_or_else(|error| error.report("train"), |()| ExitCode::SUCCESS);
     }
     let level = variable("HEXAGRAM_LOG").and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
@@ -44,17 +48,16 @@ pub(crate) fn main() -> ExitCode {
         .log_internal_errors(false)
         .init();
     let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
-    outcome.unwrap_or_else(|error| {
-        note(&format!("train: {error}"));
-        ExitCode::FAILURE
-    })
+    outcome.unwrap_or_else(|error| failure("train", &*error))
 }
 
-/// One rank of the training, from its first parameter to the report.
-fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failure> {
+/// One rank of the training, from its first parameter to the report; returns what to exit with.
+fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode, Failure> {
     let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
-    agree(&comm, checked)?;
+    let made_with = MadeWith::of(checked)?;
+    agree(&comm, &format!("{} {}", made_with.text(), checked.agreement()))?;
+    let mut saves = Saves::new(options, made_with);
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
     let mut loader = share(&data.train, &world, options)?;
     let steps = loader.len().unwrap_or(0);
@@ -64,18 +67,21 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
     let engine = EngineOptions { optimizer: Some(checked.optimizer.optimizer()), ..EngineOptions::default() };
     let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype };
     let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
-    replica.set_learning_rate(checked.learning_rate);
 
     let mut log = Log::new(checked, &world, steps)?;
     if options.trace.is_some() {
         replica.trace()?;
     }
-    let begin = if options.resume { resume(&mut replica, &mut loader, options)? } else { 0 };
-    if let Some(folder) = &options.checkpoint {
-        Checkpoints::new(folder).check(replica.engine())?;
+    let mut resumed = Resumed::default();
+    if options.resume {
+        resumed = saves.resume(&mut replica, &mut loader, options.change)?;
+        log.changed(&resumed.changed);
     }
+    // After resuming: a learning rate that has changed goes before the one that was saved.
+    replica.set_learning_rate(checked.learning_rate);
+    saves.check(&replica)?;
     (log.steps, log.resumed_at) = (replica.engine().steps(), replica.engine().steps());
-    for epoch in begin..options.epochs {
+    for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
         let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
@@ -87,16 +93,16 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
             replica.step(&loss)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
             log.step(&losses);
-            if options.checkpoint.is_some() && replica.engine().steps().is_multiple_of(options.every) {
-                save(&mut replica, batches.state(), options)?;
+            if saves.is_due(replica.engine().steps(), false) {
+                log.warn(saves.save(&mut replica, batches.state())?);
             }
         }
         if losses.is_empty() {
             // The last checkpoint was of the end of an epoch.
             continue;
         }
-        if epoch + 1 == options.epochs && !replica.engine().steps().is_multiple_of(options.every) {
-            save(&mut replica, batches.state(), options)?;
+        if epoch + 1 == options.epochs && saves.is_due(replica.engine().steps(), true) {
+            log.warn(saves.save(&mut replica, batches.state())?);
         }
         let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
@@ -106,7 +112,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
 
     if replica.engine().steps() == log.resumed_at {
         log.nothing_left();
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     // Only rank 0 gets one.
     if let (Some(file), Some(trace)) = (&options.trace, replica.collect()?) {
@@ -117,29 +123,20 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<(), Failu
     replica.average()?;
     let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
     let bytes_per_step = baseline::bytes_per_step(&comm, &varmap)?;
-    log.finish(accuracy, identical, bytes_per_step, begun)?;
+    let code = log.finish(&saves, accuracy, identical, bytes_per_step, begun)?;
     if !identical && algorithm.keeps_replicas_identical() {
         return Err(format!("the replicas differ, which {} must not allow", algorithm.name()).into());
     }
-    Ok(())
+    Ok(code)
 }
 
 /// Refuses ranks that were started differently: they would hang, or train on overlapping shares.
-fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
-    const LENGTH: usize = 256;
-    const LOOKED_AT: usize = 2000;
-    let train = &checked.data.train;
-    let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
-    let mut ink = 0.0;
-    for sample in DataLoader::unbatched(train.clone(), singly)?.iter().take(LOOKED_AT) {
-        let (pixels, label) = sample?;
-        ink += pixels.iter().zip(1..).map(|(pixel, at)| pixel * (at % 97) as f32).sum::<f32>() + label as f32;
-    }
-    let mut mine = checked.agreement().into_bytes();
-    mine.extend_from_slice(format!(" --data of {} images ({ink})", train.len()).as_bytes());
-    mine.resize(LENGTH, b' ');
+fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
+    const LENGTH: usize = 512;
+    let mut padded = mine.as_bytes().to_vec();
+    padded.resize(LENGTH, b' ');
     let mut all = vec![0; LENGTH * comm.size()];
-    comm.blocking().all_gather(&mine, &mut all)?;
+    comm.blocking().all_gather(&padded, &mut all)?;
     let of = |rank: usize| String::from_utf8_lossy(&all[rank * LENGTH..][..LENGTH]).trim_end().to_owned();
     match (1..comm.size()).find(|rank| of(*rank) != of(0)) {
         Some(other) => {
@@ -147,28 +144,6 @@ fn agree(comm: &Communicator, checked: &Checked) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
-}
-
-/// Saves the training, and where the loader stands.
-fn save(replica: &mut Replica, state: LoaderState, options: &Options) -> Result<(), Failure> {
-    let Some(folder) = &options.checkpoint else { return Ok(()) };
-    let mut own = Record::default();
-    let LoaderState { seed, epoch, position, order } = state;
-    for (name, value) in [("seed", seed), ("epoch", epoch), ("position", position as u64), ("order", order)] {
-        own.note(name, value);
-    }
-    replica.save(&Checkpoints::new(folder), own)?;
-    Ok(())
-}
-
-/// Goes on from the newest checkpoint; returns the epoch to go on with.
-fn resume(replica: &mut Replica, loader: &mut Loader, options: &Options) -> Result<u64, Failure> {
-    let Some(folder) = &options.checkpoint else { return Ok(0) };
-    let Some(own) = replica.load(&Checkpoints::new(folder))? else { return Ok(0) };
-    let position: u64 = own.noted("position")?;
-    let (seed, epoch, order) = (own.noted("seed")?, own.noted("epoch")?, own.noted("order")?);
-    loader.resume(&LoaderState { seed, epoch, position: usize::try_from(position)?, order })?;
-    Ok(epoch)
 }
 
 type Loader = DataLoader<(Array<f32>, Array<u32>)>;
@@ -188,6 +163,7 @@ fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Fai
         LoaderOptions {
             sampler: Some(Box::new(sampler)),
             batch_size: Some(options.batch),
+            seed: options.seed,
             drop_last: true,
             workers: options.workers,
             persistent_workers: options.workers > 0,
@@ -241,6 +217,8 @@ struct Log<'a> {
     progress: Progress,
     /// On rank 0.
     metrics: Option<Metrics>,
+    /// Whether figures, or the picture, could not be kept.
+    is_lost: bool,
     began: Instant,
     epoch: u64,
     /// When each step of the epoch ended.
@@ -272,6 +250,7 @@ impl<'a> Log<'a> {
             world,
             progress,
             metrics,
+            is_lost: false,
             began,
             epoch,
             ended,
@@ -326,14 +305,37 @@ impl<'a> Log<'a> {
             seconds: self.began.elapsed().as_secs_f64(),
         };
         self.progress.line(describe(&epoch, self.checked.options.epochs));
-        if let Some(metrics) = &mut self.metrics {
+        let kept = self.metrics.as_mut().map_or(Ok(()), |metrics| {
+            let mut kept = Ok(());
             for (at, (loss, ended)) in losses.iter().zip(&self.ended).enumerate() {
                 let step = first_step + at as u64;
-                metrics.step(Step { epoch: self.epoch, step, loss: *loss, seconds: ended.as_secs_f64() })?;
+                let step = Step { epoch: self.epoch, step, loss: *loss, seconds: ended.as_secs_f64() };
+                kept = kept.and(metrics.step(step));
             }
-            metrics.epoch(epoch)?;
-        }
+            kept.and(metrics.epoch(epoch))
+        });
+        self.lost(kept.err());
         Ok(())
+    }
+
+    /// Says once that figures are lost, which ends no training.
+    fn lost(&mut self, error: Option<impl std::fmt::Display>) {
+        let Some(error) = error else { return };
+        if !std::mem::replace(&mut self.is_lost, true) {
+            self.progress.line(format!("train: {error}; the training goes on"));
+        }
+    }
+
+    /// Says what a resumed training does otherwise than before.
+    fn changed(&self, differences: &[String]) {
+        if !differences.is_empty() {
+            self.progress.line(format!("train: goes on with a change: {}", differences.join("; ")));
+        }
+    }
+
+    /// Says that something has failed, without which the training goes on.
+    fn warn(&self, warning: Option<String>) {
+        warning.into_iter().for_each(|warning| self.progress.line(warning));
     }
 
     /// Tells that the checkpoint was of the end of the training.
@@ -344,16 +346,18 @@ impl<'a> Log<'a> {
         ));
     }
 
-    /// Tells the result, and draws the run.
+    /// Tells the result, and draws the run; returns what to exit with.
     fn finish(
         mut self,
+        saves: &Saves,
         test_accuracy: f64,
         replicas_identical: bool,
         bytes_per_step: f64,
         begun: SystemTime,
-    ) -> Result<(), Failure> {
+    ) -> Result<ExitCode, Failure> {
         let (options, ranks) = (&self.checked.options, self.world.size());
-        let Some(metrics) = &mut self.metrics else { return Ok(()) };
+        // The others have nothing to tell.
+        let Some(mut metrics) = self.metrics.take() else { return Ok(ExitCode::SUCCESS) };
         let report = Report {
             ranks,
             algorithm: options.algorithm.clone(),
@@ -370,20 +374,29 @@ impl<'a> Log<'a> {
             bytes_of_gradient_all_reduce: (bytes_per_step * (self.steps - self.resumed_at) as f64) as u64,
             comm_fraction: self.blocked_s / self.steps_s,
             replicas_identical,
+            failed_saves: saves.failed(),
             wall_s: since_launch(begun).as_secs_f64(),
         };
-        metrics.summary(&report.fields())?;
+        let summarized = metrics.summary(&report.fields());
+        self.lost(summarized.err());
         let title = format!("{} on {ranks} ranks over {}", options.algorithm, options.transport);
         let directory = metrics.directory().to_owned();
         let plot = Plot { title: &title, steps: metrics.steps(), epochs: metrics.epochs() };
-        plot.save(directory.join("plot.svg"))?;
+        self.lost(plot.save(directory.join("plot.svg")).err());
+        self.warn(saves.summary());
+        let told = match options.json {
+            true => report.json().to_string(),
+            false => {
+                format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display())
+            }
+        };
+        let is_kept = !self.is_lost && !saves.lacks_the_last();
         self.progress.finish();
-        if options.json {
-            say(&report.json().to_string())?;
-        } else {
-            say(&format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display()))?;
-        }
-        Ok(())
+        Ok(match print(&told) {
+            Err(error) => error.report("train"),
+            Ok(()) if is_kept => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::FAILURE,
+        })
     }
 }
 

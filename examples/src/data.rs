@@ -3,7 +3,7 @@
 
 use crate::digits::Digits;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
-use hexagram::sampler::loader::Array;
+use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,6 +82,23 @@ impl Data {
     }
 }
 
+/// A number that differs, most likely, as soon as anything in the images does.
+///
+/// # Errors
+/// What keeps an image from being read.
+pub fn digest(images: &Images) -> Result<u64, Failure> {
+    let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
+    // FNV-1a on words.
+    let mixed =
+        |hash: u64, word: u32| (hash ^ u64::from(word)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for sample in DataLoader::unbatched(images.clone(), singly)?.iter() {
+        let (pixels, label) = sample?;
+        hash = pixels.iter().fold(mixed(hash, label), |hash, pixel| mixed(hash, pixel.to_bits()));
+    }
+    Ok(hash)
+}
+
 /// A picture of bytes as numbers from 0 to 1, with a dimension for its channels.
 fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f32>, u32), Cause> {
     let numbers = image.map(fetch.pool(), |pixel| f32::from(pixel) / 255.0);
@@ -112,6 +129,19 @@ mod tests {
 
     fn refused(path: &Path) -> String {
         Data::read(path).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn any_change_changes_the_digest() {
+        let images = |pixels: [f32; 2], labels: [u32; 2]| -> Images {
+            let pixels = Array::new([2, 1, 1, 1], pixels.to_vec()).unwrap();
+            Arc::new(Zip::new(Rows::new(pixels), Items(labels.to_vec())).unwrap())
+        };
+        let all = [([0.0, 1.0], [3, 4]), ([1.0, 0.0], [3, 4]), ([0.0, 1.0], [4, 3]), ([0.0, 0.9], [3, 4])];
+        let mut digests = all.map(|(pixels, labels)| digest(&images(pixels, labels)).unwrap());
+        assert_eq!(digests[0], digest(&images([0.0, 1.0], [3, 4])).unwrap());
+        digests.sort_unstable();
+        assert!(digests.windows(2).all(|pair| pair[0] != pair[1]), "{digests:x?}");
     }
 
     #[test]

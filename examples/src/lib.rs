@@ -7,9 +7,11 @@
 //! | `baseline.rs` | what synchronous SGD would send |
 //! | `defaults.rs` | with which optimizer and learning rate each algorithm learns the digits |
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
+//! | `made_with.rs` | with which options and data a training is made, for those that go on |
 //! | `metrics.rs` | every step and epoch as a line of JSON in the run's directory |
 //! | `net.rs` | a small convolutional net for the digits, and how a seed initializes it |
 //! | `options.rs` | what the command line asks for, checked before anything starts |
+//! | `saves.rs` | its checkpoints: when, what if one fails, and how a run goes on |
 //! | `start.rs` | one rank, or all of them: as processes, or as threads |
 //! | `report.rs` | what a run says of itself at its end |
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
@@ -19,10 +21,12 @@ pub mod baseline;
 pub mod data;
 pub mod defaults;
 pub mod digits;
+pub mod made_with;
 pub mod metrics;
 pub mod net;
 pub mod options;
 pub mod plot;
 pub mod progress;
 pub mod report;
+pub mod saves;
 pub mod start;

@@ -60,15 +60,21 @@ pub struct Options {
     /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Save everything that the training depends on in this folder, now and then and at the end
+    /// Save everything that the training depends on in this folder, now and then and at the end. A save that fails is
+    /// said on standard error and tried again at the next; if the last one fails, the exit code is 1
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Steps from one checkpoint to the next
     #[arg(long, value_name = "STEPS", default_value_t = 100, requires = "checkpoint")]
     pub every: u64,
-    /// Go on from the newest checkpoint, if there is one
+    /// Go on from the newest checkpoint, if there is one; refused, with each difference, if it was made with other
+    /// options or data than those given now
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
+    /// Go on all the same, with another --lr, --batch, --seed or --data; where that changes the order of samples, the
+    /// epoch that was under way begins anew
+    #[arg(long, requires = "resume")]
+    pub change: bool,
     /// Write what all ranks did and when, for ui.perfetto.dev, and say which rank was the slowest
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -115,24 +121,20 @@ impl Checked {
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
     }
 
-    /// What all ranks must have been given alike, in words.
+    /// What all ranks must have been given alike, in words, beside what the training is made with.
     pub fn agreement(&self) -> String {
-        let Options { algorithm, epochs, batch, seed, dtype, .. } = &self.options;
-        let (lr, optimizer) = (self.learning_rate, self.optimizer.name());
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
         let trace = flag(self.options.trace.is_some(), " --trace");
         let checkpoint = match self.options.checkpoint {
             Some(_) => format!(
-                " --checkpoint --every {}{}",
+                " --checkpoint --every {}{}{}",
                 self.options.every,
-                flag(self.options.resume, " --resume")
+                flag(self.options.resume, " --resume"),
+                flag(self.options.change, " --change")
             ),
             None => String::new(),
         };
-        format!(
-            "--algorithm {algorithm} --epochs {epochs} --batch {batch} --lr {lr} with {optimizer} --seed {seed} \
-             --dtype {dtype:?}{trace}{checkpoint}"
-        )
+        format!("--epochs {}{trace}{checkpoint}", self.options.epochs)
     }
 }
 

@@ -3,9 +3,12 @@
 //!
 //! Everything goes to the standard error, so that the output of a program stays its own.
 
+use clap::Parser;
+use hexagram::physical::stdout::{self, PrintError};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Without a terminal, a sign of life at most this often.
@@ -143,16 +146,27 @@ pub fn note(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Prints a line on the standard output. Unlike `println!` does not mind if nobody reads any more.
+/// The options of a program; otherwise what to exit with, after help was shown, or what is wrong with them, or if nobody
+/// could see what the program prints.
 ///
 /// # Errors
-///
-/// What keeps it from being written, such as a full disk.
-pub fn say(text: &str) -> io::Result<()> {
-    match io::stdout().write_all(format!("{text}\n").as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome,
+/// The exit code.
+pub fn options<O: Parser>(program: &str) -> Result<O, ExitCode> {
+    // Ranks that the program starts could not tell any more.
+    stdout::check().map_err(|error| error.report(program))?;
+    O::try_parse().map_err(|shown| match shown.print() {
+        Err(cause) if !shown.use_stderr() => PrintError::from(cause).report(program),
+        _ => ExitCode::from(u8::try_from(shown.exit_code()).unwrap_or(2)),
+    })
+}
+
+/// Says why a program ends, unless it is only that nobody reads its output any more; returns what to exit with.
+pub fn failure(program: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    if let Some(error) = error.downcast_ref::<PrintError>() {
+        return error.report(program);
     }
+    note(&format!("{program}: {error}"));
+    ExitCode::FAILURE
 }
 
 #[cfg(test)]

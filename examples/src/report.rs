@@ -35,6 +35,8 @@ pub struct Report {
     pub comm_fraction: f64,
     /// Whether all replicas were bit-identical at the end.
     pub replicas_identical: bool,
+    /// Checkpoints that could not be saved.
+    pub failed_saves: u64,
     /// From launch to result, in seconds.
     pub wall_s: f64,
 }
@@ -58,6 +60,7 @@ impl Report {
             ("bytes_of_gradient_all_reduce", json!(self.bytes_of_gradient_all_reduce)),
             ("comm_fraction", json!(self.comm_fraction)),
             ("replicas_identical", json!(self.replicas_identical)),
+            ("failed_saves", json!(self.failed_saves)),
             ("wall_s", json!(self.wall_s)),
         ]
     }

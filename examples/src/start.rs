@@ -5,6 +5,7 @@ use crate::options::Checked;
 use crate::progress::note;
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
 use hexagram::physical::bootstrap::variable;
+use hexagram::physical::stdout::READER_GONE;
 use hexagram::{Error, JoinOptions, Launcher, Placement, TransportKind, World};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -19,11 +20,14 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Runs `rank` as this process's rank, or starts all ranks and waits for them.
 ///
+/// What a rank returns is what its process exits with: a training that has come to its end may exit with another code than
+/// 0 without being blamed for the end of others.
+///
 /// # Errors
 /// What `rank` returns, or what kept the ranks from starting.
 pub fn start(
     checked: &Checked,
-    rank: impl Fn(World) -> Result<(), Failure> + Sync,
+    rank: impl Fn(World) -> Result<ExitCode, Failure> + Sync,
 ) -> Result<ExitCode, Failure> {
     let (options, transport) = (&checked.options, checked.transport);
     match Placement::from_env()? {
@@ -34,8 +38,7 @@ pub fn start(
                 note(&format!("train: --ranks is ignored: a launcher has started {} ranks", placement.size));
             }
             let join = JoinOptions { transport, deadline: options.join_deadline(), ..JoinOptions::default() };
-            one(World::join_as(&placement, &join)?, &rank)?;
-            Ok(ExitCode::SUCCESS)
+            Ok(one(World::join_as(&placement, &join)?, &rank)?)
         }
         None => {
             checked.check_share(options.ranks())?;
@@ -53,15 +56,21 @@ pub fn start(
 }
 
 /// Runs one rank; if it fails, says which one it was.
-fn one(world: World, rank: &impl Fn(World) -> Result<(), Failure>) -> Result<(), String> {
+fn one(world: World, rank: &impl Fn(World) -> Result<ExitCode, Failure>) -> Result<ExitCode, String> {
     let number = world.rank();
     as_rank(world, rank).map_err(|error| format!("rank {number}: {error}"))
 }
 
-fn threads(ranks: usize, rank: &(impl Fn(World) -> Result<(), Failure> + Sync)) -> Result<ExitCode, Failure> {
-    let run = |world| one(world, rank).inspect_err(|error| note(&format!("train: {error}"))).is_ok();
-    let well = as_threads(ranks, run)?.into_iter().all(|well| well);
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+fn threads(
+    ranks: usize,
+    rank: &(impl Fn(World) -> Result<ExitCode, Failure> + Sync),
+) -> Result<ExitCode, Failure> {
+    let failed = |error: String| {
+        note(&format!("train: {error}"));
+        ExitCode::FAILURE
+    };
+    let codes = as_threads(ranks, |world| one(world, rank).unwrap_or_else(failed))?;
+    Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or_default())
 }
 
 /// Starts this program once per rank.
@@ -69,10 +78,11 @@ fn processes(ranks: usize) -> Result<ExitCode, Failure> {
     let started = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64().to_string();
     let job = Job { environment: vec![(STARTED.into(), started.into())], ..Job::of_this_program(ranks)? };
     let outcome = job.run()?;
-    if !matches!(outcome, Outcome::Success) {
+    let code = u8::try_from(outcome.exit_code()).unwrap_or(1);
+    if !matches!(outcome, Outcome::Success) && code != READER_GONE {
         note(&format!("train: {outcome}"));
     }
-    Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
+    Ok(ExitCode::from(code))
 }
 
 /// Our own launcher shares the cores out; under another one this program does it itself, before candle has read the

@@ -8,7 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
-use hexagram_algorithms::logical::{Communicator, ReduceOp};
+use hexagram_algorithms::logical::{self, Communicator, ReduceOp};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
 use std::path::PathBuf;
@@ -340,10 +340,11 @@ impl Replica {
         for entry in self.saved_apart() {
             own.put_tensor(&format!("{MODEL}{}", entry.name), entry.var.dims(), to_buffer(&entry.var)?)?;
         }
-        let path = checkpoints.save(&mut self.engine, own)?;
-        // What the algorithm had under way has come to an end.
-        self.settled()?;
-        Ok(path)
+        let saved = checkpoints.save(&mut self.engine, own);
+        // What the algorithm had under way has come to an end, whether or not it is saved.
+        let settled = self.settled();
+        let path = saved?;
+        settled.map(|()| path)
     }
 
     /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there is
@@ -352,7 +353,19 @@ impl Replica {
     /// # Errors
     /// As [`Checkpoints::load`].
     pub fn load(&mut self, checkpoints: &Checkpoints) -> Result<Option<Record>> {
-        let Some(own) = checkpoints.load(&mut self.engine)? else { return Ok(None) };
+        self.load_if(checkpoints, |_| Ok(()))
+    }
+
+    /// Goes on as [`load`](Self::load), if `fits` accepts what the program had added.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::load_if`].
+    pub fn load_if(
+        &mut self,
+        checkpoints: &Checkpoints,
+        fits: impl FnOnce(&Record) -> logical::Result<()>,
+    ) -> Result<Option<Record>> {
+        let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
         let loaded = self.saved_apart().try_for_each(|entry| {
             let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
             let known = (dtype(&entry.var)?, entry.var.elem_count());

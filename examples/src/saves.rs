@@ -1,0 +1,142 @@
+//! The checkpoints of a training: when one is saved, what happens if that fails, and how a run goes on from one. Open this
+//! when a run does not go on as you expect.
+//!
+//! A save that fails, because the disk is full, say, ends nothing: the training goes on, and the next save tries again.
+
+use crate::made_with::MadeWith;
+use crate::options::Options;
+use hexagram::Error;
+use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+use hexagram::sampler::loader::{DataLoader, LoaderState};
+use hexagram_candle::Replica;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// The checkpoints of one training, on one rank; none if nobody asked for them.
+pub struct Saves {
+    checkpoints: Option<Checkpoints>,
+    every: u64,
+    made_with: MadeWith,
+    tried: u64,
+    failed: u64,
+    /// Whether the last save failed.
+    lacks_the_last: bool,
+}
+
+/// Where a training goes on.
+#[derive(Default)]
+pub struct Resumed {
+    /// In which epoch.
+    pub epoch: u64,
+    /// What differs from the options and data that the checkpoint was made with.
+    pub changed: Vec<String>,
+}
+
+impl Saves {
+    /// Those that the options ask for, of a training that is made with these options and data.
+    pub fn new(options: &Options, made_with: MadeWith) -> Self {
+        let checkpoints = options.checkpoint.as_ref().map(Checkpoints::new);
+        Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
+    }
+
+    /// Goes on from the newest checkpoint, if there is one, and from the beginning otherwise. A collective call.
+    ///
+    /// Where the order of samples has changed, the epoch that was under way begins anew.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be loaded, or was made with other options or data and those may not change.
+    pub fn resume<B: Send + 'static>(
+        &self,
+        replica: &mut Replica,
+        loader: &mut DataLoader<B>,
+        may_change: bool,
+    ) -> Result<Resumed, Failure> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(Resumed::default()) };
+        let mut changed = Vec::new();
+        let fits = |own: &Record| {
+            changed = self.made_with.compare(own, may_change)?;
+            Ok(())
+        };
+        let Some(own) = replica.load_if(checkpoints, fits)? else { return Ok(Resumed::default()) };
+        let position: u64 = own.noted("position")?;
+        let (seed, epoch, order) = (own.noted("seed")?, own.noted("epoch")?, own.noted("order")?);
+        let present = loader.state();
+        match may_change && (seed, order) != (present.seed, present.order) {
+            true => loader.set_epoch(epoch),
+            false => {
+                loader.resume(&LoaderState { seed, epoch, position: usize::try_from(position)?, order })?
+            }
+        }
+        Ok(Resumed { epoch, changed })
+    }
+
+    /// Fails if the folder cannot be saved in, or is another training's. A collective call, before the first step.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::check`].
+    pub fn check(&self, replica: &Replica) -> Result<(), Error> {
+        self.checkpoints.as_ref().map_or(Ok(()), |checkpoints| checkpoints.check(replica.engine()))
+    }
+
+    /// Whether so many steps are to be saved, `at_the_end` of the training or before.
+    pub fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
+        self.checkpoints.is_some() && at_the_end != steps.is_multiple_of(self.every)
+    }
+
+    /// Saves the training, and where the loader stands. A collective call. Returns a warning if that failed, on every
+    /// rank, naming the one to blame.
+    ///
+    /// # Errors
+    /// What ends the training: errors of the communication.
+    pub fn save(&mut self, replica: &mut Replica, state: LoaderState) -> Result<Option<String>, Failure> {
+        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
+        let mut own = Record::default();
+        let LoaderState { seed, epoch, position, order } = state;
+        for (name, value) in
+            [("seed", seed), ("epoch", epoch), ("position", position as u64), ("order", order)]
+        {
+            own.note(name, value);
+        }
+        self.made_with.note(&mut own);
+        self.tried += 1;
+        let saved = replica.save(checkpoints, own);
+        self.lacks_the_last = saved.is_err();
+        let error = match saved {
+            Ok(_) => return Ok(None),
+            Err(hexagram_candle::Error::Hexagram(error @ (Error::System { .. } | Error::Usage { .. }))) => {
+                error
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.failed += 1;
+        let steps = replica.engine().steps();
+        let rank = replica.engine().communicator().rank();
+        // What another rank could not do begins with its number.
+        let who =
+            if error.to_string().starts_with("rank ") { String::new() } else { format!("rank {rank}: ") };
+        Ok(Some(format!(
+            "train: step {steps} is not saved: {who}{error}; the training goes on, and tries again at the next save"
+        )))
+    }
+
+    /// How many saves have failed.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Whether the newest checkpoint lacks the training's last steps, because its save failed.
+    pub fn lacks_the_last(&self) -> bool {
+        self.lacks_the_last
+    }
+
+    /// Says, at the end, how many saves have failed, if any has.
+    pub fn summary(&self) -> Option<String> {
+        let Saves { tried, failed, .. } = self;
+        let last = if self.lacks_the_last {
+            "the last one, too: the end of the training is not saved"
+        } else {
+            "not the last one"
+        };
+        (*failed > 0).then(|| format!("train: {failed} of {tried} saves failed, {last}"))
+    }
+}
