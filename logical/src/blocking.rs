@@ -25,7 +25,7 @@ impl<'a> Blocking<'a> {
     /// `elements ← op over ranks`, in place.
     #[doc = doc_errors!("all_reduce")]
     pub fn all_reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.all_reduce(buffer, op)))
+        self.comm.all_reduce_blocking(elements, op)
     }
 
     /// All-reduce by scatter-gather of encoded chunks, in place.

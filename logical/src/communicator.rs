@@ -5,6 +5,7 @@ use crate::blocking::Blocking;
 use crate::call::Call;
 use crate::group::{Group, Kind};
 use hexagram_physical::fingerprint::Fingerprint;
+use hexagram_physical::native::AtOnce;
 use hexagram_physical::operation::{Poison, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Bell, Label, Transport};
@@ -14,6 +15,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes above which no backend carries a collective out at once.
+const AT_ONCE: usize = 4096;
 
 /// One thread's membership in a group of ranks. It stays on the thread that opened it.
 ///
@@ -178,6 +182,26 @@ impl Communicator {
         self.numbered(Kind::Collective, &self.sequence, fingerprint, body).await
     }
 
+    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it has
+    /// yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
+    pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
+        if elements.len() > AT_ONCE || !self.shared.group.is_world() {
+            return None;
+        }
+        let Line { endpoint, poison, .. } = &*self.shared.line;
+        let native = endpoint.native()?;
+        let label = match self.label(Kind::Collective, fingerprint, self.sequence.get()) {
+            Ok(label) => label,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Err(error) = poison.check(endpoint.health(), &label) {
+            return Some(Err(error));
+        }
+        let AtOnce::Done(outcome) = native.at_once(&label, elements) else { return None };
+        self.sequence.set(self.sequence.get() + 1);
+        Some(outcome.inspect_err(|error| self.give_up(error)))
+    }
+
     /// Runs the next send to a rank.
     pub(crate) async fn operate_send(
         &self,
@@ -213,10 +237,14 @@ impl Communicator {
     }
 
     fn call(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
+        self.begin(self.label(kind, fingerprint, sequence)?)
+    }
+
+    fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
         // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
         let lane = if kind == Kind::Message { 0 } else { self.lane };
         let communicator = self.shared.group.communicator(kind);
-        self.begin(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
+        Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
     }
 
     /// An operation under a label that is not of this communicator's own counting.

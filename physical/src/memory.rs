@@ -14,6 +14,7 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ struct Memory {
     bytes: usize,
     owner: Owner,
     ledger: Mutex<Ledger>,
+    /// Leases in the ledger, written while it is held; `usize::MAX` once the memory is revoked.
+    in_use: AtomicUsize,
 }
 
 // SAFETY: the bytes are reached only through views, and the ledger keeps a writing view disjoint from every other view,
@@ -106,6 +109,7 @@ impl Memory {
         }
         let lease = Lease { start, end, access };
         ledger.leases.push(lease);
+        self.in_use.store(ledger.leases.len(), Ordering::Relaxed);
         Ok(Lent { memory: Arc::clone(self), lease })
     }
 }
@@ -158,6 +162,8 @@ impl Drop for Lent {
         if let Some(entry) = entry {
             ledger.leases.swap_remove(entry);
         }
+        // Whoever sees that nothing is in use sees what was written through this lease.
+        self.memory.in_use.store(ledger.leases.len(), Ordering::Release);
     }
 }
 
@@ -282,7 +288,7 @@ impl Buffer {
     }
 
     fn over(pointer: NonNull<u8>, bytes: usize, owner: Owner, dtype: DType, len: usize) -> Self {
-        let memory = Memory { pointer, bytes, owner, ledger: Mutex::default() };
+        let memory = Memory { pointer, bytes, owner, ledger: Mutex::default(), in_use: AtomicUsize::new(0) };
         Buffer { memory: Arc::new(memory), dtype, len }
     }
 
@@ -315,6 +321,19 @@ impl Buffer {
     /// [`Error::Busy`] while an operation uses the range, [`Error::Usage`] outside the buffer.
     pub fn write(&self, elements: Range<usize>) -> Result<WriteView> {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
+    }
+
+    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them.
+    ///
+    /// For operations that are over before the borrow is.
+    pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
+        let Memory { pointer, bytes, owner, in_use, .. } = &*self.memory;
+        if in_use.load(Ordering::Acquire) > 0 || matches!(owner, Owner::Lent { writable: false }) {
+            return None;
+        }
+        // SAFETY: leases are made only by way of this buffer, which is borrowed exclusively; there was none a moment ago,
+        // and the memory has not gone back to its owner. It lives as long as the buffer and is initialised.
+        Some(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), *bytes) })
     }
 
     fn in_bytes(&self, elements: Range<usize>) -> Range<usize> {
@@ -390,6 +409,7 @@ fn take_back(memory: &Memory) {
         let mut ledger = memory.ledger();
         if ledger.leases.is_empty() {
             ledger.revoked = true;
+            memory.in_use.store(usize::MAX, Ordering::Relaxed);
             return;
         }
         drop(ledger);

@@ -87,11 +87,29 @@ impl Check {
     }
 }
 
+/// How far an operation came at once.
+#[derive(Debug)]
+pub enum AtOnce {
+    /// It is over.
+    Done(Result<()>),
+    /// This rank has begun it, but the others have not come: it goes on with [`Collectives::post`] under the same label, of
+    /// the same bytes, as the next operation of its lane.
+    Begun,
+    /// Nothing has happened, as this backend does not carry it out at once.
+    Not,
+}
+
 /// A backend's own collectives over all ranks of its endpoint.
 pub trait Collectives {
     /// Whether the backend carries this operation out itself. The answer depends only on what is equal on all ranks
     /// when all call alike; where they do not, the operation fails as a mismatch.
     fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool;
+
+    /// Carries out a small operation that works in place and that everyone begins at about the same time: without views
+    /// and without a ticket, which take longer than the operation itself.
+    fn at_once(&self, _label: &Label, _bytes: &mut [u8]) -> AtOnce {
+        AtOnce::Not
+    }
 
     /// Starts an operation that was offered. Poll and cancel its ticket as any other; the peer and the bytes of its
     /// [`Got`](crate::transport::Got) are this rank and the output's size.

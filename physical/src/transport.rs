@@ -16,7 +16,7 @@ pub use crate::stream::frame::HEADER_BYTES;
 use crate::tag::Tag;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -157,6 +157,29 @@ pub struct Traffic {
     /// By the transport that carried them.
     bytes: [AtomicU64; TransportKind::ALL.len() + cfg!(feature = "mpi") as usize],
     messages: AtomicU64,
+    /// What endpoints count by themselves.
+    shares: Mutex<Vec<Arc<Share>>>,
+}
+
+/// One endpoint's part of the shared-memory traffic of its world: only that endpoint's thread adds to it, so that it does
+/// so without a locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    bytes: AtomicU64,
+    messages: AtomicU64,
+}
+
+impl Share {
+    /// Counts one message.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.read(bytes);
+        self.messages.store(self.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were read from a peer's memory.
+    pub(crate) fn read(&self, bytes: usize) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
 }
 
 impl Traffic {
@@ -165,24 +188,37 @@ impl Traffic {
         self.messages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes that were read from a peer's memory.
-    pub(crate) fn read(&self, bytes: usize) {
-        self.bytes[TransportKind::Shm as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Returns a part for an endpoint to count by itself.
+    pub(crate) fn share(&self) -> Arc<Share> {
+        let share = Arc::<Share>::default();
+        self.shares().push(Arc::clone(&share));
+        share
+    }
+
+    /// The sum over all endpoints that count by themselves.
+    fn shared(&self, count: impl Fn(&Share) -> &AtomicU64) -> u64 {
+        self.shares().iter().map(|share| count(share).load(Ordering::Relaxed)).sum()
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Vec<Arc<Share>>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes sent, headers included.
     pub fn bytes_sent(&self) -> u64 {
-        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+        let links: u64 = self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum();
+        links + self.shared(|share| &share.bytes)
     }
 
     /// Those of them that travelled by one transport: a mixed world uses shared memory and TCP.
     pub fn bytes_sent_by(&self, path: TransportKind) -> u64 {
-        self.bytes[path as usize].load(Ordering::Relaxed)
+        let bytes = self.bytes[path as usize].load(Ordering::Relaxed);
+        if path == TransportKind::Shm { bytes + self.shared(|share| &share.bytes) } else { bytes }
     }
 
     /// Messages sent.
     pub fn messages_sent(&self) -> u64 {
-        self.messages.load(Ordering::Relaxed)
+        self.messages.load(Ordering::Relaxed) + self.shared(|share| &share.messages)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::halving_doubling::HalvingDoubling;
 use super::ring::Ring;
 use super::share::check_op;
-use crate::{Buffer, Call, Communicator, ReduceOp, Result};
+use crate::{Buffer, Call, Communicator, DType, Element, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
 
@@ -29,12 +29,23 @@ impl Communicator {
     /// [`Error::Usage`](crate::Error::Usage) for the mean of integers; [`Error::Mismatch`](crate::Error::Mismatch) if
     /// ranks differ in element type, length or `op`.
     pub async fn all_reduce(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<()> {
-        check_op(op, buffer.dtype())?;
-        let fingerprint = Fingerprint {
-            reduce: Some(op),
-            ..Fingerprint::new(OperationKind::AllReduce, buffer.dtype(), buffer.len())
-        };
+        let fingerprint = fingerprint(buffer.dtype(), buffer.len(), op)?;
+        let outcome = buffer.idle_bytes().and_then(|bytes| self.at_once(fingerprint, bytes));
+        if let Some(outcome) = outcome {
+            return outcome;
+        }
         self.all_reduce_as(fingerprint, buffer, op).await
+    }
+
+    /// The same on borrowed elements, blocking: few of them are not even lent.
+    pub(crate) fn all_reduce_blocking<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
+        let fingerprint = fingerprint(T::DTYPE, elements.len(), op)?;
+        match self.at_once(fingerprint, bytemuck::cast_slice_mut(elements)) {
+            Some(outcome) => outcome,
+            None => Buffer::lend_mut(elements, |buffer| {
+                self.block_on(self.all_reduce_as(fingerprint, buffer, op))
+            }),
+        }
     }
 
     /// The same under a fingerprint of the caller's, for an `op` that the elements have.
@@ -75,4 +86,13 @@ impl Communicator {
             Size::Large => Ring::of(self, buffer).all_reduce(call, buffer, op, complete).await,
         }
     }
+}
+
+/// What ranks have to agree on.
+///
+/// # Errors
+/// [`Error::Usage`](crate::Error::Usage) if the elements have no such reduction.
+fn fingerprint(dtype: DType, len: usize, op: ReduceOp) -> Result<Fingerprint> {
+    check_op(op, dtype)?;
+    Ok(Fingerprint { reduce: Some(op), ..Fingerprint::new(OperationKind::AllReduce, dtype, len) })
 }

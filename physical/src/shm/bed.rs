@@ -37,9 +37,13 @@ impl<C: Count> Bed<'_, C> {
         self.asleep.store(0, Ordering::Relaxed);
     }
 
-    /// After making work: rings if the rank sleeps, and says how to wake it.
-    pub(super) fn nudge(&self) -> Option<Sleep> {
+    /// Comes between making work and [`Bed::nudge`], of however many ranks.
+    pub(super) fn after_work() {
         C::fence(Ordering::SeqCst);
+    }
+
+    /// After making work and [`Bed::after_work`]: rings if the rank sleeps, and says how to wake it.
+    pub(super) fn nudge(&self) -> Option<Sleep> {
         match self.asleep.load(Ordering::Relaxed) {
             0 => None,
             how => {

@@ -18,6 +18,7 @@
 //! Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
 //! that results are theirs, bit for bit.
 
+use super::arrival::{Arrival, Checked, prepare};
 use super::board::{LANES, PAYLOAD};
 use super::job::{Job, Step};
 use super::link::Segment;
@@ -27,13 +28,17 @@ use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;
 use crate::health::Health;
 use crate::memory::{ReadView, WriteView};
+use crate::native::AtOnce;
 use crate::tickets::Tickets;
-use crate::transport::{Got, Label, Ticket, Traffic};
+use crate::transport::{Got, Label, Share, Ticket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Looks at the boards that a small operation takes before it leaves the waiting to others.
 const LOOKS: usize = 200;
+/// The operations that may be carried out at once.
+const IN_PLACE: [OperationKind; 3] =
+    [OperationKind::Barrier, OperationKind::AllReduce, OperationKind::Broadcast];
 
 /// What all operations of one endpoint share.
 pub(super) struct Surroundings {
@@ -42,7 +47,7 @@ pub(super) struct Surroundings {
     pub(super) segments: Vec<Arc<Segment>>,
     pub(super) regions: Regions,
     pub(super) health: Arc<Health>,
-    pub(super) traffic: Arc<Traffic>,
+    pub(super) traffic: Arc<Share>,
     /// See [`Transport::crowded`](crate::Transport::crowded).
     pub(super) crowded: bool,
 }
@@ -56,6 +61,11 @@ impl Surroundings {
         &self.segments[self.rank]
     }
 
+    /// How often to look at the boards before the waiting is left to others.
+    fn looks(&self) -> usize {
+        if self.crowded { 1 } else { LOOKS }
+    }
+
     /// All ranks but this one.
     pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
         let rank = self.rank;
@@ -64,7 +74,8 @@ impl Surroundings {
 
     /// Wakes the peers that sleep; called after telling them something.
     pub(super) fn nudge_all(&self) {
-        self.peers().for_each(|peer| self.segments[peer].nudge());
+        Segment::after_work();
+        self.peers().for_each(|peer| self.segments[peer].wake_sleeper());
     }
 }
 
@@ -73,6 +84,8 @@ struct Lane {
     /// Native operations begun.
     round: u64,
     current: Option<(Ticket, Job)>,
+    /// Of the round: posted at once by a rank that goes on with it by a job.
+    begun: Option<Label>,
     /// Posted while another one is under way.
     waiting: VecDeque<(Ticket, Label, Option<ReadView>, WriteView)>,
 }
@@ -118,6 +131,45 @@ impl Collectives {
         ticket
     }
 
+    /// See [`Collectives::at_once`](crate::native::Collectives::at_once).
+    pub(super) fn at_once(&mut self, label: &Label, bytes: &mut [u8]) -> AtOnce {
+        let lane = label.tag.lane();
+        if !label.tag.is_of_world()
+            || lane >= LANES
+            || bytes.len() > PAYLOAD
+            || !IN_PLACE.contains(&label.fingerprint.operation)
+            || self.lanes[lane].current.is_some()
+        {
+            return AtOnce::Not;
+        }
+        let Collectives { around, lanes, .. } = self;
+        let place = &mut lanes[lane];
+        place.round += 1;
+        place.begun = None;
+        prepare(around, &label.fingerprint, bytes);
+        let payload = Arrival::payload(around, label, bytes);
+        let mut arrival = Arrival::post(around, lane, place.round, *label, payload);
+        let fail = |error| {
+            around.mine().board().withdraw(lane, place.round);
+            AtOnce::Done(Err(error))
+        };
+        for _ in 0..around.looks() {
+            match arrival.is_complete(around) {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err(error) => return fail(error),
+            }
+            match arrival.finish(around, bytes) {
+                Ok(Checked::Good) => return AtOnce::Done(Ok(())),
+                // Whoever goes on waits for the verdict.
+                Ok(Checked::LeftBy(_)) => break,
+                Err(error) => return fail(error),
+            }
+        }
+        place.begun = Some(*label);
+        AtOnce::Begun
+    }
+
     /// Begins the next operation of a free lane. Small ones are often over when this returns.
     fn begin(
         &mut self,
@@ -128,13 +180,13 @@ impl Collectives {
         output: WriteView,
     ) {
         let place = &mut self.lanes[lane];
-        place.round += 1;
-        let mut job = match Job::begin(&self.around, lane, place.round, label, input, output) {
-            Ok(job) => job,
-            Err(error) => return self.tickets.finish(ticket, Err(error)),
+        let mut job = if place.begun.take() == Some(label) {
+            Job::resume(Arrival::posted(lane, place.round, label), output)
+        } else {
+            place.round += 1;
+            Job::begin(&self.around, lane, place.round, label, input, output)
         };
-        let looks = if self.around.crowded { 1 } else { LOOKS };
-        for _ in 0..looks {
+        for _ in 0..self.around.looks() {
             match job.advance(&self.around) {
                 Ok(Step::Nothing) => {}
                 Ok(Step::Moved(_)) => break,
@@ -232,14 +284,14 @@ impl Collectives {
     /// Why nothing more comes of a peer for an operation under way, if so.
     pub(super) fn ended(&self, peer: usize) -> Option<String> {
         let mut current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
-        let left = current.any(|(_, job)| peer != self.around.rank && job.was_left_by(&self.around, peer));
+        let left = current.any(|(_, job)| peer != self.around.rank && job.arrival.was_left_by(&self.around, peer));
         left.then(|| "gave the operation up".to_owned())
     }
 
     /// Operations under way whose peers have not all begun it.
     pub(super) fn arriving(&self) -> impl Iterator<Item = (Ticket, Label)> {
         let current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
-        current.filter(|(_, job)| job.is_arriving()).map(|(ticket, job)| (*ticket, job.label))
+        current.filter(|(_, job)| job.is_arriving()).map(|(ticket, job)| (*ticket, job.arrival.label))
     }
 
     /// Ends an operation that some rank will never take part in.

@@ -437,7 +437,7 @@ impl ShmFabric {
     /// The endpoint of a world whose ranks have all given a segment.
     pub(crate) fn endpoint(&self, channel: u16, gathered: Gathered) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
-        let (rank, health, traffic) = (*rank, Arc::clone(health), Arc::clone(traffic));
+        let (rank, health, traffic) = (*rank, Arc::clone(health), traffic.share());
         if let Some(refusal) = gathered.refusal {
             return Err(refusal);
         }

@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::memory::{Buffer, ReadView, WriteView};
-use crate::native;
+use crate::native::{self, AtOnce};
 use crate::stream::endpoint::StreamEndpoint;
 use crate::stream::{Read, Wire};
 use crate::tickets::Tickets;
@@ -180,6 +180,10 @@ fn latest(around: &Surroundings, peer: usize, label: &Label) -> Option<Label> {
 impl native::Collectives for ShmEndpoint {
     fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
         self.native.borrow().offers(label, input, output)
+    }
+
+    fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
+        self.native.borrow_mut().at_once(label, bytes)
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {

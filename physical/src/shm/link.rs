@@ -245,6 +245,17 @@ impl Segment {
 
     /// Wakes the rank if it sleeps; called after giving it work.
     pub(super) fn nudge(&self) {
+        Self::after_work();
+        self.wake_sleeper();
+    }
+
+    /// The first half of [`Segment::nudge`], of however many segments.
+    pub(super) fn after_work() {
+        Bed::<AtomicU32>::after_work();
+    }
+
+    /// The second half.
+    pub(super) fn wake_sleeper(&self) {
         match self.bed().nudge() {
             None => {}
             Some(Sleep::Futex) => self.wake(),

@@ -65,6 +65,7 @@ impl Model {
 
     /// The waker's side, as `Segment::nudge`.
     fn nudge(&self) {
+        Bed::<AtomicU64>::after_work();
         if self.bed().nudge().is_some() {
             drop(self.kernel.0.lock().unwrap());
             self.kernel.1.notify_all();

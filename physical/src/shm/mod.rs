@@ -9,6 +9,7 @@
 //! `work` reads the peers' registered memory (`region`) or stages (`staged`), and `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
+mod arrival;
 mod available;
 mod bed;
 mod board;

@@ -41,7 +41,7 @@ struct Plan {
 
 impl Plan {
     fn new(job: &Job, around: &Surroundings) -> Self {
-        let size = job.label.fingerprint.dtype.size();
+        let size = job.arrival.label.fingerprint.dtype.size();
         Plan { shape: around.mine().shape(), size, len: job.output.bytes().len() / size }
     }
 
@@ -72,7 +72,7 @@ impl Staged {
     /// Does the next steps. `Moved(0)` when only peers can help, `Done` when nothing is left.
     pub(super) fn advance(&mut self, job: &mut Job, around: &Surroundings) -> Step {
         let plan = Plan::new(job, around);
-        let (lane, round) = (job.lane, job.round);
+        let (lane, round) = (job.arrival.lane, job.arrival.round);
         let everyone = |counter, rounds: u32| {
             let board = |peer: usize| around.segments[peer].board();
             around.peers().all(|peer| board(peer).count(counter, lane, round) >= rounds)
@@ -114,7 +114,7 @@ impl Staged {
         let there = |peer: usize| around.segments[peer].stage_bytes(place, piece.len());
         around.traffic.read((plan.shape.ranks - 1) * piece.len());
         let to = &mut job.output.bytes_mut()[piece.clone()];
-        combination(&job.label.fingerprint, around, rank).add(there, to);
+        combination(&job.arrival.label.fingerprint, around, rank).add(there, to);
         around.mine().stage_store(place, to);
         self.reduced += 1;
         self.publish(Counter::Reduced, self.reduced, job, around);
@@ -136,7 +136,7 @@ impl Staged {
     }
 
     fn publish(&self, counter: Counter, value: u32, job: &Job, around: &Surroundings) {
-        around.mine().board().set_count(counter, job.lane, job.round, value);
+        around.mine().board().set_count(counter, job.arrival.lane, job.arrival.round, value);
         around.nudge_all();
     }
 }

@@ -148,7 +148,7 @@ fn beside_a_stranger() -> (Collectives, Arc<Segment>) {
         segments: vec![mine, Arc::clone(&theirs)],
         regions: Regions::new(),
         health: Arc::new(Health::new(0, peers)),
-        traffic: Arc::new(Traffic::default()),
+        traffic: Traffic::default().share(),
         crowded: false,
     };
     (Collectives::new(around), theirs)

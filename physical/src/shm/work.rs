@@ -80,7 +80,7 @@ impl Work {
 
     /// Does the next pieces. `Moved(0)` when only peers can help, `Done` when nothing is left.
     pub(super) fn advance(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        match job.label.fingerprint.operation {
+        match job.arrival.label.fingerprint.operation {
             OperationKind::AllReduce => self.all_reduce(job, around),
             OperationKind::ReduceScatter => self.reduce_scatter(job, around),
             OperationKind::AllGather => self.all_gather(job, around),
@@ -91,16 +91,16 @@ impl Work {
 
     fn all_reduce(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
         let (rank, ranks) = (around.rank, around.size());
-        let size = job.label.fingerprint.dtype.size();
+        let size = job.arrival.label.fingerprint.dtype.size();
         let len = job.output.bytes().len() / size;
         let part = |owner: usize| scaled(chunk(len, ranks, owner), size);
         let mut moved = 0;
         if let Some(piece) = piece(&part(rank), self.own) {
             let peers = self.peers(around, &piece)?;
             let to = &mut job.output.bytes_mut()[piece.clone()];
-            combination(&job.label.fingerprint, around, rank).add(|peer| peers[peer], to);
+            combination(&job.arrival.label.fingerprint, around, rank).add(|peer| peers[peer], to);
             self.own += 1;
-            around.mine().board().set_count(Counter::Reduced, job.lane, job.round, self.own);
+            around.mine().board().set_count(Counter::Reduced, job.arrival.lane, job.arrival.round, self.own);
             around.nudge_all();
             moved += piece.len();
         }
@@ -108,7 +108,7 @@ impl Work {
         // The next rank first, so that not everyone reads from the same one.
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let (part, copied) = (part(peer), self.copied[peer]);
-            let complete = around.segments[peer].board().count(Counter::Reduced, job.lane, job.round);
+            let complete = around.segments[peer].board().count(Counter::Reduced, job.arrival.lane, job.arrival.round);
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
                 self.peer(around, peer, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
                 self.copied[peer] += 1;
@@ -136,7 +136,7 @@ impl Work {
         let Some(input) = &job.input else { return Ok(Step::Done(0)) };
         all[rank] = SharedBytes::of(&input.bytes()[there]);
         let to = &mut job.output.bytes_mut()[piece.clone()];
-        combination(&job.label.fingerprint, around, rank).store(|peer| all[peer], to);
+        combination(&job.arrival.label.fingerprint, around, rank).store(|peer| all[peer], to);
         self.own += 1;
         Ok(Step::Moved(piece.len()))
     }
@@ -158,7 +158,7 @@ impl Work {
     }
 
     fn broadcast(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let root = job.root();
+        let root = job.arrival.root();
         let bytes = job.output.bytes().len();
         let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != around.rank) else {
             return Ok(Step::Done(0));
