@@ -72,7 +72,7 @@ struct Memory {
     bytes: usize,
     owner: Owner,
     ledger: Mutex<Ledger>,
-    /// Leases in the ledger, written while it is held; `usize::MAX` once the memory is revoked.
+    /// Leases in the ledger, written while it is held.
     in_use: AtomicUsize,
 }
 
@@ -323,16 +323,17 @@ impl Buffer {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
-    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them.
+    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them, and of lent elements,
+    /// whose owner waits for leases only.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
         let Memory { pointer, bytes, owner, in_use, .. } = &*self.memory;
-        if in_use.load(Ordering::Acquire) > 0 || matches!(owner, Owner::Lent { writable: false }) {
+        if in_use.load(Ordering::Acquire) > 0 || matches!(owner, Owner::Lent { .. }) {
             return None;
         }
-        // SAFETY: leases are made only by way of this buffer, which is borrowed exclusively; there was none a moment ago,
-        // and the memory has not gone back to its owner. It lives as long as the buffer and is initialised.
+        // SAFETY: leases are made only by way of this buffer, which is borrowed exclusively, and there is none now. The
+        // memory is initialised, and lives as long as the buffer, as it is not lent.
         Some(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), *bytes) })
     }
 
@@ -409,7 +410,6 @@ fn take_back(memory: &Memory) {
         let mut ledger = memory.ledger();
         if ledger.leases.is_empty() {
             ledger.revoked = true;
-            memory.in_use.store(usize::MAX, Ordering::Relaxed);
             return;
         }
         drop(ledger);

@@ -34,6 +34,7 @@ pub(super) struct Times {
     median: f64,
     p10: f64,
     p90: f64,
+    p99: f64,
 }
 
 impl Times {
@@ -46,7 +47,7 @@ impl Times {
             let (low, high) = (time(place.floor()), time(place.ceil()));
             low + (high - low) * place.fract()
         };
-        Times { median: at(0.5), p10: at(0.1), p90: at(0.9) }
+        Times { median: at(0.5), p10: at(0.1), p90: at(0.9), p99: at(0.99) }
     }
 }
 
@@ -82,6 +83,7 @@ impl Row {
             "time_us": self.times.median,
             "p10_us": self.times.p10,
             "p90_us": self.times.p90,
+            "p99_us": self.times.p99,
             "algbw_gbs": self.algorithm_bandwidth(),
             "busbw_gbs": self.bus_bandwidth(),
             "wrong": self.wrong,
@@ -94,11 +96,9 @@ impl fmt::Display for Row {
         let Row { bytes, count, dtype, wrong, .. } = self;
         let (dtype, reduce) = (dtype.to_string(), self.reduce());
         let (algorithm, bus) = (self.algorithm_bandwidth(), self.bus_bandwidth());
-        let time = self.times.median;
-        write!(
-            f,
-            "{bytes:>12} {count:>13} {dtype:>7} {reduce:>8} {time:>10.2} {algorithm:>8.2} {bus:>8.2} {wrong:>8}"
-        )
+        let Times { median, p99, .. } = self.times;
+        write!(f, "{bytes:>12} {count:>13} {dtype:>7} {reduce:>8} {median:>10.2} {p99:>10.2} ")?;
+        write!(f, "{algorithm:>8.2} {bus:>8.2} {wrong:>8}")
     }
 }
 
@@ -109,12 +109,11 @@ pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
     let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
     let codec = bench.codec.as_ref().map_or_else(String::new, |codec| format!(", {}", codec.name()));
     let title = format!("# {}: {ranks}, {transport}{memory}{codec}", operation.name());
-    let columns = ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"];
-    let units = ["(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)", ""];
-    let line = |[size, count, dtype, reduce, time, algorithm, bus, wrong]: [&str; 8]| {
-        format!(
-            "#{size:>11} {count:>13} {dtype:>7} {reduce:>8} {time:>10} {algorithm:>8} {bus:>8} {wrong:>8}"
-        )
+    let columns = ["size", "count", "type", "redop", "time", "p99", "algbw", "busbw", "#wrong"];
+    let units = ["(B)", "(elements)", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", ""];
+    let line = |[size, count, dtype, reduce, time, p99, algorithm, bus, wrong]: [&str; 9]| {
+        let times = format!("{time:>10} {p99:>10}");
+        format!("#{size:>11} {count:>13} {dtype:>7} {reduce:>8} {times} {algorithm:>8} {bus:>8} {wrong:>8}")
     };
     format!("{title}\n{}\n{}", line(columns), line(units).trim_end())
 }
@@ -159,8 +158,8 @@ mod tests {
         assert_eq!(micros(&[9, 1, 5]).median, 5.0);
         assert_eq!(micros(&[4, 1, 2, 100]).median, 3.0);
         let times = micros(&[0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
-        assert_eq!((times.p10, times.median, times.p90), (10.0, 50.0, 90.0));
-        assert_eq!(micros(&[7]).p90, 7.0);
+        assert_eq!((times.p10, times.median, times.p90, times.p99), (10.0, 50.0, 90.0, 99.0));
+        assert_eq!(micros(&[7]).p99, 7.0);
     }
 
     #[test]
@@ -181,6 +180,6 @@ mod tests {
         assert_eq!((row.algorithm_bandwidth(), row.bus_bandwidth()), (2.0, 3.0));
         let line = row.to_string();
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(words, ["1000000", "250000", "f32", "sum", "500.00", "2.00", "3.00", "3"]);
+        assert_eq!(words, ["1000000", "250000", "f32", "sum", "500.00", "500.00", "2.00", "3.00", "3"]);
     }
 }

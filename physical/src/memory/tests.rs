@@ -63,6 +63,20 @@ fn a_view_keeps_memory_alive_after_its_buffer() {
 }
 
 #[test]
+fn only_bytes_that_nobody_uses_are_had_without_a_lease() {
+    let mut buffer = Buffer::from_slice(&[1u8, 2, 3]).unwrap();
+    buffer.idle_bytes().unwrap()[1] = 7;
+    for view in [buffer.read(0..1).map(drop), buffer.write(2..3).map(drop)] {
+        view.unwrap();
+    }
+    let view = buffer.read(1..2).unwrap();
+    assert!(buffer.idle_bytes().is_none());
+    drop(view);
+    assert_eq!(buffer.idle_bytes().unwrap(), [1, 7, 3]);
+    Buffer::lend_mut(&mut [1u8], |buffer| assert!(buffer.idle_bytes().is_none(), "its owner counts leases"));
+}
+
+#[test]
 fn lent_elements_are_changed_in_place() {
     let mut elements = [1.0f32, 2.0, 3.0];
     Buffer::lend_mut(&mut elements, |buffer| buffer.host_mut::<f32>().unwrap()[1] = 5.0);

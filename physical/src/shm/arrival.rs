@@ -28,13 +28,7 @@ pub(super) struct Arrival {
 
 impl Arrival {
     /// Tells everyone that this rank has come.
-    pub(super) fn post(
-        around: &Surroundings,
-        lane: usize,
-        round: u64,
-        label: Label,
-        payload: &[u8],
-    ) -> Self {
+    pub(super) fn post(around: &Surroundings, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let arrival = Self::posted(lane, round, label);
         if around.size() > 1 {
             around.traffic.sent(NOTICE_BYTES + payload.len());

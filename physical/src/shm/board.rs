@@ -33,7 +33,7 @@ pub(super) const PAYLOAD: usize = SLOT - HEAD;
 pub(super) const BOARD: usize = LANES * LANE;
 
 /// Bytes of a slot: room for 4 KiB. Beyond them, reading everyone's contribution costs more than a second exchange.
-pub(super) const SLOT: usize = 4096 + APART;
+pub(super) const SLOT: usize = 4096 + 64;
 /// Bytes of a label.
 pub(super) const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 /// The first payload bytes share a cache line with what precedes them.

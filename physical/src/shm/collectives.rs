@@ -106,7 +106,7 @@ impl Collectives {
     }
 
     pub(super) fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
-        if !label.tag.is_of_world() || label.tag.lane() >= LANES {
+        if !self.is_for_board(label) {
             return false;
         }
         let (bytes, registration) = match input {
@@ -119,6 +119,10 @@ impl Collectives {
             && label.fingerprint.operation == OperationKind::AllReduce
             && Staged::fits(&self.around.mine().shape());
         bytes <= PAYLOAD || registered || staged
+    }
+
+    fn is_for_board(&self, label: &Label) -> bool {
+        label.tag.is_of_world() && label.tag.lane() < LANES
     }
 
     pub(super) fn post(&mut self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
@@ -134,8 +138,7 @@ impl Collectives {
     /// See [`Collectives::at_once`](crate::native::Collectives::at_once).
     pub(super) fn at_once(&mut self, label: &Label, bytes: &mut [u8]) -> AtOnce {
         let lane = label.tag.lane();
-        if !label.tag.is_of_world()
-            || lane >= LANES
+        if !self.is_for_board(label)
             || bytes.len() > PAYLOAD
             || !IN_PLACE.contains(&label.fingerprint.operation)
             || self.lanes[lane].current.is_some()
@@ -284,7 +287,8 @@ impl Collectives {
     /// Why nothing more comes of a peer for an operation under way, if so.
     pub(super) fn ended(&self, peer: usize) -> Option<String> {
         let mut current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
-        let left = current.any(|(_, job)| peer != self.around.rank && job.arrival.was_left_by(&self.around, peer));
+        let left =
+            current.any(|(_, job)| peer != self.around.rank && job.arrival.was_left_by(&self.around, peer));
         left.then(|| "gave the operation up".to_owned())
     }
 

@@ -5,8 +5,9 @@
 //! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
 //!
 //! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
-//! `board` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need no messages: each is a `job`, whose
-//! `work` reads the peers' registered memory (`region`) or stages (`staged`), and `combine` makes one of all contributions. `count` lets loom
+//! `board` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need
+//! no messages: each begins with an `arrival`, which is all of a small one, and goes on as a `job`, whose `work` reads the
+//! peers' registered memory (`region`) or stages (`staged`); `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
 mod arrival;

@@ -13,6 +13,7 @@ use crate::error::{Error, Peer};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::health::Health;
 use crate::memory::Buffer;
+use crate::native::AtOnce;
 use crate::tag::Tag;
 use crate::testing::spawn;
 use crate::transport::{Bell, Label, Ticket, Traffic, TransportKind};
@@ -237,7 +238,7 @@ fn pair(len: usize) -> ([Collectives; 2], [Buffer; 2]) {
             segments: segments.clone(),
             regions: Regions::new(),
             health: Arc::new(Health::new(rank, peers())),
-            traffic: Arc::new(Traffic::default()),
+            traffic: Traffic::default().share(),
             // One look at a time, so that the test decides who does what when.
             crowded: true,
         })
@@ -300,6 +301,36 @@ fn a_rank_that_drops_registered_memory_unmaps_that_of_its_peers_at_once() {
         }
         drop(buffer);
     });
+}
+
+#[test]
+fn what_cannot_end_at_once_goes_on_by_its_job() {
+    let ([mut first, mut second], _) = pair(1);
+    for round in 0..3 {
+        let mut theirs = 2.0f32;
+        let mine = Buffer::from_slice(&[1.0f32]).unwrap();
+        let begun = first.at_once(&sum(round, 1), mine.write(0..1).unwrap().bytes_mut());
+        assert!(matches!(begun, AtOnce::Begun), "{begun:?}");
+        let done = second.at_once(&sum(round, 1), bytemuck::bytes_of_mut(&mut theirs));
+        assert!(matches!(done, AtOnce::Done(Ok(()))), "{done:?}");
+        let ticket = first.post(sum(round, 1), None, mine.write(0..1).unwrap());
+        assert!(matches!(poll(&mut first, ticket), Poll::Ready(Ok(_))));
+        assert_eq!((theirs, &*mine.host::<f32>().unwrap()), (3.0, &[3.0][..]));
+    }
+}
+
+#[test]
+fn ranks_that_differ_learn_of_it_at_once() {
+    let ([mut first, mut second], _) = pair(1);
+    let mut bytes = [[0; 4], [0; 4]];
+    assert!(matches!(first.at_once(&sum(0, 1), &mut bytes[0]), AtOnce::Begun));
+    let mut other = sum(0, 1);
+    other.fingerprint.reduce = Some(ReduceOp::Max);
+    let AtOnce::Done(Err(Error::Mismatch { mine, theirs, .. })) = second.at_once(&other, &mut bytes[1])
+    else {
+        panic!("no mismatch")
+    };
+    assert_eq!((mine, theirs), (other.fingerprint, sum(0, 1).fingerprint));
 }
 
 #[test]

@@ -108,7 +108,8 @@ impl Work {
         // The next rank first, so that not everyone reads from the same one.
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let (part, copied) = (part(peer), self.copied[peer]);
-            let complete = around.segments[peer].board().count(Counter::Reduced, job.arrival.lane, job.arrival.round);
+            let complete =
+                around.segments[peer].board().count(Counter::Reduced, job.arrival.lane, job.arrival.round);
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
                 self.peer(around, peer, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
                 self.copied[peer] += 1;
