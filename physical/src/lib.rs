@@ -44,6 +44,7 @@ pub mod native;
 pub mod operation;
 pub mod output;
 mod patience;
+mod process;
 mod shm;
 mod socket;
 pub mod stdout;

@@ -6,6 +6,7 @@ use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
 use crate::bootstrap::join::{self, Membership, Newcomer, Seats};
 use crate::bootstrap::lead::lead;
+use crate::bootstrap::parent::Parent;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::{Placement, variable};
 use crate::error::{During, Error, Peer, Result};
@@ -241,12 +242,14 @@ impl World {
         door: Door,
     ) -> Result<Self> {
         let (rank, limit) = (placement.rank, options.deadline);
+        // Sought before the meeting, in which it may end and leave this rank to another parent.
+        let parent = Parent::find(placement.launcher);
         let (roster, seats) = arrival.meet(entry, limit)?;
         attendance::note(placement, true);
         let peers = roster.cards.iter().map(Card::peer).collect();
         let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
         let hosts = Arc::new(Hosts::new(rank, &roster.cards));
-        let control = Control::start(rank, seats, &health, &hosts)?;
+        let control = Control::start(rank, seats, &health, &hosts, parent)?;
         let traffic = Arc::default();
         let member = Membership {
             rank,

@@ -7,6 +7,7 @@
 //! the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks share: `stranger`
 //! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away. Where a launcher has
 //! started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as their `attendance` tells.
+//! `parent` is the launcher, which no rank outlives.
 
 pub(crate) mod attendance;
 pub(crate) mod card;
@@ -27,6 +28,7 @@ pub(crate) mod lead;
 pub(crate) mod listeners;
 mod meeting;
 pub(crate) mod message;
+pub(crate) mod parent;
 mod poller;
 pub(crate) mod report;
 pub(crate) mod secret;

@@ -7,6 +7,7 @@
 //!   milliseconds of a process's death, whatever its threads were doing.
 //! - A stream on which no heartbeat comes is a rank that is stopped or cut off. Rank 0 judges the members, each member
 //!   judges rank 0: after a cut no side goes on.
+//! - A launcher that has ended, killed perhaps, ends its ranks.
 //! - Heartbeats carry what each rank's operations wait for to rank 0, which answers who is late.
 //! - Rank 0 is the hub until all others have left. It waits for them when it has finished, for a limited time; without a
 //!   hub nobody watches the others any more, only their deadlines do.
@@ -21,6 +22,7 @@ pub(super) use word::fuzz as fuzz_word;
 
 use super::hosts::{Finding, Hosts};
 use super::join::Seats;
+use super::parent::Parent;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::{Health, Reporter};
@@ -72,7 +74,13 @@ impl Reporter for Desk {
 
 impl Control {
     /// Starts watching over the streams that remained after the meeting.
-    pub(crate) fn start(rank: usize, seats: Seats, health: &Arc<Health>, hosts: &Arc<Hosts>) -> Result<Self> {
+    pub(crate) fn start(
+        rank: usize,
+        seats: Seats,
+        health: &Arc<Health>,
+        hosts: &Arc<Hosts>,
+        parent: Option<Parent>,
+    ) -> Result<Self> {
         let streams = match seats {
             Seats::Hub(streams) => streams,
             Seats::Member(stream) => vec![Some(stream)],
@@ -88,6 +96,7 @@ impl Control {
         health.set_reporter(Arc::clone(&desk) as Arc<dyn Reporter>);
         let watch =
             Watch::new(rank, lines, Arc::clone(health), Arc::clone(hosts), commands, Arc::clone(&desk));
+        let watch = Watch { parent, ..watch };
         // The thread ends only when it is told to, by what is returned here.
         let _ = hand_over.send(watch);
         Ok(Control { desk, thread: Some(thread), patience: Duration::ZERO })
@@ -135,6 +144,8 @@ struct Watch {
     beaten: Option<Instant>,
     /// Whether the others were told of a failure.
     told: bool,
+    /// The launcher, while it lives.
+    parent: Option<Parent>,
 }
 
 impl Watch {
@@ -148,7 +159,7 @@ impl Watch {
     ) -> Self {
         // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
         let listened = Stopwatch::with_gap(2 * health.vigilance().beat);
-        Watch { rank, lines, health, hosts, commands, desk, listened, beaten: None, told: false }
+        Watch { rank, lines, health, hosts, commands, desk, listened, beaten: None, told: false, parent: None }
     }
 
     fn run(mut self) {
@@ -191,6 +202,10 @@ impl Watch {
         let until_judged = tolerance.saturating_sub(silence).saturating_add(Duration::from_millis(1));
         let ready = self.sleep(until_beat.min(until_judged));
         let awake = self.listened.lap();
+        if let Some(end) = self.parent.as_ref().and_then(Parent::end) {
+            self.parent = None;
+            self.fail(self.rank, &end);
+        }
         for (peer, ready) in ready.into_iter().enumerate() {
             self.hear(peer, ready, awake);
         }
@@ -199,16 +214,21 @@ impl Watch {
     /// Sleeps, and says which lines have something to hear or room to write.
     fn sleep(&self, at_most: Duration) -> Vec<bool> {
         let mut sources = vec![PollFd::new(&self.desk.bell, PollFlags::IN)];
+        sources.extend(
+            self.parent.iter().filter_map(Parent::source).map(|held| PollFd::new(held, PollFlags::IN)),
+        );
+        let others = sources.len();
         sources.extend(self.lines.iter().flatten().map(|line| {
             let room = if line.is_flushed() { PollFlags::empty() } else { PollFlags::OUT };
             PollFd::new(line, PollFlags::IN | room)
         }));
-        // Without lines there is nothing to do before the bell rings.
-        let at_most = (sources.len() > 1).then(|| timespec(at_most));
+        // Without lines and without a launcher there is nothing to do before the bell rings.
+        let is_idle = sources.len() == 1 && self.parent.is_none();
+        let at_most = (!is_idle).then(|| timespec(at_most));
         // A signal ends the sleep early, and then nothing is known about the lines.
         let _ = poll(&mut sources, at_most.as_ref());
         self.desk.bell.hush();
-        let mut ready = sources[1..].iter().map(|source| !source.revents().is_empty());
+        let mut ready = sources[others..].iter().map(|source| !source.revents().is_empty());
         self.lines.iter().map(|line| line.is_some() && ready.next().unwrap_or_default()).collect()
     }
 

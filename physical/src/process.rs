@@ -1,0 +1,135 @@
+//! What the system tells about other processes, in /proc. Open this to see whom a process descends from, or what it
+//! carries in its environment.
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs;
+use std::os::fd::OwnedFd;
+
+/// A process, as it was when it was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// The name of its program; the system keeps 15 bytes.
+    pub(crate) name: String,
+    pub(crate) group: i32,
+    parent: i32,
+    /// Whether it has ended, and only nobody has asked how.
+    ended: bool,
+    /// In ticks since the system's start: two processes with one number, one after the other, differ in it.
+    started: u64,
+}
+
+impl Process {
+    /// Looks at a process; `None` if there is none, or it is hidden from this user.
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Self::parse(pid, &stat)
+    }
+
+    /// The line is `pid (name) state parent group …`, and a name may hold anything, even parentheses.
+    fn parse(pid: Pid, stat: &str) -> Option<Self> {
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let ended = ["Z", "X"].contains(fields.first()?);
+        let (parent, group) = (fields.get(1)?.parse().ok()?, fields.get(2)?.parse().ok()?);
+        Some(Process {
+            pid,
+            name: name.to_owned(),
+            group,
+            parent,
+            ended,
+            started: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// Whether this very process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        Self::of(self.pid).is_none_or(|now| now.ended || now.started != self.started)
+    }
+
+    /// This process's parent, its parent, and so on, as far as they can be seen.
+    pub(crate) fn ancestors() -> impl Iterator<Item = Self> {
+        let parent = rustix::process::getppid().and_then(Self::of);
+        std::iter::successors(parent, |process| Pid::from_raw(process.parent).and_then(Self::of))
+    }
+
+    /// The words with which it was started.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        words(self.pid, "cmdline")
+    }
+}
+
+/// Sends `signal` to every process of this user whose environment holds a word that `is_meant`, and that is not in one of
+/// the process groups `but`. How many there were.
+pub(crate) fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) -> bool) -> usize {
+    let me = rustix::process::getpid();
+    let there = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = there.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let mut signalled = 0;
+    for pid in pids.filter(|pid| *pid != me) {
+        // Held while it is looked at: otherwise the number may belong to another process when the signal is sent.
+        let held = pidfd_open(pid, PidfdFlags::empty()).ok();
+        if !words(pid, "environ").iter().any(|word| is_meant(word)) {
+            continue;
+        }
+        if Process::of(pid).is_some_and(|process| !process.ended && !but.contains(&process.group)) {
+            signalled += usize::from(send(pid, held.as_ref(), signal));
+        }
+    }
+    signalled
+}
+
+fn send(pid: Pid, held: Option<&OwnedFd>, signal: Signal) -> bool {
+    let sent = match held {
+        Some(held) => pidfd_send_signal(held, signal),
+        None => rustix::process::kill_process(pid, signal),
+    };
+    sent.is_ok()
+}
+
+fn words(pid: Pid, file: &str) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let pid = Pid::from_raw(7).unwrap();
+        let rest = "S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        let process = Process::parse(pid, &format!("7 (a) Z 9 (b) {rest}\n")).unwrap();
+        assert_eq!((process.name.as_str(), process.parent, process.group), ("a) Z 9 (b", 3, 4));
+        assert!(!process.ended && process.started == 1234);
+        for damaged in ["", "7", "7 (a", "7 (a) S", "7 (a) S x 4 5"] {
+            assert_eq!(Process::parse(pid, damaged), None);
+        }
+    }
+
+    #[test]
+    fn a_process_has_ended_before_anybody_has_asked_how() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let process = Process::of(Pid::from_child(&child)).unwrap();
+        assert!(!process.has_ended() && process.parent == std::process::id() as i32);
+        drop(child.stdin.take());
+        // Its end of the pipe is closed as it ends.
+        std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !process.has_ended() {
+            assert!(std::time::Instant::now() < until);
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(process.has_ended());
+    }
+
+    #[test]
+    fn ancestors_lead_to_the_first_process() {
+        let ancestors: Vec<Process> = Process::ancestors().collect();
+        assert_eq!(Some(ancestors[0].pid), rustix::process::getppid());
+        assert!(!ancestors[0].arguments().is_empty());
+    }
+}
