@@ -5,7 +5,7 @@
 mod harness;
 
 use harness::{DEADLINE, Launcher, by_rank, folder, hexagram, lines, rest, run, shell, wrapped};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, test_kill_process};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -172,15 +172,78 @@ fn a_reader_that_does_not_read_cannot_stop_a_signal() {
     drop(unread);
 }
 
+/// A rank's line that starts a process in a session of its own, and waits until it is there.
+const DAEMON: &str = "fifo=$(mktemp -u) && mkfifo $fifo || exit 9
+    setsid sh -c 'echo $$ > $0; exec sleep 600' $fifo & read daemon < $fifo; rm $fifo";
+
 #[test]
 fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
-    let script = "fifo=$(mktemp -u) && mkfifo $fifo || exit 9
-        setsid sh -c 'echo $$ > $0; exec sleep 600' $fifo & read daemon < $fifo; rm $fifo; echo $daemon";
-    let ended = run(shell(&["-n", "1"], script));
-    assert_eq!(ended.code, Some(0));
-    let daemon = ended.stdout[0].strip_prefix("[0] ").unwrap().parse().unwrap();
-    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL)
-        .expect("it is no part of the job, and runs on");
+    let ended = run(shell(&["-n", "1"], &format!("{DAEMON}; echo done")));
+    assert_eq!((ended.code, ended.stdout), (Some(0), vec!["[0] done".into()]));
+}
+
+#[test]
+fn a_daemon_ends_with_the_job_and_others_do_not() {
+    // It shares the launcher's own output, which ends when all have ended who hold it.
+    let script = format!("{DAEMON}; echo $daemon; test $HEXAGRAM_RANK = 0 || exec sleep 600");
+    let [one, other] = [0, 1].map(|_| Launcher::start(shell(&["-n", "2", "--no-prefix"], &script)));
+    let daemons: Vec<String> = [&one, &one, &other, &other].map(Launcher::line).into();
+    one.signal(Signal::INT);
+    assert_eq!(one.finish().code, Some(130));
+    assert!(daemons[2..].iter().all(|daemon| state(daemon).is_some_and(|state| state != 'Z')));
+    other.signal(Signal::TERM);
+    assert_eq!(other.finish().code, Some(143));
+}
+
+/// What the system says that a process does: `T` is stopped, `Z` ended.
+fn state(process: &str) -> Option<char> {
+    fs::read_to_string(format!("/proc/{process}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
+}
+
+fn await_state(process: &str, is_it: impl Fn(char) -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !state(process).is_some_and(&is_it) {
+        assert!(Instant::now() < deadline, "process {process} is {:?}", state(process));
+        thread::yield_now();
+    }
+}
+
+/// A launcher that takes Ctrl-Z, whatever the tests' own parent ignores.
+fn stoppable(command: &Command) -> Launcher {
+    let mut plain = Command::new("env");
+    plain.arg("--default-signal=TSTP,CONT").arg(command.get_program()).args(command.get_args());
+    Launcher::start(plain)
+}
+
+#[test]
+fn ctrl_z_stops_everything_and_it_goes_on() {
+    let script = format!("{DAEMON}; echo $daemon; echo $$; while :; do echo tick; sleep 0.05; done");
+    let job = stoppable(&shell(&["-n", "2", "--no-prefix"], &script));
+    let mut processes: Vec<String> = vec![job.process.id().to_string()];
+    while processes.len() < 5 {
+        processes.extend(Some(job.line()).filter(|line| line != "tick"));
+    }
+    for _ in 0..2 {
+        job.signal(Signal::TSTP);
+        processes.iter().for_each(|process| await_state(process, |state| state == 'T'));
+        // Whatever was written before.
+        while job.stdout.try_recv().is_ok() {}
+        job.signal(Signal::CONT);
+        processes.iter().for_each(|process| await_state(process, |state| state != 'T'));
+        assert_eq!(job.line(), "tick");
+    }
+    job.signal(Signal::INT);
+    assert_eq!(job.finish().code, Some(130));
+}
+
+#[test]
+fn who_is_stopped_and_goes_on_at_once_is_not_left_stopped() {
+    let job = stoppable(&shell(&["-n", "2", "--no-prefix"], "echo ready; sleep 600"));
+    (0..2).for_each(|_| assert_eq!(job.line(), "ready"));
+    job.signal(Signal::TSTP);
+    job.signal(Signal::CONT);
+    job.signal(Signal::INT);
+    assert_eq!(job.finish().code, Some(130));
 }
 
 #[test]
@@ -191,12 +254,7 @@ fn a_stopped_rank_hears_that_the_job_is_over() {
     let job = Launcher::start(shell(&["-n", "2", "--grace", "100000"], script));
     let line = job.line();
     let rank = line.strip_prefix("[1] ").unwrap();
-    let stopped = || fs::read_to_string(format!("/proc/{rank}/stat")).unwrap().contains(") T ");
-    let deadline = Instant::now() + DEADLINE;
-    while !stopped() {
-        assert!(Instant::now() < deadline);
-        thread::yield_now();
-    }
+    await_state(rank, |state| state == 'T');
     job.signal(Signal::TERM);
     assert_eq!(job.finish().code, Some(143));
 }

@@ -8,6 +8,7 @@
 //! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptors of the sockets that listen there, with commas between them |
 //! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
 //! | `HEXAGRAM_ATTENDANCE_FD` | the descriptor of a file where the rank notes that rank 0 knows it |
+//! | `HEXAGRAM_LAUNCHER` | who has started it, as [`parent`](crate::bootstrap::parent) reads it |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use super::Job;

@@ -4,9 +4,10 @@
 //! as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
 //! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
-//! `output` its lines, `logs` its files, `filter` whose lines are printed, `node` what differs with several machines, `supervise` the rule by which one failure ends all, `report` what ranks that are still meeting are told of it, `outcome` what is said about it; `own` is for
+//! `descendants` what it has started, `output` its lines, `logs` its files, `filter` whose lines are printed, `node` what differs with several machines, `supervise` the rule by which one failure ends all, `report` what ranks that are still meeting are told of it, `outcome` what is said about it; `own` is for
 //! programs that start their own ranks.
 
+mod descendants;
 mod environment;
 mod filter;
 mod invitation;
@@ -103,14 +104,15 @@ impl Job {
         }
     }
 
-    /// Starts the ranks and waits until all of them, and everything in their process groups, have ended.
+    /// Starts the ranks and waits until all of them, and everything that they have started, have ended.
     ///
     /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, then, after
     /// [`Job::grace`], SIGKILL. SIGINT, SIGTERM and SIGHUP to this process end it in the same way without the 2 s; a
-    /// SIGINT after that kills at once. Should this process itself be killed, the kernel kills the ranks.
+    /// SIGINT after that kills at once. SIGTSTP (Ctrl-Z) stops the ranks and then this process; when that goes on, so do
+    /// they. Should this process itself be killed, the kernel kills the ranks and their process groups.
     ///
-    /// From the first call on, those three signals do not end this process any more (SIGHUP: unless it was ignored
-    /// before, as under `nohup`): a program that goes on after its job has to watch for them itself.
+    /// From the first call on, those signals do not end or stop this process any more (SIGHUP and SIGTSTP: unless they were
+    /// ignored before, as under `nohup`): a program that goes on after its job has to watch for them itself.
     ///
     /// This process's limit of open files, which the ranks inherit, is raised as far as the system lets it: each rank takes
     /// several.

@@ -4,19 +4,23 @@
 //! the launcher is killed and can do nothing any more: the parent-death signal ends the rank, and a guard, the end of
 //! a pipe whose other end only the launcher holds, ends its whole group.
 
+use super::descendants::Descendants;
 use super::invitation::Invitation;
 use super::{Job, Output, environment};
+use crate::bootstrap::exhausted;
 use crate::error::{Error, Result};
 use crate::limits;
 use rustix::io::{Errno, FdFlags};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::pin::Pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// From `asm-generic/fcntl.h`; the libc crate has it for some C libraries only.
 const F_SETSIG: libc::c_int = 10;
@@ -37,13 +41,19 @@ impl Rank {
     /// # Errors
     ///
     /// [`Error::System`], naming the program, if it cannot be run.
-    pub(super) fn start(rank: usize, job: &Job, invitation: &mut Invitation) -> Result<Self> {
+    pub(super) fn start(
+        rank: usize,
+        job: &Job,
+        invitation: &mut Invitation,
+        descendants: &Descendants,
+    ) -> Result<Self> {
         let mut command = Command::new(&job.program);
         command.args(&job.arguments).stdin(Stdio::null()).process_group(0);
         if job.output == Output::Prefixed {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let inherited = environment::describe(&mut command, rank, job, invitation);
+        descendants.mark(&mut command);
         spawn(command, inherited).map_err(|cause| cannot_start(rank, job, cause))
     }
 
@@ -57,15 +67,18 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// What the system says if it cannot watch a process (Linux before 5.3, or no descriptor left).
-    pub(super) fn ended(&self) -> io::Result<impl Future<Output = ()> + Send + 'static> {
-        let process = rustix::process::pidfd_open(self.pid, PidfdFlags::empty())?;
-        // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
-        let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
-        Ok(async move {
-            // The only failure is the end of the runtime, which ends this future too.
-            let _ = process.readable().await;
-        })
+    /// What the system says if it cannot watch a process, as no descriptor is left.
+    pub(super) fn ended(&self) -> io::Result<End> {
+        match end_by_descriptor(self.pid) {
+            // Linux before 5.3, gVisor, or a filter of system calls.
+            Err(error) if !exhausted(&error) => end_by_signal(self.pid),
+            outcome => outcome,
+        }
+    }
+
+    /// The number of its process group.
+    pub(super) fn group(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
     }
 
     /// Signals the whole group. That all of it may be gone, or run as another user, is none of the caller's worry.
@@ -96,6 +109,30 @@ impl Drop for Rank {
         // Nobody is left to tell how it ended.
         let _ = self.reap();
     }
+}
+
+/// Completes when a process has ended.
+type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn end_by_descriptor(pid: Pid) -> io::Result<End> {
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
+    let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
+    Ok(Box::pin(async move {
+        // The only failure is the end of the runtime, which ends this future too.
+        let _ = process.readable().await;
+    }))
+}
+
+/// The same where processes have no descriptors: the system tells that some child has ended, and each looks whether it
+/// is its own.
+fn end_by_signal(pid: Pid) -> io::Result<End> {
+    // Before the first look, so that no end is missed.
+    let mut ends = signal(SignalKind::child())?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    // A process that cannot be asked about is gone.
+    let runs = move || matches!(waitid(WaitId::Pid(pid), options), Ok(None) | Err(Errno::INTR));
+    Ok(Box::pin(async move { while runs() && ends.recv().await.is_some() {} }))
 }
 
 fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<Rank> {
@@ -156,4 +193,30 @@ fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
         _ => "see whether it runs by itself".into(),
     };
     Error::system(doing, cause, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// As on a system where processes have no descriptors.
+    #[test]
+    fn the_end_of_each_rank_is_noticed_by_signals_too() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let start = || Command::new("sleep").arg("600").spawn().unwrap();
+        runtime.block_on(async {
+            let (mut first, mut second) = (start(), start());
+            let [one, other] = [&first, &second].map(|child| end_by_signal(Pid::from_child(child)).unwrap());
+            let soon = |end| tokio::time::timeout(Duration::from_secs(60), end);
+            first.kill().unwrap();
+            soon(one).await.unwrap();
+            assert_eq!(second.try_wait().unwrap(), None);
+            // It was not waited for, and its status is still there.
+            assert_eq!(first.wait().unwrap().code(), None);
+            second.kill().unwrap();
+            soon(other).await.unwrap();
+            second.wait().unwrap();
+        });
+    }
 }

@@ -4,15 +4,19 @@
 //! Running --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
 //!    `--------------- a signal ---------------^    `------- SIGINT -------------^
 //! ```
+//!
+//! SIGTSTP stops everything at any time, this process last, and SIGCONT has it go on where it was. What ranks have started
+//! elsewhere is signalled like them, and killed when the last of them has ended.
 
 use super::Job;
+use super::descendants::Descendants;
 use super::invitation::Invitation;
 use super::logs::Log;
 use super::outcome::{Failure, Outcome, first_failure};
 use super::output::Console;
 use super::rank::Rank;
 use super::report::Reporter;
-use super::signals::Signals;
+use super::signals::{Request, Signals};
 use crate::error::{Error, Result};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -59,6 +63,8 @@ struct Supervisor {
     failures: Vec<Failure>,
     interrupted: Option<i32>,
     reporter: Reporter,
+    /// Dropped last: nothing more is started then.
+    descendants: Descendants,
 }
 
 /// A rank, and the word to its output that it is gone, which is spoken by dropping both.
@@ -86,10 +92,11 @@ impl Supervisor {
             failures: Vec::new(),
             interrupted: None,
             reporter: Reporter::new(job, invitation)?,
+            descendants: Descendants::none()?,
         };
         let mut logs = logs.into_iter();
         for number in job.numbers() {
-            let rank = Rank::start(number, job, invitation)?;
+            let rank = Rank::start(number, job, invitation, &supervisor.descendants)?;
             let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
             let adopted = supervisor.adopt(number, rank, logs.next(), is_shown);
             adopted.map_err(|cause| job.out_of_files(format!("watch rank {number}"), cause))?;
@@ -121,7 +128,7 @@ impl Supervisor {
         while !self.running.is_empty() {
             tokio::select! {
                 Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
-                signal = signals.next() => self.signalled(signal),
+                request = signals.next() => self.obey(request, signals).await,
                 () = reached(self.deadline) => self.stage_is_over()?,
             }
         }
@@ -142,7 +149,33 @@ impl Supervisor {
         }
     }
 
-    fn signalled(&mut self, signal: i32) {
+    async fn obey(&mut self, request: Request, signals: &mut Signals) {
+        match request {
+            Request::End(signal) => self.end(signal),
+            Request::Stop => self.stop(signals).await,
+            Request::Continue => self.signal(Signal::CONT),
+        }
+    }
+
+    /// Stops everything, and has it go on when this process does.
+    async fn stop(&mut self, signals: &mut Signals) {
+        let since = Instant::now();
+        self.signal(Signal::STOP);
+        signals.stop_here().await;
+        self.signal(Signal::CONT);
+        // Those who are to end by then have lost that time, too.
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(since.elapsed()));
+    }
+
+    fn signal(&self, signal: Signal) {
+        for Running { rank, .. } in self.running.values() {
+            rank.signal(signal);
+        }
+        let groups: Vec<i32> = self.running.values().map(|running| running.rank.group()).collect();
+        self.descendants.signal(signal, &groups);
+    }
+
+    fn end(&mut self, signal: i32) {
         match self.stage {
             Stage::Running | Stage::Noticing => {
                 self.interrupted = Some(signal);
@@ -172,12 +205,12 @@ impl Supervisor {
             Stage::Terminating => (Some(Signal::TERM), self.grace),
             Stage::Killing => (Some(Signal::KILL), DEATH),
         };
-        for Running { rank, .. } in self.running.values() {
-            signal.inspect(|&signal| rank.signal(signal));
-            // A stopped process hears nothing but SIGKILL until it goes on.
-            if stage == Stage::Terminating {
-                rank.signal(Signal::CONT);
-            }
+        if let Some(signal) = signal {
+            self.signal(signal);
+        }
+        // A stopped process hears nothing but SIGKILL until it goes on.
+        if stage == Stage::Terminating {
+            self.signal(Signal::CONT);
         }
         self.stage = stage;
         // A grace beyond what a clock can show is no deadline at all.
@@ -198,10 +231,16 @@ impl Supervisor {
     /// Waits for the readers of this process's output, but not beyond the next signal, nor beyond the grace after one.
     async fn until_all_written(&mut self, signals: &mut Signals) {
         let deadline = self.interrupted.and_then(|_| Instant::now().checked_add(self.grace));
-        tokio::select! {
-            () = self.console.finish() => {}
-            _ = signals.next() => {}
-            () = reached(deadline) => {}
+        loop {
+            tokio::select! {
+                () = self.console.finish() => return,
+                request = signals.next() => match request {
+                    Request::End(_) => return,
+                    Request::Stop => signals.stop_here().await,
+                    Request::Continue => {}
+                },
+                () = reached(deadline) => return,
+            }
         }
     }
 
