@@ -225,11 +225,12 @@ fn ctrl_z_stops_everything_and_it_goes_on() {
     }
     for _ in 0..2 {
         job.signal(Signal::TSTP);
-        processes.iter().for_each(|process| await_state(process, |state| state == 'T'));
+        // A shell that has just forked waits (`D`) for its child, which is stopped.
+        processes.iter().for_each(|process| await_state(process, |state| "TD".contains(state)));
         // Whatever was written before.
         while job.stdout.try_recv().is_ok() {}
         job.signal(Signal::CONT);
-        processes.iter().for_each(|process| await_state(process, |state| state != 'T'));
+        processes.iter().for_each(|process| await_state(process, |state| !"TD".contains(state)));
         assert_eq!(job.line(), "tick");
     }
     job.signal(Signal::INT);

@@ -5,6 +5,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::OwnedFd;
 
+/// Looks at a process that seems to have no environment, before that is believed.
+const LOOKS: usize = 100;
+
 /// A process, as it was when it was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -17,6 +20,8 @@ pub(crate) struct Process {
     ended: bool,
     /// In ticks since the system's start: two processes with one number, one after the other, differ in it.
     started: u64,
+    /// Bytes of its memory: none of one that has ended, and of the system's own.
+    size: u64,
 }
 
 impl Process {
@@ -32,14 +37,8 @@ impl Process {
         let fields: Vec<&str> = rest.split(' ').collect();
         let ended = ["Z", "X"].contains(fields.first()?);
         let (parent, group) = (fields.get(1)?.parse().ok()?, fields.get(2)?.parse().ok()?);
-        Some(Process {
-            pid,
-            name: name.to_owned(),
-            group,
-            parent,
-            ended,
-            started: fields.get(19)?.parse().ok()?,
-        })
+        let (started, size) = (fields.get(19)?.parse().ok()?, fields.get(20)?.parse().ok()?);
+        Some(Process { pid, name: name.to_owned(), group, parent, ended, started, size })
     }
 
     /// Whether this very process has ended.
@@ -55,7 +54,7 @@ impl Process {
 
     /// The words with which it was started.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        words(self.pid, "cmdline")
+        words(self.pid, "cmdline").unwrap_or_default()
     }
 }
 
@@ -69,7 +68,7 @@ pub(crate) fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) ->
     for pid in pids.filter(|pid| *pid != me) {
         // Held while it is looked at: otherwise the number may belong to another process when the signal is sent.
         let held = pidfd_open(pid, PidfdFlags::empty()).ok();
-        if !words(pid, "environ").iter().any(|word| is_meant(word)) {
+        if !environment(pid).iter().any(|word| is_meant(word)) {
             continue;
         }
         if Process::of(pid).is_some_and(|process| !process.ended && !but.contains(&process.group)) {
@@ -87,9 +86,23 @@ fn send(pid: Pid, held: Option<&OwnedFd>, signal: Signal) -> bool {
     sent.is_ok()
 }
 
-fn words(pid: Pid, file: &str) -> Vec<String> {
-    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+/// What a process was given when its program began. While that is about to begin, there is nothing for a moment.
+fn environment(pid: Pid) -> Vec<String> {
+    for _ in 0..LOOKS {
+        match words(pid, "environ") {
+            Some(words) if words.is_empty() && Process::of(pid).is_some_and(|process| process.size > 0) => {}
+            known => return known.unwrap_or_default(),
+        }
+        std::thread::yield_now();
+    }
+    Vec::new()
+}
+
+/// What this file holds of a process; `None` if this user must not know.
+fn words(pid: Pid, file: &str) -> Option<Vec<String>> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
 #[cfg(test)]
@@ -100,7 +113,7 @@ mod tests {
     #[test]
     fn a_name_may_hold_anything() {
         let pid = Pid::from_raw(7).unwrap();
-        let rest = "S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        let rest = "S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1234 5678 0";
         let process = Process::parse(pid, &format!("7 (a) Z 9 (b) {rest}\n")).unwrap();
         assert_eq!((process.name.as_str(), process.parent, process.group), ("a) Z 9 (b", 3, 4));
         assert!(!process.ended && process.started == 1234);

@@ -19,7 +19,10 @@ use job::{Failed, Job, on_this_host, random};
 use rustix::process::Signal;
 use std::env;
 use std::fmt;
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -198,6 +201,38 @@ fn both_sides_of_a_cut_link_name_the_other() {
         assert!(worst < SILENT, "{worst:?}");
         job.ends();
     }
+}
+
+/// The same command under a parent of its own: a shell that is called `name`.
+fn under(name: &str, folder: &Path, command: &Command) -> Command {
+    let shell = folder.join(name);
+    if !shell.exists() {
+        symlink("/bin/sh", &shell).unwrap();
+    }
+    let mut parent = Command::new(shell);
+    // Not replaced by the program, which would then have no such parent.
+    parent.args(["-c", "\"$@\"; exit $?", "sh"]).arg(command.get_program());
+    parent.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    parent
+}
+
+#[test]
+fn a_rank_whose_launcher_is_killed_ends_and_is_named() {
+    let folder = env::temp_dir().join(format!("hexagram-launchers-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let launchers = ["mpirun", "hydra_pmi_proxy", "sh"];
+    let commands = on_this_host(3).zip(launchers).map(|(command, name)| under(name, &folder, &command));
+    let mut job = Job::of(commands, "collectives", TransportKind::Shm);
+    job.all_hear("ready");
+    // Whoever was started from a shell goes on without it.
+    job.signal(2, Signal::KILL);
+    thread::sleep(Duration::from_secs(1));
+    let killed = job.signal(0, Signal::KILL);
+    let worst = all_blame(&mut job, 0..3, 0, "lost its launcher, mpirun (pid", killed);
+    report(format_args!("launcher killed: named after {worst:.2?}"));
+    assert!(worst < PROMPT, "{worst:?}");
+    job.ends();
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

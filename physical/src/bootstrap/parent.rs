@@ -86,8 +86,9 @@ fn is_program(name: &str) -> bool {
 
 fn is_torchrun(arguments: &[String]) -> bool {
     let named = |word: &String| word.rsplit('/').next().is_some_and(|name| MODULES.contains(&name));
-    // The program itself, the script that Python runs, or the module after -m.
-    arguments.iter().take(3).any(named)
+    // The program itself, or the script or module that Python runs.
+    let mut arguments = arguments.iter();
+    arguments.next().is_some_and(named) || arguments.find(|word| !word.starts_with('-')).is_some_and(named)
 }
 
 #[cfg(test)]
