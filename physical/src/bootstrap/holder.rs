@@ -5,12 +5,16 @@
 //! is shows in the list of its open files, which only its own user and root may read. At an abstract unix socket the
 //! kernel tells every caller who listens there.
 
-use super::abstract_address;
+use super::local;
 use rustix::net::sockopt;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// How long it may take to accept a call: it may be stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A process that listens somewhere.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Holder {
 
     /// Who listens at this abstract unix socket.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
-        let stream = UnixStream::connect_addr(&abstract_address(name).ok()?).ok()?;
+        let stream = local::call(name, PATIENCE).ok()?;
         Self::of_stream(&stream)
     }
 
@@ -118,6 +122,7 @@ fn name_of(user: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::abstract_address;
     use super::*;
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;

@@ -4,6 +4,7 @@ use super::QUEUE;
 use super::hall::Accept;
 use super::holder::Holder;
 use super::listeners::{Listeners, Refused};
+use super::local::{self, abstract_address, same_user};
 use crate::error::{Error, Result};
 use crate::socket::{Socket, Tls};
 use rustix::net::sockopt::{self, Timeout};
@@ -11,8 +12,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -192,23 +192,6 @@ impl AsFd for Listener {
     }
 }
 
-/// Refuses a connection across users: an abstract name is free for anyone on the host to take.
-pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
-    if sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
-        return Ok(());
-    }
-    let theirs =
-        Holder::of_stream(stream).map_or_else(|| "another user's".to_owned(), |holder| holder.to_string());
-    let what =
-        format!("the other side is {theirs}, and this one of user {}", rustix::process::geteuid().as_raw());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
-}
-
-/// Address of an abstract unix socket.
-pub(crate) fn abstract_address(name: &str) -> io::Result<UnixAddr> {
-    UnixAddr::from_abstract_name(name)
-}
-
 /// What rank 0 knows about its job, for the errors of its end of the meeting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
@@ -363,7 +346,7 @@ impl Meeting {
             }
             Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience, tls),
             Meeting::Local(name) => {
-                let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
+                let stream = local::call(name, patience)?;
                 same_user(&stream)?;
                 Ok(Stream::Local(stream))
             }

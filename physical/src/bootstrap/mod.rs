@@ -7,7 +7,7 @@
 //! the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks share: `stranger`
 //! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away. Where a launcher has
 //! started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as their `attendance` tells.
-//! `parent` is the launcher, which no rank outlives.
+//! `parent` is the launcher, which no rank outlives; `local` are the sockets that never leave this host.
 
 pub(crate) mod attendance;
 pub(crate) mod card;
@@ -26,6 +26,7 @@ pub mod interface;
 pub(crate) mod join;
 pub(crate) mod lead;
 pub(crate) mod listeners;
+pub(crate) mod local;
 mod meeting;
 pub(crate) mod message;
 pub(crate) mod parent;
@@ -39,7 +40,8 @@ mod variables;
 
 pub(crate) use hall::Accept;
 pub(crate) use handshake::random;
-pub(crate) use meeting::{Expected, Listener, abstract_address, same_user};
+pub(crate) use local::{abstract_address, same_user};
+pub(crate) use meeting::{Expected, Listener};
 pub use meeting::{Inherited, Meeting};
 pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};

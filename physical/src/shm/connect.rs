@@ -22,7 +22,7 @@ use crate::bootstrap::Accept;
 use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
 use crate::bootstrap::hosts::Knock;
 use crate::bootstrap::join::Membership;
-use crate::bootstrap::{abstract_address, random, same_user};
+use crate::bootstrap::{abstract_address, local, random, same_user};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -186,20 +186,12 @@ fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8;
     }
 }
 
-/// Connects with the socket of a rank's door.
-fn dial(name: &str) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect_addr(&abstract_address(name)?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
 /// Finds out whether a rank that says it is on this host can share memory with this one.
 pub(crate) fn knock(member: &Membership, peer: usize) -> Knock {
     let Membership { rank, roster, health, limit, .. } = member;
     let mut reached = false;
     let connect = || {
-        let stream = dial(&roster.cards[peer].shm)?;
+        let stream = local::call(&roster.cards[peer].shm, PATIENCE)?;
         reached = true;
         same_user(&stream)?;
         Ok(stream)
@@ -352,7 +344,7 @@ impl ShmFabric {
             return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
         }
         let connect = || {
-            let stream = dial(&roster.cards[peer].shm)?;
+            let stream = local::call(&roster.cards[peer].shm, PATIENCE)?;
             same_user(&stream)?;
             Ok(stream)
         };
