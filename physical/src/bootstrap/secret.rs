@@ -11,10 +11,12 @@ use super::meeting::is_of_this_host;
 use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
+use rustix::io::FdFlags;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,8 +62,18 @@ pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
         length if length > LONGEST => {
             Err(refused((format!("has more than {LONGEST} bytes"), MAKE.to_owned())))
         }
-        _ => Ok(secret),
+        _ => keep_here(path).map(|()| secret).map_err(failed),
     }
+}
+
+/// Has the file that a launcher left open for this process be closed in what that starts.
+fn keep_here(path: &str) -> io::Result<()> {
+    let descriptor = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse::<RawFd>().ok());
+    // The first three are everybody's.
+    let Some(descriptor) = descriptor.filter(|descriptor| *descriptor > 2) else { return Ok(()) };
+    // SAFETY: not -1, and borrowed only for the next call; a closed descriptor fails it with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    Ok(rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC)?)
 }
 
 /// Refuses a private file that others could read.
@@ -308,6 +320,7 @@ impl Drop for SecretFile {
 mod tests {
     use super::*;
     use crate::bootstrap::{Launcher, Meeting};
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     struct Scratch(PathBuf);
@@ -349,6 +362,18 @@ mod tests {
         for mode in [0o600, 0o400] {
             assert_eq!(read_given(&scratch.file(&mode.to_string(), &[7; 32], mode)).unwrap(), [7; 32]);
         }
+    }
+
+    #[test]
+    fn what_a_launcher_left_open_stays_in_this_process() {
+        let scratch = Scratch::new();
+        let file = File::open(scratch.file("secret", &[7; 32], 0o600)).unwrap();
+        rustix::io::fcntl_setfd(&file, FdFlags::empty()).unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        for _ in 0..2 {
+            assert_eq!(read_given(&path).unwrap(), [7; 32]);
+        }
+        assert_eq!(rustix::io::fcntl_getfd(&file).unwrap(), FdFlags::CLOEXEC);
     }
 
     #[test]
