@@ -3,6 +3,7 @@
 //!
 //! Links stay, and what they lead to is replaced; a device or a pipe is written to.
 
+use crate::bootstrap::random;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -19,12 +20,13 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
     };
     match Target::of(path)? {
         Target::Stream => fill(OpenOptions::new().write(true).open(path)?).map(drop),
-        Target::File { path, draft } => {
-            let written = File::create(&draft).and_then(|file| {
-                fill(file)?.sync_all()?;
+        Target::File(path) => {
+            let (draft, file) = draft(&path)?;
+            let written = fill(file).and_then(|file| {
+                file.sync_all()?;
                 fs::rename(&draft, path)
             });
-            // The error is what counts; the draft may not even be there.
+            // The error is what counts.
             written.inspect_err(|_| drop(fs::remove_file(&draft)))
         }
     }
@@ -36,16 +38,28 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
 /// Those of the system.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     match Target::of(path)? {
-        Target::File { draft, .. } => File::create(&draft).and_then(|_| fs::remove_file(&draft)),
+        Target::File(path) => fs::remove_file(draft(&path)?.0),
         // Opening a pipe would wait for its reader.
         Target::Stream => Ok(()),
     }
 }
 
+/// Makes an empty file in which the successor of `path` is prepared, and opens it: next to it, so that a rename suffices,
+/// under a name that nobody can foresee, as others may be able to put links into that folder.
+///
+/// # Errors
+/// Those of the system.
+pub fn draft(path: &Path) -> io::Result<(PathBuf, File)> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{:016x}.draft", u64::from_le_bytes(random()?)));
+    let draft = path.with_file_name(name);
+    File::create_new(&draft).map(|file| (draft, file))
+}
+
 /// What a path leads to.
 enum Target {
-    /// A file, there or not, and where its successor is prepared: next to it, so that a rename suffices.
-    File { path: PathBuf, draft: PathBuf },
+    /// A file, there or not.
+    File(PathBuf),
     /// Something that must be written to, not replaced: a device, a pipe.
     Stream,
 }
@@ -63,8 +77,31 @@ impl Target {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => path.to_owned(),
             Err(cause) => return Err(cause),
         };
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.draft", std::process::id()));
-        Ok(Target::File { draft: path.with_file_name(name), path })
+        Ok(Target::File(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_has_a_name_that_nobody_foresees_and_is_gone_in_the_end() {
+        let number = u64::from_le_bytes(random().unwrap());
+        let folder = std::env::temp_dir().join(format!("hexagram-output-{number:016x}"));
+        fs::create_dir(&folder).unwrap();
+        let there =
+            || -> Vec<_> { fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+        let mut names = Vec::new();
+        for _ in 0..2 {
+            write(&folder.join("file"), |_| {
+                names.push(there().into_iter().find(|name| name != "file").unwrap());
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(there(), ["file"]);
+        }
+        assert_ne!(names[0], names[1]);
+        fs::remove_dir_all(folder).unwrap();
     }
 }

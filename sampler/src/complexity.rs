@@ -6,6 +6,7 @@
 use crate::error::{SamplerError, check_entries};
 use std::fmt::Display;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -104,11 +105,10 @@ impl Complexities {
     /// [`SamplerError::File`] if it cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SamplerError> {
         let path = path.as_ref();
-        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file.
-        static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+        // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file. And
+        // under one that nobody foresees: others may be able to put links into that folder.
         let mut aside = path.as_os_str().to_owned();
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        aside.push(format!(".{}.{number}.part", std::process::id()));
+        aside.push(format!(".{:016x}.part", RandomState::new().hash_one(std::process::id())));
         let written = self.write_lines(Path::new(&aside)).and_then(|()| fs::rename(&aside, path));
         written.map_err(|cause| {
             let _ = fs::remove_file(&aside);
@@ -117,7 +117,7 @@ impl Complexities {
     }
 
     fn write_lines(&self, path: &Path) -> io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
+        let mut file = BufWriter::new(File::create_new(path)?);
         for value in &*self.values {
             writeln!(file, "{value}")?;
         }

@@ -5,8 +5,8 @@ use super::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
 /// Facts of the format itself, which records do not show.
@@ -30,7 +30,12 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
         tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
     }
     let bytes = safetensors::serialize(tensors, Some(facts)).map_err(|cause| unwritable(path, cause))?;
-    let written = File::create(path).and_then(|mut file| {
+    // What a run that was killed has left, or somebody has put there, is not written into.
+    let absent = match fs::remove_file(path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    };
+    let written = absent.and_then(|()| File::create_new(path)).and_then(|mut file| {
         file.write_all(&bytes)?;
         file.sync_all()
     });
