@@ -5,7 +5,7 @@
 mod harness;
 
 use harness::{DEADLINE, Launcher, by_rank, folder, hexagram, lines, rest, run, shell, wrapped};
-use rustix::process::{Pid, Signal, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -174,7 +174,7 @@ fn a_reader_that_does_not_read_cannot_stop_a_signal() {
 
 /// A rank's line that starts a process in a session of its own, and waits until it is there.
 const DAEMON: &str = "fifo=$(mktemp -u) && mkfifo $fifo || exit 9
-    setsid sh -c 'echo $$ > $0; exec sleep 600' $fifo & read daemon < $fifo; rm $fifo";
+    setsid sh -c 'echo $$ > $0; exec sleep 100' $fifo & read daemon < $fifo; rm $fifo";
 
 #[test]
 fn a_daemon_that_keeps_the_output_open_cannot_hold_up_the_end() {
@@ -187,7 +187,7 @@ fn a_daemon_ends_with_the_job_and_others_do_not() {
     // It shares the launcher's own output, which ends when all have ended who hold it.
     let script = format!("{DAEMON}; echo $daemon; test $HEXAGRAM_RANK = 0 || exec sleep 600");
     let [one, other] = [0, 1].map(|_| Launcher::start(shell(&["-n", "2", "--no-prefix"], &script)));
-    let daemons: Vec<String> = [&one, &one, &other, &other].map(Launcher::line).into();
+    let Leftovers(daemons) = &Leftovers([&one, &one, &other, &other].map(Launcher::line).into());
     one.signal(Signal::INT);
     assert_eq!(one.finish().code, Some(130));
     assert!(daemons[2..].iter().all(|daemon| state(daemon).is_some_and(|state| state != 'Z')));
@@ -198,6 +198,17 @@ fn a_daemon_ends_with_the_job_and_others_do_not() {
 /// What the system says that a process does: `T` is stopped, `Z` ended.
 fn state(process: &str) -> Option<char> {
     fs::read_to_string(format!("/proc/{process}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Processes that would outlive a test that fails.
+struct Leftovers(Vec<String>);
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        for process in self.0.iter().filter(|_| thread::panicking()) {
+            let _ = kill_process(Pid::from_raw(process.parse().unwrap()).unwrap(), Signal::KILL);
+        }
+    }
 }
 
 fn await_state(process: &str, is_it: impl Fn(char) -> bool) {
@@ -219,18 +230,18 @@ fn stoppable(command: &Command) -> Launcher {
 fn ctrl_z_stops_everything_and_it_goes_on() {
     let script = format!("{DAEMON}; echo $daemon; echo $$; while :; do echo tick; sleep 0.05; done");
     let job = stoppable(&shell(&["-n", "2", "--no-prefix"], &script));
-    let mut processes: Vec<String> = vec![job.process.id().to_string()];
-    while processes.len() < 5 {
-        processes.extend(Some(job.line()).filter(|line| line != "tick"));
+    let mut processes = Leftovers(vec![job.process.id().to_string()]);
+    while processes.0.len() < 5 {
+        processes.0.extend(Some(job.line()).filter(|line| line != "tick"));
     }
     for _ in 0..2 {
         job.signal(Signal::TSTP);
         // A shell that has just forked waits (`D`) for its child, which is stopped.
-        processes.iter().for_each(|process| await_state(process, |state| "TD".contains(state)));
+        processes.0.iter().for_each(|process| await_state(process, |state| "TD".contains(state)));
         // Whatever was written before.
         while job.stdout.try_recv().is_ok() {}
         job.signal(Signal::CONT);
-        processes.iter().for_each(|process| await_state(process, |state| !"TD".contains(state)));
+        processes.0.iter().for_each(|process| await_state(process, |state| !"TD".contains(state)));
         assert_eq!(job.line(), "tick");
     }
     job.signal(Signal::INT);
