@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The heartbeat of roles that are not about its default.
 const BEAT: Duration = Duration::from_millis(100);
 /// After how long these roles warn, and give up: later than a process that says nothing counts as failed.
-pub(crate) const LATE: Duration = Duration::from_millis(700);
+pub(crate) const LATE: Duration = Duration::from_millis(1500);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 #[test]
