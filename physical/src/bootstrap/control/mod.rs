@@ -159,7 +159,18 @@ impl Watch {
     ) -> Self {
         // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
         let listened = Stopwatch::with_gap(2 * health.vigilance().beat);
-        Watch { rank, lines, health, hosts, commands, desk, listened, beaten: None, told: false, parent: None }
+        Watch {
+            rank,
+            lines,
+            health,
+            hosts,
+            commands,
+            desk,
+            listened,
+            beaten: None,
+            told: false,
+            parent: None,
+        }
     }
 
     fn run(mut self) {
