@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub(super) struct SharedBytes<'a> {
     start: *const u8,
     len: usize,
+    /// Whether they are borrowed memory of this process, which nobody writes.
+    own: bool,
     memory: PhantomData<&'a AtomicU8>,
 }
 
@@ -27,32 +29,39 @@ impl<'a> SharedBytes<'a> {
     /// The bytes are mapped, and initialised, for as long as the lifetime says. This process writes them atomically at
     /// most while the run exists.
     pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
-        SharedBytes { start, len, memory: PhantomData }
+        SharedBytes { start, len, own: false, memory: PhantomData }
     }
 
     /// Bytes of this process, to be read like those of others.
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        SharedBytes { start: bytes.as_ptr(), len: bytes.len(), memory: PhantomData }
+        SharedBytes { start: bytes.as_ptr(), len: bytes.len(), own: true, memory: PhantomData }
     }
 
     /// Some of these bytes.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "a part of the bytes");
-        SharedBytes { start: self.start.wrapping_add(range.start), len: range.len(), memory: PhantomData }
+        SharedBytes { start: self.start.wrapping_add(range.start), len: range.len(), ..self }
     }
 
-    /// The bytes as f32; `None` unless they are aligned.
+    /// The bytes, if they are this process' own.
+    pub(super) fn own(self) -> Option<&'a [u8]> {
+        // SAFETY: `of` has borrowed them for as long.
+        self.own.then(|| unsafe { std::slice::from_raw_parts(self.start, self.len) })
+    }
+
+    /// Others' bytes as f32; `None` unless they are aligned.
     pub(super) fn floats(self) -> Option<SharedFloats<'a>> {
         let start: *const f32 = self.start.cast();
         // SAFETY: aligned, as just checked; `new` has promised the rest.
-        start.is_aligned().then(|| unsafe { SharedFloats::new(start, self.len / size_of::<f32>()) })
+        (start.is_aligned() && !self.own)
+            .then(|| unsafe { SharedFloats::new(start, self.len / size_of::<f32>()) })
     }
 
     /// Copies all bytes. What others write meanwhile may be in the copy or not, byte by byte.
     pub(super) fn load(self, to: &mut [u8]) {
         assert_eq!(self.len, to.len(), "a copy of all bytes");
-        // SAFETY: both sides have so many bytes, as just checked, and `new` has promised the rest.
-        unsafe { copy::<true>(self.start, to.as_mut_ptr(), self.len) }
+        // SAFETY: both sides have so many bytes, as just checked.
+        unsafe { self.copy_to(to.as_mut_ptr()) }
     }
 
     /// As [`SharedBytes::load`], to the beginning of memory that holds nothing yet: the copy.
@@ -60,8 +69,20 @@ impl<'a> SharedBytes<'a> {
         let to = &mut to[..self.len];
         // SAFETY: as above; afterwards the bytes are initialised.
         unsafe {
-            copy::<true>(self.start, to.as_mut_ptr().cast(), self.len);
+            self.copy_to(to.as_mut_ptr().cast());
             std::slice::from_raw_parts_mut(to.as_mut_ptr().cast(), self.len)
+        }
+    }
+
+    /// # Safety
+    /// There is room for all bytes.
+    unsafe fn copy_to(self, to: *mut u8) {
+        // SAFETY: promised by the caller; `new` has promised the rest, and nobody writes what is borrowed.
+        unsafe {
+            match self.own {
+                true => to.copy_from_nonoverlapping(self.start, self.len),
+                false => copy::<true>(self.start, to, self.len),
+            }
         }
     }
 
@@ -222,19 +243,26 @@ mod tests {
 
     #[test]
     fn every_length_at_every_alignment_is_copied_and_nothing_else() {
-        let from = pattern(2400);
+        let mut from = pattern(2400);
         for start in (0..17).chain([63]) {
             for len in (0..300).step_by(if cfg!(miri) { 37 } else { 1 }).chain([2047, 2048, 2200]) {
-                let want = &from[start..start + len];
-                let shared = SharedBytes::of(&from).part(start..start + len);
-                assert_eq!(shared.to_vec(), want);
+                assert_eq!(
+                    SharedBytes::of(&from).part(start..start + len).to_vec(),
+                    from[start..start + len]
+                );
+                // SAFETY: initialised, and nobody writes them.
+                let shared = unsafe { SharedBytes::new(from.as_mut_ptr(), from.len()) };
+                let shared = shared.part(start..start + len);
+                assert!(shared.own().is_none());
+                let want = &shared.to_vec();
+                assert_eq!(*want, from[start..start + len]);
                 let mut loaded = vec![0xee; len + 1];
                 shared.load(&mut loaded[..len]);
-                assert_eq!((&loaded[..len], loaded[len]), (want, 0xee));
+                assert_eq!((&loaded[..len], loaded[len]), (&want[..], 0xee));
                 let mut stored = vec![0xee; start + len + 1];
                 // SAFETY: there is room for so many bytes.
                 unsafe { store(want, stored[start..].as_mut_ptr()) };
-                assert_eq!((&stored[start..start + len], stored[start + len]), (want, 0xee));
+                assert_eq!((&stored[start..start + len], stored[start + len]), (&want[..], 0xee));
                 assert!(stored[..start].iter().all(|byte| *byte == 0xee));
             }
         }

@@ -87,6 +87,9 @@ impl Combination {
 
     /// `to ← to and from`.
     fn land(&self, from: SharedBytes<'_>, to: &mut [u8]) {
+        if let Some(own) = from.own() {
+            return device::land(self.op, self.dtype, own, to);
+        }
         let sum = self.dtype == DType::F32 && matches!(self.op, ReduceOp::Sum | ReduceOp::Mean);
         // By far the most frequent one, without a copy.
         if let Some(floats) = from.floats().filter(|_| sum) {

@@ -204,11 +204,11 @@ mod tests {
     fn shared_numbers_are_added_like_others() {
         each_set(|set| {
             for len in 0..300 {
-                let (x, mut want) = (with_odd(len, 1), with_odd(len, 2));
+                let (mut x, mut want) = (with_odd(len, 1), with_odd(len, 2));
                 let mut sum = want.clone();
                 reduce_f32(ReduceOp::Sum, &x, &mut want);
                 // SAFETY: borrowed memory, which nobody writes.
-                add_shared(unsafe { SharedFloats::new(x.as_ptr(), len) }, &mut sum);
+                add_shared(unsafe { SharedFloats::new(x.as_mut_ptr(), len) }, &mut sum);
                 assert_eq!(bits(&sum), bits(&want), "{set}, length {len}");
             }
         });
