@@ -244,8 +244,12 @@ mod tests {
     #[test]
     fn every_length_at_every_alignment_is_copied_and_nothing_else() {
         let mut from = pattern(2400);
-        for start in (0..17).chain([63]) {
-            for len in (0..300).step_by(if cfg!(miri) { 37 } else { 1 }).chain([2047, 2048, 2200]) {
+        for start in (0..17).chain([63]).step_by(if cfg!(miri) { 7 } else { 1 }) {
+            for len in (0..300)
+                .step_by(if cfg!(miri) { 37 } else { 1 })
+                .chain([2047, 2048, 2200])
+                .take(if cfg!(miri) { 9 } else { usize::MAX })
+            {
                 assert_eq!(
                     SharedBytes::of(&from).part(start..start + len).to_vec(),
                     from[start..start + len]
