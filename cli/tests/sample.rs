@@ -122,6 +122,7 @@ fn calls_that_cannot_work_are_one_line() {
     let (good, nan, negative) =
         (file("good", "1\n2\n3\n"), file("nan", "1\nNaN\n3\n"), file("negative", "1\n-2\n3\n"));
     let (short, words) = (file("short", "1\n2\n"), file("words", "1\ntwo\n3\n"));
+    let empty = file("empty", "");
     let missing = folder.join("missing").to_str().unwrap().to_owned();
     let balancing = ["--len", "3", "--ranks", "2", "--sampler", "load-balancing"];
     let with = |more: &[&str]| [&balancing[..], more].concat().into_iter().map(str::to_owned).collect();
@@ -136,8 +137,11 @@ fn calls_that_cannot_work_are_one_line() {
         (with(&[]), 2, "give --complexity"),
         (with(&["--complexity", &good, "--random-level", "1.5"]), 2, "`random_level` cannot be 1.5"),
         (with(&["--complexity", &good, "--random-level", "-0.5"]), 2, "`random_level` cannot be -0.5"),
-        (with(&["--complexity", &nan]), 2, "number 1 (from 0) is NaN"),
-        (with(&["--complexity", &negative]), 2, "number 1 (from 0) is -2"),
+        (with(&["--complexity", &nan]), 1, "nan: line 2 is NaN instead of a finite number"),
+        (with(&["--complexity", &negative]), 1, "negative: line 2 is -2 instead of a finite number"),
+        (with(&["--complexity", &empty]), 1, "empty: it is empty; the file has to hold one number a line"),
+        (with(&["--complexity", "/dev/zero"]), 1, "/dev/zero: it is a pipe or a device"),
+        (with(&["--complexity", folder.to_str().unwrap()]), 1, "it is a folder"),
         (with(&["--complexity", &short]), 2, "has 2 numbers instead of 3"),
         (with(&["--complexity", &words]), 1, "line 2 is no number: \"two\""),
         (with(&["--complexity", &missing]), 1, "missing: "),
@@ -175,4 +179,15 @@ fn more_ranks_than_samples_are_padded_and_seeds_may_be_negative() {
         serde_json::json!([[1, 4, 0, 3, 2]]),
         "torch.randperm(5) of manual_seed(-3)"
     );
+}
+
+#[test]
+fn the_balance_of_the_greatest_costs_is_a_number() {
+    let file = folder("greatest").join("complexities");
+    fs::write(&file, "1e308\r\n".repeat(8)).unwrap();
+    let file = file.to_str().unwrap();
+    for sampler in ["distributed", "load-balancing"] {
+        let all = object(&["--len", "8", "--ranks", "4", "--sampler", sampler, "--complexity", file]);
+        assert_eq!((&all["balance"], &all["worst_balance"]), (&1.0.into(), &1.0.into()), "{sampler}");
+    }
 }

@@ -19,12 +19,13 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Adds a step, in which each rank costs so much.
+    /// Adds a step, in which each rank costs so much: finite numbers that are not negative.
     pub fn add(&mut self, ranks: impl IntoIterator<Item = f64>) {
-        let costs = ranks.into_iter().map(|cost| (cost, cost, 1.0));
-        let total = costs.reduce(|one, other| (one.0.max(other.0), one.1 + other.1, one.2 + other.2));
-        let (max, sum, count) = total.unwrap_or_default();
-        let ratio = if sum > 0.0 { max * count / sum } else { 1.0 };
+        let costs: Vec<f64> = ranks.into_iter().collect();
+        let max = costs.iter().copied().fold(0.0, f64::max);
+        // In units of the costliest rank: the costs of all ranks together may be more than a number can hold.
+        let sum: f64 = costs.iter().map(|cost| cost / max).sum();
+        let ratio = if max > 0.0 { costs.len() as f64 / sum } else { 1.0 };
         self.steps += 1;
         self.sum += ratio;
         self.worst = self.worst.max(ratio);

@@ -4,6 +4,7 @@
 //! The file holds one number a line, one line a sample, in the order of the data set.
 
 use crate::error::{SamplerError, check_entries};
+use crate::file;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -15,6 +16,10 @@ use std::thread;
 
 /// How many samples a thread takes on at a time.
 const BLOCK: usize = 64;
+/// The most bytes of a file of complexities: enough for hundreds of millions of samples.
+const LONGEST: u64 = 4 << 30;
+/// How many characters of a line that is no number are shown.
+const SHOWN: usize = 40;
 
 /// The complexity of every sample of a data set: finite numbers that are not negative, whole or not. Cheap to clone.
 ///
@@ -86,16 +91,21 @@ impl Complexities {
     ///
     /// # Errors
     ///
-    /// [`SamplerError::File`] if it cannot be read or a line is no number; those of [`new`](Self::new).
+    /// [`SamplerError::File`] if it is empty or longer than 4 GiB, is no regular file (a pipe, say), cannot be read, or
+    /// has a line that is no finite number of at least 0.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SamplerError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|cause| file_error(path, cause))?;
-        let number = |(at, line): (usize, &str)| {
-            let number = line.trim().parse::<f64>();
-            number.map_err(|_| file_error(path, format!("line {} is no number: {line:?}", at + 1)))
+        let bytes = file::read(path, LONGEST).map_err(|cause| file_error(path, cause))?;
+        let text = String::from_utf8(bytes).map_err(|_| file_error(path, "it is no text"))?;
+        let lines = text.trim_end().lines().zip(1..);
+        let number = |(line, at): (&str, usize)| {
+            number(line).map_err(|what| file_error(path, format!("line {at} is {what}")))
         };
-        let values: Result<_, _> = text.trim_end().lines().enumerate().map(number).collect();
-        Complexities::new(values?)
+        let values = lines.map(number).collect::<Result<Vec<f64>, _>>()?;
+        if values.is_empty() {
+            return Err(file_error(path, "it is empty"));
+        }
+        Complexities::new(values)
     }
 
     /// Writes them to a file, which appears whole or not at all.
@@ -176,6 +186,16 @@ impl Complexities {
     pub(crate) fn spread(&self) -> f64 {
         let highest = self.values.iter().copied().fold(0.0, f64::max);
         highest - self.values.iter().copied().fold(highest, f64::min)
+    }
+}
+
+/// The complexity that a line holds, or what it is instead.
+fn number(line: &str) -> Result<f64, String> {
+    let shown = || line.trim().chars().take(SHOWN).collect::<String>();
+    match line.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        Ok(_) => Err(format!("{} instead of a finite number of at least 0", shown())),
+        Err(_) => Err(format!("no number: {:?}", shown())),
     }
 }
 

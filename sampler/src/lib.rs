@@ -35,6 +35,7 @@
 //! | `mersenne.rs`, `permutation.rs`, `multinomial.rs` | PyTorch's random numbers, orders, and draws by weight |
 //! | `keyed.rs` | a random order that takes no memory |
 //! | `radix.rs` | sorting by cost |
+//! | `file.rs` | files that users name, up to a bound |
 //! | `error.rs` | what can be wrong with a sampler's options |
 //! | `dataset/` | where samples come from: the traits of datasets, and the datasets that ship |
 //! | `loader/` | batches of samples, prepared by threads ahead of the training loop |
@@ -48,6 +49,7 @@ pub mod dataset;
 mod distributed;
 mod elastic;
 mod error;
+mod file;
 mod keyed;
 mod load_balancing;
 mod load_balancing_batch;

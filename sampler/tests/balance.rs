@@ -247,3 +247,17 @@ fn batches_keep_their_limits_and_miss_nothing() {
     assert!(by_longest.iter().all(|batch| padded(batch) <= limit));
     assert!(of(Batching::Fixed(7)).iter().all(|batch| batch.len() <= 7));
 }
+
+#[test]
+fn the_greatest_costs_are_balanced_like_small_ones() {
+    for unit in [1.0, 1e308, f64::MAX / 2.0, f64::MIN_POSITIVE] {
+        let mut balance = Balance::default();
+        balance.add([unit; 4]);
+        balance.add([2.0 * unit.min(8e307), 0.0]);
+        assert_eq!((balance.mean(), balance.worst()), (1.5, 2.0), "{unit:e}");
+    }
+    let mut nothing = Balance::default();
+    nothing.add([0.0, 0.0]);
+    nothing.add([]);
+    assert_eq!((nothing.mean(), nothing.worst()), (1.0, 1.0));
+}

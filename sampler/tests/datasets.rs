@@ -187,3 +187,26 @@ fn records_of_a_csv_file_are_text_or_numbers() {
     let error = refused(Csv::open(open, CsvOptions::default()));
     assert!(error.contains("open.csv:2: a quoted field does not end"), "{error}");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_no_regular_file_is_refused_not_taken_for_an_empty_one() {
+    let folder = Folder::new("devices");
+    let pipe = folder.0.join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for path in [Path::new("/dev/zero"), &pipe] {
+        let labels = Path::new("no-labels");
+        for error in [
+            refused(Lines::open(path)),
+            refused(Csv::open(path, CsvOptions::default())),
+            refused(Mnist::pair(path, labels)),
+            refused(Cifar10::files([path.to_owned()])),
+        ] {
+            let expected = format!("cannot read {}: it is a pipe or a device", path.display());
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+    let error = refused(Lines::open(&folder.0));
+    assert!(error.contains("it is a folder, not a file"), "{error}");
+}

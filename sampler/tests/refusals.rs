@@ -150,15 +150,50 @@ fn complexities() {
     );
     refused(Complexities::read(file("missing")), "missing: ");
     for (text, what) in [
-        ("1\nx\n", "line 2 is no number: \"x\""),
-        ("1\n\n2", "line 2"),
-        ("1\nnan\n", "is NaN"),
-        ("", "no samples"),
+        ("1\nx\n", "line 2 is no number: \"x\";"),
+        ("1\n\n2", "line 2 is no number: \"\";"),
+        ("1\nnan\n", "line 2 is nan instead of a finite number of at least 0"),
+        ("1\r\n2\r\ninf\r\n", "line 3 is inf instead of"),
+        ("1e309\n", "line 1 is 1e309 instead of"),
+        ("1\n-2\n", "line 2 is -2 instead of"),
+        ("", "bad: it is empty; the file has to hold one number a line"),
+        ("\r\n \n", "bad: it is empty;"),
     ] {
         fs::write(file("bad"), text).unwrap();
         refused(Complexities::read(file("bad")), what);
     }
+    fs::write(file("bad"), "{".repeat(5_000_000)).unwrap();
+    refused(Complexities::read(file("bad")), &format!("line 1 is no number: \"{}\";", "{".repeat(40)));
+    fs::write(file("bad"), b"\xff\n").unwrap();
+    refused(Complexities::read(file("bad")), "bad: it is no text");
     refused(costs(&[1.0]).write(file("no").join("such").join("folder")), "folder: ");
+}
+
+#[test]
+fn complexities_are_read_with_either_line_end() {
+    fs::write(file("crlf"), "1\r\n2.5\r\n1e308\r\n").unwrap();
+    assert_eq!(Complexities::read(file("crlf")).unwrap(), costs(&[1.0, 2.5, 1e308]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn complexities_are_read_of_files_that_have_an_end() {
+    for path in ["/dev/zero", "/dev/null"] {
+        let read = Complexities::read(path);
+        refused(read, &format!("{path}: it is a pipe or a device, not a regular file"));
+    }
+    refused(Complexities::read("/dev"), "/dev: it is a folder, not a file");
+    let pipe = file("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    // Nobody writes to it.
+    refused(Complexities::read(&pipe), "pipe: it is a pipe or a device");
+    let long = fs::File::create(file("long")).unwrap();
+    long.set_len((4 << 30) + 1).unwrap();
+    refused(
+        Complexities::read(file("long")),
+        "long: it has 4294967297 bytes, and at most 4294967296 are read",
+    );
 }
 
 /// Ranks may be threads of one process.

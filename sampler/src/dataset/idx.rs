@@ -7,10 +7,13 @@
 //! Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits".
 
 use super::{Cause, Dataset, DatasetError, Fetch, Rows};
+use crate::file;
 use crate::loader::{Array, MAX_DIMENSIONS, Shape};
 use std::path::{Path, PathBuf};
 
 const UNSIGNED_BYTE: u8 = 8;
+/// The most bytes of a file: all of it is kept in memory. MNIST8M has 6.3 GB.
+const LONGEST: u64 = 16 << 30;
 
 /// Images of 28 × 28 bytes with labels: samples are `(image, label)`.
 #[derive(Clone)]
@@ -82,11 +85,11 @@ impl Dataset for Mnist {
 ///
 /// # Errors
 ///
-/// [`DatasetError`] when the file cannot be read or is not such a file.
+/// [`DatasetError`] when the file cannot be read, is not such a file, or has more than 16 GiB.
 pub fn read_idx(path: impl AsRef<Path>) -> Result<Array<u8>, DatasetError> {
     let path = path.as_ref();
     let bytes =
-        std::fs::read(path).map_err(|cause| match compressed(path).filter(|other| other.exists()) {
+        file::read(path, LONGEST).map_err(|cause| match compressed(path).filter(|other| other.exists()) {
             Some(other) => {
                 DatasetError::format(&other, "the file is compressed", "decompress it with gunzip")
             }

@@ -1,9 +1,9 @@
 //! Files as memory: the kernel reads what is touched, and several processes on one machine share the pages.
 
 use super::DatasetError;
+use crate::file;
 use crate::loader::Element;
 use memmap2::{Advice, Mmap};
-use std::fs::File;
 use std::path::Path;
 
 /// A file's bytes, mapped read-only. The file must not be cut short while it is mapped: Linux then ends the process
@@ -13,7 +13,8 @@ pub(super) struct Map(Option<Mmap>);
 impl Map {
     pub(super) fn open(path: &Path) -> Result<Self, DatasetError> {
         let refused = |cause| DatasetError::read(path, cause);
-        let file = File::open(path).map_err(refused)?;
+        // The length of a device or a pipe is 0, as if it were empty.
+        let file = file::open(path).map_err(refused)?;
         if file.metadata().map_err(refused)?.len() == 0 {
             return Ok(Map(None));
         }

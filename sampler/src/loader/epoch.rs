@@ -114,7 +114,12 @@ impl<B: Send + 'static> DataLoader<B> {
     pub fn resume(&mut self, state: &LoaderState) -> Result<(), LoaderError> {
         let ours = self.state();
         if (state.seed, state.order) != (ours.seed, ours.order) {
-            let describe = |state: &LoaderState| format!("seed {} and order {:#x}", state.seed, state.order);
+            let same_seed = state.seed == ours.seed;
+            // Only what differs: the sampler's own seed is in its fingerprint, and nowhere else.
+            let describe = |state: &LoaderState| match same_seed {
+                true => format!("a sampler of fingerprint {:#x}", state.order),
+                false => format!("seed {}", state.seed),
+            };
             return Err(LoaderError::State { theirs: describe(state), ours: describe(&ours) });
         }
         self.cancel();

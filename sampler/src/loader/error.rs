@@ -28,7 +28,8 @@ pub enum LoaderError {
 
     /// A state that belongs to a loader with other options.
     #[error(
-        "the state was taken with {theirs}, but this loader has {ours}; make the loader with the same options"
+        "the state was taken with {theirs}, but this loader has {ours}; \
+         make the loader and its sampler with the same options, their seeds included"
     )]
     State {
         /// What differs, of the state.

@@ -207,9 +207,30 @@ fn the_state_of_another_order_is_refused() {
     };
     let state = loader(50, 1).state();
     assert!(loader(50, 1).resume(&state).is_ok());
-    for mut other in [loader(51, 1), loader(50, 2)] {
+    for (mut other, differs) in
+        [(loader(51, 1), "fingerprint"), (loader(50, 2), "seed 1, but this loader has seed 2")]
+    {
         let error = other.resume(&state).unwrap_err();
         assert!(matches!(error, LoaderError::State { .. }), "{error}");
-        assert!(error.to_string().ends_with("make the loader with the same options"), "{error}");
+        assert!(error.to_string().contains(differs), "{error}");
+        assert!(
+            error.to_string().contains("make the loader and its sampler with the same options"),
+            "{error}"
+        );
     }
+}
+
+#[test]
+fn a_sampler_of_another_seed_is_refused_by_what_differs() {
+    let loader = |seed| {
+        let sampler = DistributedSampler::new(DistributedOptions { len: LEN, seed, ..Default::default() });
+        let given = LoaderOptions { sampler: Some(Box::new(sampler.unwrap())), ..options(BATCH, 0) };
+        DataLoader::new(numbers(LEN), given).unwrap()
+    };
+    let (saved, mut present) = (loader(0).state(), loader(7));
+    let error = present.resume(&saved).unwrap_err().to_string();
+    for state in [saved, present.state()] {
+        assert!(error.contains(&format!("a sampler of fingerprint {:#x}", state.order)), "{error}");
+    }
+    assert!(!error.contains("seed 0") && error.contains("their seeds included"), "{error}");
 }
