@@ -1,10 +1,11 @@
 //! Where callers wait until they have proved who they are: in front of the meeting, and of every data port.
 //!
 //! Anyone can connect to a port. A stranger costs one descriptor and a hundred bytes for at most [`PATIENCE`]; when
-//! there are too many of them, or descriptors run out, one gives way: the one who has come least far in the handshake,
-//! and of those the one who has waited longest. So silent ones never keep out a rank, which speaks at once, and who has
-//! proved to belong to the job never gives way. Nobody is waited for: those who speak are served whenever they do, at a
-//! cost that does not grow with the number of those who do not.
+//! there are too many of them, or descriptors run out, one gives way. Strangers pile up at some step of the handshake,
+//! whichever it is; a rank takes all of them at once. So the one gives way who has waited longest at the step where there
+//! are most: silent ones never keep a rank out, nor do those who greet and say no more. Those who have greeted count half,
+//! as many ranks may do so together, and who has proved to belong to the job never gives way. Nobody is waited for: those
+//! who speak are served whenever they do, at a cost that does not grow with the number of those who do not.
 
 use super::complaints::Complaints;
 use super::exhausted;
@@ -29,6 +30,8 @@ const FEW: usize = 16;
 const BATCH: usize = 256;
 /// Before accepting again when the process has no descriptors left: nothing announces that some are free.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Where those are who have greeted.
+const GREETED: usize = Standing::Greeted as usize;
 /// The listener's number; callers count from 0.
 const LISTENER: u64 = u64::MAX;
 
@@ -46,8 +49,8 @@ pub(super) struct Hall<A: Accept> {
     poller: Poller,
     /// By number, in the order in which they came.
     strangers: HashMap<u64, Stranger<A::Connection>>,
-    /// Those who have not proved who they are; the first is the next to give way.
-    unproved: BTreeSet<(Standing, u64)>,
+    /// Those who have not proved who they are, by their standing; the first of each have waited longest.
+    unproved: [BTreeSet<u64>; Standing::Proved as usize],
     /// How many of them there may be.
     room: usize,
     /// How many have ever called.
@@ -78,7 +81,7 @@ impl<A: Accept> Hall<A> {
             key: key.to_vec(),
             poller,
             strangers: HashMap::new(),
-            unproved: BTreeSet::new(),
+            unproved: Default::default(),
             room: limits::spare_open_files(ranks).clamp(FEW, CROWD),
             called: 0,
             complaints: Complaints::default(),
@@ -177,25 +180,32 @@ impl<A: Accept> Hall<A> {
     }
 
     fn put(&mut self, number: u64, stranger: Stranger<A::Connection>) {
-        let standing = stranger.standing();
-        self.strangers.insert(number, stranger);
-        if standing < Standing::Proved {
-            self.unproved.insert((standing, number));
+        if let Some(equals) = self.unproved.get_mut(stranger.standing() as usize) {
+            equals.insert(number);
         }
-        if self.unproved.len() > self.room {
+        self.strangers.insert(number, stranger);
+        if self.unproved.iter().map(BTreeSet::len).sum::<usize>() > self.room {
             self.dismiss();
         }
     }
 
     fn take(&mut self, number: u64) -> Option<Stranger<A::Connection>> {
         let stranger = self.strangers.remove(&number)?;
-        self.unproved.remove(&(stranger.standing(), number));
+        if let Some(equals) = self.unproved.get_mut(stranger.standing() as usize) {
+            equals.remove(&number);
+        }
         Some(stranger)
     }
 
-    /// Sends away whoever has come least far, and of those the one who has waited longest.
+    /// Sends away the one who has waited longest where there are most; of several such places, where they have come least
+    /// far.
     fn dismiss(&mut self) {
-        if let Some((_, number)) = self.unproved.pop_first() {
+        let weight = |(standing, equals): &(usize, &mut BTreeSet<u64>)| match *standing {
+            GREETED => equals.len(),
+            _ => 2 * equals.len(),
+        };
+        let most = self.unproved.iter_mut().enumerate().rev().max_by_key(weight);
+        if let Some(number) = most.and_then(|(_, equals)| equals.pop_first()) {
             self.strangers.remove(&number);
             self.complaints.turned_away(&io::Error::other("too many connections at once"));
         }
@@ -211,9 +221,7 @@ impl<A: Accept> Hall<A> {
 
     /// Who has waited longest of those who have proved nothing, and since when.
     fn oldest(&self) -> Option<(u64, Instant)> {
-        let standings = [Standing::Silent, Standing::Speaking, Standing::Greeted];
-        let first = |standing| self.unproved.range((standing, 0)..=(standing, u64::MAX)).next();
-        let oldest = standings.into_iter().filter_map(first).map(|(_, number)| *number).min()?;
+        let oldest = *self.unproved.iter().filter_map(BTreeSet::first).min()?;
         Some((oldest, self.strangers.get(&oldest)?.since))
     }
 
@@ -234,7 +242,7 @@ impl<A: Accept> Hall<A> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::approach;
+    use super::super::handshake::{GREETING, MAGIC, approach};
     use super::super::message::Outgoing;
     use super::*;
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -286,6 +294,40 @@ mod tests {
         attend(&mut hall);
         let gone: Vec<bool> = strangers.iter().map(is_sent_away).collect();
         assert_eq!(gone, [false, false, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn those_who_greet_and_say_no_more_keep_nobody_out() {
+        let (mut hall, call) = small();
+        hall.room = 12;
+        let greet = |_| {
+            let mut stranger = call();
+            stranger.write_all(&[MAGIC.as_slice(), &[0; GREETING - MAGIC.len()]].concat()).unwrap();
+            stranger
+        };
+        let _greeted: Vec<UnixStream> = (0..8).map(greet).collect();
+        attend(&mut hall);
+        attend(&mut hall);
+        let speak = |_| {
+            let mut stranger = call();
+            stranger.write_all(b"hexa").unwrap();
+            stranger
+        };
+        let _speaking: Vec<UnixStream> = (0..4).map(speak).collect();
+        attend(&mut hall);
+        attend(&mut hall);
+        assert_eq!(hall.unproved.each_ref().map(BTreeSet::len), [0, 4, 8]);
+        let caller = std::thread::spawn({
+            let call = call.clone();
+            move || approach(&mut call(), KEY, &Outgoing::default().number(5).whole())
+        });
+        let mut proved = Vec::new();
+        while !caller.is_finished() {
+            proved.extend(hall.wait(Some(Duration::from_millis(10)), &[]));
+        }
+        caller.join().unwrap().unwrap();
+        proved.extend(attend(&mut hall));
+        assert_eq!(proved[0].message.number().unwrap(), 5);
     }
 
     #[test]

@@ -38,8 +38,8 @@ enum Stage {
     DeniedMessage,
 }
 
-/// How far a caller has come. Whoever has come least far gives way first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The steps of the handshake that a caller has taken, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It has said nothing.
     Silent,
