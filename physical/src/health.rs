@@ -77,7 +77,7 @@ impl Vigilance {
 
     /// Refuses what would blame ranks that are well.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.beat.is_zero() || self.silence < 3 * self.beat {
+        if self.beat.is_zero() || self.silence < self.beat.saturating_mul(3) {
             let what = format!("ranks would count as failed after {:?} without a heartbeat", self.silence);
             let remedy = format!("allow at least three heartbeats, which come every {:?}", self.beat);
             return Err(Error::usage(what, remedy));
@@ -88,7 +88,7 @@ impl Vigilance {
     /// How long it may take until all that is pending elsewhere is known here: a beat until it is published, one until
     /// rank 0 knows, one until it answers, and one to be sure.
     pub(crate) fn hearsay(&self) -> Duration {
-        4 * self.beat
+        self.beat.saturating_mul(4)
     }
 }
 
@@ -311,7 +311,9 @@ mod tests {
         assert!(Vigilance::default().check().is_ok() && silence(3 * second / 4).check().is_ok());
         let error = silence(second / 2).check().unwrap_err().to_string();
         assert!(error.contains("500ms") && error.contains("every 250ms"), "{error}");
-        assert!(Vigilance { beat: Duration::ZERO, ..Vigilance::default() }.check().is_err());
+        for beat in [Duration::ZERO, Duration::MAX] {
+            assert!(Vigilance { beat, ..Vigilance::default() }.check().is_err());
+        }
     }
 
     #[test]

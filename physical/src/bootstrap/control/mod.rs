@@ -208,7 +208,9 @@ impl Watch {
             self.beat();
         }
         let until_beat = self.beaten.map_or(Duration::ZERO, |beaten| beat.saturating_sub(beaten.elapsed()));
-        let silence = self.lines.iter().flatten().map(|line| line.silence).max().unwrap_or_default();
+        let silences = self.lines.iter().flatten().map(|line| line.silence);
+        // Beyond it they are judged already: there is nothing to wake up for.
+        let silence = silences.filter(|silence| *silence <= tolerance).max().unwrap_or_default();
         // Just beyond, as a silence that has only just lasted long enough is not yet judged.
         let until_judged = tolerance.saturating_sub(silence).saturating_add(Duration::from_millis(1));
         let ready = self.sleep(until_beat.min(until_judged));
