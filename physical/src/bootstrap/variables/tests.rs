@@ -1,4 +1,5 @@
-//! What launchers set, by table: who is which rank of how many, on which host, and where they meet.
+//! Variables that launchers set: who is which rank of how many, on which host, and where they meet; which of several win, and
+//! which are refused.
 
 use super::*;
 use std::os::fd::AsRawFd;
@@ -30,6 +31,23 @@ fn and<'a>(mut variables: Variables<'a>, more: &[(&'a str, &'a str)]) -> Variabl
     variables.extend(more);
     variables
 }
+
+const OURS: [(&str, &str); 3] =
+    [("HEXAGRAM_RANK", "1"), ("HEXAGRAM_SIZE", "4"), ("HEXAGRAM_ADDR", "127.0.0.1:4000")];
+const TORCHRUN: [(&str, &str); 5] = [
+    ("RANK", "2"),
+    ("WORLD_SIZE", "3"),
+    ("LOCAL_RANK", "2"),
+    ("MASTER_ADDR", "::1"),
+    ("MASTER_PORT", "29500"),
+];
+const MPI: [(&str, &str); 5] = [
+    ("OMPI_COMM_WORLD_RANK", "0"),
+    ("OMPI_COMM_WORLD_SIZE", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ("OMPI_MCA_ess_base_jobid", "77"),
+];
 
 /// The second of two tasks on each of two hosts.
 fn step<'a>() -> Variables<'a> {
@@ -164,4 +182,159 @@ fn a_step_that_contradicts_itself_is_refused() {
     );
     assert!(refusal(&and(step(), &[("SLURM_PROCID", "x")])).contains("SLURM_PROCID=x"));
     assert!(refusal(&and(hydra(), &[("PMI_RANK", "2")])).contains("PMI_RANK=2 contradicts PMI_SIZE=2"));
+}
+
+#[test]
+fn no_launcher_is_no_error() {
+    assert_eq!(read(&[]).unwrap(), None);
+    assert_eq!(read(&[("LOCAL_RANK", "0")]).unwrap(), None);
+}
+
+#[test]
+fn the_first_complete_set_wins() {
+    let mut ours = OURS;
+    (ours[0].1, ours[1].1) = ("2", "3");
+    let mpi = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "3")];
+    let all = [ours.as_slice(), &TORCHRUN, &mpi].concat();
+    let placement = read(&all).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Hexagram, 2, 3));
+    let placement = read(&[TORCHRUN.as_slice(), &mpi].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
+    assert_eq!(placement.meeting, Meeting::Tcp { host: "::1".into(), port: 29500, agent: false });
+    let placement = read(&[MPI.as_slice(), &[("HEXAGRAM_RANK", "0")]].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::OpenMpi, 0, 2));
+}
+
+#[test]
+fn sets_that_contradict_each_other_are_refused_with_both_values() {
+    let message = refusal(&[OURS.as_slice(), &TORCHRUN].concat());
+    for value in ["HEXAGRAM_RANK=1", "HEXAGRAM_SIZE=4", "RANK=2", "WORLD_SIZE=3", "unset"] {
+        assert!(message.contains(value), "{value}: {message}");
+    }
+    // The same rank of the same world, but not the same on this host.
+    let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+    let message = refusal(&[torchrun.as_slice(), &MPI].concat());
+    assert!(message.contains("LOCAL_WORLD_SIZE=1"), "{message}");
+    assert!(message.contains("OMPI_COMM_WORLD_LOCAL_SIZE=2"), "{message}");
+}
+
+#[test]
+fn what_srun_says_of_the_launcher_that_it_started_is_no_contradiction() {
+    let srun = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_PROCID", "1"),
+        ("SLURM_NTASKS", "2"),
+        ("PMI_RANK", "1"),
+        ("PMI_SIZE", "2"),
+    ];
+    let placement = read(&[TORCHRUN.as_slice(), &srun].concat()).unwrap().unwrap();
+    assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let names = [
+        "HEXAGRAM_RANK",
+        "HEXAGRAM_SIZE",
+        "HEXAGRAM_LOCAL_RANK",
+        "HEXAGRAM_LOCAL_SIZE",
+        "HEXAGRAM_ADDR",
+        "HEXAGRAM_LISTEN_FD",
+        "HEXAGRAM_SECRET_FILE",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "PMI_FD",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "MV2_COMM_WORLD_RANK",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_JOB_ID",
+        "SLURM_NTASKS",
+        "SLURM_LOCALID",
+    ];
+    for empty in ["", "  "] {
+        let all: Vec<_> = names.into_iter().map(|name| (name, empty)).collect();
+        assert_eq!(read(&all).unwrap(), None);
+        let mpi = [MPI.as_slice(), &all].concat();
+        assert_eq!(read(&mpi).unwrap().unwrap().launcher, Launcher::OpenMpi);
+    }
+    let unset = [TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "")]].concat();
+    assert!(matches!(read(&unset).unwrap().unwrap().meeting, Meeting::Tcp { agent: false, .. }));
+    let mut addressless = TORCHRUN;
+    addressless[3].1 = "";
+    assert!(refusal(&addressless).contains("MASTER_ADDR"));
+}
+
+#[test]
+fn the_last_port_is_refused_where_an_agent_may_have_it() {
+    let mut torchrun = TORCHRUN;
+    torchrun[4].1 = "65535";
+    assert!(read(&torchrun).is_ok());
+    let message = refusal(&[torchrun.as_slice(), &[("TORCHELASTIC_RUN_ID", "none")]].concat());
+    assert!(message.contains("MASTER_PORT=65535"), "{message}");
+}
+
+#[test]
+fn torchruns_agent_is_noticed() {
+    let placement = read(&[TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "none")]].concat());
+    assert!(matches!(placement.unwrap().unwrap().meeting, Meeting::Tcp { agent: true, .. }));
+}
+
+#[test]
+fn mpirun_on_one_host_meets_at_a_name_of_user_and_job() {
+    let Meeting::Local(name) = read(&MPI).unwrap().unwrap().meeting else { panic!() };
+    assert!(name.ends_with("-77"), "{name}");
+    let mut several_hosts = MPI;
+    several_hosts[3] = ("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+    assert!(refusal(&several_hosts).contains("HEXAGRAM_ADDR"));
+    let helped = [several_hosts.as_slice(), &[("HEXAGRAM_ADDR", "10.0.0.1:9")]].concat();
+    assert!(matches!(read(&helped).unwrap().unwrap().meeting, Meeting::Tcp { port: 9, .. }));
+}
+
+#[test]
+fn contradictions_name_both_values() {
+    let message = refusal(&[("RANK", "5"), ("WORLD_SIZE", "4")]);
+    assert!(message.contains("RANK=5") && message.contains("WORLD_SIZE=4"), "{message}");
+    let message = refusal(&[("HEXAGRAM_LOCAL_RANK", "3"), ("HEXAGRAM_LOCAL_SIZE", "3")]);
+    assert!(message.contains("HEXAGRAM_LOCAL_RANK=3"), "{message}");
+    let message = refusal(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")]);
+    assert!(message.contains("LOCAL_WORLD_SIZE=3") && message.contains("WORLD_SIZE=2"), "{message}");
+    // Refused although another set is complete and wins.
+    let message = refusal(&[OURS.as_slice(), &[("RANK", "5"), ("WORLD_SIZE", "4")]].concat());
+    assert!(message.contains("RANK=5"), "{message}");
+}
+
+#[test]
+fn malformed_values_are_named() {
+    for (name, value) in [("RANK", "x"), ("HEXAGRAM_SIZE", "-1"), ("OMPI_COMM_WORLD_SIZE", "1e3")] {
+        let message = refusal(&[(name, value)]);
+        assert!(message.contains(&format!("{name}={value}")), "{message}");
+    }
+    assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "99999999")]).contains("WORLD_SIZE=99999999"));
+    for address in ["nowhere", "::1", ":80", "host:", "host:0", "host:66000"] {
+        let mut ours = OURS;
+        ours[2].1 = address;
+        assert!(refusal(&ours).contains("HEXAGRAM_ADDR"), "{address}");
+    }
+}
+
+#[test]
+fn a_set_without_an_address_says_which_variable_is_missing() {
+    assert!(refusal(&OURS[..2]).contains("HEXAGRAM_ADDR"));
+    assert!(refusal(&TORCHRUN[..3]).contains("MASTER_ADDR"));
+    assert!(refusal(&TORCHRUN[..4]).contains("MASTER_PORT"));
+}
+
+#[test]
+fn an_unreadable_secret_is_an_error() {
+    let with_secret = [OURS.as_slice(), &[("HEXAGRAM_SECRET_FILE", "/does/not/exist")]].concat();
+    assert!(refusal(&with_secret).contains("/does/not/exist"));
 }

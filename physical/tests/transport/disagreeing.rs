@@ -1,0 +1,122 @@
+//! Ranks that call different things, or nothing: an error that says so, at the deadline at the latest.
+
+use super::{End, LONG, label, numbers, on_all};
+use hexagram_physical::dtype::DType;
+use hexagram_physical::testing::{skipped_under_mpi, spawn};
+use hexagram_physical::transport::{Land, Source};
+use hexagram_physical::{Buffer, Error, TransportKind, drive};
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+#[test]
+fn disagreement_is_an_error_that_prints_both_sides() {
+    on_all(&[2], |end| {
+        let count = 10 + end.rank();
+        let peer = 1 - end.rank();
+        let (out, into) =
+            (Buffer::zeroed(DType::F32, count).unwrap(), Buffer::zeroed(DType::F32, count).unwrap());
+        let send = end.send(peer, label(7, 0, count), &out);
+        let error =
+            end.wait(end.recv(Source::Rank(peer), label(7, 0, count), &into, Land::Copy)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("send/recv(10 × f32)") && text.contains("send/recv(11 × f32)"), "{text}");
+        drop(send);
+    });
+}
+
+#[test]
+fn a_message_of_another_size_is_an_error_that_prints_both_sizes() {
+    on_all(&[2], |end| {
+        let (mine, theirs) = (10 + end.rank(), 11 - end.rank());
+        // Both sides say the same of the operation, as where sizes follow from other data.
+        let (label, peer) = (label(0, 0, 10), 1 - end.rank());
+        let [out, into] = [mine, mine].map(|len| Buffer::zeroed(DType::F32, len).unwrap());
+        let send = end.send(peer, label, &out);
+        let error = end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap_err().to_string();
+        for count in [mine, theirs] {
+            assert!(error.contains(&format!("send/recv({count} × f32)")), "{error}");
+        }
+        drop(send);
+    });
+}
+
+#[test]
+fn nobody_answering_is_a_deadline_that_names_the_peer() {
+    on_all(&[2], |mut end| {
+        end.deadline = Duration::from_millis(150);
+        let into = Buffer::zeroed(DType::F32, 1).unwrap();
+        if end.rank() == 0 {
+            let error = end.wait(end.recv(Source::Rank(1), label(0, 0, 1), &into, Land::Copy)).unwrap_err();
+            assert!(
+                matches!(&error, Error::Deadline { waiting_for: Some(peer), .. } if peer.rank == 1),
+                "{error}"
+            );
+        } else {
+            end.deadline = LONG;
+            let error = end.wait(end.recv(Source::Rank(0), label(9, 0, 1), &into, Land::Copy)).unwrap_err();
+            assert!(matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{error}");
+        }
+    });
+}
+
+/// As on a rank that was stopped while it waited, and looks at its clock before it reads.
+#[test]
+fn what_has_arrived_is_read_before_it_is_called_late() {
+    if skipped_under_mpi("its ranks meet at a barrier of the process") {
+        return;
+    }
+    for transport in [TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed] {
+        let sent = std::sync::Barrier::new(2);
+        spawn(transport, 2, |world| {
+            let mut end = End::new(world);
+            let (label, numbers) = (label(0, 0, 1000), numbers(1, 0, 1000));
+            let buffer = Buffer::from_slice(&numbers).unwrap();
+            if end.rank() == 1 {
+                end.wait(end.send(0, label, &buffer)).unwrap();
+                sent.wait();
+                return;
+            }
+            end.deadline = Duration::from_millis(100);
+            let into = Buffer::zeroed(DType::F32, 1000).unwrap();
+            let mut receive = pin!(end.recv(Source::Rank(1), label, &into, Land::Copy));
+            sent.wait();
+            let mut context = Context::from_waker(drive::waker());
+            let outcome = loop {
+                // Nothing but a judgement reads here.
+                match receive.as_mut().poll(&mut context) {
+                    Poll::Ready(outcome) => break outcome,
+                    Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            outcome.unwrap();
+            assert_eq!(*into.host::<f32>().unwrap(), numbers);
+        });
+    }
+}
+
+#[test]
+fn a_slow_message_is_not_late_while_it_moves() {
+    if skipped_under_mpi("it is about streams") {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    spawn(TransportKind::Shm, 2, |world| {
+        let mut end = End::new(world);
+        let buffer = Buffer::zeroed(DType::F32, LEN).unwrap();
+        let label = label(0, 0, LEN);
+        if end.rank() == 0 {
+            end.deadline = Duration::from_secs(1);
+            let started = Instant::now();
+            end.wait(end.send(1, label, &buffer)).unwrap();
+            assert!(started.elapsed() > end.deadline, "the test needs a slower reader");
+        } else {
+            let mut receive = std::pin::pin!(end.recv(Source::Rank(0), label, &buffer, Land::Copy));
+            let mut context = std::task::Context::from_waker(drive::waker());
+            while receive.as_mut().poll(&mut context).is_pending() {
+                end.transport.progress();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+}
