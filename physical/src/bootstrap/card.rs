@@ -45,11 +45,9 @@ pub(crate) struct Card {
 
 impl Card {
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let boot = named(&boot)?;
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let boot = named(&boot())?;
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
-        let machine = format!("{boot} {}", network.display());
+        let machine = format!("{boot} {}", network_namespace());
         Ok(Card {
             rank: placement.rank,
             pid: std::process::id(),
@@ -86,13 +84,23 @@ impl Card {
     }
 }
 
+/// What this system calls the time since it was started; empty if it does not tell.
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// Returns what this system calls the network that this process sees; empty if it does not tell.
+pub(super) fn network_namespace() -> String {
+    std::fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string()
+}
+
 /// The same for all processes since this system was started, of what it says of itself; if that is nothing, like no other,
 /// as what is unknown proves nothing.
 fn named(boot: &str) -> Result<String> {
     if !boot.trim().is_empty() {
         return Ok(boot.trim().to_owned());
     }
-    let number = random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
+    let number = random().map_err(Error::no_random)?;
     Ok(format!("unknown {:032x}", u128::from_le_bytes(number)))
 }
 
@@ -180,12 +188,10 @@ impl Entry {
 
     /// What this process brings, without the addresses at which its transport can be reached.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         Ok(Entry {
             card: Card::new(placement, options)?,
             claims: Claims::new(placement, options)?,
-            network: format!("{} {}", boot.trim(), network.display()),
+            network: format!("{} {}", boot().trim(), network_namespace()),
         })
     }
 

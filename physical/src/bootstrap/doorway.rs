@@ -13,11 +13,11 @@
 //! A call for the socket NONE asks only whether the door is open: the connection ends with the welcome.
 
 use super::card::Roster;
-use super::deadline;
 use super::hall::{Accept, Hall};
 use super::handshake::{Build, Key, approach};
 use super::message::{Incoming, Outgoing, malformed};
 use super::stranger::Caller;
+use super::{deadline, is_cut_off, is_late};
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -170,15 +170,6 @@ impl<C> Drop for Doorway<C> {
     }
 }
 
-fn late(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
-fn cut_off(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
-}
-
 /// What a thread that opens a channel waits for.
 pub(crate) struct Wait<'a> {
     pub(crate) peer: usize,
@@ -214,7 +205,7 @@ impl Wait<'_> {
             match connection.read_exact(&mut answer) {
                 Ok(()) if answer == WELCOME => Ok(connection),
                 Ok(()) => Err(malformed()),
-                Err(error) if !late(&error) => Err(error),
+                Err(error) if !is_late(&error) => Err(error),
                 Err(error) => {
                     // It may have been heard: only its answer is still awaited.
                     called = Some(connection);
@@ -224,9 +215,9 @@ impl Wait<'_> {
         };
         self.look(|_| match attempt() {
             Ok(connection) => Ok(Some(connection)),
-            Err(error) if late(&error) => Ok(None),
+            Err(error) if is_late(&error) => Ok(None),
             // Strangers at the door may have pushed this call aside.
-            Err(error) if cut_off(&error) => {
+            Err(error) if is_cut_off(&error) => {
                 std::thread::sleep(TICK);
                 Ok(None)
             }
@@ -257,8 +248,8 @@ impl Wait<'_> {
                 Err(_) if !hopeless && Instant::now() > deadline => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                Err(error) if !hopeless && late(&error) => {}
-                Err(error) if !hopeless && cut_off(&error) && refusals < REFUSALS => {
+                Err(error) if !hopeless && is_late(&error) => {}
+                Err(error) if !hopeless && is_cut_off(&error) && refusals < REFUSALS => {
                     refusals += 1;
                     std::thread::sleep(TICK);
                 }

@@ -11,6 +11,7 @@
 //! that is derived from it anew for each job.
 
 use super::message::malformed;
+use crate::error::Error;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -37,6 +38,13 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
         filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(bytes)
+}
+
+impl Error {
+    /// The system gives no random bytes, for `cause`.
+    pub(crate) fn no_random(cause: io::Error) -> Self {
+        Error::system("draw random bytes", cause, "see whether getrandom(2) is allowed")
+    }
 }
 
 /// What proves that a data connection belongs to a job. Never printed.

@@ -20,13 +20,13 @@
 
 use super::attendance;
 use super::card::{Card, Entry, Roster};
-use super::deadline;
 use super::handshake::{Build, approach};
 use super::hosts::Hosts;
 use super::meeting::Stream;
 use super::message::{Incoming, Outgoing, malformed};
 use super::secret::Secret;
 use super::variables::Placement;
+use super::{deadline, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
 use crate::health::Health;
 use crate::socket::Tls;
@@ -354,10 +354,6 @@ fn unlike_rank_0(cause: io::Error) -> io::Error {
     io::Error::new(cause.kind(), what)
 }
 
-fn is_late(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
 fn out_of_turn(cause: io::Error) -> Error {
     Error::system("meet the other ranks", cause, "use the same build on all ranks")
 }
@@ -367,11 +363,9 @@ pub(crate) fn attend(arrival: Arrival, mine: Entry, limit: Duration) -> Result<(
     let Arrival { mut stream, secret, leader } = arrival;
     let rank = mine.card.rank;
     let size = mine.claims.size;
-    let failed = |cause: io::Error| match cause.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            ended(leader.clone(), DIED.to_owned())
-        }
-        _ => Error::system(format!("join as rank {rank}"), cause, "see what rank 0 says"),
+    let failed = |cause: io::Error| match cause {
+        cause if is_cut_off(&cause) => ended(leader.clone(), DIED.to_owned()),
+        cause => Error::system(format!("join as rank {rank}"), cause, "see what rank 0 says"),
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
     stream.set_patience(limit.saturating_add(PATIENCE)).map_err(failed)?;

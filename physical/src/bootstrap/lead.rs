@@ -56,9 +56,8 @@ pub(crate) fn lead(
         table.give_up(&mut hall, &end);
         return Err(end.error());
     }
-    let system = |cause| Error::system("draw random bytes", cause, "see getrandom(2)");
-    let job = random().map_err(system)?;
-    let key = Key::derive(&bytes, &job).map_err(system)?;
+    let job = random().map_err(Error::no_random)?;
+    let key = Key::derive(&bytes, &job).map_err(Error::no_random)?;
     Ok(table.announce(&job, key))
 }
 

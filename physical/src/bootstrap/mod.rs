@@ -58,6 +58,17 @@ pub(crate) fn deadline(limit: Duration) -> Instant {
     Instant::now() + limit.min(LONGEST)
 }
 
+/// Whether an attempt was only too slow, on a connection whose reads and writes are bounded.
+pub(crate) fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Whether the other side has ended a connection, or with its process.
+pub(crate) fn is_cut_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// Whether a listener failed for want of descriptors or memory, which trying again does not mend.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;

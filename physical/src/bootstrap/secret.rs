@@ -6,6 +6,7 @@
 //! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any more, and
 //! removed by this user's next job: its lock is gone with the process.
 
+use super::card::network_namespace;
 use super::handshake::random;
 use super::meeting::is_of_this_host;
 use super::variables::{Placement, variable_os};
@@ -123,7 +124,7 @@ impl Secret {
             return Ok(Secret::Given(placement.secret.clone()));
         }
         if placement.size == 1 {
-            let nobodys = draw().map_err(no_random)?;
+            let nobodys = draw().map_err(Error::no_random)?;
             return Ok(Secret::Given(nobodys.into_bytes()));
         }
         let job = match placement.meeting.addresses() {
@@ -131,8 +132,7 @@ impl Secret {
             Some(addresses) => own(placement, addresses)?.to_string(),
         };
         // Temporary files are shared by all networks of a host, addresses are not.
-        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-        let hash = Sha256::digest(format!("{} {job}", network.display()));
+        let hash = Sha256::digest(format!("{} {job}", network_namespace()));
         let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let runtime = variable_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
@@ -144,7 +144,7 @@ impl Secret {
         match self {
             Secret::Given(secret) => Ok((secret.clone(), None)),
             Secret::Shared(path) => {
-                let secret = draw().map_err(no_random)?.into_bytes();
+                let secret = draw().map_err(Error::no_random)?.into_bytes();
                 let file = SecretFile::create(path, &secret).map_err(|cause| {
                     let doing = format!("write the job's secret to {}", path.display());
                     Error::system(doing, cause, format!("make room there, or {MAKE}"))
@@ -196,10 +196,6 @@ impl Secret {
             }
         }
     }
-}
-
-fn no_random(cause: io::Error) -> Error {
-    Error::system("draw random bytes", cause, "see getrandom(2)")
 }
 
 /// The meeting address, if all ranks may well be on its host; else a refusal.

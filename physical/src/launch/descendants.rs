@@ -28,9 +28,7 @@ impl Descendants {
     /// # Errors
     /// [`Error::System`] if the system gives no random bytes.
     pub(super) fn none() -> Result<Self> {
-        let number = random().map(u64::from_le_bytes);
-        let number = number
-            .map_err(|cause| Error::system("draw random bytes", cause, "see whether getrandom is allowed"))?;
+        let number = random().map(u64::from_le_bytes).map_err(Error::no_random)?;
         let mark = format!("{}-{number:016x}", std::process::id());
         let starters = variable(STARTERS).map_or_else(String::new, |outer| format!("{outer} ")) + &mark;
         Ok(Descendants { mark, starters })

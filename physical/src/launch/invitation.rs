@@ -60,9 +60,7 @@ impl Invitation {
             let remedy = "see whether this machine's loopback interface is up (ip link set lo up)";
             Error::system("let ranks meet at 127.0.0.1", cause, remedy)
         })?;
-        let fresh = draw()
-            .map_err(|cause| Error::system("draw a secret", cause, "see whether getrandom is allowed"))?;
-        let secret_bytes = fresh.into_bytes();
+        let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
         let secret = in_memory(&secret_bytes)?;
         let address = address.to_string();
         Ok(Invitation { address, listeners: vec![listener.into()], secret, secret_bytes, attendance })

@@ -132,7 +132,7 @@ fn open_place(
     let (_, on_this_host) = library.local;
     if on_this_host == library.size {
         let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
-        let name = name.map_err(no_random_bytes)?;
+        let name = name.map_err(Error::no_random)?;
         let expected = Expected { elsewhere: 0, choose: "start it again" };
         return Ok((Meeting::Local(name.clone()).listen(None, expected)?, name, 0));
     }
@@ -151,10 +151,6 @@ fn open_place(
     Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))
 }
 
-fn no_random_bytes(cause: io::Error) -> Error {
-    Error::system("draw random bytes", cause, "see getrandom(2)")
-}
-
 /// Rank 0's listener, and what is said of it to the others, even if it could not be opened.
 fn announce(
     library: &Library,
@@ -162,7 +158,7 @@ fn announce(
     peers: &[IpAddr],
 ) -> (Result<Option<Listener>>, Vec<u8>) {
     let open = || -> Result<(Listener, Outgoing)> {
-        let secret = random::<32>().map_err(no_random_bytes)?;
+        let secret = random::<32>().map_err(Error::no_random)?;
         let (listener, host, port) = open_place(library, asked, peers)?;
         Ok((listener, Outgoing::default().number(MEET).text(&host).number(port.into()).bytes(&secret)))
     };

@@ -107,8 +107,7 @@ impl Segment {
         };
         let (file, (head, rings)) = reserve(shape.segment(), maps)?;
         let segment = Segment { head, rings, shape, place, waker };
-        let proof: Proof =
-            random().map_err(|cause| Error::system("draw random bytes", cause, "see getrandom(2)"))?;
+        let proof: Proof = random().map_err(Error::no_random)?;
         let proof = u128::from_le_bytes(proof);
         segment.count(PROOF).store(proof as u64, Ordering::Release);
         segment.count(PROOF + 8).store((proof >> 64) as u64, Ordering::Release);

@@ -21,6 +21,7 @@ mod word;
 pub(super) use word::fuzz as fuzz_word;
 
 use super::hosts::{Finding, Hosts};
+use super::is_cut_off;
 use super::join::Seats;
 use super::parent::Parent;
 use crate::doorbell::{Doorbell, timespec};
@@ -391,9 +392,7 @@ impl Watch {
 /// What the end of a control connection says about the process at its other end.
 fn ended(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "died (its control connection ended)".to_owned()
-        }
+        _ if is_cut_off(error) => "died (its control connection ended)".to_owned(),
         io::ErrorKind::InvalidData => {
             "sent what is not hexagram's language to its control connection".to_owned()
         }
