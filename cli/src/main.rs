@@ -1,4 +1,5 @@
-//! The `hexagram` program: starts, measures and checks distributed jobs, and shows what they would see. Each subcommand has a file of its own.
+//! The `hexagram` program: starts, measures and checks distributed jobs, and shows what they would see. Each subcommand
+//! has a file of its own.
 
 mod bench;
 mod check;

@@ -36,8 +36,8 @@ Examples:
 /// no option for it. Lines of output begin with the rank that wrote them: `[2] epoch 1`.
 ///
 /// The first rank that fails ends the job and is named. Ctrl-C ends all ranks (SIGTERM, then SIGKILL after the grace
-/// period), a second Ctrl-C at once. Ctrl-Z stops them, and they go on with this program. No process is left behind, also none
-/// that a rank has started in a session of its own; if this program is killed, all end but the latter.
+/// period), a second Ctrl-C at once. Ctrl-Z stops them, and they go on with this program. No process is left behind,
+/// also none that a rank has started in a session of its own; if this program is killed, all end but the latter.
 #[derive(Args)]
 #[command(after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
 pub(crate) struct Run {

@@ -1,6 +1,7 @@
 //! Lines that rank 0 prints for all ranks, none of which works on for output that is lost, or that nobody reads any more.
 //!
-//! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame nobody.
+//! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame
+//! nobody.
 
 use crate::say::{PrintError, print};
 use hexagram::{Communicator, Result};

@@ -33,8 +33,9 @@ pub trait Device: Send + Sync {
     /// [`Error::Usage`] if sizes or types differ.
     fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()>;
 
-    /// `to ← to ∘ from`, element by element, to the bits that [`ReduceOp`] promises in either order; [`ReduceOp::Mean`] adds,
-    /// its division being a [`Device::scale`]. What is NaN in the results of this and the following is the one NaN.
+    /// `to ← to ∘ from`, element by element, to the bits that [`ReduceOp`] promises in either order; [`ReduceOp::Mean`]
+    /// adds, its division being a [`Device::scale`]. What is NaN in the results of this and the following is the one
+    /// NaN.
     ///
     /// # Errors
     /// [`Error::Usage`] if sizes or types differ.

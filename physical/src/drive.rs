@@ -1,8 +1,8 @@
 //! Driving: whoever waits moves the bytes. Open this to see how a blocking call blocks.
 //!
 //! Waiting spins, then parks. Where ranks have cores of their own, spinning beats the tens of microseconds that it takes
-//! to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be the next to
-//! run here, so that yielding takes the place of spinning. A thread that communicates beside one that computes
+//! to wake a parked thread, and `patience` says for how long. Where the awaited rank shares this core, it may be the
+//! next to run here, so that yielding takes the place of spinning. A thread that communicates beside one that computes
 //! ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
 
 use crate::patience::patience;

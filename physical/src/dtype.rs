@@ -87,8 +87,8 @@ elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32
 ///
 /// Of floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of IEEE
 /// 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes out of any
-/// reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum and maximum are its contribution as it
-/// is.
+/// reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum and
+/// maximum are its contribution as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names say it")]

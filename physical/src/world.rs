@@ -67,8 +67,8 @@ pub struct JoinOptions {
     /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
     /// rate of each.
     pub sockets: Option<usize>,
-    /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try. Otherwise
-    /// HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
+    /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try.
+    /// Otherwise HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
     pub host: Option<String>,
     /// How often ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
     /// the first use of each.

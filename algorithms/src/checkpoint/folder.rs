@@ -8,8 +8,8 @@
 //! .step-000110.gone/…                               being deleted, or the same
 //! ```
 //!
-//! Which checkpoint a directory holds, its files say. A name that says otherwise was given by a person, who must not make an
-//! older checkpoint look newer: such a directory counts as what is in it, and is never deleted.
+//! Which checkpoint a directory holds, its files say. A name that says otherwise was given by a person, who must not
+//! make an older checkpoint look newer: such a directory counts as what is in it, and is never deleted.
 
 use super::file;
 use super::record::does_not_fit;

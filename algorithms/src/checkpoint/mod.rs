@@ -21,8 +21,9 @@
 //!
 //! Each rank writes one file in the safetensors format: the engine's part ([`DataParallel::save_state`]) and, below
 //! `own/`, whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank
-//! of the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete. Hosts
-//! need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that all have.
+//! of the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete.
+//! Hosts need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that
+//! all have.
 //!
 //! Before a directory is given its name, ranks have agreed that all files are written; the name is then given on each host,
 //! and a job may be killed when only some have done that. The others' files wait in `.step-000123.partial`, and `load`
@@ -172,8 +173,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// On every rank, if one cannot read its file, or it is damaged, of another training, or not of the save that the
-    /// others' files are of: the message says what to do. An older checkpoint is never taken silently. [`Error::Usage`] if there are checkpoints, but none that all
-    /// ranks have.
+    /// others' files are of: the message says what to do. An older checkpoint is never taken silently. [`Error::Usage`]
+    /// if there are checkpoints, but none that all ranks have.
     pub fn load(&self, engine: &mut DataParallel) -> Result<Option<Record>> {
         self.load_if(engine, |_| Ok(()))
     }

@@ -18,8 +18,8 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
 /// Connects with whoever listens at `name`; every later read and write is bounded by `patience`, too.
 ///
 /// # Errors
-/// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as many as
-/// may wait.
+/// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as
+/// many as may wait.
 pub(crate) fn call(name: &str, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Zero would mean for ever.

@@ -1,13 +1,15 @@
 //! Start-up: from variables that a launcher set to a world whose ranks know each other.
 //!
 //! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
-//! newcomer belongs to the job; `join` is the meeting itself, which rank 0 leads (`lead`), and a `card` what each rank brings
-//! there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway` accepts the
-//! data connections of a transport, at the interface that the user chose with `interface`, or by which the ranks met. In
-//! the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks share: `stranger`
-//! is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away. Where a launcher has
-//! started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as their `attendance` tells.
-//! `parent` is the launcher, which no rank outlives; `local` are the sockets that never leave this host.
+//! newcomer belongs to the job; `join` is the meeting itself, which rank 0 leads (`lead`), and a `card` what each rank
+//! brings there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway`
+//! accepts the data connections of a transport, at the interface that the user chose with `interface`, or by which the
+//! ranks met. In the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks
+//! share: `stranger` is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away.
+//! Where a launcher has started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as
+//! their `attendance` tells. `parent` is the launcher, which no rank outlives; `local` are the sockets that never leave
+//! this host, `listeners` those at several addresses, and `holder` is who else has an address that is taken. `hosts` says
+//! which ranks share memory.
 
 pub(crate) mod attendance;
 pub(crate) mod card;

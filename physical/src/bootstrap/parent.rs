@@ -3,7 +3,8 @@
 //! A launcher that is killed can end nothing any more. So each rank looks for it among the processes that it descends
 //! from, when it joins, and watches it from then on: `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`, the
 //! others are known by their names. A rank that was started by hand, with a launcher's variables but not by it, descends
-//! from none, and ends whenever it likes. So does one that the launcher's death has left to another parent before it joined.
+//! from none, and ends whenever it likes. So does one that the launcher's death has left to another parent before it
+//! joined.
 
 use super::variables::{Launcher, variable};
 use crate::process::Process;

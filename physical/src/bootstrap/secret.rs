@@ -3,8 +3,8 @@
 //! A job whose launcher gives no secret (mpirun, torchrun's variables) and whose ranks meet on their own host shares a
 //! file that only this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name
 //! follows from the meeting address. Only the process that holds that address writes the file, so two jobs never share
-//! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any more, and
-//! removed by this user's next job: its lock is gone with the process.
+//! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any
+//! more, and removed by this user's next job: its lock is gone with the process.
 
 use super::card::network_namespace;
 use super::handshake::random;

@@ -2,11 +2,11 @@
 //!
 //! A peer that gives an operation up takes its memory back, and writes it while others still read. What they read is then
 //! worth nothing, and they find out (see [`Board::withdraw`](super::board::Board::withdraw)); but it must not be undefined
-//! behaviour until they do. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no plain read
-//! through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are copied by an
-//! assembly block of vector loads, of which Rust knows nothing but that it fills the copy, as relaxed loads of single
-//! bytes could have; the compiler makes no vectors of atomic loads itself. What follows works on the copy: a block of it
-//! stays in the first-level cache; sums of f32 are added by such loads themselves, without a copy.
+//! behaviour until they do. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no
+//! plain read through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are
+//! copied by an assembly block of vector loads, of which Rust knows nothing but that it fills the copy, as relaxed
+//! loads of single bytes could have; the compiler makes no vectors of atomic loads itself. What follows works on the
+//! copy: a block of it stays in the first-level cache; sums of f32 are added by such loads themselves, without a copy.
 
 use crate::device::kernels::SharedFloats;
 use std::marker::PhantomData;

@@ -50,8 +50,8 @@ pub(crate) trait Wire {
     /// Reads into a prefix of `into`, which is not empty.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
 
-    /// Whether another rank runs on this thread's core, which this thread cannot leave for a free one, as far as the wire can
-    /// tell.
+    /// Whether another rank runs on this thread's core, which this thread cannot leave for a free one, as far as the
+    /// wire can tell.
     fn shares_core(&mut self) -> bool {
         false
     }
@@ -62,7 +62,7 @@ pub(crate) trait Wire {
     /// Ends what [`Wire::lie_down`] began; `park` does so by itself.
     fn get_up(&mut self) {}
 
-    /// Sleeps until a stream has bytes, a stream that was full has room, or the bell rings. What the last round of reads and
-    /// writes has left undone ends it at once.
+    /// Sleeps until a stream has bytes, a stream that was full has room, or the bell rings. What the last round of
+    /// reads and writes has left undone ends it at once.
     fn park(&mut self, at_most: Duration);
 }

@@ -93,7 +93,8 @@ impl Placement {
     /// Reads the environment; `None` if no launcher set it.
     ///
     /// # Errors
-    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself or another one, or lacks what it needs.
+    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself or another one, or lacks what it
+    /// needs.
     pub fn from_env() -> Result<Option<Self>> {
         Self::from_lookup(&variable)
     }

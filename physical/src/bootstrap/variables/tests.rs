@@ -1,5 +1,5 @@
-//! Variables that launchers set: who is which rank of how many, on which host, and where they meet; which of several win, and
-//! which are refused.
+//! Variables that launchers set: who is which rank of how many, on which host, and where they meet; which of several
+//! win, and which are refused.
 
 use super::*;
 use std::os::fd::AsRawFd;
