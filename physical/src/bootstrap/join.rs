@@ -281,7 +281,11 @@ impl Newcomer<'_> {
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
             if hopeless || Instant::now() + pause > deadline {
-                let doing = format!("reach rank 0 at {} within {:?}", self.placement.meeting, self.limit);
+                let meeting = &self.placement.meeting;
+                let doing = match hopeless {
+                    true => format!("join rank 0 at {meeting}"),
+                    false => format!("reach rank 0 at {meeting} within {:?}", self.limit),
+                };
                 let remedy = self.placement.meeting.advice(&cause);
                 return Err(Error::system(doing, cause, remedy));
             }

@@ -86,7 +86,16 @@ impl End {
     }
 
     fn misfit(who: &str, reason: &str) -> Self {
-        let remedy = "start all ranks alike, from the same build";
+        End::refused(who, reason, "start all ranks alike, from the same build")
+    }
+
+    fn taken(who: &str, rank: usize, by: &Peer) -> Self {
+        let Peer { host, pid, .. } = by;
+        let reason = format!("rank {rank} has joined already, from {host} (pid {pid})");
+        End::refused(who, &reason, "give each rank a number of its own, and each job another port")
+    }
+
+    fn refused(who: &str, reason: &str, remedy: &str) -> Self {
         End::Refused(format!("{who} cannot join: {reason}"), remedy.to_owned())
     }
 }
@@ -208,7 +217,13 @@ impl Table {
             Err(error) => Some(error.to_string()),
         };
         match (hello, misfit) {
-            (Ok(Hello::Rank(peer, _)), None) => self.seat(peer, stream),
+            (Ok(Hello::Rank(peer, _)), None) => match self.holder(peer.rank) {
+                None => self.seat(peer, stream),
+                Some(holder) => {
+                    self.refused.push(stream);
+                    Err(End::taken(&peer.to_string(), peer.rank, &holder))
+                }
+            },
             (Ok(Hello::Ended(culprit, cause)), None) => Err(End::Failed(culprit, cause)),
             (hello, reason) => {
                 self.refused.push(stream);
@@ -230,10 +245,15 @@ impl Table {
         if peer.rank >= size {
             return Some(format!("there is no rank {} in a world of {size}", peer.rank));
         }
-        let mine = (peer.rank == 0).then(|| self.mine.card.peer());
-        let taken = mine.or_else(|| self.seats[peer.rank].as_ref().map(|seat| seat.peer.clone()))?;
-        let Peer { rank, host, pid } = taken;
-        Some(format!("rank {rank} has joined already, from {host} (pid {pid})"))
+        None
+    }
+
+    /// Who has joined as `rank` already.
+    fn holder(&self, rank: usize) -> Option<Peer> {
+        if rank == 0 {
+            return Some(self.mine.card.peer());
+        }
+        self.seats[rank].as_ref().map(|seat| seat.peer.clone())
     }
 
     fn seat(&mut self, peer: Peer, mut stream: Stream) -> Result<(), End> {
