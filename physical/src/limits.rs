@@ -88,21 +88,27 @@ pub(crate) fn a_file_more() -> String {
 
 /// Says what to do where a thread or a process could not be started.
 pub(crate) fn more_threads() -> String {
-    match (getrlimit(Resource::As).current, addresses()) {
-        (Some(allowed), Some(used)) if used.saturating_add(THREAD) > allowed => format!(
+    more_addresses(THREAD).unwrap_or_else(|| {
+        let allowed = getrlimit(Resource::Nproc).current;
+        let allowed = allowed.map_or_else(|| "unlimited".to_owned(), |allowed| allowed.to_string());
+        format!(
+            "allow this user more processes and threads (ulimit -u: {allowed} now), or its container (pids.max), or \
+             use fewer ranks"
+        )
+    })
+}
+
+/// Says what to do if it is the limit of addresses that forbids `bytes` more.
+pub(crate) fn more_addresses(bytes: u64) -> Option<String> {
+    let allowed = getrlimit(Resource::As).current?;
+    let used = addresses()?;
+    (used.saturating_add(bytes) > allowed).then(|| {
+        format!(
             "this process may use {} MiB of addresses (ulimit -v) and uses {}: raise or lift that limit",
             allowed >> 20,
             used >> 20
-        ),
-        _ => {
-            let allowed = getrlimit(Resource::Nproc).current;
-            let allowed = allowed.map_or_else(|| "unlimited".to_owned(), |allowed| allowed.to_string());
-            format!(
-                "allow this user more processes and threads (ulimit -u: {allowed} now), or its container (pids.max), or \
-                 use fewer ranks"
-            )
-        }
-    }
+        )
+    })
 }
 
 /// Bytes of address space that this process uses.

@@ -40,6 +40,7 @@ impl MixedFabric {
         let Some((first, why)) = gathered.apart.first() else { return };
         let others = match gathered.apart.len() - 1 {
             0 => String::new(),
+            1 => " and 1 more rank".to_owned(),
             more => format!(" and {more} more ranks"),
         };
         let peer = &self.member.health.peers()[*first];

@@ -26,6 +26,7 @@ use crate::bootstrap::{abstract_address, local, random, same_user};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
+use crate::limits;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
 use crate::world::Fabric;
@@ -254,7 +255,13 @@ fn map(files: Files, ranks: usize, theirs: usize, place: usize) -> io::Result<Ar
     if super::tests::cannot_map(theirs) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    Segment::map(&segment, ranks, theirs, place, Arc::new(Doorbell::from(waker)))
+    let bytes = rustix::fs::fstat(&segment).map_or(0, |file| u64::try_from(file.st_size).unwrap_or(0));
+    Segment::map(&segment, ranks, theirs, place, Arc::new(Doorbell::from(waker))).map_err(|cause| {
+        match limits::more_addresses(bytes).filter(|_| cause.kind() == io::ErrorKind::OutOfMemory) {
+            Some(remedy) => io::Error::new(io::ErrorKind::OutOfMemory, format!("{cause}; {remedy}")),
+            None => cause,
+        }
+    })
 }
 
 /// What the ranks of one host have given each other, in their order.
