@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// The variable that says how long a rank may be silent, and what it may say.
 const SILENCE: &str = "HEXAGRAM_SILENCE";
 const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
-/// What a program that starts ranks says about that variable in its `--help`.
+/// The part of its `--help` in which a program that starts ranks speaks of that variable.
 pub const SILENCE_HELP: &str = "\
 Environment: HEXAGRAM_SILENCE is for how many seconds a rank may be stopped or cut off before the others give it up, 1 to \
 86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";

@@ -72,7 +72,7 @@ fn open_files() -> u64 {
 }
 
 impl Error {
-    /// The system gives no thread, for `cause`, which alone does not tell which limit forbids it.
+    /// Returns the error of a system that gives no thread, for `cause`, which alone does not tell which limit forbids it.
     pub fn no_thread(cause: io::Error) -> Self {
         Error::system("start a thread", cause, more_threads())
     }

@@ -87,7 +87,7 @@ impl Check {
     }
 }
 
-/// How far an operation came at once.
+/// The point to which an operation came at once.
 #[derive(Debug)]
 pub enum AtOnce {
     /// It is over.

@@ -170,6 +170,20 @@ impl<C> Drop for Doorway<C> {
     }
 }
 
+/// Proves to the door at the other end that this rank belongs to the job, before it says why it calls.
+fn approached<C: Read + Write>(mut connection: C, key: &Key) -> io::Result<C> {
+    match approach(&mut connection, key.bytes(), &[])? {
+        Build::MINE => Ok(connection),
+        build => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there"))),
+    }
+}
+
+fn hear_welcome(connection: &mut impl Read) -> io::Result<()> {
+    let mut answer = [0; WELCOME.len()];
+    connection.read_exact(&mut answer)?;
+    if answer == WELCOME { Ok(()) } else { Err(malformed()) }
+}
+
 /// What a thread that opens a channel waits for.
 pub(crate) struct Wait<'a> {
     pub(crate) peer: usize,
@@ -189,26 +203,19 @@ impl Wait<'_> {
         mut say: impl FnMut(&mut C, &[u8]) -> io::Result<()>,
     ) -> Result<C> {
         let words = call.to_bytes();
-        let mut dial = || {
-            let mut connection = connect()?;
-            let build = approach(&mut connection, key.bytes(), &[])?;
-            if build != Build::MINE {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there")));
-            }
+        let mut dial = || -> io::Result<C> {
+            let mut connection = approached(connect()?, key)?;
             say(&mut connection, &words)?;
             Ok(connection)
         };
         let mut called = None;
         let mut attempt = || {
             let mut connection = called.take().map_or_else(&mut dial, Ok)?;
-            let mut answer = [0; WELCOME.len()];
-            match connection.read_exact(&mut answer) {
-                Ok(()) if answer == WELCOME => Ok(connection),
-                Ok(()) => Err(malformed()),
-                Err(error) if !is_late(&error) => Err(error),
+            match hear_welcome(&mut connection) {
+                Ok(()) => Ok(connection),
                 Err(error) => {
-                    // It may have been heard: only its answer is still awaited.
-                    called = Some(connection);
+                    // A call may have been heard that is only answered late.
+                    called = Some(connection).filter(|_| is_late(&error));
                     Err(error)
                 }
             }
@@ -233,15 +240,13 @@ impl Wait<'_> {
         mut connect: impl FnMut() -> io::Result<C>,
     ) -> io::Result<()> {
         let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
-        let mut attempt = || {
-            let mut connection = connect()?;
-            approach(&mut connection, key.bytes(), &[])?;
+        let mut attempt = || -> io::Result<()> {
+            let mut connection = approached(connect()?, key)?;
             connection.write_all(&words)?;
-            let mut answer = [0; WELCOME.len()];
-            connection.read_exact(&mut answer)?;
-            if answer == WELCOME { Ok(()) } else { Err(malformed()) }
+            hear_welcome(&mut connection)
         };
-        let (deadline, mut refusals) = (deadline(self.limit), 0);
+        let deadline = deadline(self.limit);
+        let mut refusals = 0;
         loop {
             let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
             match attempt() {

@@ -41,7 +41,7 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Error {
-    /// The system gives no random bytes, for `cause`.
+    /// Returns the error of a system that gives no random bytes, for `cause`.
     pub(crate) fn no_random(cause: io::Error) -> Self {
         Error::system("draw random bytes", cause, "see whether getrandom(2) is allowed")
     }
