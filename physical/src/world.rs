@@ -1,5 +1,7 @@
 //! A world: all ranks of one job, as one rank sees them. Start here to get an endpoint.
 
+mod door;
+
 use crate::bootstrap::attendance;
 use crate::bootstrap::card::{Card, Entry, Roster};
 use crate::bootstrap::control::Control;
@@ -13,16 +15,16 @@ use crate::error::{During, Error, Peer, Result};
 use crate::health::{Health, Vigilance};
 use crate::launch::MAX_RANKS;
 use crate::limits;
-use crate::mixed::MixedFabric;
 #[cfg(feature = "mpi")]
-use crate::mpi::{MpiDoor, MpiFabric, introduce};
+use crate::mpi::introduce;
 use crate::native::Check;
 use crate::patience::patience;
-use crate::shm::{ShmDoor, ShmFabric, knock};
+use crate::shm::knock;
 use crate::socket::{Tls, TlsFiles};
-use crate::tcp::{MAX_SOCKETS, TcpDoor, TcpFabric};
+use crate::tcp::MAX_SOCKETS;
 use crate::thread::ThreadFabric;
 use crate::transport::{Traffic, Transport, TransportKind};
+use door::Door;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -448,55 +450,6 @@ impl Arrival {
         match self {
             Arrival::Leader(listener, secret) => lead(listener, mine, &secret, limit),
             Arrival::Member(arrival) => join::attend(arrival, mine, limit),
-        }
-    }
-}
-
-/// A transport's listener, opened before the peers are known.
-enum Door {
-    Shm(ShmDoor),
-    Tcp(TcpDoor),
-    Mixed(ShmDoor, TcpDoor),
-    #[cfg(feature = "mpi")]
-    Mpi(MpiDoor),
-}
-
-impl Door {
-    fn open(transport: TransportKind, interfaces: &[SocketAddr], tls: Option<Tls>) -> Result<Self> {
-        match transport {
-            TransportKind::Shm => ShmDoor::open().map(Door::Shm),
-            TransportKind::Tcp => TcpDoor::open(interfaces, tls).map(Door::Tcp),
-            TransportKind::Mixed => Ok(Door::Mixed(ShmDoor::open()?, TcpDoor::open(interfaces, tls)?)),
-            TransportKind::Thread => Err(Error::setup(
-                "the thread transport connects threads of one process, not processes",
-                "use mixed, shm or tcp, or start the ranks with World::threads",
-            )),
-            #[cfg(feature = "mpi")]
-            TransportKind::Mpi => Err(Error::setup(
-                "ranks of the mpi transport learn from MPI where to meet",
-                "start them with mpirun",
-            )),
-        }
-    }
-
-    fn into_fabric(self, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
-        Ok(match self {
-            Door::Shm(door) => Arc::new(ShmFabric::new(door, member)?),
-            Door::Tcp(door) => Arc::new(TcpFabric::new(door, member)?),
-            Door::Mixed(shm, tcp) => Arc::new(MixedFabric::new(shm, tcp, member)?),
-            #[cfg(feature = "mpi")]
-            Door::Mpi(door) => Arc::new(MpiFabric::new(door, member)),
-        })
-    }
-
-    /// Writes down where it is.
-    fn announce(&self, card: &mut Card) {
-        match self {
-            Door::Shm(door) => card.shm = door.address(),
-            Door::Tcp(door) => card.tcp = door.address(),
-            Door::Mixed(shm, tcp) => (card.shm, card.tcp) = (shm.address(), tcp.address()),
-            #[cfg(feature = "mpi")]
-            Door::Mpi(_) => {}
         }
     }
 }
