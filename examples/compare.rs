@@ -7,9 +7,10 @@
 
 use clap::Parser;
 use hexagram::algorithms::registry;
+use hexagram::physical::input;
 use hexagram::physical::stdout::print;
 use hexagram_examples::plot::{Comparison, Curve};
-use hexagram_examples::progress::{failure, note, options};
+use hexagram_examples::progress::{EXIT_CODES, failure, note, options};
 use hexagram_examples::report::bytes;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Tells a process that it is a run.
 const RUN: &str = "HEXAGRAM_EXAMPLE_RUN";
+/// The most bytes of the page that has the table.
+const LONGEST_PAGE: u64 = 16 << 20;
 /// Around the table.
 const BEGIN: &str = "<!-- examples/compare: begin -->";
 const END: &str = "<!-- examples/compare: end -->";
@@ -31,7 +34,7 @@ const END: &str = "<!-- examples/compare: end -->";
 /// Only a run of all algorithms as they are replaces the table and the pictures in --docs. With names, or arguments after
 /// `--`, the table is printed and the pictures go to --out.
 #[derive(Parser, Debug)]
-#[command(name = "compare", version)]
+#[command(name = "compare", version, after_help = EXIT_CODES)]
 struct Options {
     /// Algorithms to compare [default: all]
     algorithms: Vec<String>,
@@ -174,7 +177,7 @@ struct Page {
 
 impl Page {
     fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|cause| {
+        let text = input::read_text(path, LONGEST_PAGE).map_err(|cause| {
             format!("{} cannot be read: {cause}; give --docs the folder with algorithms.md", path.display())
         })?;
         let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));

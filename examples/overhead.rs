@@ -19,7 +19,7 @@ use hexagram::launch::{Job, as_rank};
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
-use hexagram_examples::progress::{failure, options};
+use hexagram_examples::progress::{EXIT_CODES, failure, options};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +30,7 @@ const LEARNING_RATE: f64 = 1e-3;
 
 /// Measure what hexagram adds to a candle step, beyond the all-reduce itself.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "overhead", version)]
+#[command(name = "overhead", version, after_help = EXIT_CODES)]
 struct Options {
     /// Ranks to start when no launcher has started them
     #[arg(long, default_value_t = 2)]

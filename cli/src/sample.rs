@@ -19,7 +19,8 @@ LoadBalancingDistributedBatchSampler, index for index; batch makes batches of at
 The balance is what the costliest rank of a step costs over what the average one does, averaged over steps; 1 is \
 perfect. A step is one sample of each rank, or one batch; a sample costs its number in --complexity, or 1.
 
-Exit code: 0, 2 for a wrong call, 1 if --complexity cannot be read or holds something else, or the output cannot be written, 141 if nobody reads it any more.
+Exit code: 0, 2 for a wrong call, 1 if --complexity cannot be read or holds something else, or the output cannot be \
+written, 141 if nobody reads it any more.
 
 Example: hexagram sample --len 10 --ranks 4 --seed 42";
 

@@ -49,6 +49,8 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
         (["--period", "3"], "--period"),
         (["--algorithm=local-sgd", "--period=0"], "--period"),
         ([nowhere, "--steps=1"], "profile"),
+        (["--profile=/dev/zero", "--steps=1"], "it is a pipe or a device, not a regular file"),
+        (["--profile=/tmp", "--steps=1"], "it is a folder, not a file"),
     ] {
         let mut command = program(&["step"]);
         command.args(arguments);

@@ -5,7 +5,7 @@
 //! 1998; see `examples/data/README.md`.
 
 use flate2::bufread::MultiGzDecoder;
-use std::fs::File;
+use hexagram::physical::input;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,10 @@ pub const PIXELS: usize = 64;
 pub const CLASSES: usize = 10;
 /// The value of a black pixel in the file; white is 0.
 const INK: f32 = 16.0;
+/// The most bytes of a file, and of what it decompresses to: millions of images.
+const LONGEST: u64 = 1 << 30;
+/// How many characters of a value that is wrong are shown.
+const SHOWN: usize = 40;
 /// Every how many images one is held out.
 const HELD_OUT_EVERY: usize = 5;
 
@@ -61,6 +65,16 @@ pub enum DigitsError {
         line: usize,
         /// What the system or the decompressor said.
         cause: io::Error,
+    },
+
+    /// The file decompresses to more than anybody means.
+    #[error(
+        "{} decompresses to more than {LONGEST} bytes, and no more are read; see that it is the file you mean",
+        path.display()
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
     },
 
     /// A line has too few or too many values.
@@ -128,15 +142,16 @@ impl Digits {
     ///
     /// # Errors
     ///
-    /// [`DigitsError`], with the file and the line, when the file cannot be read or holds something else.
+    /// [`DigitsError`], with the file and the line, when the file cannot be read, is no regular one, has more than 1 GiB,
+    /// also decompressed, or holds something else.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, DigitsError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|cause| DigitsError::Open { path: path.into(), cause })?;
-        let file = BufReader::new(file);
+        let bytes =
+            input::read(path, LONGEST).map_err(|cause| DigitsError::Open { path: path.into(), cause })?;
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz")) {
-            parse(MultiGzDecoder::new(file), path)
+            parse(MultiGzDecoder::new(&*bytes), path)
         } else {
-            parse(file, path)
+            parse(&*bytes, path)
         }
     }
 
@@ -181,8 +196,16 @@ impl Digits {
 /// Reads all lines; `path` is for the errors.
 fn parse(source: impl io::Read, path: &Path) -> Result<Digits, DigitsError> {
     let mut digits = Digits { pixels: Vec::new(), labels: Vec::new() };
-    for (text, line) in BufReader::new(source).lines().zip(1..) {
-        let text = text.map_err(|cause| DigitsError::Damaged { path: path.into(), line, cause })?;
+    let mut source = BufReader::new(source.take(LONGEST + 1));
+    for line in 1.. {
+        let mut text = String::new();
+        let read = source.read_line(&mut text);
+        if source.get_ref().limit() == 0 {
+            return Err(DigitsError::TooLong { path: path.into() });
+        }
+        if read.map_err(|cause| DigitsError::Damaged { path: path.into(), line, cause })? == 0 {
+            break;
+        }
         if !text.trim().is_empty() {
             digits.push(&Row { text: &text, path, line })?;
         }
@@ -232,7 +255,8 @@ impl Row<'_> {
         fits: impl Fn(f32) -> bool,
     ) -> Result<f32, DigitsError> {
         let Row { path, line, .. } = *self;
-        let refused = || DigitsError::Value { path: path.into(), line, column, text: text.into(), expected };
+        let shown = || text.chars().take(SHOWN).collect();
+        let refused = || DigitsError::Value { path: path.into(), line, column, text: shown(), expected };
         text.parse().ok().filter(|&value| fits(value)).ok_or_else(refused)
     }
 }
@@ -350,6 +374,10 @@ mod tests {
             let message = damaged.unwrap_err().to_string();
             assert!(message.contains("cut short or damaged, so fetch it again"), "{message}");
             assert!(message.starts_with(&folder.display().to_string()), "{message}");
+        }
+        for endless in [Path::new("/dev/zero"), &folder] {
+            let message = Digits::read(endless).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("cannot open {}: it is a", endless.display())), "{message}");
         }
         let absent = Digits::read(folder.join("absent.csv")).unwrap_err().to_string();
         assert!(absent.contains("absent.csv") && absent.contains("check the path"), "{absent}");

@@ -2,6 +2,7 @@
 
 use crate::data::Data;
 use crate::defaults::{self, Kind};
+use crate::progress::EXIT_CODES;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
 use hexagram::algorithms::{AnyAlgorithm, registry};
@@ -18,7 +19,7 @@ pub const MAX_RANKS: usize = 64;
 ///
 /// Under mpirun, torchrun or `hexagram run` it is one rank; otherwise it starts its ranks itself.
 #[derive(Parser, Debug, Clone)]
-#[command(name = "train", version, after_help = SILENCE_HELP)]
+#[command(name = "train", version, after_help = format!("{EXIT_CODES}\n\n{SILENCE_HELP}"))]
 pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(long)]

@@ -11,6 +11,11 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// What programs say about their exit codes in `--help`.
+pub const EXIT_CODES: &str = "\
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
+output any more.";
+
 /// Without a terminal, a sign of life at most this often.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 const TEMPLATE: &str = "{prefix} {bar:20.cyan/238} {pos}/{len} steps  {msg}  {rate}/s, {eta} left";

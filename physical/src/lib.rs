@@ -32,6 +32,7 @@ pub mod fingerprint;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod health;
+pub mod input;
 mod landing;
 pub mod launch;
 mod limits;

@@ -1,12 +1,15 @@
 //! A model's layers, and the CPU time that each takes: read from a file, or the default.
 
 use hexagram::algorithms::Parameter;
+use hexagram::physical::input;
 use hexagram::{DType, Error, Result};
 use std::path::Path;
 use std::time::Duration;
 
 /// Elements of one parameter; a slip of the finger is not worth an allocation that ends the process.
 const MOST: usize = 1 << 31;
+/// The most bytes of a profile: far more than any model has layers.
+const LONGEST: u64 = 16 << 20;
 
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +33,9 @@ impl Profile {
     /// Reads a profile; without a file, the default.
     pub(super) fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path).map_err(|cause| {
-            Error::system(format!("read the profile {}", path.display()), cause, "give a file that is there")
+        let text = input::read_text(path, LONGEST).map_err(|cause| {
+            let remedy = "give a file of one line a layer that is there";
+            Error::system(format!("read the profile {}", path.display()), cause, remedy)
         })?;
         Self::parse(&text)
     }

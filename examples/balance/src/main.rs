@@ -9,11 +9,13 @@ mod text;
 mod train;
 
 use clap::{Parser, ValueEnum};
+use hexagram::physical::stdout::{self, PrintError, print};
 use hexagram::sampler::dataset::{Cause, Dataset};
 use hexagram::sampler::{Balance, Complexities};
 use plot::Panel;
 use serde_json::json;
 use std::convert::Infallible;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -60,12 +62,17 @@ enum Lengths {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    let options = Options::parse();
+    match stdout::check().map_err(Cause::from).and_then(|()| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("balance: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref::<PrintError>() {
+            Some(error) => error.report("balance"),
+            None => {
+                // If nobody reads that any more, the exit code has to tell.
+                let _ = io::stderr().write_all(format!("balance: {error}\n").as_bytes());
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 
@@ -100,8 +107,7 @@ fn run(options: &Options) -> Result<(), Cause> {
     let title = format!("{ranks} ranks, {batch} of {lines} lines per rank and step");
     std::fs::write(&options.svg, plot::svg(&title, &runs.iter().map(Run::panel).collect::<Vec<_>>()))
         .map_err(|cause| format!("cannot write {}: {cause}; choose another --svg", options.svg.display()))?;
-    report(options, &runs, &title);
-    Ok(())
+    Ok(print(&report(options, &runs, &title))?)
 }
 
 fn microseconds(given: f64) -> Result<Duration, Cause> {
@@ -109,28 +115,28 @@ fn microseconds(given: f64) -> Result<Duration, Cause> {
     seconds.map_err(|_| format!("--device {given} is no time; use microseconds, such as 20").into())
 }
 
-fn report(options: &Options, runs: &[Run], title: &str) {
+/// What is printed in the end.
+fn report(options: &Options, runs: &[Run], title: &str) -> String {
     if options.json {
-        let fields: serde_json::Map<_, _> =
-            runs.iter().map(|run| (run.method.name().to_owned(), run.json())).collect();
-        println!("{}", serde_json::Value::Object(fields));
-        return;
+        let fields = runs.iter().map(|run| (run.method.name().to_owned(), run.json())).collect();
+        return serde_json::Value::Object(fields).to_string();
     }
-    println!("{title}\n");
-    println!(
+    let heads = format!(
         "{:<15} {:>8} {:>9} {:>10} {:>20} {:>10}",
         "sampler", "steps/s", "chars/s", "waiting", "max/mean (worst)", "loss"
     );
-    runs.iter().for_each(|run| println!("{}", run.line()));
-    println!("\nThe cost of each step by rank is in {}.", options.svg.display());
+    let mut lines = vec![title.to_owned(), String::new(), heads];
+    lines.extend(runs.iter().map(Run::line));
+    lines.push(format!("\nThe cost of each step by rank is in {}.", options.svg.display()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if options.device.is_none() && cores < options.ranks.into() {
-        println!(
+        lines.push(format!(
             "{} ranks share {cores} cores: who waits leaves its core to the others, so that steps/s hardly differ. \
              Try --device 500, or a machine with more cores.",
             options.ranks
-        );
+        ));
     }
+    lines.join("\n")
 }
 
 /// What came of one sampler.

@@ -6,6 +6,7 @@ mod tests;
 use super::{Socket, TlsFiles};
 use crate::bootstrap::secret;
 use crate::error::{Error, Result};
+use crate::input;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -24,6 +25,8 @@ use std::sync::Arc;
 const NAME: &str = "hexagram";
 /// Most bytes that are encrypted before the socket has taken those before them.
 const PIECE: usize = 64 * 1024;
+/// The most bytes of a file of certificates or keys: those of all public authorities together have a few hundred KiB.
+const LONGEST: u64 = 16 << 20;
 
 /// What this rank shows to others, and whom it believes.
 #[derive(Debug, Clone)]
@@ -33,7 +36,7 @@ pub(crate) struct Tls {
 }
 
 fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|cause| {
+    input::read(path, LONGEST).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "correct its path")
     })
 }

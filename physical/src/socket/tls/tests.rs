@@ -166,6 +166,10 @@ fn unusable_files_are_named() {
     ] {
         assert!(refusal(files).contains("/does/not/exist"));
     }
+    let endless = refusal(TlsFiles { certificate: "/dev/zero".into(), ..good.clone() });
+    assert!(endless.contains("/dev/zero") && endless.contains("a pipe or a device"), "{endless}");
+    let folder = refusal(TlsFiles { authority: authority.folder.clone(), ..good.clone() });
+    assert!(folder.contains("it is a folder, not a file"), "{folder}");
     let swapped = TlsFiles { certificate: good.key.clone(), ..good.clone() };
     assert!(refusal(swapped).contains("it holds none"));
     let swapped = TlsFiles { key: good.certificate.clone(), ..good.clone() };

@@ -1,0 +1,77 @@
+//! Files that users name, read whole: regular ones, up to a bound. Open this when a program reads another kind of file.
+//!
+//! The sampler, which stands on its own, has the same for itself.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// Reads a file that has at most so many bytes.
+///
+/// # Errors
+/// Those of the system; [`ErrorKind::InvalidInput`] for anything but a regular file: a pipe without a writer would keep the
+/// program waiting, and a device may have no end; [`ErrorKind::FileTooLarge`], with the bound, for a longer file.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let about = fs::metadata(path)?;
+    if !about.is_file() {
+        let what = match about.is_dir() {
+            true => "it is a folder, not a file",
+            false => "it is a pipe or a device, not a regular file",
+        };
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
+    }
+    let mut bytes = Vec::new();
+    if about.len() <= most {
+        // What the length says may not be so a moment later.
+        File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    }
+    match about.len().max(bytes.len() as u64) {
+        length if length > most => Err(too_long(length, most)),
+        _ => Ok(bytes),
+    }
+}
+
+/// Reads a file of text, as [`read`] does.
+///
+/// # Errors
+/// As [`read`]; [`ErrorKind::InvalidData`] if it is no UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text"))
+}
+
+fn too_long(length: u64, most: u64) -> io::Error {
+    let what = format!("it has {length} bytes, and at most {most} are read of such a file");
+    io::Error::new(ErrorKind::FileTooLarge, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::random;
+
+    #[test]
+    fn what_has_no_end_or_too_late_a_one_is_refused() {
+        let name = format!("hexagram-input-{:016x}", u64::from_le_bytes(random().unwrap()));
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, b"12345").unwrap();
+        let refused = |path: &Path, kind: ErrorKind, what: &str| {
+            let error = read(path, 4).unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (kind, what));
+        };
+        assert_eq!(read_text(&path, 5).unwrap(), "12345");
+        let long = "it has 5 bytes, and at most 4 are read of such a file";
+        refused(&path, ErrorKind::FileTooLarge, long);
+        fs::write(&path, [0xff]).unwrap();
+        assert_eq!(read_text(&path, 4).unwrap_err().to_string(), "it is no text");
+        fs::remove_file(&path).unwrap();
+        let pipe = "it is a pipe or a device, not a regular file";
+        refused(Path::new("/dev/zero"), ErrorKind::InvalidInput, pipe);
+        refused(Path::new("/dev"), ErrorKind::InvalidInput, "it is a folder, not a file");
+        // Nobody writes to it.
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        refused(&path, ErrorKind::InvalidInput, pipe);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read(&path, 4).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
