@@ -6,7 +6,7 @@ use hexagram_logical::{Buffer, DType, Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// Facts of the format itself, which records do not show.
@@ -30,17 +30,25 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
         tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
     }
     let bytes = safetensors::serialize(tensors, Some(facts)).map_err(|cause| unwritable(path, cause))?;
-    // What a run that was killed has left, or somebody has put there, is not written into.
-    let absent = match fs::remove_file(path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(()),
-        outcome => outcome,
-    };
-    let written = absent.and_then(|()| File::create_new(path)).and_then(|mut file| {
-        file.write_all(&bytes)?;
-        file.sync_all()
-    });
+    let written = create(path).and_then(|file| store(file, &bytes));
     let remedy = "free space there or use another directory; the checkpoint before is still there";
     written.map_err(|cause| Error::system(format!("write {}", path.display()), cause, remedy))
+}
+
+/// Makes a new file. A file or link of that name, which a run that was killed has left or somebody has put there, is
+/// removed and never written into; anything else stays, and is an error.
+fn create(path: &Path) -> io::Result<File> {
+    let is_left_over = |about: fs::Metadata| about.is_file() || about.is_symlink();
+    if fs::symlink_metadata(path).is_ok_and(is_left_over) {
+        fs::remove_file(path)?;
+    }
+    File::create_new(path)
+}
+
+/// Writes all bytes, and returns when the disk has them.
+fn store(mut file: File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// What a file says that it was saved as, without reading more than its header; `None` if that cannot be read.
@@ -122,6 +130,7 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     fn record() -> Record {
         let mut record = Record::default();
@@ -181,9 +190,26 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
     fn a_full_disk_is_an_error() {
-        let error = write(Path::new("/dev/full"), &record()).unwrap_err().to_string();
-        assert!(error.contains("cannot write /dev/full") && error.contains("No space left"), "{error}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(store(full, b"a record").unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_replaced_only_if_it_is_a_file_or_a_link() {
+        let folder = scratch("in-the-way");
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("here");
+        let elsewhere = folder.join("elsewhere");
+        fs::write(&elsewhere, "kept").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        write(&path, &record()).unwrap();
+        write(&path, &record()).unwrap();
+        assert!(read(&path).is_ok() && fs::read(&elsewhere).unwrap() == b"kept");
+        fs::remove_file(&path).unwrap();
+        let _socket = UnixListener::bind(&path).unwrap();
+        let error = write(&path, &record()).unwrap_err().to_string();
+        assert!(error.contains("File exists") && fs::symlink_metadata(&path).is_ok(), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }
