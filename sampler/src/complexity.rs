@@ -108,30 +108,40 @@ impl Complexities {
         Complexities::new(values)
     }
 
-    /// Writes them to a file, which appears whole or not at all.
+    /// Writes them to a file, which appears whole or not at all. A link stays, and what it leads to is replaced; a device
+    /// or a pipe is written to.
     ///
     /// # Errors
     ///
     /// [`SamplerError::File`] if it cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), SamplerError> {
         let path = path.as_ref();
+        let written = match fs::metadata(path) {
+            Ok(there) if !there.is_file() && !there.is_dir() => {
+                File::options().write(true).open(path).and_then(|file| self.write_lines(file)).map(drop)
+            }
+            _ => self.replace(&path.canonicalize().unwrap_or_else(|_| path.to_owned())),
+        };
+        written.map_err(|cause| file_error(path, cause))
+    }
+
+    fn replace(&self, path: &Path) -> io::Result<()> {
         // Beside its place, under a name of its own: several ranks, processes or threads, may be writing the same file. And
         // under one that nobody foresees: others may be able to put links into that folder.
         let mut aside = path.as_os_str().to_owned();
         aside.push(format!(".{:016x}.part", RandomState::new().hash_one(std::process::id())));
-        let written = self.write_lines(Path::new(&aside)).and_then(|()| fs::rename(&aside, path));
-        written.map_err(|cause| {
-            let _ = fs::remove_file(&aside);
-            file_error(path, cause)
-        })
+        let file = File::create_new(&aside).and_then(|file| self.write_lines(file));
+        let written = file.and_then(|file| file.sync_all()).and_then(|()| fs::rename(&aside, path));
+        // The error is what counts.
+        written.inspect_err(|_| drop(fs::remove_file(&aside)))
     }
 
-    fn write_lines(&self, path: &Path) -> io::Result<()> {
-        let mut file = BufWriter::new(File::create_new(path)?);
+    fn write_lines(&self, file: File) -> io::Result<File> {
+        let mut file = BufWriter::new(file);
         for value in &*self.values {
             writeln!(file, "{value}")?;
         }
-        file.into_inner()?.sync_all()
+        file.into_inner().map_err(io::IntoInnerError::into_error)
     }
 
     /// Reads complexities from a file; if there is none, evaluates and writes them.

@@ -130,8 +130,8 @@ fn cost_balanced() {
 
 /// A path in a folder of this test's own.
 fn file(name: &str) -> PathBuf {
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("complexities-{}", std::process::id()));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("complexities-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder.join(name)
 }
@@ -257,4 +257,24 @@ fn complexities_are_evaluated_once_and_kept() {
             .count(),
         0
     );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn complexities_are_written_to_a_device_and_through_a_link_and_replace_neither() {
+    use std::os::unix::fs::symlink;
+    let [link, device, target] = [file("link"), file("device"), file("target")];
+    fs::write(&target, "7\n").unwrap();
+    symlink(&target, &link).unwrap();
+    symlink("/dev/full", &device).unwrap();
+    costs(&[1.0, 2.5]).write(&link).unwrap();
+    let full = costs(&[1.0]).write(&device);
+    let stay = [&link, &device].map(|path| path.is_symlink());
+    let text = fs::read_to_string(&target).unwrap();
+    for path in [&link, &device, &target] {
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(stay, [true, true]);
+    assert_eq!(text, "1\n2.5\n");
+    refused(full, "No space left on device");
 }
