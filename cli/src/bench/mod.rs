@@ -26,11 +26,12 @@ const AFTER_HELP: &str = "\
 Sizes are bytes, as nccl-tests counts them: of the whole buffer, which all_gather, reduce_scatter and all_to_all \
 divide into a block for each rank. K, M and G are powers of 1024. algbw is size/time, busbw what a link has to carry: \
 algbw times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for broadcast (from rank \
-0) and send_recv (to the next rank, from the previous one) and gossip (with the peer of a one-peer exponential schedule). GB are 10^9 bytes.
+0) and send_recv (to the next rank, from the previous one) and gossip (with the peer of a one-peer \
+exponential schedule). GB are 10^9 bytes.
 
-time is rank 0's median, p99 what 99 of 100 iterations stay below; all_reduce, broadcast and gossip work in place. Above 256 KiB a barrier, which is not timed, comes \
-before each iteration; smaller ones follow each other at once. #wrong counts all elements on all ranks that differ from \
-the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
+time is rank 0's median, p99 what 99 of 100 iterations stay below; all_reduce, broadcast and gossip work in place. \
+Above 256 KiB a barrier, which is not timed, comes before each iteration; smaller ones follow each other at once. \
+#wrong counts all elements on all ranks that differ from the result computed without communication, before and after the measurement: bit for bit, encoded or not, but for means.
 
 Exit code: 0, or 1 if something failed, any element was wrong, or the output could not be written, 2 for a wrong call, \
 141 if nobody reads the output any more: then no further size is measured.

@@ -58,8 +58,8 @@ fn several_sockets_carry_one_stream() {
     }
     const LEN: usize = (1 << 20) + 3;
     let with = |sockets| {
-        let (transport, sockets) = (TransportKind::Tcp, Some(sockets));
-        JoinOptions { transport, sockets, ..JoinOptions::default() }
+        let sockets = Some(sockets);
+        JoinOptions { transport: TransportKind::Tcp, sockets, ..JoinOptions::default() }
     };
     // Of two ranks that differ, the lower number holds.
     spawn_as(&[with(3), with(2), with(4)], |world| {
@@ -78,20 +78,24 @@ fn several_sockets_carry_one_stream() {
                 send.await.unwrap();
             }
         });
-        // A send given up half-way is completed behind the back of its caller, on all sockets.
-        let ticket = end.transport.post_send(
-            (end.rank() + 1) % size,
-            self::label(1, 0, LEN),
-            out.read(0..LEN).unwrap(),
-        );
-        end.transport.cancel(ticket);
-        let last = on_lane(1, 1);
-        let (one, got) = (Buffer::from_slice(&[7f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
-        let send = end.send((end.rank() + 1) % size, last, &one);
-        end.wait(end.recv(Source::Rank((end.rank() + size - 1) % size), last, &got, Land::Copy)).unwrap();
-        end.wait(send).unwrap();
-        assert_eq!(got.host::<f32>().unwrap()[0], 7.0);
+        give_up_and_send_another(&end, &out);
     });
+}
+
+/// A send given up half-way is completed behind the back of its caller, on all sockets, so that the next arrives.
+fn give_up_and_send_another(end: &End, out: &Buffer) {
+    let (rank, size) = (end.rank(), end.transport.size());
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let view = out.read(0..out.len()).unwrap();
+    let ticket = end.transport.post_send(next, label(1, 0, out.len()), view);
+    end.transport.cancel(ticket);
+    let last = on_lane(1, 1);
+    let one = Buffer::from_slice(&[7f32]).unwrap();
+    let got = Buffer::zeroed(DType::F32, 1).unwrap();
+    let send = end.send(next, last, &one);
+    end.wait(end.recv(Source::Rank(previous), last, &got, Land::Copy)).unwrap();
+    end.wait(send).unwrap();
+    assert_eq!(got.host::<f32>().unwrap()[0], 7.0);
 }
 
 #[test]
