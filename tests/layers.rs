@@ -107,7 +107,11 @@ fn backends_know_neither_each_other_nor_the_layers_above() {
         let text = fs::read_to_string(&file).unwrap();
         let inside = file.strip_prefix(&folder).unwrap();
         let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().to_owned();
-        for backend in BACKENDS.into_iter().filter(|backend| *backend != home && home != "world.rs") {
+        // The world gives out transports: it has to know all of them.
+        if ["world.rs", "world"].contains(&home.as_str()) {
+            continue;
+        }
+        for backend in BACKENDS.into_iter().filter(|backend| *backend != home) {
             if home == "mixed" && ["shm", "tcp"].contains(&backend) {
                 continue;
             }

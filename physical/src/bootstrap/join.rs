@@ -270,7 +270,8 @@ impl Newcomer<'_> {
         let turns = TURN.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
         let pause = RETRY.max(turns);
         let mut patience = GREETING;
-        for attempt in 0.. {
+        let mut attempt = 0;
+        loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let known = self.secret.read()?;
             let cause = match self.reach(known.as_deref(), attempt, patience.min(left), left) {
@@ -292,10 +293,10 @@ impl Newcomer<'_> {
             if is_late(&cause) {
                 patience = patience.saturating_mul(2);
             }
+            attempt += 1;
             // Nothing announces that a listener has come up.
             std::thread::sleep(pause);
         }
-        Err(out_of_turn(malformed()))
     }
 
     /// Asks, as a rank 0 that cannot listen, whether another rank 0 of this job does so; the error with which that one ends

@@ -30,7 +30,8 @@ pub fn variable(name: &str) -> Option<String> {
     variable_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns the same, for values that need not be text, such as paths.
+/// Returns the value of an environment variable that need not be text, such as a path. One that is empty or blank counts as
+/// not set.
 pub fn variable_os(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.to_string_lossy().trim().is_empty())
 }
