@@ -126,6 +126,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
     use std::os::unix::net::UnixListener;
+    use std::time::Instant;
 
     fn myself() -> Holder {
         Holder { user: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) }
@@ -140,9 +141,23 @@ mod tests {
             if ip == "0.0.0.0" {
                 address.set_ip(Ipv4Addr::LOCALHOST.into());
             }
-            assert_eq!(Holder::of_address(address), Some(myself()), "{address}");
+            becomes(address, Some(myself()));
             drop(listener);
-            assert_eq!(Holder::of_address(address), None);
+            becomes(address, None);
+        }
+    }
+
+    /// Waits until that is who listens there: a process that another test starts has all that is open here until its
+    /// program begins.
+    fn becomes(address: SocketAddr, want: Option<Holder>) {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = Holder::of_address(address);
+            if found == want {
+                return;
+            }
+            assert!(Instant::now() < until, "{address}: {found:?} instead of {want:?}");
+            std::thread::yield_now();
         }
     }
 
