@@ -275,9 +275,12 @@ mod tests {
         hall.wait(Some(Duration::ZERO), &[])
     }
 
-    fn is_sent_away(mut stranger: &UnixStream) -> bool {
-        stranger.set_nonblocking(true).unwrap();
-        !matches!(stranger.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    /// The callers who are still there, by the order in which they came. The hall itself says so: the end of a connection
+    /// arrives late where a process that was just being started has a copy of its descriptor.
+    fn present(hall: &Hall<UnixListener>) -> Vec<u64> {
+        let mut present: Vec<u64> = hall.strangers.keys().copied().collect();
+        present.sort_unstable();
+        present
     }
 
     #[test]
@@ -292,8 +295,7 @@ mod tests {
         attend(&mut hall);
         strangers.extend((0..3).map(|_| call()));
         attend(&mut hall);
-        let gone: Vec<bool> = strangers.iter().map(is_sent_away).collect();
-        assert_eq!(gone, [false, false, true, true, true, false, false]);
+        assert_eq!(present(&hall), [0, 1, 5, 6]);
     }
 
     #[test]
@@ -347,9 +349,9 @@ mod tests {
         }
         let mut caller = caller.join().unwrap();
         attend(&mut hall);
-        let silent: Vec<UnixStream> = (0..20).map(|_| call()).collect();
+        let _silent: Vec<UnixStream> = (0..20).map(|_| call()).collect();
         attend(&mut hall);
-        assert_eq!(silent.iter().filter(|stranger| is_sent_away(stranger)).count(), 16);
+        assert_eq!(present(&hall), [0, 17, 18, 19, 20]);
         caller.write_all(&Outgoing::default().number(5).number(6).whole()[4..]).unwrap();
         let mut proved = attend(&mut hall);
         assert_eq!(proved.len(), 1);
