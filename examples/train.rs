@@ -84,7 +84,8 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
-        let (blocked_before, began) = (replica.engine().blocked(), Instant::now());
+        let blocked_before = replica.engine().blocked();
+        let began = Instant::now();
         let mut batches = loader.iter();
         while let Some(batch) = batches.next() {
             let (images, labels) = tensors(&batch?, dtype)?;
@@ -242,9 +243,15 @@ impl<'a> Log<'a> {
         let directory = checked.options.directory(world.size());
         let metrics = if first { Some(Metrics::create(directory)?) } else { None };
         let progress = Progress::new(world.rank(), steps as u64, false);
-        let (began, ended) = (Instant::now(), Vec::new());
-        let (epoch, steps_done, bytes) = (0, 0, 0);
-        let (blocked_s, steps_s, samples, loss) = (0.0, 0.0, 0.0, f64::NAN);
+        let began = Instant::now();
+        let ended = Vec::new();
+        let epoch = 0;
+        let steps_done = 0;
+        let bytes = 0;
+        let blocked_s = 0.0;
+        let steps_s = 0.0;
+        let samples = 0.0;
+        let loss = f64::NAN;
         Ok(Log {
             checked,
             world,
@@ -340,7 +347,8 @@ impl<'a> Log<'a> {
 
     /// Tells that the checkpoint was of the end of the training.
     fn nothing_left(self) {
-        let (steps, epochs) = (self.steps, self.checked.options.epochs);
+        let steps = self.steps;
+        let epochs = self.checked.options.epochs;
         self.progress.line(format!(
             "train: the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
         ));
@@ -355,7 +363,8 @@ impl<'a> Log<'a> {
         bytes_per_step: f64,
         begun: SystemTime,
     ) -> Result<ExitCode, Failure> {
-        let (options, ranks) = (&self.checked.options, self.world.size());
+        let options = &self.checked.options;
+        let ranks = self.world.size();
         // The others have nothing to tell.
         let Some(mut metrics) = self.metrics.take() else { return Ok(ExitCode::SUCCESS) };
         let report = Report {

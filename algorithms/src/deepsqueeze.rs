@@ -40,7 +40,8 @@ pub struct DeepSqueeze {
 
 impl Default for DeepSqueeze {
     fn default() -> Self {
-        let (codec, schedule) = (Arc::new(MinMax8::default()), Arc::new(Topology::OnePeerExponential));
+        let codec = Arc::new(MinMax8::default());
+        let schedule = Arc::new(Topology::OnePeerExponential);
         DeepSqueeze { codec, consensus: 0.5, schedule }
     }
 }

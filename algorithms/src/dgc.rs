@@ -47,7 +47,9 @@ pub struct Dgc {
 
 impl Default for Dgc {
     fn default() -> Self {
-        let (fraction, warm_up, momentum) = (0.01, 16, 0.9);
+        let fraction = 0.01;
+        let warm_up = 16;
+        let momentum = 0.9;
         Dgc { fraction, warm_up, momentum, nesterov: false, masking: true, clip: None }
     }
 }
@@ -127,7 +129,8 @@ impl Algorithm for Dgc {
         let holds = self.clip.is_none_or(|limit| limit > 0.0);
         check_option(holds, "the clipping of dgc", &self.clip, "a norm above 0, or none")?;
         let kept = self.kept(context.step());
-        let (momentum, encoding) = (context.zeros_like(&bucket.gradients)?, self.encoding(context, kept)?);
+        let momentum = context.zeros_like(&bucket.gradients)?;
+        let encoding = self.encoding(context, kept)?;
         Ok(State { momentum, encoding, kept })
     }
 
@@ -154,7 +157,8 @@ impl Algorithm for Dgc {
 /// u ← 0 where v = 0.
 fn mask(momentum: &mut Buffer, encoding: &Encoding) -> Result<()> {
     let Some(unsent) = encoding.state().get("error") else { return Ok(()) };
-    let (mut momentum, unsent) = (momentum.host_mut::<f32>()?, unsent.host::<f32>()?);
+    let mut momentum = momentum.host_mut::<f32>()?;
+    let unsent = unsent.host::<f32>()?;
     momentum.iter_mut().zip(unsent.iter()).filter(|(_, v)| **v == 0.0).for_each(|(u, _)| *u = 0.0);
     Ok(())
 }

@@ -72,8 +72,8 @@ impl Algorithm for Easgd {
         check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
         let holds = self.beta > 0.0 && self.beta.is_finite();
         check_option(holds, "the beta of easgd", &self.beta, "a number above 0, and below 2 to be stable")?;
-        let (centre, extension) =
-            (context.copy_of(&bucket.parameters)?, context.zeros_like(&bucket.parameters)?);
+        let centre = context.copy_of(&bucket.parameters)?;
+        let extension = context.zeros_like(&bucket.parameters)?;
         Ok(State { centre, extension })
     }
 

@@ -58,8 +58,8 @@ impl Algorithm for GradientTracking {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Tracked> {
-        let (direction, last) =
-            (context.zeros_like(&bucket.gradients)?, context.zeros_like(&bucket.gradients)?);
+        let direction = context.zeros_like(&bucket.gradients)?;
+        let last = context.zeros_like(&bucket.gradients)?;
         Ok(Tracked { direction, last })
     }
 

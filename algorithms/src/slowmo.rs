@@ -98,11 +98,16 @@ impl Algorithm for SlowMo {
         if rate == 0.0 {
             return context.copy(&bucket.parameters, &state.start);
         }
-        let (alpha, beta, parameters) = (self.slow_rate, self.slow_momentum, &mut bucket.parameters);
+        let alpha = self.slow_rate;
+        let beta = self.slow_momentum;
+        let parameters = &mut bucket.parameters;
         with_float!(parameters.dtype(), T => {
-            let (step, per_rate, beta) = ((alpha * rate) as T, (1.0 / rate) as T, beta as T);
+            let step = (alpha * rate) as T;
+            let per_rate = (1.0 / rate) as T;
+            let beta = beta as T;
             let mut x = parameters.host_mut::<T>()?;
-            let (mut start, mut u) = (state.start.host_mut::<T>()?, state.momentum.host_mut::<T>()?);
+            let mut start = state.start.host_mut::<T>()?;
+            let mut u = state.momentum.host_mut::<T>()?;
             for ((x, start), u) in x.iter_mut().zip(start.iter_mut()).zip(u.iter_mut()) {
                 *u = beta * *u + (*start - *x) * per_rate;
                 *start -= step * *u;

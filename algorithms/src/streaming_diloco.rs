@@ -193,7 +193,8 @@ impl Fragment {
     /// `Δᵢ ← θ − xᵢ`, on its way to the mean.
     fn send(&mut self, context: &Context, background: &Background, parameters: &Buffer) -> Result<()> {
         let Some(Change { mut values, mut encoding }) = self.change.take() else { return Err(twice()) };
-        let (global, x) = (&self.global.parameters, parameters.read(self.elements.clone())?);
+        let global = &self.global.parameters;
+        let x = parameters.read(self.elements.clone())?;
         let terms = [(1.0, Some(&global.read(0..global.len())?)), (-1.0, Some(&x))];
         context.comm().device().weighted_sum(&terms, &mut values.write(0..values.len())?)?;
         self.under_way = Some(background.call(async move |comm| {

@@ -96,7 +96,9 @@ fn replicas_meet_also_where_their_number_is_odd() {
 
 #[test]
 fn the_bytes_of_an_average_are_those_of_its_header() {
-    let (ranks, elements, steps) = (4, 32768, 5);
+    let ranks = 4;
+    let elements = 32768;
+    let steps = 5;
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
         let initial = [vec![1.0f32; elements]];
         let mut trainer = Trainer::new(&comm, Arc::new(AdPsgd::default()), Setup::default(), &initial)?;

@@ -145,7 +145,9 @@ fn its_warm_up_is_synchronous_sgd() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (ranks, elements, steps) = (4, 32768, 6);
+    let ranks = 4;
+    let elements = 32768;
+    let steps = 6;
     let found = |interval, warm_up| {
         payload_per_step(ranks, elements, steps, || Arc::new(AsyncModelAverage { interval, warm_up }))
             .unwrap()
@@ -154,7 +156,8 @@ fn the_bytes_are_those_of_its_header() {
     let agreement = (ranks - 1) as f64;
     let per_step = |averages: f64| averages * (size + agreement) / steps as f64;
     // The first is posted in the first step, and the next would be an hour later. Settling agrees once more.
-    let (warm, once) = (found(3600.0, steps as u64), found(3600.0, 0));
+    let warm = found(3600.0, steps as u64);
+    let once = found(3600.0, 0);
     let settled = agreement / steps as f64;
     assert!((warm - size - settled).abs() < 1e-9, "{warm} and not {size} + {settled}");
     let aborted = (once - settled).abs() < 1e-9;

@@ -38,7 +38,8 @@ fn autotune() -> Autotune {
 }
 
 fn setup(optimizer: Arc<dyn Optimizer>, order: Order, autotune: Option<Autotune>) -> Setup {
-    let (first_bucket_bytes, bucket_bytes) = (3 * KIB, 7 * KIB);
+    let first_bucket_bytes = 3 * KIB;
+    let bucket_bytes = 7 * KIB;
     let engine =
         EngineOptions { order, first_bucket_bytes, bucket_bytes, autotune, ..EngineOptions::default() };
     Setup { learning_rate: 0.25, optimizer, engine }
@@ -70,7 +71,8 @@ fn tuned_and_not(
             let mut trainer = trainer(&comm, algorithm(), setup(optimizer(), order, autotune))?;
             train(&comm, &mut trainer, STEPS)?;
             let engine = trainer.engine();
-            let (tuning, buckets) = (engine.tuned(), engine.buckets().len());
+            let tuning = engine.tuned();
+            let buckets = engine.buckets().len();
             let state = engine.save_state()?;
             let of_replica = |name: &str| name.starts_with("parameter/") || name.starts_with("optimizer/");
             let mut replica = Vec::new();

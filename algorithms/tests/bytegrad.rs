@@ -68,7 +68,9 @@ fn it_reaches_the_minimum_that_full_precision_reaches() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (ranks, elements, block) = (4.0, 32768.0, 2048.0);
+    let ranks = 4.0;
+    let elements = 32768.0;
+    let block = 2048.0;
     let expected = 2.0 * (ranks - 1.0) / ranks * elements * (1.0 + 8.0 / block);
     let found = payload_per_step(4, 32768, 3, || Arc::new(ByteGrad::default())).unwrap();
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
@@ -79,7 +81,8 @@ fn what_it_cannot_do_is_said_on_every_rank() {
     let begun = Barrier::new(2);
     let refused = |algorithm: ByteGrad, of_f64: bool| {
         spawn(TransportKind::Thread, 2, |comm| {
-            let (algorithm, setup) = (Arc::new(algorithm), Setup::default());
+            let algorithm = Arc::new(algorithm);
+            let setup = Setup::default();
             let outcome = if of_f64 {
                 let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f64; 3]])?;
                 begun.wait();

@@ -27,9 +27,11 @@ fn cosine(n: usize, k: usize, i: usize) -> f64 {
 
 /// The rule on one block, a vector of n, with Δ as elements.
 fn by_hand(n: usize, ranks: usize, steps: usize, keep: usize, decay: f64) -> Vec<f64> {
-    let (mut x, mut momenta) = (vec![0.0; n], vec![vec![0.0; n]; ranks]);
+    let mut x = vec![0.0; n];
+    let mut momenta = vec![vec![0.0; n]; ranks];
     for step in 0..steps {
-        let (mut sums, mut senders) = (vec![0.0; n], vec![0.0; n]);
+        let mut sums = vec![0.0; n];
+        let mut senders = vec![0.0; n];
         for (rank, momentum) in momenta.iter_mut().enumerate() {
             let at: Vec<f32> = x.iter().map(|x| *x as f32).collect();
             let gradient = pull(rank, step, &at);
@@ -55,7 +57,8 @@ fn by_hand(n: usize, ranks: usize, steps: usize, keep: usize, decay: f64) -> Vec
 #[test]
 fn it_is_its_rule_written_out() {
     let run = Run { shape: vec![50], rate, steps: 12, ranks: 3, ..Run::default() };
-    let (found, expected) = (run.train(made(0.9, 6), pull), by_hand(50, 3, 12, 6, 0.9));
+    let found = run.train(made(0.9, 6), pull);
+    let expected = by_hand(50, 3, 12, 6, 0.9);
     let found: Vec<f64> = found[0].iter().map(|x| f64::from(*x)).collect();
     assert!(furthest(&found, &expected) < 1e-4, "{found:?} and not {expected:?}");
 }

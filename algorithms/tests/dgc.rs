@@ -86,7 +86,8 @@ fn replicas_stay_identical_and_come_close_to_the_optimum() {
 
 #[test]
 fn the_bytes_are_those_of_its_header_in_each_stage() {
-    let (elements, dgc) = (20_000, Dgc { fraction: 0.01, warm_up: 2, ..Dgc::default() });
+    let elements = 20_000;
+    let dgc = Dgc { fraction: 0.01, warm_up: 2, ..Dgc::default() };
     let found = payload_per_step(3, elements, 8, made(dgc)).unwrap();
     let stage = |fraction| 2.0 * top_k_bytes(elements, fraction) as f64 / 4.0;
     let expected: f64 = [0.25, 0.0625, 0.015625, 0.01].map(stage).iter().sum();

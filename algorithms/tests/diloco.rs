@@ -164,7 +164,8 @@ fn streamings_steps_are_those_of_its_rule_settled_or_not() {
 
 #[test]
 fn a_change_is_on_its_way_during_the_delay_and_no_longer() {
-    let (period, delay) = (4, 3);
+    let period = 4;
+    let delay = 3;
     let (arrived, arrivals) = channel();
     let arrivals = Mutex::new(arrivals);
     spawn(TransportKind::Shm, 3, |comm| {
@@ -221,7 +222,9 @@ fn adam_inside_comes_near_the_minimum_in_any_precision() {
 
 #[test]
 fn the_bytes_are_those_of_their_headers() {
-    let (ranks, elements, period) = (4, 4 * 32768, 8);
+    let ranks = 4;
+    let elements = 4 * 32768;
+    let period = 8;
     let payload = |algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
         payload_per_step(ranks, elements, 2 * period, algorithm).unwrap()
     };

@@ -22,9 +22,13 @@ fn problem() -> Quadratic {
 
 #[test]
 fn it_is_its_rule_written_out() {
-    let (rate, momentum, problem) = (|step: usize| 0.05 + 0.01 * (step % 3) as f64, 0.5, problem());
+    let rate = |step: usize| 0.05 + 0.01 * (step % 3) as f64;
+    let momentum = 0.5;
+    let problem = problem();
     for (transport, ranks) in cases(&[1, 3]) {
-        let (mut x, mut u, mut centre) = (vec![0.7; ranks], vec![0.0; ranks], 0.7);
+        let mut x = vec![0.7; ranks];
+        let mut u = vec![0.0; ranks];
+        let mut centre = 0.7;
         for step in 0..30 {
             let due = step % 3 == 2;
             let extension: Vec<f64> = x.iter().map(|x| if due { x - centre } else { 0.0 }).collect();
@@ -45,7 +49,8 @@ fn it_is_its_rule_written_out() {
 /// |x| after so many steps on f(x) = x²/2 from 1, with α at so many times the boundary of stability.
 fn at_boundary(times: f64, ranks: usize) -> f64 {
     let rate = |_: usize| 0.1;
-    let (eta, n) = (0.1, ranks as f64);
+    let eta = 0.1;
+    let n = ranks as f64;
     let alpha = (4.0 - 2.0 * eta) / (2.0 + n * (2.0 - eta));
     let transport = TransportKind::Thread;
     let run = Run { transport, ranks, rate, initial: 1.0, steps: 200, shape: vec![1], ..Run::default() };
@@ -55,7 +60,8 @@ fn at_boundary(times: f64, ranks: usize) -> f64 {
 #[test]
 fn it_is_stable_up_to_the_boundary_and_no_further() {
     for ranks in [1, 2, 4] {
-        let (below, above) = (at_boundary(0.9, ranks), at_boundary(1.1, ranks));
+        let below = at_boundary(0.9, ranks);
+        let above = at_boundary(1.1, ranks);
         assert!(below < 1e-3, "{ranks} ranks: {below} just below the boundary");
         assert!(above > 1e3, "{ranks} ranks: {above} just above it");
     }

@@ -42,7 +42,9 @@ fn one_element_of_three_is_enough_where_it_alone_diverges() {
 
 #[test]
 fn its_steps_are_those_of_the_reference_bit_for_bit() {
-    let (elements, steps, fraction) = (501, 5, 0.1);
+    let elements = 501;
+    let steps = 5;
+    let fraction = 0.1;
     let given = |rank: usize, step: usize, at: usize| ((at * 7 + rank * 31 + step * 13) % 101) as f32 - 50.0;
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let found = spawn(transport, ranks, |comm| {
@@ -99,7 +101,8 @@ fn it_converges_with_any_data_hierarchically_too() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (d, k) = (32768usize, 1639usize);
+    let d = 32768usize;
+    let k = 1639usize;
     let l = (d / k).ilog2() as usize;
     let message = 4 * k + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1;
     assert_eq!(message, TopK::new(Keep::Ratio(0.05)).unwrap().encoded_len(d));

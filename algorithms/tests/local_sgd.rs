@@ -34,8 +34,8 @@ fn its_fixed_point_is_that_of_the_closed_form() {
 
 #[test]
 fn a_period_of_one_is_synchronous_sgd() {
-    let (local, synchronous) =
-        (train(|| Arc::new(LocalSgd { period: 1 }), 50), train(|| Arc::new(GradientAllReduce), 50));
+    let local = train(|| Arc::new(LocalSgd { period: 1 }), 50);
+    let synchronous = train(|| Arc::new(GradientAllReduce), 50);
     for (one, other) in local.iter().zip(&synchronous) {
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
     }
@@ -43,7 +43,9 @@ fn a_period_of_one_is_synchronous_sgd() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (ranks, elements, period) = (4, 32768, 5);
+    let ranks = 4;
+    let elements = 32768;
+    let period = 5;
     let found =
         payload_per_step(ranks, elements, 2 * period, || Arc::new(LocalSgd { period: period as u64 }));
     let expected = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64 / period as f64;

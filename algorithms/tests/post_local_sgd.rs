@@ -36,7 +36,10 @@ fn replicas_part_at_the_start_and_meet_after_each_period() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (elements, start, period, steps) = (32768, 3, 4, 3 + 13);
+    let elements = 32768;
+    let start = 3;
+    let period = 4;
+    let steps = 3 + 13;
     let found = payload_per_step(4, elements, steps, made(start, period)).unwrap();
     let expected = 2.0 * 3.0 / 4.0 * (elements * 4) as f64 * (3.0 + 4.0) / steps as f64;
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");

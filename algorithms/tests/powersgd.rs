@@ -41,9 +41,11 @@ fn run() -> Run<f32> {
 fn a_mean_of_its_rank_is_exact() {
     // Full rank on every rank, but what they have in common is of rank 2.
     let gradient = |rank: usize, step: usize, _: &[f32]| -> Vec<f32> {
-        let (own, next) = (full(rank), full((rank + 1) % 4));
+        let own = full(rank);
+        let next = full((rank + 1) % 4);
         let common = |at: usize| {
-            let (row, col) = (at / COLS, at % COLS);
+            let row = at / COLS;
+            let col = at % COLS;
             noise(row + 31 * step) * noise(900 + col) + noise(500 + row) * noise(700 + col)
         };
         (0..ROWS * COLS).map(|at| own[at] - next[at] + common(at)).collect()
@@ -55,7 +57,8 @@ fn a_mean_of_its_rank_is_exact() {
 
 #[test]
 fn factors_as_large_as_the_matrix_are_synchronous_sgd() {
-    let (rank, run) = (ROWS.min(COLS), Run { steps: 50, ..run() });
+    let rank = ROWS.min(COLS);
+    let run = Run { steps: 50, ..run() };
     let error = furthest(&run.train(made(rank, 0), pull)[0], &run.train(exact, pull)[0]);
     assert!(error < 1e-4, "{error}");
 }
@@ -77,7 +80,8 @@ fn what_it_cannot_say_at_once_it_says_later() {
         0..6 => full(rank + 10 * step),
         _ => vec![0.0; ROWS * COLS],
     };
-    let (short, long) = (Run { rate, steps: 6, ..run() }, Run { rate, steps: 60, ..run() });
+    let short = Run { rate, steps: 6, ..run() };
+    let long = Run { rate, steps: 60, ..run() };
     let exact = short.train(exact, gradient);
     assert!(furthest(&short.train(made(2, 0), gradient)[0], &exact[0]) > 1e-2, "rank 2 is not enough");
     let error = furthest(&long.train(made(2, 0), gradient)[0], &exact[0]);

@@ -33,7 +33,9 @@ fn its_warm_up_is_adam() {
 /// Every step after the switch, the first of them too, with a warm-up of which D is exactly 2, and the clip 1.
 #[test]
 fn its_steps_after_the_switch_are_those_of_its_header_bit_for_bit() {
-    let (elements, steps, block) = (3001, 12, 512);
+    let elements = 3001;
+    let steps = 12;
+    let block = 512;
     let moments = Moments { beta1: 0.5, beta2: 0.0, ..Moments::default() };
     let given = |rank: usize, step: usize, at: usize| match step {
         0 => (at % 2) as f32 - 0.5,
@@ -68,7 +70,8 @@ fn its_step_does_not_grow_after_the_switch() {
     // Of a gradient that never changes, Adam's direction is its sign in every step.
     spawn(TransportKind::Thread, 2, |comm| {
         for algorithm in [QAdam::default(), QAdam::eight_bits()] {
-            let (steps, sign) = (1500, |at: usize| if at.is_multiple_of(3) { -1.0f32 } else { 1.0 });
+            let steps = 1500;
+            let sign = |at: usize| if at.is_multiple_of(3) { -1.0f32 } else { 1.0 };
             let algorithm = Arc::new(algorithm);
             let x = train(&comm, algorithm, Setup::default(), (6, steps), |_, _, at| 0.3 * sign(at))?;
             for (at, x) in x.iter().enumerate() {
@@ -87,7 +90,8 @@ fn elements_without_variance_do_not_blow_up() {
     spawn(TransportKind::Thread, 2, |comm| {
         for algorithm in [QAdam::default(), QAdam::eight_bits()] {
             let warmup = algorithm.warmup as usize;
-            let (size, rank) = (64, comm.rank());
+            let size = 64;
+            let rank = comm.rank();
             let begin = vec![vec![0.0f32; size]; 3];
             let setup = Setup { learning_rate: 0.01, ..Setup::default() };
             let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &begin)?;
@@ -149,7 +153,10 @@ fn it_converges_and_replicas_are_identical_hierarchically_too() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (warmup, steps, elements, block) = (2, 6, 32768.0, 2048.0);
+    let warmup = 2;
+    let steps = 6;
+    let elements = 32768.0;
+    let block = 2048.0;
     let sent = 2.0 * 3.0 / 4.0 * elements;
     let both = [(QAdam::default(), 1.0 / 8.0 + 4.0 / block), (QAdam::eight_bits(), 1.0 + 8.0 / block)];
     for (algorithm, bytes) in both {

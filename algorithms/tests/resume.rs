@@ -36,7 +36,8 @@ fn all_resume(algorithms: Vec<Made>, run: Run, optimizer: impl Fn() -> Arc<dyn O
     let mut failed = Vec::new();
     for algorithm in algorithms {
         let setup = || {
-            let (first_bucket_bytes, bucket_bytes) = (bytes, bytes);
+            let first_bucket_bytes = bytes;
+            let bucket_bytes = bytes;
             let engine =
                 EngineOptions { order, first_bucket_bytes, bucket_bytes, ..EngineOptions::default() };
             Setup { learning_rate: 0.05, optimizer: optimizer(), engine }

@@ -40,7 +40,8 @@ fn most_votes_decide_and_ties_move_nothing_in_the_long_run() {
     };
     for momentum in [0.0, 0.75] {
         for (transport, ranks) in cases(&[1, 2, 4, 5]) {
-            let (elements, steps) = (77, 6);
+            let elements = 77;
+            let steps = 6;
             let found = spawn(transport, ranks, |comm| {
                 let setup = Setup { learning_rate: 0.5, ..Setup::default() };
                 let algorithm = Arc::new(SignSgdVote { momentum });
@@ -111,7 +112,8 @@ fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
 fn it_stays_on_a_line_that_feedback_leaves() {
     let sign = |x: f32| if x < 0.0 { -1.0f32 } else { 1.0 };
     let second = |_: usize, _: usize, x: &[f32]| {
-        let (along, across) = (sign(x[0] + x[1]) / 2.0, sign(x[0] - x[1]));
+        let along = sign(x[0] + x[1]) / 2.0;
+        let across = sign(x[0] - x[1]);
         vec![along + across, along - across]
     };
     let a = |step: usize| if step.is_multiple_of(2) { [1.5f32, -0.5] } else { [-0.5f32, 1.5] };

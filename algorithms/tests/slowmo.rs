@@ -39,11 +39,14 @@ fn without_slow_momentum_it_is_local_sgd() {
 
 #[test]
 fn with_it_it_is_a_heavy_ball_over_periods() {
-    let (alpha, beta, problem) = (0.8, 0.6, problem());
+    let alpha = 0.8;
+    let beta = 0.6;
+    let problem = problem();
     let gradient = |rank: usize, _: usize, x: &[f64]| problem.gradient(rank, x);
     let run = Run { rate, initial: 0.7, steps: 60, shape: vec![1], ..Run::default() };
     let found = run.train(made(5, alpha, beta), gradient);
-    let (mut outer, mut momentum) = (0.7, 0.0);
+    let mut outer = 0.7;
+    let mut momentum = 0.0;
     for period in 0..12 {
         let mut mean = 0.0;
         for rank in 0..4 {

@@ -84,7 +84,9 @@ fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
 
 #[test]
 fn nobody_is_further_ahead_than_the_staleness() {
-    let (staleness, stop, steps) = (4, 3, 20);
+    let staleness = 4;
+    let stop = 3;
+    let steps = 20;
     let slow = AtomicU64::new(0);
     let (arrived, arrivals) = channel();
     let arrivals = Mutex::new(arrivals);
@@ -102,7 +104,8 @@ fn nobody_is_further_ahead_than_the_staleness() {
             }
             trainer.step(|_, x| gradient(&comm, x))?;
             if comm.rank() != 1 {
-                let (mine, slowest) = (step + 1, slow.load(Ordering::SeqCst) + 1);
+                let mine = step + 1;
+                let slowest = slow.load(Ordering::SeqCst) + 1;
                 assert!(mine <= slowest + staleness, "{mine} steps, where the slowest has begun {slowest}");
                 // The last before one that has to wait.
                 if mine == stop + staleness {
@@ -146,7 +149,9 @@ fn settling_makes_all_replicas_those_of_the_servers_after_any_number_of_steps() 
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (ranks, elements, steps) = (4, 32768, 10);
+    let ranks = 4;
+    let elements = 32768;
+    let steps = 10;
     let found = payload_per_step(ranks, elements, steps, || Arc::new(Ssp::default())).unwrap();
     let parameters = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64;
     // Settling has everyone get all shards once.

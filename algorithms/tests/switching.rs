@@ -38,7 +38,8 @@ fn train(comm: &Communicator) -> Result<Vec<Stage>> {
     let off = (comm.rank() as f32 - (RANKS - 1) as f32 / 2.0) * 0.02;
     let mut stages = Vec::new();
     for (turn, algorithm) in registry::all().into_iter().enumerate() {
-        let (name, identical) = (algorithm.name(), algorithm.keeps_replicas_identical());
+        let name = algorithm.name();
+        let identical = algorithm.keeps_replicas_identical();
         let target = if turn % 2 == 0 { 1.0 } else { -1.0 };
         trainer.engine().switch(algorithm)?;
         trainer.engine().set_learning_rate(learning_rate(name));

@@ -19,7 +19,8 @@ fn top(fraction: f64) -> impl Fn() -> Made + Sync {
 fn all_elements_are_synchronous_sgd() {
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let run = Run { transport, ranks, ..Run::default() };
-        let (found, exact) = (run.train(top(1.0), pull), run.train(|| Arc::new(GradientAllReduce), pull));
+        let found = run.train(top(1.0), pull);
+        let exact = run.train(|| Arc::new(GradientAllReduce), pull);
         let error = furthest(&found[0], &exact[0]);
         assert!(error < 1e-5, "{transport} × {ranks}: {error}");
     }
@@ -33,8 +34,8 @@ fn what_is_not_sent_at_once_is_sent_later_at_the_rate_of_its_own_step() {
         _ => vec![0.0; x.len()],
     };
     // Five of fifty elements a step: after ten more steps at a rate above 0, nothing is left.
-    let (short, long) =
-        (Run { rate, steps: 8, ..Run::default() }, Run { rate, steps: 8 + 14, ..Run::default() });
+    let short = Run { rate, steps: 8, ..Run::default() };
+    let long = Run { rate, steps: 8 + 14, ..Run::default() };
     let exact = short.train(|| Arc::new(GradientAllReduce), gradient);
     assert!(furthest(&short.train(top(0.1), gradient)[0], &exact[0]) > 0.1);
     let error = furthest(&long.train(top(0.1), gradient)[0], &exact[0]);

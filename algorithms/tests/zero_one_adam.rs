@@ -34,7 +34,9 @@ fn with_a_variance_that_is_always_measured_it_is_adam() {
 /// One exact step, of which D is exactly 2 and the clip 1, an encoded one, and then local ones, two at a time.
 #[test]
 fn its_steps_are_those_of_its_header_bit_for_bit() {
-    let (elements, steps, block) = (3001, 9, 512);
+    let elements = 3001;
+    let steps = 9;
+    let block = 512;
     let algorithm = ZeroOneAdam {
         freeze: 2,
         variance_doubling: 1,
@@ -66,7 +68,8 @@ fn its_steps_are_those_of_its_header_bit_for_bit() {
         // Steps from 2 on: this rank's own, until all go where the mean leads.
         let mut reference = fresh();
         let mut z: Vec<Vec<f32>> = vec![m.iter().map(|m| 2.0 * m).collect(); ranks];
-        let (mut x, mut moved) = (vec![x0.clone(); ranks], 0.0);
+        let mut x = vec![x0.clone(); ranks];
+        let mut moved = 0.0;
         for step in 2..steps {
             moved += 0.01 * f64::from(unbias(step));
             for (rank, (x, z)) in x.iter_mut().zip(&mut z).enumerate() {
@@ -154,7 +157,8 @@ fn the_bytes_are_those_of_its_header() {
         ..ZeroOneAdam::default()
     };
     let sent = 2.0 * 3.0 / 4.0 * 32768.0;
-    let (full, one_bit) = (sent * 4.0, sent * (1.0 / 8.0 + 4.0 / 2048.0));
+    let full = sent * 4.0;
+    let one_bit = sent * (1.0 / 8.0 + 4.0 / 2048.0);
     // Steps 1 and 3 update v, 2 and 4 do not, 5 and 6 are sent at once, 8 and 10 with the one before.
     let expected = (2.0 * full + 6.0 * one_bit) / 10.0;
     let found = payload_per_step(4, 32768, 10, || Arc::new(algorithm)).unwrap();

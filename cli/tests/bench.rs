@@ -198,7 +198,9 @@ fn calls_that_cannot_work_are_one_line_from_one_process() {
 #[test]
 fn what_is_no_file_is_written_to_and_not_replaced() {
     let folder = folder("streams");
-    let (file, link, device) = (folder.join("rows.json"), folder.join("link"), folder.join("null"));
+    let file = folder.join("rows.json");
+    let link = folder.join("link");
+    let device = folder.join("null");
     fs::write(&file, "older").unwrap();
     symlink(&file, &link).unwrap();
     // A link, because tests must not risk the device itself.

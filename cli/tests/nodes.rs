@@ -91,7 +91,8 @@ fn a_rank_that_is_killed_ends_the_job_on_both_nodes() {
     let victim = victim.strip_prefix("[3] ").unwrap();
     while !first.line().contains("#") {}
     kill_process(Pid::from_raw(victim.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    let (first, second) = (first.finish(), second.finish());
+    let first = first.finish();
+    let second = second.finish();
     assert_eq!((first.code, second.code), (Some(1), Some(137)), "{:?} {:?}", first.stderr, second.stderr);
     let blamed =
         format!("rank 3 (host {}, pid {victim})", rustix::system::uname().nodename().to_string_lossy());

@@ -42,8 +42,10 @@ fn lists_are_those_of_pytorch_and_bagua() {
     // Every fifth: the sampler crate compares them all.
     for case in golden["cases"].as_array().unwrap().iter().filter(known).step_by(5) {
         let number = |key: &str| case[key].to_string();
-        let (len, ranks, seed, epoch) =
-            (number("len"), number("num_replicas"), number("seed"), number("epoch"));
+        let len = number("len");
+        let ranks = number("num_replicas");
+        let seed = number("seed");
+        let epoch = number("epoch");
         let mut arguments = vec!["--len", &len, "--ranks", &ranks, "--seed", &seed, "--epoch", &epoch];
         if case["drop_last"] == true {
             arguments.push("--drop-last");
@@ -119,9 +121,11 @@ fn calls_that_cannot_work_are_one_line() {
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (good, nan, negative) =
-        (file("good", "1\n2\n3\n"), file("nan", "1\nNaN\n3\n"), file("negative", "1\n-2\n3\n"));
-    let (short, words) = (file("short", "1\n2\n"), file("words", "1\ntwo\n3\n"));
+    let good = file("good", "1\n2\n3\n");
+    let nan = file("nan", "1\nNaN\n3\n");
+    let negative = file("negative", "1\n-2\n3\n");
+    let short = file("short", "1\n2\n");
+    let words = file("words", "1\ntwo\n3\n");
     let empty = file("empty", "");
     let missing = folder.join("missing").to_str().unwrap().to_owned();
     let balancing = ["--len", "3", "--ranks", "2", "--sampler", "load-balancing"];

@@ -26,7 +26,8 @@ pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
     let options = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
     let mut engine = DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)?;
     engine.prepare()?;
-    let (hooks, zeros) = (engine.hooks(), zeros?);
+    let hooks = engine.hooks();
+    let zeros = zeros?;
     let before = comm.world().traffic().bytes_sent();
     for _ in 0..STEPS {
         engine.begin(Mode::Synchronize)?;

@@ -54,8 +54,8 @@ impl Data {
         let or = |error: DatasetError| {
             format!("{error}; or name a folder with CIFAR-10, which has data_batch_1.bin")
         };
-        let (train, held_out) =
-            (Mnist::open(&folder, true).map_err(or)?, Mnist::open(&folder, false).map_err(or)?);
+        let train = Mnist::open(&folder, true).map_err(or)?;
+        let held_out = Mnist::open(&folder, false).map_err(or)?;
         let [rows, columns] = train.shape()[..] else {
             return Err("MNIST images have rows and columns".into());
         };
@@ -66,7 +66,8 @@ impl Data {
                 format!("{}: {what}; take both parts from the same data set", folder.display()).into()
             );
         }
-        let (train, held_out) = (Arc::new(train.map(scaled)), Arc::new(held_out.map(scaled)));
+        let train = Arc::new(train.map(scaled));
+        let held_out = Arc::new(held_out.map(scaled));
         Ok(Data { train, held_out, shape: [1, rows, columns] })
     }
 

@@ -302,7 +302,8 @@ mod tests {
         let digits = Digits::embedded().unwrap();
         let split = digits.split();
         assert_eq!((split.train.len(), split.held_out.len()), (1437, 360));
-        let (mut train, mut held_out) = (0, 0);
+        let mut train = 0;
+        let mut held_out = 0;
         for index in 0..digits.len() {
             let (part, place) =
                 if index % 5 == 0 { (&split.held_out, &mut held_out) } else { (&split.train, &mut train) };

@@ -114,7 +114,8 @@ impl Checked {
     /// # Errors
     /// One line that says how many there are.
     pub fn check_share(&self, ranks: usize) -> Result<(), Error> {
-        let (batch, have) = (self.options.batch, self.data.train.len());
+        let batch = self.options.batch;
+        let have = self.data.train.len();
         if batch <= have / ranks {
             return Ok(());
         }

@@ -214,7 +214,8 @@ impl Panel {
         mesh.bold_line_style(FAINT).axis_style(GREY).label_style(text(17, &DARK));
         mesh.x_desc(self.x.name).y_desc(self.y.name).axis_desc_style(text(18, &DARK)).draw()?;
         for series in &self.series {
-            let (color, width) = (series.color, series.width);
+            let color = series.color;
+            let width = series.width;
             let line = LineSeries::new(series.points.iter().copied(), color.stroke_width(width));
             let sample = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(width));
             chart.draw_series(line)?.label(series.name.clone()).legend(sample);

@@ -59,7 +59,9 @@ impl Saves {
         };
         let Some(own) = replica.load_if(checkpoints, fits)? else { return Ok(Resumed::default()) };
         let position: u64 = own.noted("position")?;
-        let (seed, epoch, order) = (own.noted("seed")?, own.noted("epoch")?, own.noted("order")?);
+        let seed = own.noted("seed")?;
+        let epoch = own.noted("epoch")?;
+        let order = own.noted("order")?;
         let present = loader.state();
         match may_change && (seed, order) != (present.seed, present.order) {
             true => loader.set_epoch(epoch),

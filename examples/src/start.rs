@@ -29,7 +29,8 @@ pub fn start(
     checked: &Checked,
     rank: impl Fn(World) -> Result<ExitCode, Failure> + Sync,
 ) -> Result<ExitCode, Failure> {
-    let (options, transport) = (&checked.options, checked.transport);
+    let options = &checked.options;
+    let transport = checked.transport;
     match Placement::from_env()? {
         Some(placement) => {
             checked.check_share(placement.size)?;

@@ -45,7 +45,8 @@ fn run(name: &str, arguments: &str) -> Output {
 /// Runs to a report, which is the last line of standard output.
 fn report(name: &str, arguments: &str) -> Value {
     let output = run(name, &format!("{arguments} --json"));
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments}: {err}");
     serde_json::from_str(out.lines().last().unwrap()).unwrap()
 }
@@ -142,14 +143,16 @@ fn relative(one: f64, other: f64) -> f64 {
 fn four_ranks_take_the_steps_of_one_with_the_fourfold_batch() {
     report("four32", "--ranks 4 --batch 16 --epochs 2");
     report("one32", "--ranks 1 --batch 64 --epochs 2");
-    let (four, one) = (losses("four32"), losses("one32"));
+    let four = losses("four32");
+    let one = losses("one32");
     assert_eq!(four.len(), one.len());
     for (step, (four, one)) in four.iter().zip(&one).take(20).enumerate() {
         assert!(relative(*four, *one) < 1e-4, "step {step}: {four} and {one}");
     }
     report("four64", "--ranks 4 --batch 16 --epochs 40 --dtype f64");
     report("one64", "--ranks 1 --batch 64 --epochs 40 --dtype f64");
-    let (four, one) = (losses("four64"), losses("one64"));
+    let four = losses("four64");
+    let one = losses("one64");
     assert_eq!((four.len(), one.len()), (880, 880));
     let worst = four.iter().zip(&one).map(|(four, one)| relative(*four, *one)).fold(0.0, f64::max);
     assert!(worst < 1e-9, "a whole run in f64 differs by {worst:e}");
@@ -318,7 +321,8 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
         run("part", 1, "--epochs 3");
         std::fs::remove_dir_all(newest(&kept[1])).unwrap();
         let resumed = run("rest", 1, "--epochs 5 --resume");
-        let (all, rest) = (losses("whole"), losses("rest"));
+        let all = losses("whole");
+        let rest = losses("rest");
         assert!(!rest.is_empty() && rest.len() < all.len(), "{} of {}", rest.len(), all.len());
         assert_eq!(all[all.len() - rest.len()..], rest, "{algorithm}");
         for field in ["test_accuracy", "final_loss"] {
@@ -440,7 +444,8 @@ fn a_training_whose_end_is_not_saved_exits_with_1_after_its_report() {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(train.get_program()).args(train.get_args()).stdin(Stdio::null());
     let output = shell.output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(out.contains("test accuracy"), "{out} {err}");
     assert!(
@@ -514,7 +519,8 @@ fn every_algorithm_learns() {
         let report = report(&run, &arguments);
         let losses = losses(&run);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
-        let (first, last) = (mean(&losses[..4]), mean(&losses[losses.len() - 22..]));
+        let first = mean(&losses[..4]);
+        let last = mean(&losses[losses.len() - 22..]);
         assert!(last < 0.5 * first, "{name} over {transport}: {first} at first, {last} at last");
         assert!(report["bytes_of_gradient_all_reduce"].as_u64() > Some(0), "{report}");
         clean(&run);

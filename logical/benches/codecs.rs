@@ -75,7 +75,8 @@ impl<'a> Bench<'a> {
     fn codec(&mut self, codec: &dyn Codec) -> Vec<String> {
         let mut message = vec![1; codec.encoded_len(self.from.len())];
         let used = codec.encode(&self.from, &mut message, 1).unwrap();
-        let (from, mut sum) = (std::mem::take(&mut self.from), std::mem::take(&mut self.sum));
+        let from = std::mem::take(&mut self.from);
+        let mut sum = std::mem::take(&mut self.sum);
         let encode = self.measure(&from, codec, "encode", |x| {
             codec.encode(black_box(x), black_box(&mut message), 1).unwrap();
         });
@@ -94,7 +95,8 @@ impl<'a> Bench<'a> {
         operation: &str,
         mut work: impl FnMut(&[f32]),
     ) -> Option<String> {
-        let (mut copies, mut works) = (Vec::new(), Vec::new());
+        let mut copies = Vec::new();
+        let mut works = Vec::new();
         let times = (BATCH / self.bytes).max(1);
         let mut group = self.criterion.benchmark_group(format!("{} KiB", self.bytes >> 10));
         group.throughput(Throughput::Bytes((self.bytes * times) as u64));

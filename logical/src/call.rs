@@ -95,7 +95,8 @@ impl<'a> Call<'a> {
         elements: Range<usize>,
     ) -> Result<Operation<'a>> {
         let to = self.in_world(to)?;
-        let (label, view) = (self.at(step)?, buffer.read(elements)?);
+        let label = self.at(step)?;
+        let view = buffer.read(elements)?;
         let ticket = self.terms.transport.post_send(to, label, view);
         Ok(Operation::new(self.terms, ticket, Source::Rank(to), label))
     }
@@ -113,7 +114,8 @@ impl<'a> Call<'a> {
         land: Land,
     ) -> Result<Operation<'a>> {
         let source = Source::Rank(self.in_world(from)?);
-        let (label, view) = (self.at(step)?, buffer.write(elements)?);
+        let label = self.at(step)?;
+        let view = buffer.write(elements)?;
         let ticket = self.terms.transport.post_recv(source, label, view, land);
         Ok(Operation::new(self.terms, ticket, source, label))
     }
@@ -137,7 +139,8 @@ impl<'a> Call<'a> {
         to: Part<'_>,
         seed: u64,
     ) -> Result<usize> {
-        let (elements, mut message) = (from.read()?, to.write()?);
+        let elements = from.read()?;
+        let mut message = to.write()?;
         let encoded =
             Host.encode(codec, &elements, &mut message, seed).map_err(|error| self.spread(error))?;
         encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
@@ -179,7 +182,8 @@ impl<'a> Call<'a> {
         weight: Option<f32>,
         to: Part<'_>,
     ) -> Result<()> {
-        let (message, mut elements) = (from.read()?, to.write()?);
+        let message = from.read()?;
+        let mut elements = to.write()?;
         let decoded = Host.decode(codec, &message, weight, &mut elements)?;
         decoded.map_err(|refusal| self.damaged(codec, sender, &refusal))
     }

@@ -65,14 +65,16 @@ impl Communicator {
     pub(crate) fn open_beside(world: &World, channel: u16, activity: Arc<Activity>) -> Result<Self> {
         let endpoint = world.open(channel)?;
         let group = Group::world(endpoint.rank(), endpoint.size());
-        let (poison, free_group) = (Poison::default(), Cell::new(1));
+        let poison = Poison::default();
+        let free_group = Cell::new(1);
         let line = Line { world: world.clone(), endpoint, poison, activity, free_group };
         Ok(Self::over(Rc::new(line), group))
     }
 
     fn over(line: Rc<Line>, group: Group) -> Self {
         let counters = || (0..group.size()).map(|_| Cell::new(0)).collect();
-        let (sent, received) = (counters(), counters());
+        let sent = counters();
+        let received = counters();
         Self::on_lane(&Rc::new(Shared { line, group, lanes: RefCell::default(), sent, received }), 0)
     }
 

@@ -77,7 +77,8 @@ fn without_updates_meanwhile_every_model_becomes_the_mean() {
 fn narrow_floats_and_nothing_at_all_are_averaged_too() {
     matrix(|comm| {
         let background = Background::start(comm)?;
-        let (halves, singles) = (model(&[bf16::from_f32(comm.rank() as f32); 33]), model::<f32>(&[]));
+        let halves = model(&[bf16::from_f32(comm.rank() as f32); 33]);
+        let singles = model::<f32>(&[]);
         let handles = [background.post_mean(&halves)?, background.post_mean(&singles)?];
         for handle in handles {
             assert_eq!(handle.wait()?, Outcome::Applied);
@@ -178,7 +179,8 @@ fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
 fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
     matrix(|comm| {
         let background = Background::start(comm)?;
-        let (first, second) = (model(&[comm.rank() as f64]), model(&[1f32, 2.0, 3.0]));
+        let first = model(&[comm.rank() as f64]);
+        let second = model(&[1f32, 2.0, 3.0]);
         let sum = background.post(&first, async |comm, copy| comm.all_reduce(copy, ReduceOp::Sum).await)?;
         let root = comm.size() - 1;
         let broadcast = background.post(&second, async move |comm, copy| comm.broadcast(copy, root).await)?;
@@ -199,7 +201,8 @@ fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
 fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
     matrix(|comm| {
         let mut background = Background::start(comm)?;
-        let (rank, n) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let n = comm.size();
         for round in 0..10 {
             let shared = model(&uneven(rank, 100));
             // One rank's thread is held in its first operation, so that nothing after it begins before the abort is asked

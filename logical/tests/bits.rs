@@ -130,7 +130,8 @@ fn condensed<T: Odd>(buffer: &Buffer, op: ReduceOp, ranks: usize, first: usize, 
     let want: Vec<_> = (0..PERIOD).map(|at| by_definition::<T>(op, ranks, at)).collect();
     let numbers = buffer.host::<T>().unwrap();
     for (at, x) in numbers.iter().enumerate() {
-        let (bits, want) = (x.bits(), want[(first + at) % PERIOD]);
+        let bits = x.bits();
+        let want = want[(first + at) % PERIOD];
         assert!(!x.no_number() || bits == T::of(T::ONE_NAN).bits(), "{what}: NaN {bits:x} at {at}");
         assert!(want.is_none_or(|want| want.bits() == bits), "{what}: {bits:x} at {at}, not {want:?}");
     }
@@ -145,11 +146,13 @@ fn ops<T: Odd>() -> impl Iterator<Item = ReduceOp> {
 
 /// What every collective that reduces makes of one element type; the last of each tuple is the same on all ranks.
 fn reductions<T: Odd>(comm: &Communicator, registered: bool, all: &mut Vec<(String, u64)>) -> Result<()> {
-    let (rank, ranks) = (comm.rank(), comm.size());
+    let rank = comm.rank();
+    let ranks = comm.size();
     let make = |len| if registered { comm.registered(T::DTYPE, len) } else { Buffer::zeroed(T::DTYPE, len) };
     for bytes in BYTES {
         let len = bytes / T::DTYPE.size() + 3;
-        let (mut buffer, mut part) = (make(len)?, make(len / ranks)?);
+        let mut buffer = make(len)?;
+        let mut part = make(len / ranks)?;
         let whole = Buffer::zeroed(T::DTYPE, len / ranks * ranks)?;
         let mut whole = if registered { make(whole.len())? } else { whole };
         for op in ops::<T>() {
@@ -216,7 +219,8 @@ fn every_transport_gives_the_same_bits() {
 
 /// Fails unless a number is the same on all ranks.
 fn assert_same(comm: &Communicator, bits: u64, what: &str) -> Result<()> {
-    let (mut low, mut high) = ([bits as i64], [bits as i64]);
+    let mut low = [bits as i64];
+    let mut high = [bits as i64];
     comm.blocking().all_reduce(&mut low, ReduceOp::Min)?;
     comm.blocking().all_reduce(&mut high, ReduceOp::Max)?;
     assert_eq!(low, high, "ranks differ in {what}");
@@ -224,7 +228,8 @@ fn assert_same(comm: &Communicator, bits: u64, what: &str) -> Result<()> {
 }
 
 fn reduces<T: Odd>(comm: &Communicator) -> Result<()> {
-    let (rank, ranks) = (comm.rank(), comm.size());
+    let rank = comm.rank();
+    let ranks = comm.size();
     let hierarchy = comm.block_on(comm.hierarchy())?;
     let mut buffer = Buffer::zeroed(T::DTYPE, 2 * PERIOD + 1)?;
     let mut all = DefaultHasher::new();

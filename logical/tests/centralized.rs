@@ -151,7 +151,8 @@ fn means_of_floats_are_exact_and_do_not_overflow_in_16_bits() {
         let mut ranks = [comm.rank() as f64; 5];
         comm.blocking().all_reduce(&mut ranks, ReduceOp::Mean)?;
         assert_eq!(ranks, [(comm.size() - 1) as f64 / 2.0; 5]);
-        let (all, mut mine) = (vec![comm.rank() as f32; comm.size()], [0.0]);
+        let all = vec![comm.rank() as f32; comm.size()];
+        let mut mine = [0.0];
         comm.blocking().reduce_scatter(&all, &mut mine, ReduceOp::Mean)?;
         assert_eq!(mine, [(comm.size() - 1) as f32 / 2.0]);
         let mut root = [comm.rank() as f32];
@@ -192,7 +193,8 @@ fn broadcast_from_each_root() {
 #[test]
 fn gather_and_scatter_are_inverse() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         for root in 0..size {
             for len in [0, 1, 19] {
                 let mine = contribution::<i64>(rank, len);
@@ -228,7 +230,8 @@ fn all_gather_collects_in_rank_order() {
 #[test]
 fn all_to_all_transposes() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         for len in [0, 1, 50] {
             let block =
                 |from: usize, to: usize| (0..len).map(move |at| (from * 100 + to) as i32 * 1000 + at as i32);
@@ -244,7 +247,8 @@ fn all_to_all_transposes() {
 #[test]
 fn all_to_all_with_unequal_counts() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         let count = |from: usize, to: usize| (from * 3 + to * 2) % 5;
         let block = |from: usize, to: usize| vec![(from * 16 + to) as u8; count(from, to)];
         let sent: Vec<u8> = (0..size).flat_map(|to| block(rank, to)).collect();
@@ -284,7 +288,8 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 #[test]
 fn send_and_receive_keep_order_and_are_apart_from_collectives() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         if size > 1 && rank < 2 {
             // Only two ranks talk; the others' collective counts must not notice.
             let peer = 1 - rank;
@@ -389,7 +394,8 @@ fn all_reduce_sends_what_its_table_says_at_every_size() {
         let rounds = n.next_power_of_two().ilog2() as usize;
         let small = Size::SMALL / 4 / n;
         assert_eq!(sent(small), (n * ((n - 1) * small * 4 + rounds * HEADER_BYTES)) as u64, "{n} ranks");
-        let (middle, core) = (Size::MIDDLE / 4, 1 << n.ilog2());
+        let middle = Size::MIDDLE / 4;
+        let core = 1 << n.ilog2();
         let halving = 2 * (core - 1) * middle * 4 + core * 2 * core.ilog2() as usize * HEADER_BYTES;
         let folding = 2 * (n - core) * (middle * 4 + HEADER_BYTES);
         assert_eq!(sent(middle), (halving + folding) as u64, "{n} ranks");

@@ -58,7 +58,8 @@ fn distance(comm: &Communicator, buffer: &Buffer) -> Result<f32> {
 
 fn assert_identical(comm: &Communicator, buffer: &Buffer) -> Result<()> {
     let mine: Vec<i32> = buffer.host::<f32>()?.iter().map(|x| x.to_bits() as i32).collect();
-    let (mut low, mut high) = (mine.clone(), mine);
+    let mut low = mine.clone();
+    let mut high = mine;
     comm.blocking().all_reduce(&mut low, ReduceOp::Min)?;
     comm.blocking().all_reduce(&mut high, ReduceOp::Max)?;
     assert_eq!(low, high, "ranks differ");
@@ -87,7 +88,8 @@ fn centralized_synchronous_full_precision() {
 #[test]
 fn centralized_synchronous_low_precision() {
     matrix(|comm| {
-        let (mut buffer, mut encoding) = (mine(comm)?, eight_bits(Feedback::TwoLevel));
+        let mut buffer = mine(comm)?;
+        let mut encoding = eight_bits(Feedback::TwoLevel);
         comm.block_on(comm.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))?;
         assert_identical(comm, &buffer)?;
         assert!(distance(comm, &buffer)? < NEAR);
@@ -110,7 +112,8 @@ fn decentralized_synchronous_full_precision() {
 #[test]
 fn decentralized_synchronous_low_precision() {
     matrix(|comm| {
-        let (mut buffer, mut encoding) = (mine(comm)?, eight_bits(Feedback::Difference));
+        let mut buffer = mine(comm)?;
+        let mut encoding = eight_bits(Feedback::Difference);
         let options = GossipOptions { consensus: 0.9, ..GossipOptions::default() };
         for step in 0..60 {
             let schedule = &Topology::Exponential;

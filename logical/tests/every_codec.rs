@@ -95,11 +95,13 @@ impl Case<'_> {
     fn centralized(&self) -> Result<()> {
         let comm = self.comm;
         for feedback in [Feedback::None, Feedback::Error, Feedback::TwoLevel, Feedback::Difference] {
-            let (mut buffer, mut encoding) = (self.buffer()?, self.encoding(feedback)?);
+            let mut buffer = self.buffer()?;
+            let mut encoding = self.encoding(feedback)?;
             comm.block_on(comm.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))?;
             self.check_identical("scatter-gather", &buffer)?;
         }
-        let (mut buffer, mut encoding) = (self.buffer()?, self.encoding(Feedback::Error)?);
+        let mut buffer = self.buffer()?;
+        let mut encoding = self.encoding(Feedback::Error)?;
         comm.block_on(comm.all_reduce_sparse(&mut buffer, ReduceOp::Mean, &mut encoding))?;
         self.check_identical("all-gather", &buffer)
     }
@@ -108,7 +110,8 @@ impl Case<'_> {
         let comm = self.comm;
         let options = GossipOptions { consensus: 0.1, ..GossipOptions::default() };
         for feedback in [Feedback::None, Feedback::Error, Feedback::Difference, Feedback::Extrapolation] {
-            let (mut buffer, mut encoding) = (self.buffer()?, self.encoding(feedback)?);
+            let mut buffer = self.buffer()?;
+            let mut encoding = self.encoding(feedback)?;
             comm.block_on(comm.gossip_encoded(&mut buffer, &Topology::Ring, 0, &mut encoding, options))?;
             self.check("gossip", &buffer)?;
         }
@@ -116,8 +119,10 @@ impl Case<'_> {
     }
 
     fn windows(&self, service: &Service) -> Result<()> {
-        let (comm, rank) = (self.comm, self.comm.rank());
-        let (next, previous) = ((rank + 1) % RANKS, (rank + RANKS - 1) % RANKS);
+        let comm = self.comm;
+        let rank = self.comm.rank();
+        let next = (rank + 1) % RANKS;
+        let previous = (rank + RANKS - 1) % RANKS;
         let mut buffer = self.buffer()?;
         let encoding = Some(self.encoding(Feedback::Error)?);
         let window = Window::create(comm, service, &buffer, &[previous], encoding)?;
@@ -139,7 +144,8 @@ impl Case<'_> {
         let comm = self.comm;
         let clock = Clock::start(comm, service, 0)?;
         let mut x = Buffer::from_slice(&vec![0.0f32; self.len])?;
-        let (pushed, pulled) = (self.encoding(Feedback::Error)?, self.encoding(Feedback::None)?);
+        let pushed = self.encoding(Feedback::Error)?;
+        let pulled = self.encoding(Feedback::None)?;
         let options = ServerOptions { pushed: Some(pushed), pulled: Some(pulled) };
         let mut server = Server::start(comm, service, &clock, &x, Add, options)?;
         server.push(0..self.len, &self.buffer()?)?;
@@ -159,7 +165,8 @@ impl Case<'_> {
 
 fn run(codec: &str, kind: Kind, len: usize) {
     let outcome = spawn(TransportKind::Thread, RANKS, |comm| {
-        let (service, background) = (Service::start(&comm)?, Background::start(&comm)?);
+        let service = Service::start(&comm)?;
+        let background = Background::start(&comm)?;
         let case = Case { comm: &comm, codec, kind, len };
         case.centralized()?;
         case.decentralized()?;

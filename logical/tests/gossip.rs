@@ -107,7 +107,8 @@ fn buffers_of_many_segments_come_through() {
             let row = topology.mixing(comm.size(), 1)?.row(comm.rank());
             for at in (0..len).step_by(61).chain([len - 1]) {
                 let of = |(from, weight): &(usize, f64)| (*weight, value(*from, at) as f32);
-                let (got, want) = (mine[at], f32::sum(&row.iter().map(of).collect::<Vec<_>>()));
+                let got = mine[at];
+                let want = f32::sum(&row.iter().map(of).collect::<Vec<_>>());
                 assert!(got == want, "{topology:?}, element {at}: {got} is not {want}");
             }
         }
@@ -118,7 +119,8 @@ fn buffers_of_many_segments_come_through() {
 #[test]
 fn partners_of_a_pair_and_members_of_a_complete_graph_get_equal_bits() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         let mut schedules: Vec<Topology> = vec![Topology::XorPairs, Topology::Complete];
         schedules.push(Topology::RandomPairs { seed: 5, pairs: None });
         for topology in schedules {
@@ -140,7 +142,8 @@ fn partners_of_a_pair_and_members_of_a_complete_graph_get_equal_bits() {
 #[test]
 fn a_matrix_of_ones_own_and_one_that_changes_by_step() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         // Everyone copies rank 0; then a ring in one direction.
         let from_first: Vec<f64> =
             (0..size * size).map(|at| if at % size == 0 { 1.0 } else { 0.0 }).collect();
@@ -159,7 +162,8 @@ fn a_matrix_of_ones_own_and_one_that_changes_by_step() {
 fn d_psgd_stops_where_theory_says() {
     // fᵢ = aᵢ (x − bᵢ)² / 2 on a ring of 4: the fixed point of x ← W x − γ A (x − b).
     const GAMMA: f64 = 0.1;
-    let (a, b) = ([1.0, 3.0, 0.5, 2.0], [0.0, 1.0, -2.0, 4.0]);
+    let a = [1.0, 3.0, 0.5, 2.0];
+    let b = [0.0, 1.0, -2.0, 4.0];
     for (transport, ranks) in cases(&[4]) {
         spawn(transport, ranks, |comm| {
             let rank = comm.rank();
@@ -187,7 +191,8 @@ fn d_psgd_stops_where_theory_says() {
 #[test]
 fn groups_gossip_among_themselves() {
     matrix(|comm| {
-        let (rank, parity) = (comm.rank(), comm.rank() % 2);
+        let rank = comm.rank();
+        let parity = comm.rank() % 2;
         // Numbered backwards, so that ranks there are not those of the world.
         let group = comm.block_on(comm.split(Some(parity as u32), -(rank as i64)))?.unwrap();
         let members: Vec<usize> = (0..comm.size()).rev().filter(|rank| rank % 2 == parity).collect();
@@ -196,7 +201,8 @@ fn groups_gossip_among_themselves() {
         let size = members.len();
         let peer = members[(group.rank() + size - usize::from(size > 1)) % size];
         assert_eq!(x, [(rank + peer) as f64 / 2.0]);
-        let (mut y, mut weight) = ([rank as f64], 1.0);
+        let mut y = [rank as f64];
+        let mut weight = 1.0;
         comm.blocking().push_sum(&mut y, &mut weight, &Topology::Complete, 0)?;
         assert!((y[0] - (comm.size() - 1) as f64 / 2.0).abs() < 1e-12, "{y:?}");
         Ok(())
@@ -247,9 +253,11 @@ fn directed() -> Mixing {
 fn push_sum_finds_the_mean_of_a_directed_graph() {
     for (transport, ranks) in cases(&[4]) {
         spawn(transport, ranks, |comm| {
-            let (rank, graph) = (comm.rank(), directed());
+            let rank = comm.rank();
+            let graph = directed();
             assert!(graph.is_column_stochastic() && !graph.is_row_stochastic());
-            let (mut x, mut weight) = ([rank as f64; 3], 1.0);
+            let mut x = [rank as f64; 3];
+            let mut weight = 1.0;
             for round in 1..=200 {
                 comm.blocking().push_sum(&mut x, &mut weight, &graph, round)?;
                 let mut furthest = [(x[0] / weight - 1.5).abs()];

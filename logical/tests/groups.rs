@@ -27,7 +27,8 @@ fn sum(comm: &Communicator, value: f32) -> Result<f32> {
 #[test]
 fn ranks_of_one_color_are_a_group_in_the_order_of_their_keys() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         let group = comm.block_on(comm.split(Some((rank % 2) as u32), -(rank as i64)))?.unwrap();
         let mut members: Vec<usize> = (0..size).filter(|other| other % 2 == rank % 2).collect();
         assert_eq!(sum(&group, rank as f32)?, members.iter().sum::<usize>() as f32);
@@ -189,7 +190,8 @@ fn hierarchical_results_are_the_flat_ones() {
             let hierarchy = comm.block_on(comm.hierarchy())?;
             for len in [0, 1, 5, 1000, 70_000] {
                 for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max] {
-                    let (mut flat, mut steep) = (filled(comm.rank(), len), filled(comm.rank(), len));
+                    let mut flat = filled(comm.rank(), len);
+                    let mut steep = filled(comm.rank(), len);
                     comm.block_on(comm.all_reduce(&mut flat, op))?;
                     comm.block_on(hierarchy.all_reduce(&mut steep, op))?;
                     assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "{op} of {len}");
@@ -198,7 +200,8 @@ fn hierarchical_results_are_the_flat_ones() {
                     let mut buffer = filled(comm.rank(), len);
                     comm.block_on(hierarchy.broadcast(&mut buffer, root))?;
                     assert_eq!(*buffer.host::<f32>()?, values(root, len));
-                    let (mut flat, mut steep) = (filled(comm.rank(), len), filled(comm.rank(), len));
+                    let mut flat = filled(comm.rank(), len);
+                    let mut steep = filled(comm.rank(), len);
                     comm.block_on(comm.reduce(&mut flat, ReduceOp::Mean, root))?;
                     comm.block_on(hierarchy.reduce(&mut steep, ReduceOp::Mean, root))?;
                     assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "root {root}, {len}");
@@ -221,12 +224,14 @@ fn hierarchical_blocks_are_the_flat_ones() {
             for len in [0, 1, 5, 1000] {
                 let mine = filled(comm.rank(), len);
                 let all = || Buffer::zeroed(DType::F32, len * comm.size());
-                let (mut flat, mut steep) = (all()?, all()?);
+                let mut flat = all()?;
+                let mut steep = all()?;
                 comm.block_on(comm.all_gather(&mine, &mut flat))?;
                 comm.block_on(hierarchy.all_gather(&mine, &mut steep))?;
                 assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "all-gather of {len}");
                 let blocks = filled(comm.rank(), len * comm.size());
-                let (mut flat, mut steep) = (mine, Buffer::zeroed(DType::F32, len)?);
+                let mut flat = mine;
+                let mut steep = Buffer::zeroed(DType::F32, len)?;
                 comm.block_on(comm.reduce_scatter(&blocks, &mut flat, ReduceOp::Mean))?;
                 comm.block_on(hierarchy.reduce_scatter(&blocks, &mut steep, ReduceOp::Mean))?;
                 assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "reduce-scatter of {len}");
@@ -249,14 +254,16 @@ fn hierarchical_low_precision_is_the_same_on_all_ranks() {
             let hierarchy = comm.block_on(comm.hierarchy())?;
             let feedback = Feedback::TwoLevel;
             let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(feedback);
-            let (mut exact, mut near) = (filled(comm.rank(), 5000), filled(comm.rank(), 5000));
+            let mut exact = filled(comm.rank(), 5000);
+            let mut near = filled(comm.rank(), 5000);
             comm.block_on(comm.all_reduce(&mut exact, ReduceOp::Mean))?;
             for _ in 0..2 {
                 near = filled(comm.rank(), 5000);
                 comm.block_on(hierarchy.all_reduce_encoded(&mut near, ReduceOp::Mean, &mut encoding))?;
             }
             assert_eq!(encoding.state().operations(), 2);
-            let (exact, near) = (exact.host::<f32>()?, near.host::<f32>()?);
+            let exact = exact.host::<f32>()?;
+            let near = near.host::<f32>()?;
             assert!(exact.iter().zip(&*near).all(|(exact, near)| (exact - near).abs() < 0.5), "{hosts:?}");
             Ok(near.to_vec())
         });

@@ -63,7 +63,8 @@ fn ten_thousand_operations_leave_nothing_behind() {
     let _alone = alone();
     for transport in TRANSPORTS {
         let grown = spawn(transport, RANKS, |comm| {
-            let (mut one, mut all) = (full(64, 1.0), full(RANKS * 64, 1.0));
+            let mut one = full(64, 1.0);
+            let mut all = full(RANKS * 64, 1.0);
             let mut repeat = |times| (0..times).try_for_each(|_| operate(&comm, &mut one, &mut all));
             repeat(400)?;
             let before = meanwhile(&comm, || (resident(), descriptors()))?;
@@ -86,7 +87,8 @@ fn staging_is_small_whatever_the_size() {
     let len = (128 << 20) / size_of::<f32>();
     for transport in TRANSPORTS {
         let staged = spawn(transport, RANKS, |comm| {
-            let (mut one, mut all) = (full(len / RANKS, 1.0), full(len, 1.0));
+            let mut one = full(len / RANKS, 1.0);
+            let mut all = full(len, 1.0);
             // The peak begins anew where this is written.
             let before = meanwhile(&comm, || fs::write("/proc/self/clear_refs", "5").map(|()| resident()))?;
             operate(&comm, &mut one, &mut all)?;

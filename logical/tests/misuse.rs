@@ -193,7 +193,8 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
             usage(blocking.gather(&[0f32], None, 0));
             usage(blocking.scatter(None, &mut [0f32], 0));
         }
-        let (f32s, mut i32s) = (Buffer::from_slice(&[0f32; 2])?, Buffer::from_slice(&[0i32; 4])?);
+        let f32s = Buffer::from_slice(&[0f32; 2])?;
+        let mut i32s = Buffer::from_slice(&[0i32; 4])?;
         usage(comm.block_on(comm.all_gather(&f32s, &mut i32s)));
         assert_eq!(comm.world().traffic().bytes_sent(), 0);
         blocking.barrier()

@@ -66,7 +66,8 @@ fn on_either<const N: usize>(
 #[test]
 fn collectives_of_all_lengths_on_borrowed_memory_and_off_it() {
     under_mpirun(&RANKS, Check::FirstUse, |comm| {
-        let (rank, n) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let n = comm.size();
         // The last is more than one piece.
         for len in [0, 1, 7, (1 << 20) + 3] {
             let [got] = on_either(

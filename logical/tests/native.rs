@@ -46,7 +46,8 @@ fn collectives(
 ) -> Result<[Vec<u8>; 4]> {
     let n = comm.size();
     let make = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
-    let (mut whole, mut part) = (make(len)?, make(len / n)?);
+    let mut whole = make(len)?;
+    let mut part = make(len / n)?;
     let mut all = make(len / n * n)?;
     fill(&mut whole, comm.rank());
     comm.block_on(comm.all_reduce(&mut whole, op))?;
@@ -139,12 +140,15 @@ fn lanes_overlap_in_any_order() {
 #[test]
 fn two_operations_of_one_lane_run_one_after_another() {
     let sums = spawn(TransportKind::Shm, 4, |comm| {
-        let (mut one, mut two) = (Buffer::from_slice(&[1f32])?, Buffer::from_slice(&[10f32])?);
-        let (first, second) =
-            (comm.all_reduce(&mut one, ReduceOp::Sum), comm.all_reduce(&mut two, ReduceOp::Sum));
+        let mut one = Buffer::from_slice(&[1f32])?;
+        let mut two = Buffer::from_slice(&[10f32])?;
+        let first = comm.all_reduce(&mut one, ReduceOp::Sum);
+        let second = comm.all_reduce(&mut two, ReduceOp::Sum);
         comm.block_on(async {
-            let (mut first, mut second) = (Box::pin(first), Box::pin(second));
-            let (mut done, mut both) = (0, [false; 2]);
+            let mut first = Box::pin(first);
+            let mut second = Box::pin(second);
+            let mut done = 0;
+            let mut both = [false; 2];
             std::future::poll_fn(|context| {
                 for (at, operation) in [&mut first, &mut second].into_iter().enumerate() {
                     if !both[at]

@@ -62,7 +62,8 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                 let locked = options.locked;
                 let mine: Vec<f32> = (0..len).map(|at| (comm.rank() * 100 + at % 7) as f32).collect();
                 let pair = PairExchange::create(&comm, &service, &Buffer::from_slice(&mine)?, options)?;
-                let (mut draws, mut under_way) = (draws(&comm, seed as u64), Vec::new());
+                let mut draws = draws(&comm, seed as u64);
+                let mut under_way = Vec::new();
                 for _ in 0..40 {
                     under_way.push(pair.exchange(draws.peer(&comm))?);
                     // Now and then this rank takes a step of its own, up or down.
@@ -82,7 +83,8 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                     comm.blocking().all_reduce(&mut total, ReduceOp::Sum)?;
                     Ok(total[0] / (ranks * len) as f64)
                 };
-                let (before, after) = (total(&mine)?, total(&value(&pair, len))?);
+                let before = total(&mine)?;
+                let after = total(&value(&pair, len))?;
                 // Each of the 40 n exchanges rounds twice, at values below 1024.
                 assert!((after - before).abs() < 1e-2, "{before} became {after}: {context}");
                 let mut exchanges = [pair.exchanges() as i64];
@@ -149,7 +151,8 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
             let mut x = Buffer::from_slice(&[0f64])?;
             pair.load(&mut x)?;
             let x = x.host::<f64>()?[0];
-            let (mut logs, mut values) = (vec![0; ranks * log.len()], vec![0.0; ranks]);
+            let mut logs = vec![0; ranks * log.len()];
+            let mut values = vec![0.0; ranks];
             comm.blocking().all_gather(&log, &mut logs)?;
             comm.blocking().all_gather(&[x], &mut values)?;
             let logs: Vec<_> = logs.chunks(3).enumerate().map(|(at, log)| (at / EACH, log)).collect();
@@ -163,7 +166,8 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
 /// The values after all exchanges of a log, one at a time, in the order that the counters tell.
 fn replay(ranks: usize, log: &[(usize, &[i64])], start: impl Fn(usize) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = (0..ranks).map(start).collect();
-    let (mut count, mut left) = (vec![0; ranks], log.to_vec());
+    let mut count = vec![0; ranks];
+    let mut left = log.to_vec();
     while !left.is_empty() {
         let next = |(rank, entry): &(usize, &[i64])| {
             entry[1] == count[*rank] + 1 && entry[2] == count[entry[0] as usize] + 1
@@ -171,7 +175,8 @@ fn replay(ranks: usize, log: &[(usize, &[i64])], start: impl Fn(usize) -> f64) -
         let at = left.iter().position(next).expect("some exchange was the next on both partners");
         let (rank, entry) = left.swap_remove(at);
         // The higher rank computes the difference.
-        let (low, high) = (rank.min(entry[0] as usize), rank.max(entry[0] as usize));
+        let low = rank.min(entry[0] as usize);
+        let high = rank.max(entry[0] as usize);
         let difference = (values[low] - values[high]) * 0.5;
         values[high] += difference;
         values[low] -= difference;
@@ -212,7 +217,8 @@ fn bytes_are_those_of_the_formula() {
                 let value = if encoded == Some(Feedback::Difference) { 2 * len } else { 4 * len };
                 let difference = if encoded.is_some() { 2 * len } else { 4 * len };
                 let carried = |bytes: usize| bytes + if bytes > INLINE_BYTES { HEADER_BYTES } else { 0 };
-                let (ask, answer) = (HEADER_BYTES + REQUEST_BYTES, HEADER_BYTES + REPLY_BYTES);
+                let ask = HEADER_BYTES + REQUEST_BYTES;
+                let answer = HEADER_BYTES + REPLY_BYTES;
                 // Rank 0 begins one with rank 1, or the other way round.
                 for first in [0, 1] {
                     let locked = options.locked && first == 1;
@@ -304,7 +310,8 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 };
                 let pair = make(70)?;
                 rounds(&comm, &pair, 0..3)?;
-                let (saved, values) = (pair.save()?, pair.save()?);
+                let saved = pair.save()?;
+                let values = pair.save()?;
                 let expected = (rounds(&comm, &pair, 3..6)?, pair.exchanges());
                 let again = make(70)?;
                 again.restore(saved)?;

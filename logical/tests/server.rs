@@ -88,8 +88,10 @@ fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
     const LEN: usize = 1003;
     matrix(|comm| {
         let (clock, mut server) = begin(comm, 0, LEN, blend, ServerOptions::default())?;
-        let (rank, mut seed) = (comm.rank(), 0x9e37_79b9 + comm.rank() as u64);
-        let (mut x, mut want) = (vector(&[0.0; LEN]), vec![0.0; LEN]);
+        let rank = comm.rank();
+        let mut seed = 0x9e37_79b9 + comm.rank() as u64;
+        let mut x = vector(&[0.0; LEN]);
+        let mut want = vec![0.0; LEN];
         for now in 0..12 {
             dawdle(&mut seed);
             let pulled = server.pull(0..LEN, &mut x)?;
@@ -197,7 +199,8 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
         const LEN: usize = 50;
         for staleness in [1, 3] {
             let (clock, mut server) = begin(comm, staleness, LEN, Add, ServerOptions::default())?;
-            let (n, mut seed) = (comm.size(), 77 + comm.rank() as u64);
+            let n = comm.size();
+            let mut seed = 77 + comm.rank() as u64;
             let mut x = vector(&[0.0; LEN]);
             for now in 0..20u64 {
                 dawdle(&mut seed);

@@ -109,7 +109,8 @@ fn rings_and_exponential_graphs_contract_as_theory_says() {
         close(contraction(&Topology::Exponential, size as usize, 1), exponential, 1e-9);
     }
     let mesh = Mixing::hastings(16, |rank| {
-        let (row, column) = (rank / 4, rank % 4);
+        let row = rank / 4;
+        let column = rank % 4;
         let near =
             (0..16).filter(|other| (other / 4usize).abs_diff(row) + (other % 4usize).abs_diff(column) == 1);
         near.collect()
@@ -171,7 +172,8 @@ fn random_pairs_shrink_the_distance_as_expected() {
 /// The distance from the mean after each of some numbers of rounds, of the primitive on threads, from x = rank.
 fn primitive(topology: Topology, ranks: usize, after: &[u64]) -> Vec<f64> {
     let columns = spawn(TransportKind::Thread, ranks, |comm| {
-        let (mut x, mut seen) = ([comm.rank() as f64], Vec::new());
+        let mut x = [comm.rank() as f64];
+        let mut seen = Vec::new();
         for step in 0..=after[after.len() - 1] {
             if after.contains(&step) {
                 seen.push(x[0]);

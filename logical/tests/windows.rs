@@ -414,7 +414,8 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 };
                 let (window, others) = make()?;
                 rounds(&comm, &window, &others, 0..3)?;
-                let (saved, values) = (window.save()?, window.save()?);
+                let saved = window.save()?;
+                let values = window.save()?;
                 let expected = rounds(&comm, &window, &others, 3..6)?;
                 let (again, _) = make()?;
                 again.restore(saved)?;

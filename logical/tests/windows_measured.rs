@@ -34,10 +34,8 @@ fn what_asking_another_rank_costs() {
                 let pair = PairExchange::create(&comm, &service, &mine, PairOptions::default())?;
                 if comm.rank() == 0 {
                     let to = [(peer, 1.0)];
-                    let (put, get) = (
-                        turns(times, || window.put(1.0, &to)?.wait())?,
-                        turns(times, || window.get(&to)?.wait())?,
-                    );
+                    let put = turns(times, || window.put(1.0, &to)?.wait())?;
+                    let get = turns(times, || window.get(&to)?.wait())?;
                     let exchange = turns(times, || pair.exchange(peer)?.wait().map(drop))?;
                     println!(
                         "{transport}, {bytes} B, shortest and median: put {put:.1?}, get {get:.1?}, exchange {exchange:.1?}"

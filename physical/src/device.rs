@@ -147,7 +147,8 @@ impl Device for Host {
     ) -> Result<Result<usize, CodecError>> {
         encodable(from.dtype())?;
         let from: &[f32] = bytemuck::cast_slice(from.bytes());
-        let (largest, room) = (codec.encoded_len(from.len()), to.bytes().len());
+        let largest = codec.encoded_len(from.len());
+        let room = to.bytes().len();
         if room < largest {
             let what = format!("{largest} bytes of {} may not fit {room}", codec.name());
             return Err(Error::usage(what, "make room for Codec::encoded_len bytes"));
@@ -195,7 +196,8 @@ fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
         return Ok(());
     }
     let say = |dtype: DType, bytes: usize| format!("{bytes} bytes of {dtype}");
-    let (from, to) = (say(from.dtype(), from.bytes().len()), say(to.dtype(), to.bytes().len()));
+    let from = say(from.dtype(), from.bytes().len());
+    let to = say(to.dtype(), to.bytes().len());
     Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
 }
 

@@ -97,7 +97,8 @@ mod tests {
             const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
             let mut output = input.to_vec();
             for _ in 0..=self.below(4) {
-                let (at, edge) = (self.below(output.len()), EDGES[self.below(EDGES.len())]);
+                let at = self.below(output.len());
+                let edge = EDGES[self.below(EDGES.len())];
                 match self.below(5) {
                     0 => output.truncate(at),
                     1 => output.extend_from_within(at..),

@@ -62,7 +62,8 @@ impl Vigilance {
         match silence.filter(|silence| SILENCES.contains(silence)) {
             Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
             None => {
-                let (low, high) = (SILENCES.start().as_secs(), SILENCES.end().as_secs());
+                let low = SILENCES.start().as_secs();
+                let high = SILENCES.end().as_secs();
                 let what = format!("{SILENCE}={text} is no time for which a rank may be silent");
                 Err(Error::setup(what, format!("set it to {low} to {high} seconds, or unset it")))
             }
@@ -152,7 +153,8 @@ impl Health {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         // Everyone tells rank 0, and ranks that are threads share its board.
         let waits = Mutex::new(Waits::new(peers.len(), rank == 0));
-        let (verdict, bells) = (OnceLock::new(), Mutex::default());
+        let verdict = OnceLock::new();
+        let bells = Mutex::default();
         let board = Board { peers, left, verdict, bells, vigilance, waits };
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }

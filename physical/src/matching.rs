@@ -53,7 +53,8 @@ fn meet(source: Source, receive: &Label, message: &Label) -> bool {
     if !receive.tag.same_lane(&message.tag) {
         return false;
     }
-    let (waiting, come) = (receive.tag.sequence(), message.tag.sequence());
+    let waiting = receive.tag.sequence();
+    let come = message.tag.sequence();
     if waiting == come {
         return receive.fingerprint != message.fingerprint;
     }

@@ -148,7 +148,8 @@ impl<'a> Operation<'a> {
         let mut suspicion = || self.suspected.get_or_insert_with(Stopwatch::start).elapsed();
         let suspected = gone.as_ref().map_or(Duration::ZERO, |_| suspicion());
         let culprit = |rank: usize, cause: &str| {
-            let (culprit, cause) = (health.peers()[rank].clone(), cause.to_owned());
+            let culprit = health.peers()[rank].clone();
+            let cause = cause.to_owned();
             Some(Error::PeerFailed { culprit, cause, during: self.during() })
         };
         if let Some(verdict) = health.verdict() {
@@ -219,7 +220,8 @@ impl<'a> Operation<'a> {
 
     fn late(&self, missing: &[usize]) -> Error {
         let health = self.terms.transport.health();
-        let (after, during) = (self.terms.deadline, self.during());
+        let after = self.terms.deadline;
+        let during = self.during();
         let waiting_for = missing.first().map(|rank| health.peers()[*rank].clone());
         // Earlier, the others' own waits may not be known yet, and a rank would be blamed that waits itself.
         let known = after > health.vigilance().hearsay();

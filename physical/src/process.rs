@@ -36,8 +36,10 @@ impl Process {
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split(' ').collect();
         let ended = ["Z", "X"].contains(fields.first()?);
-        let (parent, group) = (fields.get(1)?.parse().ok()?, fields.get(2)?.parse().ok()?);
-        let (started, size) = (fields.get(19)?.parse().ok()?, fields.get(20)?.parse().ok()?);
+        let parent = fields.get(1)?.parse().ok()?;
+        let group = fields.get(2)?.parse().ok()?;
+        let started = fields.get(19)?.parse().ok()?;
+        let size = fields.get(20)?.parse().ok()?;
         Some(Process { pid, name: name.to_owned(), group, parent, ended, started, size })
     }
 

@@ -121,10 +121,14 @@ pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -
 /// As [`spawn`].
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     refuse_under_mpi();
-    let (size, meeting) = (options.len(), meeting());
+    let size = options.len();
+    let meeting = meeting();
     let join = |(rank, options): (usize, &JoinOptions)| {
-        let (meeting, options) = (meeting.clone(), options.clone());
-        let (local_rank, local_size, launcher) = (rank, size, Launcher::Hexagram);
+        let meeting = meeting.clone();
+        let options = options.clone();
+        let local_rank = rank;
+        let local_size = size;
+        let launcher = Launcher::Hexagram;
         let secret = b"test".to_vec();
         let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
         move || World::join_as(&placement, &options)

@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_member_knows_what_it_was_told_and_a_withdrawn_wait_counts_no_more() {
-        let (mut hub, mut member) = (Waits::new(3, true), Waits::new(3, false));
+        let mut hub = Waits::new(3, true);
+        let mut member = Waits::new(3, false);
         let number = member.enter(1, label(4, 1), &[2]);
         assert_eq!(member.missing(&label(4, 1)), []);
         hub.hear(1, member.of(1));

@@ -197,14 +197,16 @@ impl World {
         if options.transport == TransportKind::Mpi {
             let world = Self::join_by_mpi(options)?;
             if (world.rank(), world.size()) != (placement.rank, placement.size) {
-                let (rank, size) = (world.rank(), world.size());
+                let rank = world.rank();
+                let size = world.size();
                 let what =
                     format!("rank {} of {} is rank {rank} of {size} to MPI", placement.rank, placement.size);
                 return Err(Error::setup(what, "start the ranks with mpirun, and number them as it does"));
             }
             return Ok(world);
         }
-        let (rank, limit) = (placement.rank, options.deadline);
+        let rank = placement.rank;
+        let limit = options.deadline;
         if rank >= placement.size {
             let what = format!("there is no rank {rank} in a world of {}", placement.size);
             return Err(Error::setup(what, "ranks count from 0 to size - 1"));
@@ -243,7 +245,8 @@ impl World {
         arrival: Arrival,
         door: Door,
     ) -> Result<Self> {
-        let (rank, limit) = (placement.rank, options.deadline);
+        let rank = placement.rank;
+        let limit = options.deadline;
         // Sought before the meeting, in which it may end and leave this rank to another parent.
         let parent = Parent::find(placement.launcher);
         let (roster, seats) = arrival.meet(entry, limit)?;
@@ -301,7 +304,8 @@ impl World {
     ) -> Self {
         // Measured now rather than in the middle of the first wait.
         patience();
-        let (fresh, deadline) = (AtomicU32::new(FRESH), AtomicU64::new(DEADLINE));
+        let fresh = AtomicU32::new(FRESH);
+        let deadline = AtomicU64::new(DEADLINE);
         World(Arc::new(Inner {
             rank,
             local,

@@ -21,10 +21,12 @@ const LONG: Duration = Duration::from_secs(120);
 
 fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World> {
     let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
-    let (secret, launcher) = (b"secret".to_vec(), Launcher::Hexagram);
+    let secret = b"secret".to_vec();
+    let launcher = Launcher::Hexagram;
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
     let vigilance = Some(Vigilance { silence: LONG, ..Vigilance::default() });
-    let (transport, deadline) = (TransportKind::Tcp, LONG);
+    let transport = TransportKind::Tcp;
+    let deadline = LONG;
     World::join_as(&placement, &JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() })
 }
 
@@ -46,10 +48,12 @@ fn strangers(port: u16, least: usize, joined: &AtomicBool) {
 /// Joins as `size` ranks in the same instant; how long the last took.
 fn together(size: usize, strangers_at_least: usize) -> Duration {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (start, joined) = (Barrier::new(size), Barrier::new(size));
+    let start = Barrier::new(size);
+    let joined = Barrier::new(size);
     std::thread::scope(|scope| {
         let rank = |rank| {
-            let (start, joined) = (&start, &joined);
+            let start = &start;
+            let joined = &joined;
             move || {
                 start.wait();
                 let since = Instant::now();

@@ -14,9 +14,12 @@ use std::time::{Duration, Instant};
 
 fn join(rank: usize, port: u16) -> hexagram_physical::Result<World> {
     let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
-    let (size, secret, launcher) = (2, b"secret".to_vec(), Launcher::Hexagram);
+    let size = 2;
+    let secret = b"secret".to_vec();
+    let launcher = Launcher::Hexagram;
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
-    let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(60));
+    let transport = TransportKind::Tcp;
+    let deadline = Duration::from_secs(60);
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
 

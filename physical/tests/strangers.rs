@@ -27,7 +27,9 @@ fn ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let listening = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (address, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+        let address = fields.get(1)?;
+        let state = fields.get(3)?;
+        let inode = fields.get(9)?;
         let ours = *state == "0A" && mine.contains(&format!("socket:[{inode}]"));
         ours.then(|| u16::from_str_radix(address.rsplit(':').next()?, 16).ok())?
     });
@@ -69,13 +71,15 @@ fn flood(stop: &AtomicBool, calls: &AtomicUsize) {
 /// Every rank sends its number to the next, over a channel that is opened here.
 fn ring(world: &World, channel: u16) {
     let transport = world.open(channel).unwrap();
-    let (rank, poison) = (world.rank(), Poison::default());
+    let rank = world.rank();
+    let poison = Poison::default();
     let terms = Terms { transport: &*transport, poison: &poison, deadline: LONG };
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::I32, 1);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
-    let (mine, theirs) =
-        (Buffer::from_slice(&[rank as i32]).unwrap(), Buffer::zeroed(DType::I32, 1).unwrap());
-    let (next, last) = ((rank + 1) % RANKS, (rank + RANKS - 1) % RANKS);
+    let mine = Buffer::from_slice(&[rank as i32]).unwrap();
+    let theirs = Buffer::zeroed(DType::I32, 1).unwrap();
+    let next = (rank + 1) % RANKS;
+    let last = (rank + RANKS - 1) % RANKS;
     let send = transport.post_send(next, label, mine.read(0..1).unwrap());
     let recv = transport.post_recv(Source::Rank(last), label, theirs.write(0..1).unwrap(), Land::Copy);
     for (ticket, peer) in [(send, next), (recv, last)] {
@@ -88,16 +92,21 @@ fn ring(world: &World, channel: u16) {
 #[test]
 fn a_flood_on_all_ports_delays_a_job_and_no_more() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let calls = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let strangers: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
         let ranks: Vec<_> = (0..RANKS)
             .map(|rank| {
                 let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
-                let (size, secret, launcher) = (RANKS, b"secret".to_vec(), Launcher::Hexagram);
-                let (local_rank, local_size) = (rank, size);
+                let size = RANKS;
+                let secret = b"secret".to_vec();
+                let launcher = Launcher::Hexagram;
+                let local_rank = rank;
+                let local_size = size;
                 let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
-                let (calls, transport) = (&calls, TransportKind::Tcp);
+                let calls = &calls;
+                let transport = TransportKind::Tcp;
                 scope.spawn(move || {
                     // The flood has reached rank 0's port before the others come.
                     while rank > 0 && calls.load(Ordering::Relaxed) < 1000 {

@@ -22,7 +22,8 @@ fn main() -> Result<(), Cause> {
             ..LoaderOptions::default()
         };
         // Everything from nothing to the last batch, threads included, as PyTorch's is measured.
-        let (begun, mut count) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut count = 0;
         for batch in DataLoader::new(dataset.clone(), options)?.iter() {
             let (_, labels) = batch?;
             count += labels.len();

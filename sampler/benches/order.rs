@@ -55,7 +55,8 @@ fn median(name: &str, order: impl Fn() -> usize) {
 fn billion() {
     let options = ElasticOptions { len: 1_000_000_000, global_batch: 1000, ..Default::default() };
     let sampler = ElasticSampler::new(options).unwrap();
-    let (before, began) = (resident(), Instant::now());
+    let before = resident();
+    let began = Instant::now();
     let sum: usize = sampler.iter().map(|batch| batch.iter().sum::<usize>()).sum();
     let seconds = began.elapsed().as_secs_f64();
     assert_eq!(sum, options.len / 2 * (options.len - 1), "every sample once");

@@ -66,7 +66,8 @@ impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
 
     fn iter_from(&self, position: usize) -> Draws<Vec<usize>> {
         let mut draws = self.sampler.iter_from(position);
-        let (batches, batch_size) = (self.batches(draws.len()), self.batch_size);
+        let batches = self.batches(draws.len());
+        let batch_size = self.batch_size;
         Box::new((0..batches).map(move |_| draws.by_ref().take(batch_size).collect()))
     }
 }

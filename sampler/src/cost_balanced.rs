@@ -102,7 +102,8 @@ impl CostBalancedSampler {
         check_level(random_level)?;
         check_entries("speeds", speeds, true)?;
         if !speeds.is_empty() && speeds.len() != replicas {
-            let (given, expected) = (speeds.len(), replicas);
+            let given = speeds.len();
+            let expected = replicas;
             return Err(SamplerError::WrongCount { option: "speeds", given, expected, each: "rank" });
         }
         if mix == 0 {
@@ -203,7 +204,9 @@ impl Sampler for CostBalancedSampler {
     fn iter_from(&self, position: usize) -> Draws<Vec<usize>> {
         let CostBalancedOptions { rank, replicas, global_batch, ref speeds, .. } = self.options;
         let speeds = if speeds.is_empty() { vec![1.0; replicas] } else { speeds.clone() };
-        let (steps, costs, begin) = (self.steps(), self.costs.clone(), position.div_ceil(global_batch));
+        let steps = self.steps();
+        let costs = self.costs.clone();
+        let begin = position.div_ceil(global_batch);
         let batches = self.batches(begin.saturating_mul(global_batch));
         Box::new((begin..begin + batches).map(move |step| {
             let samples = steps.step(step);

@@ -77,7 +77,8 @@ impl KeyedPermutation {
 
     #[inline]
     fn rounds(&self, number: u64) -> u64 {
-        let (mut high, mut low) = (number >> self.low_bits, number & self.low_mask);
+        let mut high = number >> self.low_bits;
+        let mut low = number & self.low_mask;
         for keys in self.keys.chunks_exact(2) {
             high ^= mixed(low ^ keys[0]) & self.high_mask;
             low ^= mixed(high ^ keys[1]) & self.low_mask;

@@ -122,8 +122,10 @@ mod tests {
 
     #[test]
     fn sixty_four_bits_are_two_draws_high_word_first() {
-        let (mut wide, mut narrow) = (Mersenne::new(1), Mersenne::new(1));
-        let (high, low) = (narrow.next_u32(), narrow.next_u32());
+        let mut wide = Mersenne::new(1);
+        let mut narrow = Mersenne::new(1);
+        let high = narrow.next_u32();
+        let low = narrow.next_u32();
         assert_eq!(wide.next_u64(), u64::from(high) << 32 | u64::from(low));
     }
 }

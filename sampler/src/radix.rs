@@ -15,7 +15,8 @@ pub(crate) fn ascending(keys: impl Iterator<Item = f64>) -> Vec<u32> {
     let first = keys.first().copied().unwrap_or(0);
     // Bits that are alike everywhere order nothing: whole numbers leave most of a mantissa 0.
     let varying = keys.iter().fold(0, |bits, key| bits | (key ^ first));
-    let (mut from, end) = (varying.trailing_zeros(), u64::BITS - varying.leading_zeros());
+    let mut from = varying.trailing_zeros();
+    let end = u64::BITS - varying.leading_zeros();
     let mut packed: Vec<u64> = (0..keys.len() as u64).collect();
     let mut spare = vec![0; if from < end { keys.len() } else { 0 }];
     while from < end {

@@ -155,7 +155,8 @@ impl Sampler for SubsetRandomSampler {
     }
 
     fn iter_from(&self, position: usize) -> Draws<usize> {
-        let (indices, len) = (self.indices.clone(), self.indices.len());
+        let indices = self.indices.clone();
+        let len = self.indices.len();
         let order = Order::drawn(len, &mut Mersenne::new(self.seed.wrapping_add(self.epoch)));
         Box::new((position..len.max(position)).map(move |place| indices[order.at(place)]))
     }

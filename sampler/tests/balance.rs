@@ -115,7 +115,8 @@ fn an_epoch_has_every_sample_and_the_next_has_other_steps() {
         steps.iter_mut().for_each(|step| step.sort_unstable());
         steps
     };
-    let (first, second) = (steps(0), steps(1));
+    let first = steps(0);
+    let second = steps(1);
     assert!(first.iter().all(|step| !second.contains(step)));
     assert_eq!(first, steps(0));
 
@@ -240,7 +241,8 @@ fn batches_keep_their_limits_and_miss_nothing() {
     };
     let sum = |batch: &Vec<usize>| batch.iter().map(tokens).sum::<f64>();
     let padded = |batch: &Vec<usize>| batch.iter().map(tokens).fold(0.0, f64::max) * batch.len() as f64;
-    let (summed, by_longest) = (of(Batching::MaxTokens(limit)), of(Batching::MaxPaddedTokens(limit)));
+    let summed = of(Batching::MaxTokens(limit));
+    let by_longest = of(Batching::MaxPaddedTokens(limit));
     assert!(
         summed.iter().all(|batch| sum(batch) <= limit) && summed.iter().any(|batch| padded(batch) > limit)
     );

@@ -121,7 +121,8 @@ fn tails_drop_repeat_or_do_neither() {
 /// Stops some ranks after each number of steps, goes on with others, and compares what all have seen.
 fn every_sample_once(len: usize, make: impl Fn(usize) -> Ranks) {
     for (before, after) in (1..=8).flat_map(|before| [1, 2, 3, 5, 8].map(|after| (before, after))) {
-        let (old, new) = (make(before), make(after));
+        let old = make(before);
+        let new = make(after);
         assert_eq!(old[0].fingerprint(), new[after - 1].fingerprint());
         let count = old.iter().map(|sampler| sampler.len()).max().unwrap();
         for done in 0..=count {
@@ -161,7 +162,8 @@ fn epochs_and_seeds_have_orders_of_their_own() {
         sampler.set_epoch(epoch);
         sampler.iter().next().unwrap()
     };
-    let (first, second) = (order(0), order(1));
+    let first = order(0);
+    let second = order(1);
     assert_ne!(first, second);
     assert_eq!(first, order(0));
     let seeded = ElasticSampler::new(ElasticOptions { seed: 1, ..options }).unwrap();
@@ -202,7 +204,8 @@ fn keyed_orders_are_even() {
         let chi = counts.iter().map(square).sum::<f64>() + missing;
         assert!(chi < kinds + 5.0 * (2.0 * kinds).sqrt(), "{chi} of {kinds}");
     };
-    let (mut orders, mut neighbours) = (HashMap::new(), HashMap::new());
+    let mut orders = HashMap::new();
+    let mut neighbours = HashMap::new();
     for trial in 0..TRIALS {
         let five = KeyedPermutation::new(5, trial, 0);
         *orders.entry([0, 1, 2, 3, 4].map(|place| five.at(place))).or_default() += 1;

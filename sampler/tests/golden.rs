@@ -158,7 +158,8 @@ fn weighted(case: &Value) {
 
 fn random_batches(case: &Value) {
     let options = RandomOptions { len: number(case, "len"), seed: seed(case), ..Default::default() };
-    let (size, drop_last) = (number(case, "batch_size"), flag(case, "drop_last"));
+    let size = number(case, "batch_size");
+    let drop_last = flag(case, "drop_last");
     let sampler = BatchSampler::new(RandomSampler::new(options).unwrap(), size, drop_last).unwrap();
     let batches: Vec<Vec<usize>> = sampler.iter().collect();
     assert_eq!((batches.len(), sampler.len()), (number(case, "batches"), batches.len()), "{case}");
@@ -169,7 +170,8 @@ fn random_batches(case: &Value) {
 }
 
 fn batch(case: &Value) {
-    let (size, drop_last) = (number(case, "batch_size"), flag(case, "drop_last"));
+    let size = number(case, "batch_size");
+    let drop_last = flag(case, "drop_last");
     let sampler = SequentialSampler::new(number(case, "len")).unwrap();
     let batches: Vec<_> = BatchSampler::new(sampler, size, drop_last).unwrap().iter().collect();
     let expected: Vec<_> = case["batches"].as_array().unwrap().iter().map(indices).collect();

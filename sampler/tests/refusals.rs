@@ -216,7 +216,8 @@ fn complexities_are_in_order_whoever_evaluates_them() {
     const BLOCK: usize = 64;
     let len = 10 * BLOCK;
     let several = thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-    let (furthest, moved) = (Mutex::new(0), Condvar::new());
+    let furthest = Mutex::new(0);
+    let moved = Condvar::new();
     let complexity = |sample: usize| {
         let mut seen = furthest.lock().unwrap();
         *seen = sample.max(*seen);

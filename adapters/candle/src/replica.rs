@@ -76,8 +76,11 @@ impl Replica {
         options: ReplicaOptions,
         model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<(M, Self)> {
-        let (entries, engine) = (Entries::default(), Engine::default());
-        let (varmap, seen, hooks) = (varmap.clone(), entries.clone(), Arc::clone(&engine));
+        let entries = Entries::default();
+        let engine = Engine::default();
+        let varmap = varmap.clone();
+        let seen = entries.clone();
+        let hooks = Arc::clone(&engine);
         let backend = Box::new(Tapped { varmap, entries: seen, engine: hooks });
         let builder = VarBuilder::from_backend(backend, options.dtype, Device::Cpu);
         let model = model(builder).inspect_err(|error| {
@@ -410,7 +413,9 @@ impl Replica {
 }
 
 fn announce(entry: &Entry) -> Result<Parameter> {
-    let (name, dtype, shape) = (entry.name.clone(), dtype(&entry.var)?, entry.var.dims().to_vec());
+    let name = entry.name.clone();
+    let dtype = dtype(&entry.var)?;
+    let shape = entry.var.dims().to_vec();
     Ok(Parameter { name, dtype, shape })
 }
 

@@ -125,7 +125,8 @@ struct Ranks {
 impl Ranks {
     fn new(comm: &Communicator) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (number, open) = (NEXT.fetch_add(1, Ordering::Relaxed), Rc::new(comm.clone()));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let open = Rc::new(comm.clone());
         OPEN.with_borrow_mut(|all| {
             all.retain(|_, comm| comm.strong_count() > 0);
             all.insert(number, Rc::downgrade(&open));
@@ -167,7 +168,8 @@ impl CustomOp1 for Normalize {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (range, dims) = (range(layout), layout.dims());
+        let range = range(layout);
+        let dims = layout.dims();
         let result = match x {
             CpuStorage::F32(x) => CpuStorage::F32(self.normalized(&x[range], dims, |x| x as f32)),
             CpuStorage::F64(x) => CpuStorage::F64(self.normalized(&x[range], dims, |x| x)),
@@ -177,7 +179,8 @@ impl CustomOp1 for Normalize {
     }
 
     fn bwd(&self, _: &Tensor, normalized: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let (gradient, features) = (gradient.contiguous()?, self.mean.len());
+        let gradient = gradient.contiguous()?;
+        let features = self.mean.len();
         let mut sums = by_feature(&gradient, normalized, features)?;
         sum(self.ranks, &mut sums)?;
         let shape: Vec<usize> = (0..gradient.rank()).map(|at| if at == 1 { features } else { 1 }).collect();
@@ -185,7 +188,8 @@ impl CustomOp1 for Normalize {
             Tensor::new(values, gradient.device())?.to_dtype(gradient.dtype())?.reshape(shape.as_slice())
         };
         let means = |sums: &[f64]| sums.iter().map(|sum| sum / self.count).collect();
-        let (mean, along) = (each(means(&sums[..features]))?, each(means(&sums[features..]))?);
+        let mean = each(means(&sums[..features]))?;
+        let along = each(means(&sums[features..]))?;
         let through = gradient.broadcast_sub(&mean)?.sub(&normalized.broadcast_mul(&along)?)?;
         Ok(Some(through.broadcast_mul(&each(self.scale.clone())?)?))
     }
@@ -194,7 +198,8 @@ impl CustomOp1 for Normalize {
 /// Σ one, and then Σ one · other, of each feature, in f64: so exact that squares need no mean removed first.
 fn by_feature(one: &Tensor, other: &Tensor, features: usize) -> Result<Vec<f64>> {
     let other = other.contiguous()?;
-    let ((left, at), (right, there)) = (one.storage_and_layout(), other.storage_and_layout());
+    let (left, at) = one.storage_and_layout();
+    let (right, there) = other.storage_and_layout();
     let (range, there, dims) = (range(at), range(there), at.dims());
     let mut sums = vec![0.0; 2 * features];
     match (&*left, &*right) {
@@ -220,7 +225,8 @@ fn add_up<T: Copy + Into<f64>>(sums: &mut [f64], one: &[T], other: &[T], dims: &
 
 /// The feature of each of `len` elements of a tensor of samples × features × anything.
 fn features_of(dims: &[usize], len: usize) -> impl Iterator<Item = usize> {
-    let (features, inner) = (dims[1], dims[2..].iter().product::<usize>().max(1));
+    let features = dims[1];
+    let inner = dims[2..].iter().product::<usize>().max(1);
     (0..len).map(move |at| at / inner % features)
 }
 

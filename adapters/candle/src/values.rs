@@ -88,7 +88,8 @@ const SAMPLES: usize = 32;
 /// Whether two contiguous tensors hold the same bits, as far as a look at some elements tells: all of a small tensor, and
 /// [`SAMPLES`] of a large one, other ones with each `turn`.
 pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool> {
-    let ((one, one_layout), (other, other_layout)) = (one.storage_and_layout(), other.storage_and_layout());
+    let (one, one_layout) = one.storage_and_layout();
+    let (other, other_layout) = other.storage_and_layout();
     let (Storage::Cpu(one), Storage::Cpu(other)) = (&*one, &*other) else { return Err(not_on_cpu()) };
     with_elements!(one, range(one_layout), one => with_elements!(other, range(other_layout), other => {
         let stride = if one.len() <= WHOLE { 1 } else { one.len() / SAMPLES };

@@ -163,7 +163,8 @@ fn algorithms_on_parameters_work_with_either_optimizer() {
                 spawn(TransportKind::Shm, ranks, |comm| hexagram(train_locally(&comm, stepping, period)))
                     .unwrap()
             };
-            let (engine, candle) = (run(Stepping::Engine), run(Stepping::Candle));
+            let engine = run(Stepping::Engine);
+            let candle = run(Stepping::Candle);
             assert!(largest_difference(&engine[0], &candle[0]) < 1e-14, "{ranks} ranks, H = {period}");
             let difference = largest_difference(&engine[0], &synchronous);
             assert!(difference < tolerance, "{ranks} ranks, H = {period}: {difference:e}");

@@ -25,7 +25,8 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     let views: Vec<_> = views.collect::<Result<_>>()?;
     let mut tensors = Vec::new();
     for ((name, saved), view) in record.tensors.iter().zip(&views) {
-        let (dtype, shape) = (to_format(saved.values.dtype()), saved.shape.clone());
+        let dtype = to_format(saved.values.dtype());
+        let shape = saved.shape.clone();
         let tensor = TensorView::new(dtype, shape, view.bytes());
         tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
     }

@@ -169,7 +169,8 @@ impl<'a> Folder<'a> {
     /// All ranks' files are there: the checkpoint gets its name. The ranks that see this directory all do it; one is
     /// first.
     pub(super) fn complete(&self, name: Name) -> Result<()> {
-        let (partial, path) = (self.partial(name), self.path(name));
+        let partial = self.partial(name);
+        let path = self.path(name);
         match fs::rename(&partial, &path) {
             Err(cause) if !path.is_dir() => Err(refused("rename", &partial, cause)),
             _ => sync(self.root),

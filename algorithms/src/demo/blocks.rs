@@ -87,8 +87,11 @@ impl Grid {
 
     /// Where a block's rows are in the tensor.
     fn rows_of(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
-        let (height, width, columns) = (self.down.len(), self.across.len(), self.columns);
-        let (above, left) = (block / (columns / width) * height, block % (columns / width) * width);
+        let height = self.down.len();
+        let width = self.across.len();
+        let columns = self.columns;
+        let above = block / (columns / width) * height;
+        let left = block % (columns / width) * width;
         (above..above + height).map(move |row| row * columns + left..row * columns + left + width)
     }
 }
@@ -120,7 +123,8 @@ mod tests {
     fn every_element_comes_back_to_its_place() {
         let blocks = Blocks::new(&tensors(&[&[6, 130], &[128], &[4, 5, 26]]));
         let elements: Vec<f32> = (0..6 * 130 + 128 + 520).map(|at| at as f32).collect();
-        let (mut coefficients, mut back) = (vec![0.0; elements.len()], vec![0.0; elements.len()]);
+        let mut coefficients = vec![0.0; elements.len()];
+        let mut back = vec![0.0; elements.len()];
         blocks.transform(&elements, &mut coefficients);
         blocks.transform_back(&mut coefficients, &mut back);
         assert!(elements.iter().zip(&back).all(|(x, y)| (x - y).abs() < 1e-2));

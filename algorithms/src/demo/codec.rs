@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn damage_and_nan_are_noticed() {
         let codec = LargestOfEach::new(1, vec![0..3, 3..4]);
-        let (mut message, mut sum) = (vec![0; 2 * ENTRY], vec![0.0; 8]);
+        let mut message = vec![0; 2 * ENTRY];
+        let mut sum = vec![0.0; 8];
         let mut run = [0.0; 8];
         run[1] = f32::NAN;
         let nan = codec.encode(&run, &mut message, 0).unwrap_err();

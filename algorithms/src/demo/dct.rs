@@ -28,7 +28,8 @@ impl Dct {
         let square = |entry: &dyn Fn(usize, usize) -> f32| {
             (0..length * length).map(|at| entry(at / length, at % length)).collect()
         };
-        let (table, transposed) = (square(&entry), square(&|row, column| entry(column, row)));
+        let table = square(&entry);
+        let transposed = square(&|row, column| entry(column, row));
         Dct { length, table, transposed }
     }
 
@@ -90,7 +91,9 @@ mod tests {
     #[test]
     fn it_goes_there_and_back_and_keeps_the_norm() {
         for (rows, columns) in [(1, 1), (1, 50), (8, 9), (5, 64), (64, 64)] {
-            let (down, across, before) = (Dct::new(rows), Dct::new(columns), numbers(rows * columns));
+            let down = Dct::new(rows);
+            let across = Dct::new(columns);
+            let before = numbers(rows * columns);
             let mut block = before.clone();
             transform(&down, &across, &mut block);
             let square = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>();
@@ -102,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_cosine_is_one_coefficient_and_a_constant_another() {
-        let (one, dct) = (Dct::new(1), Dct::new(8));
+        let one = Dct::new(1);
+        let dct = Dct::new(8);
         let cosine = |i: usize| (std::f32::consts::PI * (2 * i + 1) as f32 * 3.0 / 16.0).cos();
         let mut block: Vec<f32> = (0..8).map(|i| 5.0 + cosine(i)).collect();
         transform(&one, &dct, &mut block);

@@ -98,7 +98,8 @@ impl Algorithm for DeMo {
 
 /// The gradient's coefficients, of no sender yet.
 fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
-    let (gradients, mut exchanged) = (gradients.host::<f32>()?, exchanged.host_mut::<f32>()?);
+    let gradients = gradients.host::<f32>()?;
+    let mut exchanged = exchanged.host_mut::<f32>()?;
     let (coefficients, senders) = exchanged.split_at_mut(gradients.len());
     blocks.transform(&gradients, coefficients);
     senders.fill(0.0);
@@ -107,7 +108,8 @@ fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> R
 
 /// The sign of the element that the mean coefficients make.
 fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
-    let (mut exchanged, mut gradients) = (exchanged.host_mut::<f32>()?, gradients.host_mut::<f32>()?);
+    let mut exchanged = exchanged.host_mut::<f32>()?;
+    let mut gradients = gradients.host_mut::<f32>()?;
     let (coefficients, senders) = exchanged.split_at_mut(gradients.len());
     coefficients.iter_mut().zip(senders).for_each(|(sum, senders)| *sum /= senders.max(1.0));
     blocks.transform_back(coefficients, &mut gradients);

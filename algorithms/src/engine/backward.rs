@@ -170,7 +170,8 @@ impl Backward {
     /// Takes a gradient; hands its bucket over if it was the last of it.
     pub(super) fn ready(&mut self, parameter: usize, gradient: &Buffer) -> Result<()> {
         let announced = self.plan.parameter(parameter)?;
-        let (dtype, len) = (announced.dtype, announced.len());
+        let dtype = announced.dtype;
+        let len = announced.len();
         if (gradient.dtype(), gradient.len()) != (dtype, len) {
             let what = format!("has a gradient of {} × {}", gradient.len(), gradient.dtype());
             return Err(self.refused(parameter, &what, &format!("{len} × {dtype} were announced")));
@@ -184,7 +185,8 @@ impl Backward {
     /// Takes a gradient that is zero but for some rows.
     pub(super) fn ready_rows(&mut self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<()> {
         let announced = self.plan.parameter(parameter)?;
-        let (dtype, count) = (announced.dtype, announced.shape.first().copied().unwrap_or(1));
+        let dtype = announced.dtype;
+        let count = announced.shape.first().copied().unwrap_or(1);
         let width = announced.len().checked_div(count).unwrap_or(0);
         if (values.dtype(), values.len()) != (dtype, rows.len() * width) {
             let what = format!("has {} rows of {} × {} together", rows.len(), values.len(), values.dtype());

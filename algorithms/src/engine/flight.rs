@@ -109,7 +109,8 @@ impl Flight {
         streams: usize,
         outgoing: Sender<Done>,
     ) -> Self {
-        let (lanes, running) = (Vec::new(), Vec::new());
+        let lanes = Vec::new();
+        let running = Vec::new();
         Flight {
             comm,
             hierarchy,
@@ -276,7 +277,9 @@ impl Flight {
         let mut at = 0;
         while at < self.running.len() {
             let Running { bucket, stage, hook, span } = &mut self.running[at];
-            let (bucket, stage, span) = (*bucket, *stage, *span);
+            let bucket = *bucket;
+            let stage = *stage;
+            let span = *span;
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
             let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
             let Poll::Ready(Finished { outcome, instance, memory }) =

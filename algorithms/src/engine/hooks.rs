@@ -58,7 +58,8 @@ impl Hooks {
     ) -> Result<R> {
         let mut view = lock(&self.0).hook(|backward| {
             let view = backward.in_place(parameter)?;
-            let (asked, there) = (T::DTYPE, view.dtype());
+            let asked = T::DTYPE;
+            let there = view.dtype();
             let what = || format!("the gradient of parameter {parameter} was asked for as {asked}");
             if asked == there {
                 Ok(view)

@@ -228,7 +228,8 @@ impl DataParallel {
 
 /// Fails unless a communicator is of all ranks of its world: those that it leaves out would be waited for.
 fn check_ranks(comm: &Communicator) -> Result<()> {
-    let (ranks, size) = (comm.world_ranks(), comm.world().size());
+    let ranks = comm.world_ranks();
+    let size = comm.world().size();
     if ranks.iter().copied().eq(0..size) {
         return Ok(());
     }

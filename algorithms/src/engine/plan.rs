@@ -106,7 +106,8 @@ impl Plan {
             Buckets::Whole => (usize::MAX, usize::MAX),
         };
         for index in order.iter().copied() {
-            let (dtype, len) = (wide(parameters[index].dtype), parameters[index].len());
+            let dtype = wide(parameters[index].dtype);
+            let len = parameters[index].len();
             let at = open.iter().position(|bucket| bucket.dtype == dtype);
             let new = || BucketPlan { dtype, len: 0, members: Vec::new() };
             let mut bucket = at.map_or_else(new, |at| open.swap_remove(at));
@@ -151,12 +152,14 @@ impl Plan {
         let wrong = || does_not_fit("has buckets that are not of this model");
         let members = self.permutation(&layout.members).ok_or_else(wrong)?;
         let order = self.permutation(&layout.order).ok_or_else(wrong)?;
-        let (mut rest, mut buckets) = (members.into_iter(), Vec::new());
+        let mut rest = members.into_iter();
+        let mut buckets = Vec::new();
         for count in &layout.counts {
             let count = usize::try_from(*count).map_err(|_| wrong())?;
             let mut bucket: Option<BucketPlan> = None;
             for index in rest.by_ref().take(count) {
-                let (dtype, len) = (wide(self.parameters[index].dtype), self.parameters[index].len());
+                let dtype = wide(self.parameters[index].dtype);
+                let len = self.parameters[index].len();
                 let bucket = bucket.get_or_insert(BucketPlan { dtype, len: 0, members: Vec::new() });
                 if bucket.dtype != dtype {
                     return Err(wrong());

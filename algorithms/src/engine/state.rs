@@ -164,13 +164,15 @@ impl DataParallel {
         self.has_all_memories(record, backward.plan())?;
         if record.tensor("scaler/scale").is_ok() != self.scaler.is_some() {
             let says = |scaled: bool| if scaled { "a scaled loss" } else { "a loss as it is" };
-            let (own, saved) = (says(self.scaler.is_some()), says(self.scaler.is_none()));
+            let own = says(self.scaler.is_some());
+            let saved = says(self.scaler.is_none());
             return Err(does_not_fit(format!("is of {saved}, and this engine of {own}")));
         }
         match record.tensor("plan/members") {
             Err(_) => Ok(None),
             Ok(_) => {
-                let (order, members) = (record.get("plan/order")?, record.get("plan/members")?);
+                let order = record.get("plan/order")?;
+                let members = record.get("plan/members")?;
                 let layout = Layout { order, members, counts: record.get("plan/counts")? };
                 backward.plan().with_layout(&layout).map(Some)
             }
@@ -184,10 +186,8 @@ impl DataParallel {
             for parameter in plan.parameters() {
                 let name = format!("{name}/{}", parameter.name);
                 let saved = record.tensor(&name)?;
-                let (saved, own) = (
-                    described(saved.values.dtype(), &saved.shape),
-                    described(wide(parameter.dtype), &parameter.shape),
-                );
+                let saved = described(saved.values.dtype(), &saved.shape);
+                let own = described(wide(parameter.dtype), &parameter.shape);
                 if saved != own {
                     return Err(does_not_fit(format!("has {saved} as `{name}`, not {own}")));
                 }

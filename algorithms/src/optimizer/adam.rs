@@ -50,14 +50,19 @@ impl Optimizer for Adam {
             return Err(hexagram_logical::Error::usage("Adam has two slots", "give it those that it names"));
         };
         let t = (step + 1) as f64;
-        let (unbias1, unbias2) = (1.0 - self.beta1.powf(t), 1.0 - self.beta2.powf(t));
+        let unbias1 = 1.0 - self.beta1.powf(t);
+        let unbias2 = 1.0 - self.beta2.powf(t);
         with_float!(parameters.dtype(), T => {
-            let (beta1, beta2, epsilon) = (self.beta1 as T, self.beta2 as T, self.epsilon as T);
+            let beta1 = self.beta1 as T;
+            let beta2 = self.beta2 as T;
+            let epsilon = self.epsilon as T;
             let rate = (learning_rate / unbias1) as T;
             let keep = (1.0 - learning_rate * self.weight_decay) as T;
             let root = (1.0 / unbias2).sqrt() as T;
-            let (gradients, mut parameters) = (gradients.host::<T>()?, parameters.host_mut::<T>()?);
-            let (mut first, mut second) = (first.host_mut::<T>()?, second.host_mut::<T>()?);
+            let gradients = gradients.host::<T>()?;
+            let mut parameters = parameters.host_mut::<T>()?;
+            let mut first = first.host_mut::<T>()?;
+            let mut second = second.host_mut::<T>()?;
             let moments = first.iter_mut().zip(second.iter_mut());
             for ((x, (m, v)), g) in parameters.iter_mut().zip(moments).zip(gradients.iter()) {
                 *m = beta1 * *m + (1.0 - beta1) * g;

@@ -37,7 +37,8 @@ impl Default for Moments {
 impl Moments {
     /// Itself, if it is one that can be used.
     pub(crate) fn checked(self) -> Result<Self> {
-        let (below_one, positive) = (|x: f64| (0.0..1.0).contains(&x), |x: f64| x.is_finite() && x > 0.0);
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        let positive = |x: f64| x.is_finite() && x > 0.0;
         check_option(below_one(self.beta1), "β₁", &self.beta1, "0 or more, and less than 1")?;
         check_option(below_one(self.beta2), "β₂", &self.beta2, "0 or more, and less than 1")?;
         check_option(positive(self.epsilon), "ε", &self.epsilon, "something above 0")?;
@@ -49,7 +50,8 @@ impl Moments {
     pub(crate) fn first(&self, gradients: &Buffer, first: &mut Buffer) -> Result<()> {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
-        let (gradients, mut first) = (gradients.host::<f32>()?, first.host_mut::<f32>()?);
+        let gradients = gradients.host::<f32>()?;
+        let mut first = first.host_mut::<f32>()?;
         first.iter_mut().zip(gradients.iter()).for_each(|(m, g)| *m = keep * *m + take * g);
         Ok(())
     }
@@ -59,8 +61,9 @@ impl Moments {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
         let largest = self.largest();
-        let (gradients, scale, mut first) =
-            (gradients.host::<f32>()?, scale.host::<f32>()?, first.host_mut::<f32>()?);
+        let gradients = gradients.host::<f32>()?;
+        let scale = scale.host::<f32>()?;
+        let mut first = first.host_mut::<f32>()?;
         for ((z, d), g) in first.iter_mut().zip(scale.iter()).zip(gradients.iter()) {
             *z = keep * *z + take * (d * g).clamp(-largest, largest);
         }
@@ -76,7 +79,8 @@ impl Moments {
     pub(crate) fn second(&self, gradients: &Buffer, second: &mut Buffer) -> Result<()> {
         let keep = self.beta2 as f32;
         let take = 1.0 - keep;
-        let (gradients, mut second) = (gradients.host::<f32>()?, second.host_mut::<f32>()?);
+        let gradients = gradients.host::<f32>()?;
+        let mut second = second.host_mut::<f32>()?;
         second.iter_mut().zip(gradients.iter()).for_each(|(v, g)| *v = keep * *v + take * g * g);
         Ok(())
     }
@@ -93,9 +97,12 @@ impl Moments {
         (first, second): (&Buffer, &Buffer),
         direction: &mut Buffer,
     ) -> Result<()> {
-        let (unbias, root, epsilon) = (self.unbias(step), self.root(updates), self.epsilon as f32);
-        let (first, second, mut direction) =
-            (first.host::<f32>()?, second.host::<f32>()?, direction.host_mut::<f32>()?);
+        let unbias = self.unbias(step);
+        let root = self.root(updates);
+        let epsilon = self.epsilon as f32;
+        let first = first.host::<f32>()?;
+        let second = second.host::<f32>()?;
+        let mut direction = direction.host_mut::<f32>()?;
         for ((d, m), v) in direction.iter_mut().zip(first.iter()).zip(second.iter()) {
             *d = unbias * m / (v.sqrt() * root + epsilon);
         }
@@ -110,7 +117,8 @@ impl Moments {
     /// `g ← clip(D g)`.
     pub(crate) fn precondition(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
         let largest = self.largest();
-        let (scale, mut gradients) = (scale.host::<f32>()?, gradients.host_mut::<f32>()?);
+        let scale = scale.host::<f32>()?;
+        let mut gradients = gradients.host_mut::<f32>()?;
         gradients.iter_mut().zip(scale.iter()).for_each(|(g, d)| *g = (d * *g).clamp(-largest, largest));
         Ok(())
     }
@@ -122,10 +130,12 @@ impl Moments {
         (scale, first): (&Buffer, &mut Buffer),
         direction: &mut Buffer,
     ) -> Result<()> {
-        let (keep, unbias) = (self.beta1 as f32, self.unbias(step));
+        let keep = self.beta1 as f32;
+        let unbias = self.unbias(step);
         let take = 1.0 - keep;
-        let (scale, mut first, mut direction) =
-            (scale.host::<f32>()?, first.host_mut::<f32>()?, direction.host_mut::<f32>()?);
+        let scale = scale.host::<f32>()?;
+        let mut first = first.host_mut::<f32>()?;
+        let mut direction = direction.host_mut::<f32>()?;
         for ((p, m), d) in direction.iter_mut().zip(first.iter_mut()).zip(scale.iter()) {
             *m = keep * *m + if *d == 0.0 { 0.0 } else { take * *p / d };
             *p = unbias * d * *m;
@@ -135,7 +145,8 @@ impl Moments {
 
     /// `v ← D`, tensor by tensor.
     pub(crate) fn freeze(&self, tensors: &[Tensor], updates: u64, second: &mut Buffer) -> Result<()> {
-        let (root, epsilon) = (self.root(updates), self.epsilon as f32);
+        let root = self.root(updates);
+        let epsilon = self.epsilon as f32;
         let mut second = second.host_mut::<f32>()?;
         for tensor in tensors {
             let values = &mut second[tensor.elements.clone()];
@@ -157,7 +168,8 @@ pub(crate) fn directions(
     (scaled, scale): (&Buffer, &Buffer),
     direction: &mut Buffer,
 ) -> Result<()> {
-    let (all, mut to) = (scaled.host::<f32>()?, direction.host_mut::<f32>()?);
+    let all = scaled.host::<f32>()?;
+    let mut to = direction.host_mut::<f32>()?;
     to.iter_mut().zip(all.iter()).for_each(|(d, z)| *d = weight * z);
     drop(to);
     silence(tensors, scale, direction)
@@ -165,7 +177,8 @@ pub(crate) fn directions(
 
 /// `direction ← 0` where nothing is known of a tensor's variance.
 pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer) -> Result<()> {
-    let (scale, mut direction) = (scale.host::<f32>()?, direction.host_mut::<f32>()?);
+    let scale = scale.host::<f32>()?;
+    let mut direction = direction.host_mut::<f32>()?;
     for elements in tensors.iter().map(|tensor| tensor.elements.clone()) {
         if !elements.is_empty() && scale[elements.start] == 0.0 {
             direction[elements].fill(0.0);
@@ -176,7 +189,8 @@ pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer
 
 /// `to ← factor · to`, element by element.
 pub(crate) fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
-    let (factor, mut to) = (factor.host::<f32>()?, to.host_mut::<f32>()?);
+    let factor = factor.host::<f32>()?;
+    let mut to = to.host_mut::<f32>()?;
     to.iter_mut().zip(factor.iter()).for_each(|(x, factor)| *x *= factor);
     Ok(())
 }

@@ -38,8 +38,11 @@ impl Optimizer for Sgd {
     fn step(&self, update: Update<'_>) -> Result<()> {
         let Update { learning_rate, gradients, parameters, slots, .. } = update;
         with_float!(parameters.dtype(), T => {
-            let (lr, momentum, decay) = (learning_rate as T, self.momentum as T, self.weight_decay as T);
-            let (gradients, mut parameters) = (gradients.host::<T>()?, parameters.host_mut::<T>()?);
+            let lr = learning_rate as T;
+            let momentum = self.momentum as T;
+            let decay = self.weight_decay as T;
+            let gradients = gradients.host::<T>()?;
+            let mut parameters = parameters.host_mut::<T>()?;
             let Some(slot) = slots.first_mut() else {
                 for (x, g) in parameters.iter_mut().zip(gradients.iter()) {
                     *x -= lr * (g + decay * *x);

@@ -107,14 +107,16 @@ fn same(expected: &Record, found: &Record) -> Result<()> {
     };
     let names =
         |record: &Record| -> Vec<String> { record.tensors().map(|(name, _)| name.to_owned()).collect() };
-    let (left, right) = (names(expected), names(found));
+    let left = names(expected);
+    let right = names(found);
     if let Some(name) =
         left.iter().find(|name| !right.contains(name)).or(right.iter().find(|name| !left.contains(name)))
     {
         return Err(differs(name));
     }
     for (name, saved) in expected.tensors() {
-        let (one, other) = (&saved.values, &found.tensor(name)?.values);
+        let one = &saved.values;
+        let other = &found.tensor(name)?.values;
         let same = one.len() == other.len()
             && one.read(0..one.len())?.bytes() == other.read(0..other.len())?.bytes();
         if !same {

@@ -90,7 +90,8 @@ impl Alignment {
     /// The same moment on rank 0's clock.
     pub(super) fn shift(&self, time: i64) -> i64 {
         let Alignment { first, last } = self;
-        let (passed, whole) = ((time - first.at) as f64, (last.at - first.at) as f64);
+        let passed = (time - first.at) as f64;
+        let whole = (last.at - first.at) as f64;
         let drift = (last.offset - first.offset) as f64;
         let drifted = if whole > 0.0 { drift * passed / whole } else { 0.0 };
         time + first.offset + drifted.round() as i64

@@ -164,7 +164,8 @@ impl<W: Write> Events<'_, W> {
         (start, end): (i64, i64),
         args: &str,
     ) -> io::Result<()> {
-        let (when, long) = (Micros(start - self.first), Micros(end - start));
+        let when = Micros(start - self.first);
+        let long = Micros(end - start);
         self.event(format_args!(
             "\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":{rank},\"tid\":{track},\"ts\":{when},\"dur\":{long},\
              \"args\":{{{args}}}",

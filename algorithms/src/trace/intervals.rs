@@ -37,7 +37,9 @@ impl Union {
 
     /// Length of what is in both.
     pub(super) fn common(&self, other: &Self) -> u64 {
-        let (mut at, mut beside, mut sum) = (0, 0, 0);
+        let mut at = 0;
+        let mut beside = 0;
+        let mut sum = 0;
         while let (Some(one), Some(two)) = (self.0.get(at), other.0.get(beside)) {
             sum += (one.1.min(two.1) - one.0.max(two.0)).max(0).unsigned_abs();
             if one.1 < two.1 { at += 1 } else { beside += 1 }

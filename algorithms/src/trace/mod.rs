@@ -64,7 +64,10 @@ mod tests {
     /// A rank with spans of kind, step, start and end; hooks are of bucket 3.
     pub(super) fn rank(host: &str, spans: &[(Kind, u64, i64, i64)]) -> RankTrace {
         let span = |(kind, step, start, end): &(Kind, u64, i64, i64)| {
-            let (kind, step, start, end) = (*kind, *step, *start, *end);
+            let kind = *kind;
+            let step = *step;
+            let start = *start;
+            let end = *end;
             let (bucket, bytes, sent) = if kind.is_communication() { (3, 4096, 99) } else { (0, 0, 0) };
             Span { kind, step, bucket, bytes, start, end, sent }
         };

@@ -165,7 +165,8 @@ impl Recorder {
     pub(crate) fn background(&mut self, (work, dropped): (Vec<Work>, u64), training: &Recorder) {
         self.dropped += dropped;
         for Work { start, end, sent } in work {
-            let (start, end) = (self.clock.at(start), self.clock.at(end));
+            let start = self.clock.at(start);
+            let end = self.clock.at(end);
             let begun = training.spans.partition_point(|span| span.start <= start);
             let step = training.spans.get(begun.saturating_sub(1)).map_or(0, |span| span.step);
             self.keep(Span { kind: Kind::Background, step, bucket: 0, bytes: 0, start, end, sent });

@@ -30,7 +30,8 @@ pub struct Shares {
 
 impl Shares {
     fn of(window: (i64, i64), compute: &Union, communication: &Union) -> Self {
-        let (compute, communication) = (compute.within(window), communication.within(window));
+        let compute = compute.within(window);
+        let communication = communication.within(window);
         let overlapped = compute.common(&communication);
         let compute_only = compute.length() - overlapped;
         let communication_only = communication.length() - overlapped;
@@ -134,7 +135,8 @@ fn rank_report(rank: &RankTrace) -> RankReport {
         let spans = rank.spans.iter().filter(|span| is(span.kind));
         Union::of(spans.map(|span| (span.start, span.end)))
     };
-    let (compute, communication) = (union(Kind::is_compute), union(Kind::is_communication));
+    let compute = union(Kind::is_compute);
+    let communication = union(Kind::is_communication);
     // What came after the last step, or was cut off, is no step.
     let mut windows: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     for span in rank.spans.iter().filter(|span| !span.kind.is_communication()) {

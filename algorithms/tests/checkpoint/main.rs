@@ -222,7 +222,8 @@ fn a_damaged_file_is_named_on_every_rank_and_no_older_one_is_taken() {
 
 #[test]
 fn files_of_different_saves_are_refused_on_every_rank() {
-    let (one, other) = (Scratch::new(), Scratch::new());
+    let one = Scratch::new();
+    let other = Scratch::new();
     two_steps(one.path());
     two_steps(other.path());
     let file =
@@ -489,7 +490,8 @@ fn of_two_trainings_in_one_directory_the_second_is_refused_until_the_first_has_e
     };
     two(|comm| {
         let at = Checkpoints::new(scratch.path());
-        let (mut first, mut second) = (trainer(&comm)?, trainer(&comm)?);
+        let mut first = trainer(&comm)?;
+        let mut second = trainer(&comm)?;
         at.check(first.engine())?;
         refused(at.check(second.engine()));
         steps(&mut first, 1)?;

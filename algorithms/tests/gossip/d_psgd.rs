@@ -15,7 +15,8 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
             (column..size).max_by(|a, b| matrix[*a][column].abs().total_cmp(&matrix[*b][column].abs()));
         matrix.swap(column, pivot.unwrap());
         right.swap(column, pivot.unwrap());
-        let (chosen, chosen_right) = (matrix[column].clone(), right[column]);
+        let chosen = matrix[column].clone();
+        let chosen_right = right[column];
         for row in (0..size).filter(|row| *row != column) {
             let factor = matrix[row][column] / chosen[column];
             (0..size).for_each(|at| matrix[row][at] -= factor * chosen[at]);
@@ -30,7 +31,8 @@ fn fixed_point(schedule: &dyn Schedule, ranks: usize, rate: f64, adapt_then_comb
     let Quadratic { a, b } = problem();
     let w = schedule.mixing(ranks, 0).unwrap().dense();
     let step = |row: usize, at: usize| if row == at { rate * a[row] } else { 0.0 };
-    let (mut matrix, mut right) = (vec![vec![0.0; ranks]; ranks], vec![0.0; ranks]);
+    let mut matrix = vec![vec![0.0; ranks]; ranks];
+    let mut right = vec![0.0; ranks];
     for row in 0..ranks {
         for at in 0..ranks {
             let identity = f64::from(u8::from(row == at));
@@ -80,7 +82,8 @@ fn the_mean_follows_the_mean_gradient() {
             let algorithm: Algorithm = Arc::new(DPsgd { interval, adapt_then_combine, ..DPsgd::default() });
             for transport in TransportKind::ALL {
                 let found = train((transport, 5), &algorithm, &setup, &[2.0], 30, gradient).unwrap();
-                let (mut x, mut u) = (2.0, 0.0);
+                let mut x = 2.0;
+                let mut u = 0.0;
                 for step in 0..30 {
                     u = 0.9 * u + (0..5).map(|rank| gradient(rank, step, &[])[0]).sum::<f64>() / 5.0;
                     x -= 0.1 * u;

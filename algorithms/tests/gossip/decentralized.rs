@@ -85,7 +85,8 @@ fn drift(
         (0..x.len()).map(|at| if step < steps { from(at) } else { 0.0 }).collect()
     };
     let algorithm: Algorithm = Arc::new(Decentralized::new(peers, 1));
-    let (setup, start) = (Setup::default(), [0.0; 999]);
+    let setup = Setup::default();
+    let start = [0.0; 999];
     train((transport, ranks), &algorithm, &setup, &start, steps + rounds, gradient).unwrap()
 }
 

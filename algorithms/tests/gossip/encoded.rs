@@ -23,7 +23,8 @@ fn run(transport: TransportKind, algorithm: &Algorithm, steps: usize, quiet: usi
 
 /// The largest distance of a replica, or of the mean of all, from what the mean of the gradients makes.
 fn off_course(replicas: &[Vec<f32>], steps: usize) -> (f64, f64) {
-    let (mut of_any, mut of_mean) = (0.0f64, 0.0f64);
+    let mut of_any = 0.0f64;
+    let mut of_mean = 0.0f64;
     for at in 0..LEN {
         let all = || (0..4).flat_map(|rank| (0..steps).map(move |step| f64::from(gradient(rank, step, at))));
         let expected = 0.7 - 0.1 * all().sum::<f64>() / 4.0;
@@ -98,7 +99,8 @@ fn all_transports_carry_them_alike() {
 
 #[test]
 fn the_bytes_are_those_of_their_headers() {
-    let (d, size) = (32768.0f64, 4.0 * 32768.0);
+    let d = 32768.0f64;
+    let size = 4.0 * 32768.0;
     let sign = (d / 8.0 + 4.0 * 16.0) / size;
     let eight = (d + 8.0 * 16.0) / size;
     assert_sends(4, 3, &(Arc::new(ChocoSgd::sign()) as Algorithm), 2.0 * sign);

@@ -18,7 +18,8 @@ fn gradient(rank: usize, step: usize, x: &[f32]) -> Vec<f32> {
 /// What a receiver gets of x.
 fn decoded(x: &[f32]) -> Vec<f32> {
     let codec = MinMax8::default();
-    let (mut message, mut result) = (vec![0; codec.encoded_len(x.len())], vec![0.0; x.len()]);
+    let mut message = vec![0; codec.encoded_len(x.len())];
+    let mut result = vec![0.0; x.len()];
     let bytes = codec.encode(x, &mut message, 0).unwrap();
     codec.decode_add(&message[..bytes], 1.0, &mut result).unwrap();
     result

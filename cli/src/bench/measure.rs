@@ -30,7 +30,8 @@ fn iterations(bytes: usize) -> u32 {
 /// What the operation returns; wrong elements are no error.
 pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Result<Row> {
     let Bench { operation, dtype, registered, .. } = *bench;
-    let (reduce, codec) = (bench.reduce(), bench.codec.as_ref());
+    let reduce = bench.reduce();
+    let codec = bench.codec.as_ref();
     let (block, blocks) = operation.blocks(bytes / dtype.size(), comm.size());
     let mut work = Work::new(comm, operation, (dtype, reduce), (block, blocks), registered, codec)?;
     let pattern = |round| Pattern { operation, reduce, ranks: comm.size(), block, round, hop: 0 };
@@ -42,7 +43,8 @@ pub(super) fn measure(bench: &Bench, comm: &Communicator, bytes: usize) -> Resul
     wrong += check(comm, &mut work, pattern(3))?;
 
     let reduce = operation.reduces().then_some(reduce);
-    let (transport, ranks) = (comm.world().transport(), comm.size());
+    let transport = comm.world().transport();
+    let ranks = comm.size();
     let times = Times::of(times);
     let codec = codec.map(|codec| codec.name());
     Ok(Row {

@@ -147,10 +147,12 @@ impl<'a> Work<'a> {
 
 /// Sends to the next rank and receives from the previous one, both at once: a large message may wait for its receiver.
 async fn pass_on(comm: &Communicator, sent: &Buffer, received: &mut Buffer) -> Result<()> {
-    let (rank, size) = (comm.rank(), comm.size());
+    let rank = comm.rank();
+    let size = comm.size();
     let mut send = pin!(comm.send(sent, (rank + 1) % size));
     let mut recv = pin!(comm.recv(received, (rank + size - 1) % size));
-    let (mut sending, mut receiving) = (true, true);
+    let mut sending = true;
+    let mut receiving = true;
     poll_fn(|context| {
         if sending && let Poll::Ready(outcome) = send.as_mut().poll(context) {
             outcome?;

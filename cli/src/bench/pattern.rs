@@ -236,7 +236,8 @@ mod tests {
             let pattern =
                 Pattern { operation: Operation::AllReduce, reduce, ranks, block: 1, round: 0, hop: 1 };
             for index in 0..100 {
-                let (largest, all) = (EXACT as i64, 0..ranks);
+                let largest = EXACT as i64;
+                let all = 0..ranks;
                 assert!(pattern.expected(0, index).abs() <= largest, "{pattern:?}");
                 assert!(all.into_iter().all(|rank| pattern.contribution(rank, index).abs() <= 15));
             }

@@ -44,7 +44,8 @@ impl Times {
         let at = |quantile: f64| {
             let place = quantile * times.len().saturating_sub(1) as f64;
             let time = |place: f64| times.get(place as usize).map_or(0.0, Duration::as_secs_f64) * 1e6;
-            let (low, high) = (time(place.floor()), time(place.ceil()));
+            let low = time(place.floor());
+            let high = time(place.ceil());
             low + (high - low) * place.fract()
         };
         Times { median: at(0.5), p10: at(0.1), p90: at(0.9), p99: at(0.99) }
@@ -94,8 +95,10 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Row { bytes, count, dtype, wrong, .. } = self;
-        let (dtype, reduce) = (dtype.to_string(), self.reduce());
-        let (algorithm, bus) = (self.algorithm_bandwidth(), self.bus_bandwidth());
+        let dtype = dtype.to_string();
+        let reduce = self.reduce();
+        let algorithm = self.algorithm_bandwidth();
+        let bus = self.bus_bandwidth();
         let Times { median, p99, .. } = self.times;
         write!(f, "{bytes:>12} {count:>13} {dtype:>7} {reduce:>8} {median:>10.2} {p99:>10.2} ")?;
         write!(f, "{algorithm:>8.2} {bus:>8.2} {wrong:>8}")

@@ -29,8 +29,8 @@ pub(super) fn memory(report: &mut Report) {
     }
     match rustix::fs::statvfs("/dev/shm") {
         Ok(of) => {
-            let (free, all) =
-                (of.f_bavail.saturating_mul(of.f_frsize), of.f_blocks.saturating_mul(of.f_frsize));
+            let free = of.f_bavail.saturating_mul(of.f_frsize);
+            let all = of.f_blocks.saturating_mul(of.f_frsize);
             report.note(&format!("/dev/shm: {} free of {}; memfd is not bound by it", size(free), size(all)));
         }
         Err(_) => report.note("/dev/shm: not there; memfd does not need it"),
@@ -57,7 +57,8 @@ fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<(
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, group) = (parts.next()?, parts.next()?);
+        let controllers = parts.next()?;
+        let group = parts.next()?;
         let (root, limit, used) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
             _ if controllers.split(',').any(|controller| controller == "memory") => {

@@ -67,13 +67,15 @@ fn timed(
         step(replica, profile)?;
     }
     comm.block_on(comm.barrier())?;
-    let (before, began) = (comm.world().traffic().bytes_sent(), Instant::now());
+    let before = comm.world().traffic().bytes_sent();
+    let began = Instant::now();
     for _ in 0..options.steps {
         step(replica, profile)?;
     }
     let taken = began.elapsed().as_secs_f64();
     let sent = comm.world().traffic().bytes_sent() - before;
-    let (mut slowest, mut bytes) = ([taken], [sent as f64]);
+    let mut slowest = [taken];
+    let mut bytes = [sent as f64];
     comm.blocking().all_reduce(&mut slowest, ReduceOp::Max)?;
     comm.blocking().all_reduce(&mut bytes, ReduceOp::Mean)?;
     let steps = f64::from(options.steps);
@@ -140,7 +142,8 @@ impl Replica for Local {
 
     fn step(&mut self) -> Result<()> {
         for (parameters, gradients) in self.parameters.iter_mut().zip(&self.gradients) {
-            let (learning_rate, slots) = (LEARNING_RATE, &mut [][..]);
+            let learning_rate = LEARNING_RATE;
+            let slots = &mut [][..];
             Sgd::default().step(Update { step: 0, learning_rate, gradients, parameters, slots })?;
         }
         Ok(())

@@ -82,7 +82,8 @@ fn run(options: &Options) -> Result<(), Cause> {
         (None, Some(Lengths::LogNormal)) => Text::log_normal(4096, options.seed),
         (None, None) => Text::shipped(),
     };
-    let (ranks, batch) = (usize::from(options.ranks), usize::from(options.batch));
+    let ranks = usize::from(options.ranks);
+    let batch = usize::from(options.batch);
     let lines = text.lines.len();
     if lines < ranks * batch {
         return Err(format!(
@@ -165,7 +166,8 @@ impl Run {
         let sum = |time: fn(&Step) -> Duration| {
             self.steps.iter().flatten().map(time).sum::<Duration>().as_secs_f64()
         };
-        let (computed, waited) = (sum(|step| step.computed), sum(|step| step.waited));
+        let computed = sum(|step| step.computed);
+        let waited = sum(|step| step.waited);
         waited / (computed + waited)
     }
 

@@ -46,12 +46,14 @@ impl Model {
     /// Adds the gradient of a line's loss, and gives the loss, in nats. A line begins and ends with character 0, which
     /// stands nowhere else.
     pub(crate) fn backward(&self, line: &[u8], gradient: &mut [f32]) -> f32 {
-        let (inputs, targets) = (&line[..line.len() - 1], &line[1..]);
+        let inputs = &line[..line.len() - 1];
+        let targets = &line[1..];
         let (hidden, mut errors, loss) = self.forward(inputs, targets);
         let Parts { embedding, recurrent, bias, output, output_bias } = parts(self.characters);
         let mut carried = [0.0; HIDDEN];
         for (at, input) in inputs.iter().enumerate().rev() {
-            let (before, after) = (&hidden[at * HIDDEN..][..HIDDEN], &hidden[(at + 1) * HIDDEN..][..HIDDEN]);
+            let before = &hidden[at * HIDDEN..][..HIDDEN];
+            let after = &hidden[(at + 1) * HIDDEN..][..HIDDEN];
             let error = &mut errors[at * self.characters..][..self.characters];
             let mut slope = carried;
             for (row, error) in error.iter().enumerate() {
@@ -78,7 +80,8 @@ impl Model {
         let Parts { embedding, recurrent, bias, output, output_bias } = parts(self.characters);
         let part = |range: &Range<usize>| &self.parameters[range.clone()];
         let mut hidden = vec![0.0; (inputs.len() + 1) * HIDDEN];
-        let (mut errors, mut loss) = (Vec::with_capacity(inputs.len() * self.characters), 0.0);
+        let mut errors = Vec::with_capacity(inputs.len() * self.characters);
+        let mut loss = 0.0;
         for (at, (input, target)) in inputs.iter().zip(targets).enumerate() {
             let (before, after) = hidden[at * HIDDEN..][..2 * HIDDEN].split_at_mut(HIDDEN);
             let embedded = &part(&embedding)[usize::from(*input) * HIDDEN..][..HIDDEN];
@@ -152,8 +155,8 @@ mod tests {
                 model.parameters[at] = kept;
                 loss
             };
-            let (more, less) =
-                (loss_at(&mut model, STEP, &mut ignored), loss_at(&mut model, -STEP, &mut ignored));
+            let more = loss_at(&mut model, STEP, &mut ignored);
+            let less = loss_at(&mut model, -STEP, &mut ignored);
             let slope = (more - less) / (2.0 * STEP);
             assert!((slope - gradient[at]).abs() < 2e-3, "{at}: {slope} {}", gradient[at]);
         }

@@ -50,7 +50,8 @@ fn draw(svg: &mut String, panel: &Panel, top: f64, highest: f64) {
         text(svg, (LEFT - 8.0, y(cost) + 5.0), "end", &format!("{cost:.0}"));
     }
     let steps = panel.costs.iter().map(Vec::len).min().unwrap_or(0).min(STEPS);
-    let (pitch, ranks) = ((WIDTH - LEFT - RIGHT) / steps.max(1) as f64, panel.costs.len() as f64);
+    let pitch = (WIDTH - LEFT - RIGHT) / steps.max(1) as f64;
+    let ranks = panel.costs.len() as f64;
     // A fifth of each step is left free, to tell steps apart.
     let bar = 0.8 * pitch / ranks;
     for (rank, costs) in panel.costs.iter().enumerate() {

@@ -32,7 +32,8 @@ impl Text {
     /// When the file cannot be read, or holds no lines of UTF-8.
     pub(crate) fn read(path: &Path) -> Result<Self, Cause> {
         let lines = Lines::open(path)?;
-        let (worker, pool) = (WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed: 0 }, Pool::new());
+        let worker = WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed: 0 };
+        let pool = Pool::new();
         let read = |index| lines.get(index, &Fetch::new(&worker, &pool, index));
         let lines: Vec<String> = (0..lines.len()).map(read).collect::<Result<_, _>>()?;
         Ok(encode(lines.iter().map(String::as_bytes)))
@@ -43,7 +44,8 @@ impl Text {
         let line = |index| {
             let mut generator = SampleGenerator::new(seed, 0, index);
             // Box and Muller, "A note on the generation of random normal deviates" (1958).
-            let (radius, angle) = (1.0 - generator.next_f64(), std::f64::consts::TAU * generator.next_f64());
+            let radius = 1.0 - generator.next_f64();
+            let angle = std::f64::consts::TAU * generator.next_f64();
             let normal = (-2.0 * radius.ln()).sqrt() * angle.cos();
             let length = (LOG_NORMAL.0 + LOG_NORMAL.1 * normal).exp().clamp(1.0, LONGEST) as usize;
             (0..length).map(|_| b'a' + generator.below(26) as u8).collect::<Vec<u8>>()

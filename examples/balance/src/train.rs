@@ -101,7 +101,8 @@ fn options(setting: &Setting<'_>, method: Method, rank: usize) -> Result<LoaderO
     let by_sampler = LoaderOptions { batch_size: Some(batch), drop_last: true, ..common };
     Ok(match method {
         Method::Distributed => {
-            let (len, drop_last) = (setting.text.lines.len(), true);
+            let len = setting.text.lines.len();
+            let drop_last = true;
             let options = DistributedOptions { len, replicas, rank, seed, drop_last, ..Default::default() };
             LoaderOptions { sampler: Some(Box::new(DistributedSampler::new(options)?)), ..by_sampler }
         }
@@ -148,7 +149,8 @@ fn step(
     let computed = began.elapsed();
     comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
     let waited = began.elapsed() - computed;
-    let (loss, characters) = (sums[size], sums[size + 1]);
+    let loss = sums[size];
+    let characters = sums[size + 1];
     sums.truncate(size);
     sums.iter_mut().for_each(|sum| *sum /= characters);
     model.descend(&sums, RATE);

@@ -22,9 +22,11 @@ impl Digits {
         let mut text = String::new();
         // The file is compiled in.
         let _ = GzDecoder::new(FILE).read_to_string(&mut text);
-        let (mut train, mut held_out) = (Vec::new(), Vec::new());
+        let mut train = Vec::new();
+        let mut held_out = Vec::new();
         for (at, line) in text.lines().enumerate() {
-            let (mut inputs, mut label) = ([1.0; INPUTS], 0);
+            let mut inputs = [1.0; INPUTS];
+            let mut label = 0;
             for (pixel, value) in line.split(',').filter_map(|value| value.parse::<u8>().ok()).enumerate() {
                 if pixel < INPUTS - 1 {
                     inputs[pixel] = f32::from(value) / 16.0

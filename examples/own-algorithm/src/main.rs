@@ -58,7 +58,8 @@ struct Outcome {
 
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (percent, micros) = (100.0 * self.accuracy, 1e6 * self.seconds / STEPS as f64);
+        let percent = 100.0 * self.accuracy;
+        let micros = 1e6 * self.seconds / STEPS as f64;
         write!(f, "{percent:.1} % right, {:.0} bytes and {micros:.0} µs a rank and step", self.bytes)
     }
 }
@@ -71,7 +72,8 @@ fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, digits: &Digits)
     engine.set_learning_rate(0.2);
     engine.set_parameter(0, &Buffer::zeroed(DType::F32, digits::WEIGHTS.iter().product())?)?;
     let hooks = engine.hooks();
-    let (before, started) = (comm.world().traffic().bytes_sent(), Instant::now());
+    let before = comm.world().traffic().bytes_sent();
+    let started = Instant::now();
     for step in 0..STEPS {
         let batch = (0..BATCH).map(|at| (step * BATCH + at) * comm.size() + comm.rank());
         let gradient = digits.gradient(&floats(engine.parameter(0)?.bytes()), batch);

@@ -50,7 +50,10 @@ fn rounds_grow_while_replicas_are_close_and_shrink_when_they_are_not() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    let (ranks, elements, steps, rounds) = (4.0, 32768, 15, 4.0);
+    let ranks = 4.0;
+    let elements = 32768;
+    let steps = 15;
+    let rounds = 4.0;
     let found = payload_per_step(4, elements, steps, || adaptive(1e9)).unwrap();
     let round = 2.0 * (ranks - 1.0) / ranks * (elements * 4) as f64 + 8.0 * (ranks - 1.0);
     let expected = round * rounds / steps as f64;

@@ -19,7 +19,8 @@ fn blocks(language: &str) -> Vec<&'static str> {
 }
 
 fn has(file: &str, block: &str) -> bool {
-    let (file, block) = (lines(file), lines(block));
+    let file = lines(file);
+    let block = lines(block);
     file.windows(block.len()).any(|part| part == block)
 }
 

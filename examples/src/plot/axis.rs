@@ -126,7 +126,8 @@ fn multiples(ends: Range<f64>, step: f64) -> Vec<(f64, String)> {
     };
     let decimals = (-(step / unit * 1.001).log10().floor()).clamp(0.0, 9.0) as usize;
     // Rounding must not lose a tick that stands at an end.
-    let (first, last) = ((ends.start / step - 1e-6).ceil() as i64, (ends.end / step + 1e-6).floor() as i64);
+    let first = (ends.start / step - 1e-6).ceil() as i64;
+    let last = (ends.end / step + 1e-6).floor() as i64;
     let tick = |count: i64| match count as f64 * step {
         0.0 => (0.0, "0".into()),
         value => (value, format!("{:.decimals$}{suffix}", value / unit)),

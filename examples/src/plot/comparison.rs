@@ -65,7 +65,8 @@ impl Comparison<'_> {
     ///
     /// [`PlotError::Draw`] if the drawing library refuses.
     pub fn svg(&self) -> Result<String, PlotError> {
-        let (panels, mut svg) = (self.panels(), String::new());
+        let panels = self.panels();
+        let mut svg = String::new();
         let rows = panels.len().div_ceil(COLUMNS).max(1);
         let size = (PANEL.0 * COLUMNS as u32, PANEL.1 * rows as u32 + 56);
         self.draw(SVGBackend::with_string(&mut svg, size), &panels, rows)
@@ -82,8 +83,10 @@ impl Comparison<'_> {
 
     fn panels(&self) -> Vec<Panel> {
         let all = || self.curves.iter().flat_map(|curve| finite(curve.points.iter().copied()));
-        let (x, y) = (all().map(|point| point.0), all().map(|point| point.1));
-        let (x, y) = (Axis::fitting(self.x, x), Axis::fitting("training loss (nats)", y));
+        let x = all().map(|point| point.0);
+        let y = all().map(|point| point.1);
+        let x = Axis::fitting(self.x, x);
+        let y = Axis::fitting("training loss (nats)", y);
         let mut groups: Vec<&str> = self.curves.iter().map(|curve| curve.group.as_str()).collect();
         groups.dedup();
         let panel = |group: &str| {

@@ -39,11 +39,14 @@ pub(super) async fn tell_everyone(
     fingerprint: Fingerprint,
     out: &[u8],
 ) -> Result<Vec<u8>> {
-    let (n, rank) = (comm.size(), comm.rank());
-    let (out, back) = (Buffer::from_slice(out)?, Host.alloc(DType::U8, n)?);
+    let n = comm.size();
+    let rank = comm.rank();
+    let out = Buffer::from_slice(out)?;
+    let back = Host.alloc(DType::U8, n)?;
     comm.operate(fingerprint, async |call| {
         for step in 1..n {
-            let (to, from) = ((rank + step) % n, (rank + n - step) % n);
+            let to = (rank + step) % n;
+            let from = (rank + n - step) % n;
             let send = call.send(to, 0, &out, to..to + 1)?;
             call.recv(from, 0, &back, from..from + 1, Land::Copy)?.await?;
             send.await?;

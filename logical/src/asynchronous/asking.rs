@@ -50,7 +50,8 @@ impl Core {
     async fn converse(&self, to: usize, ask: Ask) -> Result<Answer> {
         let mut request = describe(&ask);
         (request.slot, request.number) = self.turn(to, &request).await?;
-        let (out, back) = (self.call(PAYLOADS, &request)?, self.call(REPLIES, &request)?);
+        let out = self.call(PAYLOADS, &request)?;
+        let back = self.call(REPLIES, &request)?;
         // Everything is posted before the first wait.
         let rides = if request.reply_rides() { request.room as usize } else { 0 };
         let head = Buffer::zeroed(DType::U8, REPLY_BYTES + rides)?;
@@ -127,7 +128,8 @@ impl Core {
     }
 
     async fn ask_oneself(&self, ask: Ask) -> Result<Answer> {
-        let (request, rank) = (describe(&ask), self.rank());
+        let request = describe(&ask);
+        let rank = self.rank();
         let handler = self.handler(rank, &request)?;
         let bytes = Payload::copied(ask.payload.as_ref())?;
         let Reply { arguments, payload } = self.carry_out(&*handler, rank, &request, &bytes).await?;

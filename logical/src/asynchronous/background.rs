@@ -144,13 +144,17 @@ impl Background {
     pub fn start(comm: &Communicator) -> Result<Self> {
         let (queue, items) = channel();
         let flag = Buffer::zeroed(DType::U8, 1)?;
-        let (spares, aborting, failure) = (Arc::default(), Arc::default(), Arc::default());
+        let spares = Arc::default();
+        let aborting = Arc::default();
+        let failure = Arc::default();
         let shared = (Arc::clone(&aborting), Arc::clone(&failure));
         let thread = companion::start(comm, "hexagram-background", move |comm| {
             let (aborting, failure) = shared;
             Runner { comm, aborting, flag, skipping: false }.run(&items, &failure);
         })?;
-        let (world, queue, thread) = (comm.world().clone(), Some(queue), Some(thread));
+        let world = comm.world().clone();
+        let queue = Some(queue);
+        let thread = Some(thread);
         Ok(Background { world, queue, aborting, spares, failure, thread })
     }
 

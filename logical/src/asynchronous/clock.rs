@@ -139,7 +139,8 @@ impl Clock {
 
     /// A rank's clock, its own too, when that is `clock` or later.
     fn ask(&self, rank: usize, clock: u64) -> Pending<u64> {
-        let (handler, fingerprint) = (self.0.number, self.0.fingerprint);
+        let handler = self.0.number;
+        let fingerprint = self.0.fingerprint;
         let arguments = [clock, 0, 0];
         let ask = Ask { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
         self.0.service.submit(move |core| async move { Ok(core.ask(rank, ask).await?.arguments[0]) })

@@ -131,8 +131,10 @@ impl Core {
         let line = |_| Line { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
-        let (heard, postponed) = (Cell::new(Stopwatch::start()), Cell::new(0));
-        let (queues, failure) = (RefCell::default(), OnceCell::new());
+        let heard = Cell::new(Stopwatch::start());
+        let postponed = Cell::new(0);
+        let queues = RefCell::default();
+        let failure = OnceCell::new();
         Core { comm, handlers, lines, queues, left, postponed, heard, failure }
     }
 

@@ -88,7 +88,8 @@ impl Service {
     /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
     /// [`Error::System`] without a thread.
     pub fn start(comm: &Communicator) -> Result<Self> {
-        let ((queue, commands), (ringer, rings)) = (channel(), channel());
+        let (queue, commands) = channel();
+        let (ringer, rings) = channel();
         let handlers: Arc<Handlers> = Arc::default();
         let (closing, failure): (Arc<AtomicBool>, Arc<OnceLock<Error>>) = Default::default();
         let theirs = (Arc::clone(&handlers), Arc::clone(&closing), Arc::clone(&failure));
@@ -101,7 +102,8 @@ impl Service {
         };
         let thread = Mutex::new(Some(companion::start(comm, "hexagram-service", work)?));
         let died = |_| Error::usage("the service ended as it began", "see its panic message");
-        let (world, bell) = (comm.world().clone(), rings.recv().map_err(died)?);
+        let world = comm.world().clone();
+        let bell = rings.recv().map_err(died)?;
         Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, failure, thread })))
     }
 

@@ -59,7 +59,8 @@ impl Core {
         if request.reply_rides() {
             head.extend(Payload::copied(payload.as_ref())?);
         }
-        let (call, head) = (self.call(REPLIES, &request)?, Buffer::from_slice(&head)?);
+        let call = self.call(REPLIES, &request)?;
+        let head = Buffer::from_slice(&head)?;
         let sent = call.send(from, 0, &head, 0..head.len())?;
         if !request.reply_rides() {
             let payload = match payload {
@@ -87,7 +88,8 @@ impl Core {
         if along.len() as u64 == request.bytes {
             self.store(from, along, &landed.buffer)?;
         } else {
-            let (call, buffer) = (self.call(PAYLOADS, request)?, &landed.buffer);
+            let call = self.call(PAYLOADS, request)?;
+            let buffer = &landed.buffer;
             let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
             if got.bytes as u64 != request.bytes {
                 return Err(self.nonsense(from, "a payload of another size than it said"));

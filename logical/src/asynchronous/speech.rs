@@ -91,7 +91,8 @@ impl Language {
         let message = self.messages.take()?;
         let seed = encoding.draw(&[u64::from(*verb), rank.rank as u64, to as u64]);
         let len = value.len();
-        let (codec, feedback) = (Arc::clone(encoding.codec()), encoding.feedback());
+        let codec = Arc::clone(encoding.codec());
+        let feedback = encoding.feedback();
         if feedback == Feedback::None {
             let len = encode(&*codec, rank, 0, Part::whole(value), &message, seed)?;
             encoding.state_mut().advance();
@@ -189,10 +190,13 @@ pub(super) fn encode(
     to: &Buffer,
     seed: u64,
 ) -> Result<usize> {
-    let (from, mut to) = (from.read()?, to.write(0..to.len())?);
+    let from = from.read()?;
+    let mut to = to.write(0..to.len())?;
     Host.encode(codec, &from, &mut to, seed)?.map_err(|refusal| match refusal {
         CodecError::NotFinite { index, value } => {
-            let (place, index, during) = (rank.clone(), start + index, During::Nothing);
+            let place = rank.clone();
+            let index = start + index;
+            let during = During::Nothing;
             Error::NotFinite { place, tensor: None, index, value, during }
         }
         CodecError::Damaged { what } => {

@@ -73,7 +73,8 @@ fn everyone_is_answered_at_every_size_and_in_order() {
     const SIZES: [usize; 5] = [0, 1, INLINE_BYTES / 4, INLINE_BYTES / 4 + 1, 100_000];
     for (transport, ranks) in cases(&[1, 2, 3, 4, 8]) {
         let sent = spawn(transport, ranks, |comm| {
-            let (service, adder) = (Service::start(&comm)?, AddOne::new());
+            let service = Service::start(&comm)?;
+            let adder = AddOne::new();
             service.register(adder.clone())?;
             // What a barrier costs, and when nothing else is under way.
             let sent = || comm.world().traffic().bytes_sent();
@@ -83,7 +84,8 @@ fn everyone_is_answered_at_every_size_and_in_order() {
             comm.blocking().barrier()?;
             let mut pending = Vec::new();
             for round in 0..40 {
-                let (to, len) = ((comm.rank() + round) % ranks, SIZES[round % 5]);
+                let to = (comm.rank() + round) % ranks;
+                let len = SIZES[round % 5];
                 pending.push((round, len, add_one(&service, to, round as u64, len)));
             }
             for (round, len, pending) in pending {
@@ -115,7 +117,8 @@ fn everyone_is_answered_at_every_size_and_in_order() {
 fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
     for (transport, ranks) in cases(&[3]) {
         spawn(transport, ranks, |comm| {
-            let (service, adder) = (Service::start(&comm)?, AddOne::new());
+            let service = Service::start(&comm)?;
+            let adder = AddOne::new();
             service.register(adder.clone())?;
             adder.open.store(100, Ordering::Release);
             comm.blocking().barrier()?;
@@ -221,7 +224,8 @@ fn a_request_for_nothing_blames_who_sent_it() {
             if rank != 2 {
                 return Ok(());
             }
-            let (arguments, fingerprint) = ([0; 3], fingerprint(0));
+            let arguments = [0; 3];
+            let fingerprint = fingerprint(0);
             let ask = Ask { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
             service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).wait()
         });

@@ -42,7 +42,8 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(core: Core, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
-        let (own, theirs) = (Vec::new(), Vec::new());
+        let own = Vec::new();
+        let theirs = Vec::new();
         Worker { core: Rc::new(core), commands, closing, stage: Stage::Open, own, theirs, working: None }
     }
 

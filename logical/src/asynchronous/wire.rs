@@ -80,7 +80,8 @@ impl Request {
         if self.fingerprint == *mine {
             return Ok(());
         }
-        let (peer, theirs) = (peer.clone(), self.fingerprint);
+        let peer = peer.clone();
+        let theirs = self.fingerprint;
         Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs, peer })
     }
 

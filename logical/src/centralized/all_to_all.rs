@@ -41,7 +41,8 @@ impl Communicator {
         check_dtypes(sent, received)?;
         let outgoing = self.layout(send_counts, sent)?;
         let incoming = self.layout(recv_counts, received)?;
-        let (rank, size) = (self.rank(), self.size());
+        let rank = self.rank();
+        let size = self.size();
         if outgoing[rank].len() != incoming[rank].len() {
             let what = format!(
                 "rank {rank} sends itself {} elements and expects {} of itself",
@@ -55,8 +56,10 @@ impl Communicator {
         self.operate(Fingerprint::new(OperationKind::AllToAll, sent.dtype(), 0), async |call| {
             self.copy(sent, outgoing[rank].clone(), received, incoming[rank].clone())?;
             for step in 1..size {
-                let (to, from) = ((rank + step) % size, (rank + size - step) % size);
-                let (out, into) = (outgoing[to].clone(), incoming[from].clone());
+                let to = (rank + step) % size;
+                let from = (rank + size - step) % size;
+                let out = outgoing[to].clone();
+                let into = incoming[from].clone();
                 // Counts, and so fingerprints, differ by pair.
                 let send = call.counting(out.len()).send(to, 0, sent, out)?;
                 call.counting(into.len()).recv(from, 0, received, into, Land::Copy)?.await?;

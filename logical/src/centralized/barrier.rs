@@ -17,7 +17,8 @@ impl Communicator {
             return outcome;
         }
         let nothing = self.scratch(DType::U8, 0)?;
-        let (rank, size) = (self.rank(), self.size());
+        let rank = self.rank();
+        let size = self.size();
         self.operate(fingerprint, async |call| {
             if let Some(native) = call.native(None, nothing.write(0..0)?) {
                 return native.await.map(drop);

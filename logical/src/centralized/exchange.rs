@@ -11,7 +11,9 @@ use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 impl Communicator {
     /// `buffer ← op over ranks`, from contributions that are prepared already.
     pub(super) async fn exchange(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
-        let (rank, size, len) = (self.rank(), self.size(), buffer.len());
+        let rank = self.rank();
+        let size = self.size();
+        let len = buffer.len();
         // Block i is that of rank r + i.
         let blocks = self.scratch(buffer.dtype(), size * len)?;
         self.copy(buffer, 0..len, &blocks, 0..len)?;
@@ -31,7 +33,9 @@ impl Communicator {
 
     /// Chunk `owner` of the result: contributions of ranks owner + 1, owner + 2, …, owner.
     fn combine(&self, blocks: &Buffer, buffer: &Buffer, owner: usize, op: ReduceOp) -> Result<()> {
-        let (rank, size, len) = (self.rank(), self.size(), buffer.len());
+        let rank = self.rank();
+        let size = self.size();
+        let len = buffer.len();
         let part = chunk(len, size, owner);
         if part.is_empty() {
             return Ok(());

@@ -28,7 +28,8 @@ const UNFOLD: usize = 101;
 
 impl HalvingDoubling {
     pub(super) fn of(comm: &Communicator) -> Self {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         HalvingDoubling { rank, size, core: 1 << size.ilog2() }
     }
 

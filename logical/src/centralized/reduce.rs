@@ -34,7 +34,8 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<()> {
-        let (size, len) = (self.size(), buffer.len());
+        let size = self.size();
+        let len = buffer.len();
         let place = (self.rank() + size - root) % size;
         let rounds = size.next_power_of_two().ilog2() as usize;
         let pieces = pieces(len, buffer.dtype(), rounds);

@@ -32,7 +32,8 @@ impl Communicator {
             let ring = Ring::of(self, all);
             let pieces = pieces(len, all.dtype(), ring.steps());
             let scratch = || self.scratch(all.dtype(), len.div_ceil(pieces));
-            let (mut sending, mut arriving) = (scratch()?, scratch()?);
+            let mut sending = scratch()?;
+            let mut arriving = scratch()?;
             for index in 0..pieces {
                 let piece = chunk(len, pieces, index);
                 let place = 0..piece.len();

@@ -27,7 +27,9 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn of(comm: &Communicator, buffer: &Buffer) -> Self {
-        let (rank, size, len) = (comm.rank(), comm.size(), buffer.len());
+        let rank = comm.rank();
+        let size = comm.size();
+        let len = buffer.len();
         let longest = len.div_ceil(size) * buffer.dtype().size();
         let most = TAGS / (2 * size);
         Ring { rank, size, len, segments: longest.div_ceil(SEGMENT).min(most).max(1) }
@@ -112,8 +114,10 @@ impl<'a> Pass<'a> {
         let total = self.steps.len() * segments;
         // A place is written again n − 1 steps after it was sent, and must have left by then.
         let lap = self.ring.steps() * segments;
-        let (mut sends, mut sent) = (VecDeque::new(), 0);
-        let (mut receives, mut posted) = (VecDeque::new(), 0);
+        let mut sends = VecDeque::new();
+        let mut sent = 0;
+        let mut receives = VecDeque::new();
+        let mut posted = 0;
         for position in 0..segments.min(total) {
             sends.push_back(self.send(position)?);
         }

@@ -21,7 +21,8 @@ impl Blocks {
     /// Bytes of a run's message. What no memory could hold saturates.
     pub(super) fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);
-        let (full, rest) = (len / size, len % size);
+        let full = len / size;
+        let rest = len % size;
         full.saturating_mul(block).saturating_add(if rest > 0 { self.block_len(rest) } else { 0 })
     }
 

@@ -60,7 +60,9 @@ impl PowerSgd {
         if rank == 0 {
             return Err(Error::usage("a matrix of rank 0 has no factors", "choose rank 1, 2 or 4"));
         }
-        let (mut matrices, mut plain, mut start) = (Vec::new(), Vec::new(), 0usize);
+        let mut matrices = Vec::new();
+        let mut plain = Vec::new();
+        let mut start = 0usize;
         for &(rows, cols) in shapes {
             let end = rows.checked_mul(cols).and_then(|len| start.checked_add(len)).ok_or_else(|| {
                 Error::usage(format!("{rows} × {cols} is no tensor in memory"), "give shapes in elements")
@@ -72,7 +74,8 @@ impl PowerSgd {
             }
             start = end;
         }
-        let (shapes, not_finite) = (shapes.to_vec(), NotFinite::default());
+        let shapes = shapes.to_vec();
+        let not_finite = NotFinite::default();
         Ok(PowerSgd { shapes, rank, not_finite, matrices, plain, tail: start })
     }
 
@@ -169,7 +172,8 @@ impl Matrix {
 impl LinearCodec for PowerSgd {
     fn name(&self) -> String {
         let sizes = self.shapes.iter().flat_map(|(rows, cols)| [*rows as u64, *cols as u64]);
-        let (count, shapes) = (self.shapes.len(), sizes.fold(0, |hash, size| mix(hash ^ size)));
+        let count = self.shapes.len();
+        let shapes = sizes.fold(0, |hash, size| mix(hash ^ size));
         format!("powersgd(rank {}, {count} tensors of shapes {shapes:x}, {})", self.rank, self.not_finite)
     }
 

@@ -102,7 +102,8 @@ impl Qsgd {
             codes.fill(0);
             return Ok(());
         }
-        let (lift, first) = (if norm < SMALL { LIFT } else { 1.0 }, number * self.bucket.div_ceil(BLOCK));
+        let lift = if norm < SMALL { LIFT } else { 1.0 };
+        let first = number * self.bucket.div_ceil(BLOCK);
         let codes = codes.chunks_mut(self.levels.packed_len(BLOCK));
         for (block, (x, codes)) in from.chunks(BLOCK).zip(codes).enumerate() {
             let mut lifted = [0.0; BLOCK];
@@ -152,14 +153,17 @@ impl Codec for Qsgd {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
-        let (keys, size) = (Keys::new(seed), self.encoded_len(from.len()));
-        let (blocks, step) = (self.bucket.div_ceil(BLOCK), self.bucket_len(self.bucket));
+        let keys = Keys::new(seed);
+        let size = self.encoded_len(from.len());
+        let blocks = self.bucket.div_ceil(BLOCK);
+        let step = self.bucket_len(self.bucket);
         let mut number = 0;
         while let Some(x) = from.get(number * self.bucket..).filter(|x| !x.is_empty()) {
             let to = &mut to[number * step..size];
             let done = encode_buckets(self.levels, self.bucket, keys, number * blocks, x, to);
             number += done;
-            let (x, to) = (x.chunks(self.bucket).nth(done), to.chunks_mut(step).nth(done));
+            let x = x.chunks(self.bucket).nth(done);
+            let to = to.chunks_mut(step).nth(done);
             if let (Some(x), Some(to)) = (x, to) {
                 self.encode_with_care(x, to, number, keys)?;
                 number += 1;

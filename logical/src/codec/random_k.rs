@@ -158,7 +158,8 @@ struct Places {
 impl Places {
     fn new(seed: u64, k: usize, len: usize) -> Self {
         let state = mix(seed);
-        let (width, excess) = (len / k.max(1), len % k.max(1));
+        let width = len / k.max(1);
+        let excess = len % k.max(1);
         Places { state, len, offset: below(state, len), start: 0, remainder: 0, left: k, k, width, excess }
     }
 }
@@ -205,7 +206,9 @@ mod tests {
 
     #[test]
     fn every_place_is_as_likely_as_every_other() {
-        let (k, len, draws) = (4, 5, 100_000);
+        let k = 4;
+        let len = 5;
+        let draws = 100_000;
         let mut counts = vec![0; len];
         (0..draws).for_each(|seed| Places::new(seed, k, len).for_each(|place| counts[place] += 1));
         for count in counts {

@@ -90,8 +90,10 @@ impl Codec for TopK {
         }
         let (values, rest) = from.split_at(4 * layout.k);
         let (low, high) = rest.split_at(packed_len(layout.k, layout.low));
-        let (mut low, mut ones) = (Unpacker::new(low), Ones::new(high));
-        let (mut last, mut number) = (None, 0);
+        let mut low = Unpacker::new(low);
+        let mut ones = Ones::new(high);
+        let mut last = None;
+        let mut number = 0;
         for value in values.as_chunks().0 {
             let above = ones.next().and_then(|bit| bit.checked_sub(number));
             let index = above.map(|high| high << layout.low | low.pull(layout.low) as usize);

@@ -84,7 +84,8 @@ impl<'a> Neighbours<'a> {
 
     /// `xᵢ ← Σⱼ wᵢⱼ xⱼ`, in segments: some are under way while one that has come is added up.
     pub(super) async fn mix(&self, buffer: &Buffer) -> Result<()> {
-        let (len, dtype) = (buffer.len(), buffer.dtype());
+        let len = buffer.len();
+        let dtype = buffer.dtype();
         let segments = (len * dtype.size()).div_ceil(SEGMENT).clamp(1, BESIDE);
         let room = len.div_ceil(segments);
         let inboxes = self.inboxes(dtype, room * AHEAD.min(segments))?;
@@ -92,7 +93,8 @@ impl<'a> Neighbours<'a> {
             let start = position % AHEAD * room;
             start..start + chunk(len, segments, position).len()
         };
-        let (mut flights, mut posted) = (VecDeque::new(), 0);
+        let mut flights = VecDeque::new();
+        let mut posted = 0;
         for position in 0..segments {
             while posted < segments.min(position + AHEAD) {
                 let part = Part::of(buffer, chunk(len, segments, posted));

@@ -42,7 +42,8 @@ impl Communicator {
             Fingerprint { operation: OperationKind::PushSum, ..fingerprint(&mixing, buffer, None) };
         self.operate(fingerprint, async |call| {
             let neighbours = Neighbours::of(self, call, &mixing);
-            let (own, inboxes) = (Buffer::from_slice(&[*weight])?, neighbours.inboxes(DType::F64, 1)?);
+            let own = Buffer::from_slice(&[*weight])?;
+            let inboxes = neighbours.inboxes(DType::F64, 1)?;
             let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, Land::Copy)?;
             neighbours.mix(buffer).await?;
             weights.land().await?;

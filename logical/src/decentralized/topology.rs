@@ -115,7 +115,8 @@ fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
     };
     let columns = size / rows;
     Mixing::pull(size, |rank| {
-        let (row, column) = (rank / columns, rank % columns);
+        let row = rank / columns;
+        let column = rank % columns;
         let at = |row: usize, column: usize| row % rows * columns + column % columns;
         let up_and_down = [at(row + 1, column), at(row + rows - 1, column)];
         let left_and_right = [at(row, column + 1), at(row, column + columns - 1)];

@@ -27,13 +27,15 @@ pub struct Reference {
 impl Reference {
     /// Of `ranks` ranks with such an encoding, for buffers of `len` elements. It begins where `encoding` counts to.
     pub fn new(encoding: &Encoding, ranks: usize, len: usize, op: ReduceOp) -> Self {
-        let (codec, feedback) = (encoding.codec().clone(), encoding.feedback());
+        let codec = encoding.codec().clone();
+        let feedback = encoding.feedback();
         let mut own = Encoding::new(codec.clone()).with_feedback(feedback).with_seed(encoding.seed());
         own.state_mut().restore(encoding.state().operations(), []);
         let weight = if op == ReduceOp::Mean { 1.0 / ranks as f32 } else { 1.0 };
         let remembered = if feedback == Feedback::None { 0 } else { len };
         let workers = vec![vec![0.0; remembered]; ranks];
-        let (owners, heard) = (vec![0.0; remembered], vec![0.0; remembered]);
+        let owners = vec![0.0; remembered];
+        let heard = vec![0.0; remembered];
         Reference { codec, feedback, encoding: own, len, weight, workers, owners, heard }
     }
 

@@ -105,7 +105,8 @@ proptest! {
     #[test]
     fn sizes_grow_and_never_overflow(len in 0usize..=isize::MAX as usize / 4, more in 0usize..5000) {
         for codec in all(NotFinite::Refuse) {
-            let (size, larger) = (codec.encoded_len(len), codec.encoded_len(len.saturating_add(more)));
+            let size = codec.encoded_len(len);
+            let larger = codec.encoded_len(len.saturating_add(more));
             prop_assert!(size <= larger, "{}: {} and {} more", codec.name(), len, more);
             prop_assert!(size >= len / 8 || size == usize::MAX, "{}: {} bytes for {}", codec.name(), size, len);
         }

@@ -40,7 +40,8 @@ impl Draw {
 
     /// Mean 0, variance 1 (Box and Muller).
     pub(crate) fn gaussian(&mut self) -> f64 {
-        let (u, v) = (self.uniform(), self.uniform());
+        let u = self.uniform();
+        let v = self.uniform();
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 

@@ -48,7 +48,8 @@ fn scatter_gather_sends_each_chunk_there_and_back() {
         sends(|rank, ranks| scatter_gather(len, rank, ranks, |elements| 2 * elements), run);
     }
     // About 2(n−1)/n · S/2, as the page says.
-    let (headers, size) = (6 * HEADER_BYTES, 2 * 4000);
+    let headers = 6 * HEADER_BYTES;
+    let size = 2 * 4000;
     assert_eq!(scatter_gather(4000, 0, 4, |elements| 2 * elements), 6 * size / 4 + headers);
 }
 
@@ -83,7 +84,8 @@ fn a_linear_codec_sends_what_its_all_reduces_send() {
             let start = sent();
             comm.blocking().all_reduce(&mut [1f32], ReduceOp::Sum)?;
             comm.blocking().all_reduce(&mut vec![1f32; len / 2], ReduceOp::Sum)?;
-            let (plain, start) = (sent() - start, sent());
+            let plain = sent() - start;
+            let start = sent();
             let mut encoding = Encoding::linear(Arc::new(EverySecond));
             comm.blocking().all_reduce_linear(&mut vec![1.0; len], ReduceOp::Sum, &mut encoding)?;
             assert_eq!(sent() - start, plain, "{transport} × {ranks}");

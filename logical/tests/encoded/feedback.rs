@@ -21,9 +21,12 @@ fn nothing_is_lost(
     codec: Arc<dyn Codec>,
     feedback: Feedback,
 ) -> Result<()> {
-    let (rank, size, len) = (comm.rank(), comm.size(), 8 * 40);
+    let rank = comm.rank();
+    let size = comm.size();
+    let len = 8 * 40;
     let mut encoding = Encoding::new(codec).with_feedback(feedback);
-    let (mut said, mut meant) = (vec![0.0f64; len], vec![0.0f64; len]);
+    let mut said = vec![0.0f64; len];
+    let mut meant = vec![0.0f64; len];
     for step in 0..20 {
         let mut buffer = contribution(rank, step, 0..len);
         if sparse {
@@ -155,7 +158,8 @@ fn error_feedback_converges_where_signs_alone_stay() {
             Ok((1.5 * x[0] - 0.5 * x[1]).powi(2) + (1.5 * x[1] - 0.5 * x[0]).powi(2))
         };
         let run = |comm: Communicator| {
-            let (alone, helped) = (descend(&comm, Feedback::None)?, descend(&comm, Feedback::Error)?);
+            let alone = descend(&comm, Feedback::None)?;
+            let helped = descend(&comm, Feedback::Error)?;
             assert!(alone > 1.99 && helped < 1e-20, "{alone} and {helped}");
             Ok(())
         };

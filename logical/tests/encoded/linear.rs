@@ -37,7 +37,8 @@ fn rounds_are_reduced_and_memory_is_kept() {
 #[test]
 fn errors_are_remembered_until_they_are_said() {
     matrix(|comm| {
-        let (len, size) = (33, comm.size());
+        let len = 33;
+        let size = comm.size();
         let codecs: [Arc<dyn LinearCodec>; 3] = [
             Arc::new(Half),
             Arc::new(RandomK::new(Keep::Count(5))?),

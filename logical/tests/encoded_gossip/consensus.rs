@@ -30,7 +30,8 @@ fn squared_error(
     after: &[u64],
 ) -> (Vec<f64>, f64) {
     let outcome = spawn(TransportKind::Thread, ranks, |comm| {
-        let (mut x, mut encoding) = (numbers(comm.rank(), len), encoding(codec, feedback));
+        let mut x = numbers(comm.rank(), len);
+        let mut encoding = encoding(codec, feedback);
         if options.difference == Difference::AfterMixing {
             let buffer = Buffer::from_slice(&x)?;
             comm.block_on(comm.gossip_synchronize(&buffer, &Topology::Ring, 0, &mut encoding))?;
@@ -57,12 +58,14 @@ fn an_exact_codec_contracts_by_the_consensus_step() {
         return;
     }
     // On the slowest mode of a ring, 1 − λ is its σ₂.
-    let (ranks, gamma) = (8usize, 0.6);
+    let ranks = 8usize;
+    let gamma = 0.6;
     let angle = 2.0 * std::f64::consts::PI / ranks as f64;
     let lambda = 1.0 - (1.0 + 2.0 * angle.cos()) / 3.0;
     spawn(TransportKind::Thread, ranks, |comm| {
         let first = (angle * comm.rank() as f64).cos();
-        let (mut x, mut encoding) = ([first as f32; 3], encoding(Lossy::Identity, Feedback::Difference));
+        let mut x = [first as f32; 3];
+        let mut encoding = encoding(Lossy::Identity, Feedback::Difference);
         for round in 1..=12 {
             comm.blocking().gossip_encoded(&mut x, &Topology::Ring, 0, &mut encoding, choco(gamma))?;
             let want = first * (1.0 - gamma * lambda).powi(round);
@@ -140,7 +143,8 @@ fn ecd_estimates_get_better_as_one_over_t() {
     }
     // With one rank, the sum over neighbours is its estimate of itself. Every element is a trial.
     spawn(TransportKind::Thread, 1, |comm| {
-        let (mut x, mut encoding) = (vec![0f32; 3000], encoding(Lossy::Noisy, Feedback::Extrapolation));
+        let mut x = vec![0f32; 3000];
+        let mut encoding = encoding(Lossy::Noisy, Feedback::Extrapolation);
         for t in 1..=300u32 {
             x.iter_mut().enumerate().for_each(|(at, x)| *x += 0.01 * (at as f32 + t as f32).sin());
             comm.blocking().gossip_encoded(&mut x, &Topology::Ring, 0, &mut encoding, choco(1.0))?;
@@ -167,6 +171,7 @@ fn ecd_ranks_agree_although_codecs_add_noise() {
     }
     let error =
         |rounds| squared_error(8, 300, Lossy::Noisy, (Feedback::Extrapolation, choco(1.0)), &[rounds]).0[0];
-    let (early, late) = (error(10), error(200));
+    let early = error(10);
+    let late = error(200);
     assert!(late < 0.25 * early, "{early} after 10 rounds, {late} after 200");
 }

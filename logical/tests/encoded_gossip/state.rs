@@ -14,9 +14,10 @@ use std::sync::Arc;
 fn the_sum_over_neighbours_stays_near_what_they_have() {
     for (transport, ranks) in cases(&[4]) {
         spawn(transport, ranks, |comm| {
-            let (rank, size) = (comm.rank(), comm.size());
-            let (mut x, mut encoding) =
-                (numbers(rank, 50), encoding(MinMax8::default(), Feedback::Difference));
+            let rank = comm.rank();
+            let size = comm.size();
+            let mut x = numbers(rank, 50);
+            let mut encoding = encoding(MinMax8::default(), Feedback::Difference);
             for round in 0..300 {
                 x.iter_mut().zip(numbers(rank + 4 * round, 50)).for_each(|(x, update)| *x += 0.1 * update);
                 comm.blocking().gossip_encoded(&mut x, &Topology::Ring, 0, &mut encoding, choco(0.5))?;
@@ -57,10 +58,11 @@ fn what_error_feedback_has_not_said_it_remembers() {
     // Two ranks that swap: x ← x + γ (q of the other − q), and e is what of all x was in no q.
     for (transport, ranks) in cases(&[2]) {
         spawn(transport, ranks, |comm| {
-            let (len, gamma) = (40, 0.25);
+            let len = 40;
+            let gamma = 0.25;
             let swap = Mixing::of_matrix(2, &[0.0, 1.0, 1.0, 0.0])?;
-            let (mut x, mut encoding) =
-                (numbers(comm.rank(), len), encoding(Lossy::TopTenth, Feedback::Error));
+            let mut x = numbers(comm.rank(), len);
+            let mut encoding = encoding(Lossy::TopTenth, Feedback::Error);
             let mut meant = vec![0f64; len];
             let mut said = vec![0f64; len];
             for _ in 0..30 {
@@ -89,7 +91,8 @@ fn what_error_feedback_has_not_said_it_remembers() {
 #[test]
 fn what_a_rank_knows_of_a_neighbour_has_the_bits_that_the_neighbour_has() {
     matrix(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
+        let rank = comm.rank();
+        let size = comm.size();
         // Everyone takes all of the next rank's: the sum over neighbours is that rank's copy.
         let edge = |to| Edge { from: (to + 1) % size, to, source: 1.0, destination: 1.0 };
         let shift = Mixing::of_edges(vec![0.0; size], &(0..size).map(edge).collect::<Vec<_>>())?;
@@ -149,14 +152,16 @@ fn a_restored_state_goes_on_bit_by_bit() {
     matrix(|comm| {
         for (feedback, options) in rules() {
             let make = || Encoding::new(Arc::new(MinMax8::default())).with_feedback(feedback).with_seed(3);
-            let (mut straight, mut mine) = (make(), numbers(comm.rank(), 100));
+            let mut straight = make();
+            let mut mine = numbers(comm.rank(), 100);
             let go = |x: &mut [f32], encoding: &mut Encoding| {
                 (0..4).try_for_each(|_| {
                     comm.blocking().gossip_encoded(x, &Topology::Ring, 0, encoding, options)
                 })
             };
             go(&mut mine, &mut straight)?;
-            let (mut restored, mut again) = (make(), mine.clone());
+            let mut restored = make();
+            let mut again = mine.clone();
             let copy = |(name, buffer): (&str, &Buffer)| {
                 let copied = Buffer::zeroed(buffer.dtype(), buffer.len()).unwrap();
                 let whole = 0..buffer.len();
@@ -177,7 +182,8 @@ fn a_restored_state_goes_on_bit_by_bit() {
 #[test]
 fn another_graph_needs_the_state_to_be_synchronized() {
     matrix(|comm| {
-        let (mut x, mut encoding) = (numbers(comm.rank(), 50), encoding(Half::F16, Feedback::Difference));
+        let mut x = numbers(comm.rank(), 50);
+        let mut encoding = encoding(Half::F16, Feedback::Difference);
         let star = Topology::Star.mixing(comm.size(), 0)?;
         let one_way = Mixing::of_edges(vec![1.0; comm.size()], &[])?;
         let gossip = |x: &mut Vec<f32>, graph: &Mixing, encoding: &mut Encoding| {

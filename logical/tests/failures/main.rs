@@ -83,7 +83,8 @@ fn a_rank_that_is_killed_is_named_by_every_survivor() {
     for transport in transports() {
         let mut took: Vec<Duration> = (0..kills).map(|_| kill_one(transport)).collect();
         took.sort();
-        let (median, worst) = (took[kills / 2], took[kills - 1]);
+        let median = took[kills / 2];
+        let worst = took[kills - 1];
         let late = took.iter().filter(|took| **took > Duration::from_secs(1)).count();
         report(format_args!(
             "{kills} kills over {transport}: named after {median:.0?} (median), {worst:.0?} (worst), {late} later than 1 s"

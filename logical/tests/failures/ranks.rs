@@ -70,7 +70,8 @@ fn play(role: &str) -> Result<()> {
 /// One collective after the other, of all sizes, until something fails.
 fn collectives(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
-    let (blocking, size) = (comm.blocking(), comm.size());
+    let blocking = comm.blocking();
+    let size = comm.size();
     let [mut registered, mut part] =
         [comm.registered(DType::F32, 200_000)?, comm.registered(DType::F32, 30_000)?];
     let mut whole = comm.registered(DType::F32, 30_000 * size)?;

@@ -24,7 +24,8 @@ use std::time::Duration;
 fn sent(job: &mut Job, rank: usize, what: &str) -> (usize, usize) {
     let (_, line) = job.hears(rank, what);
     let mut words = line.split_whitespace().rev().map(|word| word.parse().unwrap());
-    let (tcp, shm) = (words.next().unwrap(), words.next().unwrap());
+    let tcp = words.next().unwrap();
+    let shm = words.next().unwrap();
     (shm, tcp)
 }
 

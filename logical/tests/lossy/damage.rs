@@ -103,7 +103,8 @@ fn weights_scale_what_is_added() {
     for codec in codecs() {
         let x = plain(700, 2);
         let message = encoded(&*codec, &x, 3).unwrap();
-        let (once, mut twice) = (roundtrip(&*codec, &x, 3), vec![1.0; 700]);
+        let once = roundtrip(&*codec, &x, 3);
+        let mut twice = vec![1.0; 700];
         codec.decode_add(&message, 2.0, &mut twice).unwrap();
         let want: Vec<f32> = once.iter().map(|x| 1.0 + 2.0 * x).collect();
         assert_eq!(twice, want, "{}", codec.name());

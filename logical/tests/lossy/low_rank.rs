@@ -40,7 +40,8 @@ fn memories(codec: &PowerSgd, ranks: usize, len: usize) -> Vec<Vec<f32>> {
 fn of_rank(r: usize, rows: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut m = vec![0.0; rows * cols];
     for k in 0..r as u64 {
-        let (p, q) = (plain(rows, seed + 2 * k), plain(cols, seed + 2 * k + 1));
+        let p = plain(rows, seed + 2 * k);
+        let q = plain(cols, seed + 2 * k + 1);
         m.chunks_mut(cols).zip(p).for_each(|(row, p)| row.iter_mut().zip(&q).for_each(|(m, q)| *m += p * q));
     }
     m
@@ -48,9 +49,11 @@ fn of_rank(r: usize, rows: usize, cols: usize, seed: u64) -> Vec<f32> {
 
 #[test]
 fn full_rank_workers_with_a_mean_of_low_rank_are_exact() {
-    let (rows, cols) = (40, 30);
+    let rows = 40;
+    let cols = 30;
     let codec = PowerSgd::new(&[(rows, cols), (1, 7)], 3).unwrap();
-    let (mean, noise) = (of_rank(3, rows, cols, 10), plain(rows * cols, 3));
+    let mean = of_rank(3, rows, cols, 10);
+    let noise = plain(rows * cols, 3);
     let worker = |sign: f32| {
         let mut x: Vec<f32> = mean.iter().zip(&noise).map(|(m, n)| m + sign * n).collect();
         x.extend([sign + 0.5; 9]);
@@ -108,7 +111,8 @@ fn a_memory_that_is_restored_goes_on() {
     let mut memory = memories(&codec, 1, 600);
     all_reduce(&codec, &x, &mut memory, 1);
     let mut copy = memory.clone();
-    let (a, b) = (all_reduce(&codec, &x, &mut memory, 2), all_reduce(&codec, &x, &mut copy, 2));
+    let a = all_reduce(&codec, &x, &mut memory, 2);
+    let b = all_reduce(&codec, &x, &mut copy, 2);
     assert_eq!(bits(&a), bits(&b));
     let cold = all_reduce(&codec, &x, &mut memories(&codec, 1, 600), 2);
     assert!(distance(&a, &x[0]) < distance(&cold, &x[0]), "a warm start is nearer");
@@ -156,7 +160,9 @@ fn only_what_becomes_smaller_is_compressed() {
 #[test]
 fn wrong_lengths_are_refused() {
     let codec = PowerSgd::new(&[(20, 30)], 2).unwrap();
-    let (from, mut to, mut memory) = (plain(600, 1), vec![0.0; 600], vec![0.0; 100]);
+    let from = plain(600, 1);
+    let mut to = vec![0.0; 600];
+    let mut memory = vec![0.0; 100];
     let round = Round { number: 0, from: &from, reduced: &[], seed: 0 };
     codec.encode(round, &mut memory[..99], &mut to[..40]).unwrap_err();
     codec.encode(round, &mut memory, &mut to[..39]).unwrap_err();

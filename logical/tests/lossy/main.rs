@@ -21,7 +21,8 @@ fn encoded(codec: &dyn Codec, x: &[f32], seed: u64) -> Result<Vec<u8>, CodecErro
 /// What a codec makes of a run, there and back.
 fn roundtrip(codec: &dyn Codec, x: &[f32], seed: u64) -> Vec<f32> {
     let message = encoded(codec, x, seed).unwrap();
-    let (mut decoded, mut added) = (vec![f32::NAN; x.len()], vec![0.0; x.len()]);
+    let mut decoded = vec![f32::NAN; x.len()];
+    let mut added = vec![0.0; x.len()];
     codec.decode(&message, &mut decoded).unwrap();
     codec.decode_add(&message, 1.0, &mut added).unwrap();
     let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());

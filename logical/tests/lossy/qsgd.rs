@@ -9,7 +9,8 @@ fn whole(levels: u32) -> Qsgd {
 
 /// The mean of ‖C(v) − v‖² and of C(v), over seeds.
 fn moments(codec: &Qsgd, v: &[f32], seeds: u64) -> (f64, Vec<f64>) {
-    let (mut variance, mut mean) = (0.0, vec![0.0; v.len()]);
+    let mut variance = 0.0;
+    let mut mean = vec![0.0; v.len()];
     for seed in 0..seeds {
         let c = roundtrip(codec, v, seed);
         variance += distance(&c, v) / seeds as f64;
@@ -40,7 +41,8 @@ fn the_variance_is_that_of_the_paper() {
 #[test]
 fn one_level_has_the_variance_of_both_norms() {
     let v = plain(300, 9);
-    let (two, one) = (squares(&v).sqrt(), v.iter().map(|x| f64::from(x.abs())).sum::<f64>());
+    let two = squares(&v).sqrt();
+    let one = v.iter().map(|x| f64::from(x.abs())).sum::<f64>();
     let (variance, _) = moments(&whole(1), &v, 4000);
     let want = two * (one - two);
     assert!((variance / want - 1.0).abs() < 0.03, "{variance}, not {want}");
@@ -63,7 +65,8 @@ fn the_mean_is_right_for_every_number_of_levels() {
 #[test]
 fn draws_of_neighbours_are_independent() {
     // One level, constant input: how often two elements are rounded up together.
-    let (v, seeds) = ([1.0f32; 512], 2000);
+    let v = [1.0f32; 512];
+    let seeds = 2000;
     let codec = Qsgd::new(1).unwrap();
     let all: Vec<Vec<f32>> = (0..seeds).map(|seed| roundtrip(&codec, &v, seed)).collect();
     let up = 1.0 / 512f64.sqrt();
@@ -71,7 +74,8 @@ fn draws_of_neighbours_are_independent() {
         let pairs = (512 - distance) as f64 * seeds as f64;
         let together = all.iter().flat_map(|c| c.windows(distance + 1));
         let together = together.filter(|w| w[0] > 0.0 && w[distance] > 0.0).count() as f64;
-        let (want, sigma) = (pairs * up * up, (pairs * up * up).sqrt());
+        let want = pairs * up * up;
+        let sigma = (pairs * up * up).sqrt();
         assert!((together - want).abs() < 5.0 * sigma, "distance {distance}: {together}, not {want}");
     }
 }

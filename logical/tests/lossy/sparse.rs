@@ -55,7 +55,8 @@ fn equal_magnitudes_keep_the_lower_index() {
 
 #[test]
 fn messages_take_few_bits_an_index() {
-    let (d, k) = (1usize << 26, 671_089);
+    let d = 1usize << 26;
+    let k = 671_089;
     let bytes = top(Keep::Ratio(0.01)).encoded_len(d);
     let bits = (bytes - 4 * k) as f64 * 8.0 / k as f64;
     assert!((8.5..8.7).contains(&bits), "{bits} bits an index");
@@ -105,10 +106,13 @@ fn nan_and_infinity_are_refused_or_come_first_or_saturate() {
 #[test]
 fn random_places_keep_the_part_that_they_should() {
     let x = plain(50, 3);
-    let (k, seeds) = (20.0, 20_000);
+    let k = 20.0;
+    let seeds = 20_000;
     let contraction = RandomK::new(Keep::Count(20)).unwrap();
     let unbiased = RandomK::unbiased(Keep::Count(20)).unwrap();
-    let (mut lost, mut variance, mut mean) = (0.0, 0.0, [0.0f64; 50]);
+    let mut lost = 0.0;
+    let mut variance = 0.0;
+    let mut mean = [0.0f64; 50];
     for seed in 0..seeds {
         let c = roundtrip(&contraction, &x, seed);
         assert_eq!(c.iter().zip(&x).filter(|(c, x)| c == x).count(), 20);
@@ -128,7 +132,8 @@ fn random_places_keep_the_part_that_they_should() {
 
 #[test]
 fn random_k_is_linear_while_it_is_encoded() {
-    let (x, y) = (plain(1000, 1), plain(1000, 2));
+    let x = plain(1000, 1);
+    let y = plain(1000, 2);
     let codec = RandomK::unbiased(Keep::Ratio(0.1)).unwrap();
     let mut total = vec![0.0; LinearCodec::message_len(&codec, 0, 1000)];
     assert_eq!(total.len(), 100);
@@ -140,7 +145,8 @@ fn random_k_is_linear_while_it_is_encoded() {
     }
     let mut sum = vec![f32::NAN; 1000];
     LinearCodec::decode(&codec, &total, &mut [], &mut sum, 5).unwrap();
-    let (x, y) = (roundtrip(&codec, &x, 5), roundtrip(&codec, &y, 5));
+    let x = roundtrip(&codec, &x, 5);
+    let y = roundtrip(&codec, &y, 5);
     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert_eq!(sum, want);
     LinearCodec::decode(&codec, &total[1..], &mut [], &mut sum, 5).unwrap_err();

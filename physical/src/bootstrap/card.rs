@@ -210,7 +210,8 @@ impl Entry {
             return Some(format!("it was told of {} ranks, rank 0 of {}", other.claims.size, claims.size));
         }
         if other.claims.transport != claims.transport {
-            let (theirs, mine) = (&other.claims.transport, &claims.transport);
+            let theirs = &other.claims.transport;
+            let mine = &claims.transport;
             return Some(format!("it uses transport {theirs}, rank 0 uses {mine}"));
         }
         if (other.claims.beat, other.claims.silence) != (claims.beat, claims.silence) {

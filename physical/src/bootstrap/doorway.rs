@@ -65,7 +65,8 @@ impl Call {
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         let mut narrow = || u16::try_from(message.number()?).map_err(|_| malformed());
-        let (channel, socket) = (narrow()?, narrow()?);
+        let channel = narrow()?;
+        let socket = narrow()?;
         Ok(Call { channel, socket, rank: message.number()? })
     }
 }
@@ -128,10 +129,12 @@ impl<C: Read + Write + Send + 'static> Doorway<C> {
     ) -> Result<Self> {
         let aside = Aside { connections: Mutex::default(), more: Condvar::new(), short: Mutex::default() };
         let aside = Arc::new(aside);
-        let (bell, closed) = (Arc::new(Doorbell::new()?), Arc::new(AtomicBool::new(false)));
+        let bell = Arc::new(Doorbell::new()?);
+        let closed = Arc::new(AtomicBool::new(false));
         let mut hall = Hall::new(listener, roster.key.bytes(), roster.cards.len())?;
-        let (their_aside, their_bell, their_closed) =
-            (Arc::clone(&aside), Arc::clone(&bell), Arc::clone(&closed));
+        let their_aside = Arc::clone(&aside);
+        let their_bell = Arc::clone(&bell);
+        let their_closed = Arc::clone(&closed);
         let attend = move || {
             while !their_closed.load(Ordering::Acquire) {
                 *their_aside.short.lock().unwrap_or_else(PoisonError::into_inner) = hall.short_since();

@@ -72,7 +72,8 @@ pub(super) struct Build {
 
 impl Build {
     pub(super) const MINE: Build = {
-        let (text, mut version) = (env!("CARGO_PKG_VERSION").as_bytes(), [0; VERSION]);
+        let text = env!("CARGO_PKG_VERSION").as_bytes();
+        let mut version = [0; VERSION];
         let mut at = 0;
         while at < VERSION && at < text.len() {
             version[at] = text[at];
@@ -156,7 +157,8 @@ pub(super) fn approach_as(
 ) -> io::Result<Build> {
     let caller = Greeting::of(mine)?;
     stream.write_all(&caller.0)?;
-    let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
+    let mut greeting = [0; GREETING];
+    let mut proof = [0; PROOF];
     stream.read_exact(&mut greeting[..1])?;
     if greeting[0] == TLS_ALERT[0] {
         let what =
@@ -186,7 +188,8 @@ impl Answer {
     }
 
     fn as_build(mine: Build, greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
-        let (caller, callee) = (Greeting::parse(greeting)?, Greeting::of(mine)?);
+        let caller = Greeting::parse(greeting)?;
+        let callee = Greeting::of(mine)?;
         let greetings = Greetings { caller, callee };
         let words = [callee.0.as_slice(), &greetings.prove(key, "callee")?].concat();
         Ok((Answer(greetings), words))
@@ -217,7 +220,8 @@ pub(super) mod tests {
         stream: &mut UnixStream,
         key: &[u8],
     ) -> io::Result<Build> {
-        let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
+        let mut greeting = [0; GREETING];
+        let mut proof = [0; PROOF];
         stream.read_exact(&mut greeting)?;
         let (answer, words) = Answer::as_build(mine, greeting, key)?;
         stream.write_all(&words)?;

@@ -50,7 +50,9 @@ impl Hosts {
     /// What `rank` knows, before anyone has knocked anywhere.
     pub(crate) fn new(rank: usize, cards: &[Card]) -> Self {
         let said = cards.iter().map(|card| (Arc::clone(&card.machine), Arc::clone(&card.kernel))).collect();
-        let (heard, agreed, more) = (Mutex::default(), OnceLock::new(), Condvar::new());
+        let heard = Mutex::default();
+        let agreed = OnceLock::new();
+        let more = Condvar::new();
         let hosts = Hosts { rank, said, heard, agreed, more };
         // Who looks for nobody tells nothing.
         let finding =

@@ -315,7 +315,8 @@ impl Table {
         }
         let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();
         let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-        let (missing, size) = (missing.join(", "), self.size());
+        let missing = missing.join(", ");
+        let size = self.size();
         let denied = hall
             .denied()
             .map_or_else(String::new, |reason| format!("; a connection was turned away: {reason}"));

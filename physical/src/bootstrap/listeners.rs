@@ -48,7 +48,8 @@ impl Listeners {
             (Some(refused), _) if sockets.is_empty() => Err(refused),
             (_, Some(first)) => Self::new(sockets).map_err(|cause| Refused { address: *first, cause }),
             (_, None) => {
-                let (address, cause) = (([0, 0, 0, 0], 0).into(), io::ErrorKind::InvalidInput.into());
+                let address = ([0, 0, 0, 0], 0).into();
+                let cause = io::ErrorKind::InvalidInput.into();
                 Err(Refused { address, cause })
             }
         }

@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn messages_are_split_wherever_reads_end() {
         let wire = [7usize, 8].map(|number| Outgoing::default().number(number).whole()).concat();
-        let (mut read, mut numbers) = (Vec::new(), Vec::new());
+        let mut read = Vec::new();
+        let mut numbers = Vec::new();
         for byte in wire {
             read.push(byte);
             while let Some(mut message) = Incoming::split(&mut read, 4).unwrap() {

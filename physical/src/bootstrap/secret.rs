@@ -80,7 +80,8 @@ fn keep_here(path: &str) -> io::Result<()> {
 /// Refuses a private file that others could read.
 #[cfg(feature = "tls")]
 pub(crate) fn private_file(path: &Path) -> Result<()> {
-    let (name, file) = (path.display().to_string(), open(path, OFlags::empty()));
+    let name = path.display().to_string();
+    let file = open(path, OFlags::empty());
     let stat = file.and_then(|file| Ok(rustix::fs::fstat(&file)?));
     let stat = stat.map_err(|cause| Error::system(format!("read {name}"), cause, "correct its path"))?;
     private(&stat, &name).map_err(|(what, remedy)| Error::setup(format!("{name} {what}"), remedy))
@@ -457,7 +458,8 @@ mod tests {
 
     fn placement(host: &str, local_size: usize, secret: &[u8]) -> Placement {
         let meeting = Meeting::Tcp { host: host.to_owned(), port: 29500, agent: false };
-        let (secret, launcher) = (secret.to_vec(), Launcher::Torchrun);
+        let secret = secret.to_vec();
+        let launcher = Launcher::Torchrun;
         Placement { rank: 0, size: 2, local_rank: 0, local_size, meeting, secret, launcher }
     }
 

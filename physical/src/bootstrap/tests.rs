@@ -28,7 +28,9 @@ fn join_over(
     secret: &[u8],
     seconds: u64,
 ) -> crate::Result<World> {
-    let (meeting, secret, launcher) = (meeting.clone(), secret.to_vec(), Launcher::Hexagram);
+    let meeting = meeting.clone();
+    let secret = secret.to_vec();
+    let launcher = Launcher::Hexagram;
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
     let deadline = Duration::from_secs(seconds);
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
@@ -49,7 +51,8 @@ fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<O
 #[test]
 fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
     let place = meeting();
-    let (a, b) = (place.clone(), place);
+    let a = place.clone();
+    let b = place;
     let errors =
         errors(vec![Box::new(move || join(0, 4, &a, b"", 1)), Box::new(move || join(2, 4, &b, b"", 1))]);
     for error in errors {
@@ -72,7 +75,8 @@ fn disagreement(
     place: &Meeting,
     other: impl FnOnce() -> crate::Result<World> + Send + 'static,
 ) -> Vec<String> {
-    let (a, b) = (place.clone(), place.clone());
+    let a = place.clone();
+    let b = place.clone();
     let errors = quick_errors(vec![
         Box::new(move || join(0, 3, &a, b"key", 40)),
         Box::new(move || join(2, 3, &b, b"key", 40)),
@@ -85,7 +89,9 @@ fn disagreement(
 #[test]
 fn a_second_claim_of_a_rank_ends_the_meeting_at_once() {
     let place = meeting();
-    let (a, b, c) = (place.clone(), place.clone(), place);
+    let a = place.clone();
+    let b = place.clone();
+    let c = place;
     let errors = quick_errors(vec![
         Box::new(move || join(0, 3, &a, b"", 40)),
         Box::new(move || join(1, 3, &b, b"", 40)),
@@ -116,11 +122,14 @@ fn ranks_that_were_told_different_things_are_refused_with_both_values() {
 fn another_vigilance_is_refused_with_both_values() {
     let place = meeting();
     let join = |rank, silence| {
-        let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+        let meeting = place.clone();
+        let launcher = Launcher::Hexagram;
+        let secret = b"key".to_vec();
         let placement =
             Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
         let vigilance = Some(Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() });
-        let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(40));
+        let transport = TransportKind::Tcp;
+        let deadline = Duration::from_secs(40);
         let options = JoinOptions { transport, deadline, vigilance, ..JoinOptions::default() };
         Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>
     };
@@ -137,10 +146,13 @@ fn another_configuration_is_refused_with_both_values() {
     {
         let place = meeting();
         let join = |rank, configuration: &str| {
-            let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+            let meeting = place.clone();
+            let launcher = Launcher::Hexagram;
+            let secret = b"key".to_vec();
             let placement =
                 Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
-            let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(40));
+            let transport = TransportKind::Tcp;
+            let deadline = Duration::from_secs(40);
             let configuration = configuration.to_owned();
             let options = JoinOptions { transport, deadline, configuration, ..JoinOptions::default() };
             Box::new(move || World::join_as(&placement, &options)) as Box<dyn FnOnce() -> _ + Send>
@@ -157,7 +169,9 @@ fn equal_configurations_join() {
     let place = meeting();
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            let (meeting, launcher, secret) = (place.clone(), Launcher::Hexagram, b"key".to_vec());
+            let meeting = place.clone();
+            let launcher = Launcher::Hexagram;
+            let secret = b"key".to_vec();
             let placement =
                 Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
             // Longer than what is shown of it.
@@ -209,7 +223,8 @@ fn a_member_that_meets_another_build_says_so() {
 #[test]
 fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
     let place = meeting();
-    let (a, b) = (place.clone(), place);
+    let a = place.clone();
+    let b = place;
     let errors = errors(vec![
         Box::new(move || join(0, 2, &a, b"key", 2)),
         Box::new(move || join(1, 2, &b, b"other", 40)),
@@ -281,7 +296,8 @@ fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
 fn strangers_at_the_door_disturb_nobody() {
     let place = free_port();
     let Meeting::Tcp { port, .. } = place else { panic!() };
-    let (a, b) = (place.clone(), place);
+    let a = place.clone();
+    let b = place;
     let strangers = std::thread::spawn(move || {
         let connect = || until_there(|| TcpStream::connect(("127.0.0.1", port)));
         let silent = connect();
@@ -332,7 +348,8 @@ fn torchruns_port_may_be_taken_by_its_agent() {
     let start = 20_000 + std::process::id() as u16 % 5000;
     let (port, agent) = (start..30_000).filter(free).find_map(agent).unwrap();
     let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: true };
-    let (a, b) = (place.clone(), place);
+    let a = place.clone();
+    let b = place;
     // The agent takes connections and says nothing, as a store does with words that it does not understand.
     let outcomes =
         errors(vec![Box::new(move || join(0, 2, &a, b"", 20)), Box::new(move || join(1, 2, &b, b"", 20))]);

@@ -90,9 +90,11 @@ fn widened<H>(from: &[H], to: &mut [H], kernel: impl Fn(&[f32], &mut [f32]))
 where
     [H]: HalfFloatSliceExt,
 {
-    let (mut wide_from, mut wide_to) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
+    let mut wide_from = [0.0f32; BLOCK];
+    let mut wide_to = [0.0f32; BLOCK];
     for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-        let (wide_from, wide_to) = (&mut wide_from[..to.len()], &mut wide_to[..to.len()]);
+        let wide_from = &mut wide_from[..to.len()];
+        let wide_to = &mut wide_to[..to.len()];
         from.convert_to_f32_slice(wide_from);
         to.convert_to_f32_slice(wide_to);
         kernel(wide_from, wide_to);
@@ -178,12 +180,14 @@ mod tests {
     #[test]
     fn halves_know_one_nan_and_the_sign_of_zero_from_either_side() {
         let code = |x: Vec<f16>| x.into_iter().map(f16::to_bits).collect::<Vec<_>>();
-        let (odd, zero) = ([0xfe01, 0x7c01, 0xffff].map(f16::from_bits), [f16::NEG_ZERO, f16::ZERO]);
+        let odd = [0xfe01, 0x7c01, 0xffff].map(f16::from_bits);
+        let zero = [f16::NEG_ZERO, f16::ZERO];
         for op in ReduceOp::ALL {
             let other = [f16::ONE, f16::NEG_INFINITY, f16::NAN];
             assert_eq!(code(reduced(op, DType::F16, &odd, &other)), [0x7e00; 3], "{op}");
             assert_eq!(code(reduced(op, DType::F16, &other, &odd)), [0x7e00; 3], "{op}");
-            let (odd, other) = ([bf16::from_bits(0xff81)], [bf16::NEG_INFINITY]);
+            let odd = [bf16::from_bits(0xff81)];
+            let other = [bf16::NEG_INFINITY];
             assert_eq!(reduced(op, DType::BF16, &odd, &other)[0].to_bits(), 0x7fc0, "{op}");
         }
         let swapped = [zero[1], zero[0]];
@@ -193,9 +197,11 @@ mod tests {
 
     #[test]
     fn halves_round_once_per_combination() {
-        let (a, b) = (f16::from_f32(2048.0), f16::from_f32(1.0));
+        let a = f16::from_f32(2048.0);
+        let b = f16::from_f32(1.0);
         assert_eq!(reduced(ReduceOp::Sum, DType::F16, &[b], &[a]), [a], "2049 is not an f16; ties to even");
-        let (a, b) = (bf16::from_f32(1.0), bf16::from_f32(0.25));
+        let a = bf16::from_f32(1.0);
+        let b = bf16::from_f32(0.25);
         assert_eq!(reduced(ReduceOp::Product, DType::BF16, &[b], &[a]), [b]);
     }
 

@@ -64,7 +64,8 @@ fn add_half<H>(first: bool, weight: f64, from: &[H], sum: &mut [f32])
 where
     [H]: HalfFloatSliceExt,
 {
-    let (mut wide, weight) = ([0.0; BLOCK], weight as f32);
+    let mut wide = [0.0; BLOCK];
+    let weight = weight as f32;
     let wide = &mut wide[..from.len()];
     from.convert_to_f32_slice(wide);
     match first {
@@ -108,7 +109,9 @@ mod tests {
             let to: Vec<f32> = (0..len).map(|i| 0.1 * i as f32).collect();
             let third = 1.0 / 3.0;
             let want = |i: usize| {
-                let (a, b, to) = (f64::from(a[i]), f64::from(b[i]), f64::from(to[i]));
+                let a = f64::from(a[i]);
+                let b = f64::from(b[i]);
+                let to = f64::from(to[i]);
                 (third * a + third * to + third * b) as f32
             };
             let terms = [(third, Some(&a[..])), (third, None), (third, Some(&b[..]))];

@@ -34,7 +34,8 @@ impl FromStr for Ranks {
     fn from_str(text: &str) -> Result<Self> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            let first = first.trim().parse().ok()?;
+            let last = last.trim().parse().ok()?;
             (first <= last).then_some(first..=last)
         };
         let ranges: Option<Vec<_>> = text.split(',').map(range).collect();

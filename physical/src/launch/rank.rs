@@ -206,7 +206,8 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let start = || Command::new("sleep").arg("600").spawn().unwrap();
         runtime.block_on(async {
-            let (mut first, mut second) = (start(), start());
+            let mut first = start();
+            let mut second = start();
             let [one, other] = [&first, &second].map(|child| end_by_signal(Pid::from_child(child)).unwrap());
             let soon = |end| tokio::time::timeout(Duration::from_secs(60), end);
             first.kill().unwrap();

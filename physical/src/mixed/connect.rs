@@ -26,8 +26,8 @@ pub(crate) struct MixedFabric {
 
 impl MixedFabric {
     pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Result<Self> {
-        let (shm, tcp) =
-            (ShmFabric::new(shm, Arc::clone(&member))?, TcpFabric::new(tcp, Arc::clone(&member))?);
+        let shm = ShmFabric::new(shm, Arc::clone(&member))?;
+        let tcp = TcpFabric::new(tcp, Arc::clone(&member))?;
         Ok(MixedFabric { member, shm, tcp })
     }
 

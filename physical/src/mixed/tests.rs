@@ -43,7 +43,8 @@ fn greet_all(world: &World, endpoint: &dyn Transport) -> Vec<usize> {
     let mut to = Vec::new();
     let mut buffers = Vec::new();
     for peer in peers() {
-        let (mine, theirs) = (Buffer::from_slice(&[7u8]).unwrap(), Buffer::zeroed(DType::U8, 1).unwrap());
+        let mine = Buffer::from_slice(&[7u8]).unwrap();
+        let theirs = Buffer::zeroed(DType::U8, 1).unwrap();
         let before = by_tcp();
         tickets.push(endpoint.post_send(peer, label, mine.read(0..1).unwrap()));
         if by_tcp() > before {

@@ -90,7 +90,9 @@ enum Stage {
 impl Collectives {
     pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
-        let (agreed, present, running) = (HashMap::new(), HashMap::new(), Vec::new());
+        let agreed = HashMap::new();
+        let present = HashMap::new();
+        let running = Vec::new();
         Collectives { lanes, check, agreed, running, entered, present, in_place }
     }
 
@@ -181,7 +183,8 @@ impl Collectives {
             Stage::Agreeing { from, .. } => vec![*from],
             Stage::Queued { .. } => Vec::new(),
             Stage::Running(_) => {
-                let (lane, number) = (label.tag.lane(), label.tag.sequence());
+                let lane = label.tag.lane();
+                let number = label.tag.sequence();
                 let told = *announced && label.fingerprint.operation != OperationKind::Broadcast;
                 let absent = |rank: &usize| self.entered[*rank][lane] <= number && (told || gone[*rank]);
                 (0..gone.len()).filter(absent).collect()
@@ -194,7 +197,8 @@ impl MpiEndpoint {
     /// Begins a round of the agreement.
     fn agree(&self, state: &mut State, label: &Label, round: u32, work: Work) -> Result<Stage> {
         let distance = (1 << round) % self.size;
-        let (to, from) = ((self.rank + distance) % self.size, (self.rank + self.size - distance) % self.size);
+        let to = (self.rank + distance) % self.size;
+        let from = (self.rank + self.size - distance) % self.size;
         let label = Label { tag: label.tag.at_step(AGREEMENT + round as usize)?, ..*label };
         let nothing = Buffer::zeroed(DType::U8, 0)?.write(0..0)?;
         let letter = state.tickets.open();
@@ -300,7 +304,8 @@ impl MpiEndpoint {
         let rounds =
             if state.collectives.is_news(&label) { 0 } else { self.size.next_power_of_two().ilog2() };
         let stage = Stage::Queued { rounds, work: Some(work) };
-        let (ticket, since) = (Some(ticket), Instant::now());
+        let ticket = Some(ticket);
+        let since = Instant::now();
         state.collectives.running.push(Native { ticket, label, stage, since, announced: false });
         Ok(())
     }

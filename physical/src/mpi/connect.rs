@@ -67,14 +67,17 @@ pub(crate) fn introduce(
     let announcement = broadcast(comm, announced, limit)?;
     let (meeting, secret) = read(&announcement)?;
     let (local_rank, local_size) = library.local;
-    let (rank, size, launcher) = (library.rank, library.size, Launcher::OpenMpi);
+    let rank = library.rank;
+    let size = library.size;
+    let launcher = Launcher::OpenMpi;
     let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
     Ok((placement, listener?, MpiDoor { comm, check }))
 }
 
 /// Refuses to be another rank for MPI than for the launcher's variables.
 fn agrees_with_variables(library: &Library) -> Result<()> {
-    let (rank, size) = (library.rank, library.size);
+    let rank = library.rank;
+    let size = library.size;
     match Placement::claimed()? {
         Some((theirs, of, launcher)) if (theirs, of) != (rank, size) => Err(Error::setup(
             format!(
@@ -180,7 +183,9 @@ fn read(announcement: &[u8]) -> Result<(Meeting, Vec<u8>)> {
             let what = format!("rank 0 cannot open a place to meet: {}", message.text()?);
             return Ok(Err(Error::setup(what, "see rank 0's own error")));
         }
-        let (host, port, secret) = (message.text()?, message.number()?, message.bytes::<32>()?);
+        let host = message.text()?;
+        let port = message.number()?;
+        let secret = message.bytes::<32>()?;
         let port = u16::try_from(port).map_err(|_| malformed())?;
         let meeting =
             if port == 0 { Meeting::Local(host) } else { Meeting::Tcp { host, port, agent: false } };
@@ -198,7 +203,8 @@ fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<
     // SAFETY: the flight owns the bytes.
     unsafe {
         flight.start("broadcast by MPI", |bytes, request| {
-            let (bytes, length) = (bytes.as_mut_ptr().cast(), ANNOUNCEMENT as c_int);
+            let bytes = bytes.as_mut_ptr().cast();
+            let length = ANNOUNCEMENT as c_int;
             ffi::MPI_Ibcast(bytes, length, ffi::RSMPI_UINT8_T, 0, comm.0, request)
         })?;
     }
@@ -214,8 +220,10 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
     // SAFETY: the flight owns both sides, and the second holds as many bytes of each rank as the first.
     unsafe {
         flight.start("gather by MPI", |(mine, all), request| {
-            let (count, kind) = (mine.len() as c_int, ffi::RSMPI_UINT8_T);
-            let (mine, all) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            let count = mine.len() as c_int;
+            let kind = ffi::RSMPI_UINT8_T;
+            let mine = mine.as_ptr().cast();
+            let all = all.as_mut_ptr().cast();
             ffi::MPI_Iallgather(mine, count, kind, all, count, kind, comm.0, request)
         })?;
     }

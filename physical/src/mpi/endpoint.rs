@@ -114,7 +114,8 @@ impl MpiEndpoint {
             gone: vec![false; size],
             broken: None,
         };
-        let (parks, state) = (Cell::new(0), RefCell::new(state));
+        let parks = Cell::new(0);
+        let state = RefCell::new(state);
         Ok(MpiEndpoint { rank, size, health, traffic, largest_tag, crowded, bell, parks, state })
     }
 
@@ -150,7 +151,8 @@ impl MpiEndpoint {
         {
             moved = true;
             let Some(mut letterbox) = state.letterboxes.pop_front() else { break };
-            let (from, bytes) = (done.source, done.bytes);
+            let from = done.source;
+            let bytes = done.bytes;
             let letter = letterbox.held()[..bytes.min(LETTER)].to_vec();
             state.letterboxes.push_back(open_letterbox(state.comm, letterbox)?);
             match self.parse(&letter) {
@@ -201,7 +203,8 @@ impl MpiEndpoint {
         if is_presence(&header.label) {
             return self.hear_presence(state, from, &header.label);
         }
-        let (label, message) = (header.label, (header.length as usize, message));
+        let label = header.label;
+        let message = (header.length as usize, message);
         match state.matcher.find_posted(from, &label) {
             Match::Found(posted) => deliver(&self.health, state, from, posted, message),
             Match::Conflict(posted, theirs) => {

@@ -69,7 +69,9 @@ impl Library {
 
 /// Starts MPI unless the program has; the thread level that it grants.
 fn initialize() -> Result<c_int> {
-    let (mut started, mut ended, mut provided) = (0, 0, 0);
+    let mut started = 0;
+    let mut ended = 0;
+    let mut provided = 0;
     // SAFETY: may be called at any time.
     unsafe {
         ffi::MPI_Initialized(&raw mut started);
@@ -142,7 +144,8 @@ pub(super) fn check(doing: &str, code: c_int) -> Result<()> {
 
 /// Rank and size in a communicator.
 pub(super) fn place(comm: ffi::MPI_Comm) -> Result<(usize, usize)> {
-    let (mut rank, mut size) = (0, 0);
+    let mut rank = 0;
+    let mut size = 0;
     // SAFETY: a valid communicator.
     let codes = unsafe { (ffi::MPI_Comm_rank(comm, &raw mut rank), ffi::MPI_Comm_size(comm, &raw mut size)) };
     check("ask MPI for this rank", codes.0)?;

@@ -65,7 +65,8 @@ impl<H> Flight<H> {
     /// The oldest request's outcome, if it is done.
     pub(super) fn test(&mut self) -> Result<Option<Done>> {
         let Some(request) = self.requests.front_mut() else { return Ok(None) };
-        let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
+        let mut flag = 0;
+        let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
         // SAFETY: the request is active, and MPI fills the status when it is done.
         check("exchange bytes by MPI", unsafe {
             ffi::MPI_Test(request, &raw mut flag, status.as_mut_ptr())

@@ -27,7 +27,8 @@ unsafe extern "C" fn combine<const OP: usize, const DTYPE: usize>(
     length: *mut c_int,
     _: *mut ffi::MPI_Datatype,
 ) {
-    let (op, dtype) = (ReduceOp::ALL[OP], DType::ALL[DTYPE]);
+    let op = ReduceOp::ALL[OP];
+    let dtype = DType::ALL[DTYPE];
     // SAFETY: MPI passes two arrays of that many elements, aligned for their type, that do not overlap.
     unsafe {
         let bytes = usize::try_from(*length).unwrap_or(0) * dtype.size();

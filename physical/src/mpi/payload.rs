@@ -93,7 +93,8 @@ impl Payload {
     /// To rank `to`.
     pub(super) fn out(comm: Comm, to: usize, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
         let bytes = view.bytes();
-        let (length, direct) = (bytes.len(), bytes.as_ptr().cast_mut());
+        let length = bytes.len();
+        let direct = bytes.as_ptr().cast_mut();
         let staged = view.is_lent();
         Self::new(
             Pieces { comm, peer: to, tag, length, posted: 0, done: 0 },

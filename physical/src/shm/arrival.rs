@@ -104,7 +104,9 @@ impl Arrival {
 
     fn compute(&self, around: &Surroundings, output: &mut [u8]) {
         let Fingerprint { operation, dtype, .. } = self.label.fingerprint;
-        let (ranks, rank, root) = (around.size(), around.rank, self.root());
+        let ranks = around.size();
+        let rank = around.rank;
+        let root = self.root();
         let posted = |rank: usize| {
             let notice = self.notice(around, rank);
             notice.map_or(SharedBytes::of(&GONE), |notice| notice.payload())

@@ -68,7 +68,8 @@ impl Bounds {
     fn below(root: &Path) -> Self {
         let proc = root.join("proc");
         let text = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
-        let (mounts, groups) = (text("self/mountinfo"), text("self/cgroup"));
+        let mounts = text("self/mountinfo");
+        let groups = text("self/cgroup");
         let folders = [&V2, &V1].into_iter().flat_map(|names| {
             folders(names, &mounts, &groups).into_iter().map(move |folder| (names, folder))
         });
@@ -98,7 +99,10 @@ fn refusal(name: &str, amount: Amount, bytes: u64) -> Option<String> {
     let spare = (total / PARTS).max(LEAST);
     let mib = |bytes: u64| bytes >> 20;
     (left < bytes.saturating_add(spare)).then(|| {
-        let (bytes, left, total, spare) = (mib(bytes), mib(left), mib(total), mib(spare));
+        let bytes = mib(bytes);
+        let left = mib(left);
+        let total = mib(total);
+        let spare = mib(spare);
         format!("{name} has {left} of {total} MiB left, for {bytes} MiB here and {spare} MiB to spare")
     })
 }
@@ -165,7 +169,9 @@ fn folders(names: &Names, mounts: &str, groups: &str) -> Vec<PathBuf> {
 /// The path of a process's group, of a line `number:controllers:path`; version 2 names no controllers.
 fn own_group<'a>(names: &Names, line: &'a str) -> Option<&'a str> {
     let mut fields = line.splitn(3, ':');
-    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+    let _ = fields.next()?;
+    let controllers = fields.next()?;
+    let path = fields.next()?;
     let bounds =
         if *names == V2 { controllers.is_empty() } else { controllers.split(',').any(|c| c == "memory") };
     bounds.then_some(path)
@@ -175,7 +181,8 @@ fn own_group<'a>(names: &Names, line: &'a str) -> Option<&'a str> {
 fn mount<'a>(names: &Names, line: &'a str) -> Option<(&'a str, &'a str)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
-    let (file_system, options) = (kind.next()?, kind.nth(1)?);
+    let file_system = kind.next()?;
+    let options = kind.nth(1)?;
     let bounds = *names == V2 || options.split(',').any(|option| option == "memory");
     let mut place = place.split(' ').skip(3);
     (file_system == names.file_system && bounds).then_some((place.next()?, place.next()?))

@@ -124,7 +124,8 @@ unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: within both sides; words of the shared side are aligned, and it is reached by atomics only.
     unsafe {
         while shared.addr().is_multiple_of(WORD) && done + WORD <= len {
-            let (from, to) = (from.add(done).cast::<u64>(), to.add(done).cast::<u64>());
+            let from = from.add(done).cast::<u64>();
+            let to = to.add(done).cast::<u64>();
             if LOADS {
                 to.write_unaligned(AtomicU64::from_ptr(from.cast_mut()).load(Ordering::Relaxed));
             } else {

@@ -47,7 +47,8 @@ pub(super) struct Combination {
 impl Combination {
     /// The ranks in order, without the owner, who is last.
     fn others(&self) -> impl Iterator<Item = usize> {
-        let (ranks, owner) = (self.ranks, self.owner);
+        let ranks = self.ranks;
+        let owner = self.owner;
         (1..ranks).map(move |distance| (owner + distance) % ranks)
     }
 

@@ -382,7 +382,9 @@ impl ShmFabric {
         }
         self.prove(channel, mine.as_deref(), &mut pairs)?;
         let missing = self.compare(channel, refusal.is_some(), &mut pairs)?;
-        let (mut segments, mut streams, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+        let mut segments = Vec::new();
+        let mut streams = Vec::new();
+        let mut apart = Vec::new();
         for Pair { peer, stream, theirs } in pairs {
             streams.push(Some(stream));
             segments.push(theirs.map_err(|why| apart.push((peer, why))).ok());
@@ -436,13 +438,16 @@ impl ShmFabric {
     /// The endpoint of a world whose ranks have all given a segment.
     pub(crate) fn endpoint(&self, channel: u16, gathered: Gathered) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
-        let (rank, health, traffic) = (*rank, Arc::clone(health), traffic.share());
+        let rank = *rank;
+        let health = Arc::clone(health);
+        let traffic = traffic.share();
         if let Some(refusal) = gathered.refusal {
             return Err(refusal);
         }
         if let Some((one, other)) = gathered.missing {
             let why = gathered.apart.first().map_or_else(String::new, |(_, why)| format!(": {why}"));
-            let (one, other) = (&health.peers()[one], &health.peers()[other]);
+            let one = &health.peers()[one];
+            let other = &health.peers()[other];
             let what = format!("{one} and {other} share no memory on channel {channel}{why}");
             return Err(Error::setup(
                 what,

@@ -132,7 +132,8 @@ pub(super) fn check(mine: [u8; WORDS], theirs: [u8; WORDS], peer: &dyn std::fmt:
         return Ok(());
     }
     let say = |words: [u8; WORDS]| {
-        let (mut index, mut bytes) = ([0; 4], [0; 8]);
+        let mut index = [0; 4];
+        let mut bytes = [0; 8];
         index.copy_from_slice(&words[..4]);
         bytes.copy_from_slice(&words[4..]);
         format!("registration {} of {} bytes", u32::from_le_bytes(index), u64::from_le_bytes(bytes))

@@ -72,13 +72,16 @@ impl Staged {
     /// Does the next steps. `Moved(0)` when only peers can help, `Done` when nothing is left.
     pub(super) fn advance(&mut self, job: &mut Job, around: &Surroundings) -> Step {
         let plan = Plan::new(job, around);
-        let (lane, round) = (job.arrival.lane, job.arrival.round);
+        let lane = job.arrival.lane;
+        let round = job.arrival.round;
         let everyone = |counter, rounds: u32| {
             let board = |peer: usize| around.segments[peer].board();
             around.peers().all(|peer| board(peer).count(counter, lane, round) >= rounds)
         };
         let mut moved = 0;
-        let (staged, reduced, gathered) = (self.staged, self.reduced, self.gathered);
+        let staged = self.staged;
+        let reduced = self.reduced;
+        let gathered = self.gathered;
         if staged < plan.rounds() && everyone(Counter::Reduced, staged.saturating_sub(1)) {
             moved += self.stage(&plan, job, around);
         }
@@ -108,7 +111,8 @@ impl Staged {
     }
 
     fn reduce(&mut self, plan: &Plan, job: &mut Job, around: &Surroundings) -> usize {
-        let (rank, round) = (around.rank, self.reduced);
+        let rank = around.rank;
+        let round = self.reduced;
         let piece = plan.piece(rank, round);
         let place = plan.place(round, rank);
         let there = |peer: usize| around.segments[peer].stage_bytes(place, piece.len());

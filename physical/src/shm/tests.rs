@@ -54,7 +54,8 @@ fn bytes_cross_the_wrap_in_order() {
     let (segment, file) = Segment::create(3, 0, waker()).unwrap();
     let theirs = Segment::map(&file, 3, 0, 1, waker()).unwrap();
     let bytes = pattern(1_000_000);
-    let (mut sent, mut got) = (0, Vec::new());
+    let mut sent = 0;
+    let mut got = Vec::new();
     let mut piece = vec![0; 70_001];
     while got.len() < bytes.len() {
         let (one, two) = bytes[sent..].split_at((bytes.len() - sent).min(333));
@@ -89,7 +90,9 @@ fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
         }
     });
     let writers = Segment::map(&files, 2, 1, 0, waker()).unwrap();
-    let (started, mut got, mut piece) = (Instant::now(), Vec::new(), vec![0; 9999]);
+    let started = Instant::now();
+    let mut got = Vec::new();
+    let mut piece = vec![0; 9999];
     while got.len() < expected.len() {
         let read = segment.ring_of(1).read(&mut piece).unwrap();
         got.extend_from_slice(&piece[..read]);

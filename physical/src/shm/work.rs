@@ -37,7 +37,8 @@ impl Source {
     pub(super) fn of(notice: &Notice<'_, impl Page>) -> Self {
         let mut bytes = [0; SOURCE];
         notice.load(&mut bytes);
-        let (mut index, mut offset) = ([0; 4], [0; 8]);
+        let mut index = [0; 4];
+        let mut offset = [0; 8];
         index.copy_from_slice(&bytes[..4]);
         offset.copy_from_slice(&bytes[4..]);
         Source { index: u32::from_le_bytes(index), offset: u64::from_le_bytes(offset) as usize }
@@ -90,7 +91,8 @@ impl Work {
     }
 
     fn all_reduce(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let (rank, ranks) = (around.rank, around.size());
+        let rank = around.rank;
+        let ranks = around.size();
         let size = job.arrival.label.fingerprint.dtype.size();
         let len = job.output.bytes().len() / size;
         let part = |owner: usize| scaled(chunk(len, ranks, owner), size);
@@ -107,7 +109,8 @@ impl Work {
         let mut left = piece_count(&part(rank)) > self.own;
         // The next rank first, so that not everyone reads from the same one.
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
-            let (part, copied) = (part(peer), self.copied[peer]);
+            let part = part(peer);
+            let copied = self.copied[peer];
             let complete =
                 around.segments[peer].board().count(Counter::Reduced, job.arrival.lane, job.arrival.round);
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
@@ -143,7 +146,8 @@ impl Work {
     }
 
     fn all_gather(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let (rank, ranks) = (around.rank, around.size());
+        let rank = around.rank;
+        let ranks = around.size();
         let block = job.output.bytes().len() / ranks;
         for peer in (0..ranks).map(|distance| (rank + distance) % ranks) {
             let Some(piece) = piece(&(0..block), self.copied[peer]) else { continue };

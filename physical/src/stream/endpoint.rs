@@ -80,7 +80,8 @@ impl<W: Wire> StreamEndpoint<W> {
         identity.health.wake(Arc::downgrade(&identity.bell));
         let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
         let links = (0..identity.size).map(link).collect();
-        let (tickets, matcher) = (Tickets::default(), Matcher::default());
+        let tickets = Tickets::default();
+        let matcher = Matcher::default();
         let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
         StreamEndpoint { identity, state: RefCell::new(state) }
     }
@@ -118,7 +119,8 @@ impl<W: Wire> StreamEndpoint<W> {
 
     /// A message to oneself: kept aside until its receive comes.
     fn loop_back(&self, state: &mut State<W>, ticket: Ticket, label: Label, view: &ReadView) {
-        let (rank, bytes) = (self.identity.rank, view.bytes());
+        let rank = self.identity.rank;
+        let bytes = view.bytes();
         let sink = self.choose(state, rank, Header { length: bytes.len() as u64, label });
         let sink = match sink {
             Sink::Landing(mut posted) => {

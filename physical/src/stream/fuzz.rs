@@ -22,7 +22,9 @@ pub(crate) fn inbox(data: &[u8]) {
     let [piece, kind, bytes @ ..] = data else { return };
     let mut bytes = bytes.to_vec();
     mend(&mut bytes);
-    let (mut inbox, mut kind, mut read) = (Inbox::new(), *kind, 0);
+    let mut inbox = Inbox::new();
+    let mut kind = *kind;
+    let mut read = 0;
     for mut piece in bytes.chunks(usize::from(*piece).max(1)) {
         while !piece.is_empty() {
             let before = piece.len();
@@ -68,7 +70,8 @@ fn sink(header: Header, kind: &mut u8) -> Sink {
             let fits = header.length.is_multiple_of(4) && len <= 1 << 12;
             let view = fits.then(|| Buffer::zeroed(DType::F32, len).and_then(|buffer| buffer.write(0..len)));
             let Some(Ok(view)) = view else { return Sink::Early(Vec::new()) };
-            let (ticket, landing) = (Ticket { index: 0, generation: 0 }, Landing::new(view, land));
+            let ticket = Ticket { index: 0, generation: 0 };
+            let landing = Landing::new(view, land);
             let source = Source::Any;
             Sink::Landing(Box::new(Posted { ticket, source, label: header.label, landing }))
         }

@@ -95,7 +95,8 @@ impl Inbox {
     pub(super) fn room(&mut self) -> Room<'_> {
         match &mut self.state {
             State::Payload { sink: Sink::Landing(posted), missing, .. } => {
-                let (skip, at_most) = (posted.landing.odd(), with_next(*missing));
+                let skip = posted.landing.odd();
+                let at_most = with_next(*missing);
                 let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
                 match posted.landing.direct() {
                     // The view may be longer than the message.

@@ -171,7 +171,8 @@ mod tests {
         let frame = HEADER_BYTES + 8;
         // Nothing is taken, the first frame in part, and all of it with one byte of the second.
         for (taken, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
-            let (mut outbox, mut wire) = (Outbox::default(), Kept::default());
+            let mut outbox = Outbox::default();
+            let mut wire = Kept::default();
             let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
             for ticket in tickets {
                 let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F64, 1);

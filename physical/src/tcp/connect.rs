@@ -112,15 +112,16 @@ impl TcpFabric {
             stream.set_write_timeout(Some(PATIENCE))?;
             Socket::called(stream, self.tls.as_ref())
         };
-        let (wait, call) =
-            (Wait { peer, channel, limit: *limit, health }, Call { channel, socket, rank: *rank });
+        let wait = Wait { peer, channel, limit: *limit, health };
+        let call = Call { channel, socket, rank: *rank };
         wait.call(&roster.key, call, connect, |stream, words| stream.write_all(words))
     }
 
     /// A link to `peer`: the higher rank of the two calls.
     fn connect(&self, peer: usize, channel: u16) -> Result<Link> {
         let Membership { rank, health, limit, .. } = &*self.member;
-        let (mine, theirs) = (self.member.mine(), self.member.card(peer));
+        let mine = self.member.mine();
+        let theirs = self.member.card(peer);
         let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
         let near = self.member.hosts.are_near(*rank, peer);
         let stream = |socket| {

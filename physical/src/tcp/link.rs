@@ -162,7 +162,8 @@ pub(super) fn prefix<'c, 'b: 'c>(
     if whole <= limit {
         return (parts, whole);
     }
-    let (mut used, mut left) = (0, limit);
+    let mut used = 0;
+    let mut left = limit;
     for part in parts.iter().filter(|part| !part.is_empty()).take(PARTS) {
         let part = &part[..part.len().min(left)];
         if part.is_empty() {

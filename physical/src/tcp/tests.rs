@@ -59,7 +59,8 @@ fn stripes_come_together_in_order() {
     for sockets in [1, 2, 3, 7] {
         let (mut one, mut two) = pair(sockets);
         let sent = pattern(5 * STRIPE + 12_345);
-        let (mut written, mut got) = (0, Vec::new());
+        let mut written = 0;
+        let mut got = Vec::new();
         let mut piece = vec![0; 100_003];
         while got.len() < sent.len() {
             // Odd pieces, so that stripes end in the middle of parts.
@@ -82,7 +83,8 @@ fn what_was_sent_before_the_end_is_read_first() {
     drop(one);
     two.note(0, Ready { read: true, write: true, end: true });
     let mut into = [0; 100];
-    let (mut read, mut got) = (two.read(&mut into).unwrap(), Vec::new());
+    let mut read = two.read(&mut into).unwrap();
+    let mut got = Vec::new();
     while read != Read::End {
         if let Read::Bytes(bytes) = read {
             got.extend_from_slice(&into[..bytes]);
@@ -94,7 +96,8 @@ fn what_was_sent_before_the_end_is_read_first() {
 
 #[test]
 fn a_part_is_cut_where_the_stripe_ends() {
-    let (one, two) = (pattern(10), pattern(20));
+    let one = pattern(10);
+    let two = pattern(20);
     let parts = [IoSlice::new(&one), IoSlice::new(&[]), IoSlice::new(&two)];
     for limit in 0..40 {
         let mut space = [IoSlice::new(&[]); PARTS];

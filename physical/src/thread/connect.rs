@@ -47,7 +47,8 @@ impl Fabric for ThreadFabric {
         let mut channels = self.hub.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let mailboxes =
             channels.entry(channel).or_insert_with(|| (0..self.hub.size).map(|_| Arc::default()).collect());
-        let (health, traffic) = (Arc::clone(&self.health), Arc::clone(&self.traffic));
+        let health = Arc::clone(&self.health);
+        let traffic = Arc::clone(&self.traffic);
         Ok(Rc::new(ThreadEndpoint::new(self.rank, mailboxes.clone(), health, traffic)))
     }
 

@@ -79,7 +79,8 @@ impl ThreadEndpoint {
             Match::Found(posted) => self.deliver(state, &parcel, posted),
             Match::Conflict(posted, _) => self.disagree(state, posted, &parcel),
             Match::Nothing => {
-                let (from, label) = (parcel.from, parcel.label);
+                let from = parcel.from;
+                let label = parcel.label;
                 state.matcher.keep_early(Early { from, label, message: parcel });
             }
         }

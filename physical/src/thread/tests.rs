@@ -28,7 +28,8 @@ fn a_parcel_is_taken_once() {
 #[test]
 fn parcels_come_in_order_and_once() {
     let mailbox = Mailbox::default();
-    let (first, second) = (parcel(), parcel());
+    let first = parcel();
+    let second = parcel();
     mailbox.put(Arc::clone(&first));
     mailbox.put(Arc::clone(&second));
     let parcels = mailbox.empty();

@@ -75,8 +75,8 @@ fn a_leaked_operation_never_reaches_freed_memory() {
             let done = Buffer::zeroed(DType::F32, 1).unwrap();
             end.wait(end.recv(Source::Rank(1), self::label(1, 0, 1), &done, Land::Copy)).unwrap();
         } else {
-            let (out, done) =
-                (Buffer::from_slice(&numbers(1, 0, 1000)).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+            let out = Buffer::from_slice(&numbers(1, 0, 1000)).unwrap();
+            let done = Buffer::zeroed(DType::F32, 1).unwrap();
             end.wait(end.send(0, label, &out)).unwrap();
             end.wait(end.send(0, self::label(1, 0, 1), &done)).unwrap();
         }

@@ -12,8 +12,10 @@ use hexagram_physical::{Buffer, JoinOptions, TransportKind};
 fn every_transport_carries_every_length_on_concurrent_lanes() {
     const LANES: usize = 3;
     on_all(&[1, 2, 3, 4, 5, 8], |end| {
-        let (rank, size) = (end.rank(), end.transport.size());
-        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let rank = end.rank();
+        let size = end.transport.size();
+        let next = (rank + 1) % size;
+        let previous = (rank + size - 1) % size;
         // Every lane has every length, at a time when the others have another one.
         let len = |length: usize, lane: usize| [0, 1, 4095, (1 << 20) + 3][(length + lane) % 4];
         for length in 0..4 {
@@ -24,7 +26,8 @@ fn every_transport_carries_every_length_on_concurrent_lanes() {
             };
             let mine: Vec<_> = (0..LANES).map(|lane| numbers(rank, lane, len(length, lane))).collect();
             let buffers = || mine.iter().map(|mine| Buffer::from_slice(mine).unwrap()).collect::<Vec<_>>();
-            let (out, into) = (buffers(), buffers());
+            let out = buffers();
+            let into = buffers();
             // The last lane adds; half of the receives are posted when messages are on their way already.
             let land = |lane| if lane + 1 == LANES { Land::Reduce(ReduceOp::Sum) } else { Land::Copy };
             let recv = |lane| end.recv(Source::Rank(previous), label(lane), &into[lane], land(lane));
@@ -84,8 +87,10 @@ fn several_sockets_carry_one_stream() {
 
 /// A send given up half-way is completed behind the back of its caller, on all sockets, so that the next arrives.
 fn give_up_and_send_another(end: &End, out: &Buffer) {
-    let (rank, size) = (end.rank(), end.transport.size());
-    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let rank = end.rank();
+    let size = end.transport.size();
+    let next = (rank + 1) % size;
+    let previous = (rank + size - 1) % size;
     let view = out.read(0..out.len()).unwrap();
     let ticket = end.transport.post_send(next, label(1, 0, out.len()), view);
     end.transport.cancel(ticket);
@@ -126,7 +131,8 @@ fn concurrent_tags_never_mix() {
     on_all(&[2, 4], |end| {
         const TAGS: usize = 40;
         let size = end.transport.size();
-        let (next, previous) = ((end.rank() + 1) % size, (end.rank() + size - 1) % size);
+        let next = (end.rank() + 1) % size;
+        let previous = (end.rank() + size - 1) % size;
         let out: Vec<_> =
             (0..TAGS).map(|tag| Buffer::from_slice(&numbers(end.rank(), tag, 100 + tag)).unwrap()).collect();
         // Sent forwards, received backwards: nearly all arrive before their receive is posted.
@@ -172,7 +178,8 @@ fn traffic_counts_header_and_payload() {
     const HEADER: u64 = 48;
     on_all(&[2], |end| {
         let peer = 1 - end.rank();
-        let (out, into) = (Buffer::zeroed(DType::F32, 25).unwrap(), Buffer::zeroed(DType::F32, 25).unwrap());
+        let out = Buffer::zeroed(DType::F32, 25).unwrap();
+        let into = Buffer::zeroed(DType::F32, 25).unwrap();
         let send = end.send(peer, label(0, 0, 25), &out);
         end.wait(end.recv(Source::Rank(peer), label(0, 0, 25), &into, Land::Copy)).unwrap();
         end.wait(send).unwrap();
@@ -194,7 +201,8 @@ fn operations_run_under_a_foreign_executor() {
     }
     on_all(&[2], |end| {
         let peer = 1 - end.rank();
-        let (out, into) = (Buffer::from_slice(&[1.0f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+        let out = Buffer::from_slice(&[1.0f32]).unwrap();
+        let into = Buffer::zeroed(DType::F32, 1).unwrap();
         let mut operation = std::pin::pin!(async {
             let send = end.send(peer, label(0, 0, 1), &out);
             end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy).await.unwrap();

@@ -14,8 +14,8 @@ fn disagreement_is_an_error_that_prints_both_sides() {
     on_all(&[2], |end| {
         let count = 10 + end.rank();
         let peer = 1 - end.rank();
-        let (out, into) =
-            (Buffer::zeroed(DType::F32, count).unwrap(), Buffer::zeroed(DType::F32, count).unwrap());
+        let out = Buffer::zeroed(DType::F32, count).unwrap();
+        let into = Buffer::zeroed(DType::F32, count).unwrap();
         let send = end.send(peer, label(7, 0, count), &out);
         let error =
             end.wait(end.recv(Source::Rank(peer), label(7, 0, count), &into, Land::Copy)).unwrap_err();
@@ -28,9 +28,11 @@ fn disagreement_is_an_error_that_prints_both_sides() {
 #[test]
 fn a_message_of_another_size_is_an_error_that_prints_both_sizes() {
     on_all(&[2], |end| {
-        let (mine, theirs) = (10 + end.rank(), 11 - end.rank());
+        let mine = 10 + end.rank();
+        let theirs = 11 - end.rank();
         // Both sides say the same of the operation, as where sizes follow from other data.
-        let (label, peer) = (label(0, 0, 10), 1 - end.rank());
+        let label = label(0, 0, 10);
+        let peer = 1 - end.rank();
         let [out, into] = [mine, mine].map(|len| Buffer::zeroed(DType::F32, len).unwrap());
         let send = end.send(peer, label, &out);
         let error = end.wait(end.recv(Source::Rank(peer), label, &into, Land::Copy)).unwrap_err().to_string();
@@ -70,7 +72,8 @@ fn what_has_arrived_is_read_before_it_is_called_late() {
         let sent = std::sync::Barrier::new(2);
         spawn(transport, 2, |world| {
             let mut end = End::new(world);
-            let (label, numbers) = (label(0, 0, 1000), numbers(1, 0, 1000));
+            let label = label(0, 0, 1000);
+            let numbers = numbers(1, 0, 1000);
             let buffer = Buffer::from_slice(&numbers).unwrap();
             if end.rank() == 1 {
                 end.wait(end.send(0, label, &buffer)).unwrap();

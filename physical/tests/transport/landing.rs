@@ -7,7 +7,8 @@ use hexagram_physical::{Buffer, Element};
 
 fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &[T]) {
     let peer = 1 - end.rank();
-    let (out, into) = (Buffer::from_slice(mine).unwrap(), Buffer::from_slice(mine).unwrap());
+    let out = Buffer::from_slice(mine).unwrap();
+    let into = Buffer::from_slice(mine).unwrap();
     let label = label(sequence, 0, mine.len());
     let send = end.send(peer, label, &out);
     end.wait(end.recv(Source::Rank(peer), label, &into, Land::Reduce(op))).unwrap();

@@ -26,7 +26,8 @@ fn a_mixed_world_counts_bytes_by_path() {
     ] {
         spawn_hosts(hosts, |world| {
             let end = End::new(world);
-            let (rank, size) = (end.rank(), end.transport.size());
+            let rank = end.rank();
+            let size = end.transport.size();
             let label = label(0, 0, LEN);
             let out = Buffer::from_slice(&numbers(rank, 0, LEN)).unwrap();
             let peers = || (0..size).filter(|peer| *peer != rank);

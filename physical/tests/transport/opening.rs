@@ -44,7 +44,8 @@ fn strangers_at_the_data_port_neither_delay_nor_enter() {
         let mut scanner = strangers[0].try_clone().unwrap();
         let _ = std::io::Write::write_all(&mut scanner, &[0; 200]);
         let end = End::new(world);
-        let (out, into) = (Buffer::from_slice(&[1f32]).unwrap(), Buffer::zeroed(DType::F32, 1).unwrap());
+        let out = Buffer::from_slice(&[1f32]).unwrap();
+        let into = Buffer::zeroed(DType::F32, 1).unwrap();
         let peer = 1 - end.rank();
         let send = end.send(peer, label(0, 0, 1), &out);
         end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap();

@@ -167,7 +167,9 @@ fn at(path: &Path, bytes: &[u8], byte: usize, what: String, remedy: &'static str
 
 /// Where each record lies, without its end; or where one begins that does not end.
 fn records(bytes: &[u8]) -> Result<Vec<Range<usize>>, usize> {
-    let (mut records, mut start, mut quoted) = (Vec::new(), 0, false);
+    let mut records = Vec::new();
+    let mut start = 0;
+    let mut quoted = false;
     let mut push = |start: usize, end: usize| {
         let end = if bytes[start..end].ends_with(b"\r") { end - 1 } else { end };
         if start < end {
@@ -193,7 +195,8 @@ fn records(bytes: &[u8]) -> Result<Vec<Range<usize>>, usize> {
 
 /// The fields of one record.
 fn split(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
-    let (mut fields, mut field) = (Vec::new(), Vec::new());
+    let mut fields = Vec::new();
+    let mut field = Vec::new();
     let mut bytes = record.iter().copied().peekable();
     loop {
         if bytes.next_if_eq(&b'"').is_some() {

@@ -46,7 +46,8 @@ impl Mnist {
     ///
     /// As [`open`](Self::open).
     pub fn pair(images: &Path, labels: &Path) -> Result<Self, DatasetError> {
-        let (pictures, names) = (read_idx(images)?, read_idx(labels)?);
+        let pictures = read_idx(images)?;
+        let names = read_idx(labels)?;
         if pictures.shape().len() < 2 || names.shape().len() != 1 {
             let what = format!("shapes {} and {} are not images and labels", pictures.shape(), names.shape());
             return Err(DatasetError::format(

@@ -42,7 +42,8 @@ impl Lines {
     }
 
     fn range(&self, index: usize) -> Range<usize> {
-        let (start, end) = (self.starts[index], self.starts[index + 1]);
+        let start = self.starts[index];
+        let end = self.starts[index + 1];
         let line = &self.map.bytes()[start..end];
         let line = line.strip_suffix(b"\n").map_or(line, |line| line.strip_suffix(b"\r").unwrap_or(line));
         start..start + line.len()

@@ -43,9 +43,11 @@ impl<T: Element> Rows<T> {
         header: usize,
         shape: impl Into<Shape>,
     ) -> Result<Self, DatasetError> {
-        let (path, shape) = (path.as_ref(), shape.into());
+        let path = path.as_ref();
+        let shape = shape.into();
         let map = Map::open(path)?;
-        let (size, record) = (map.bytes().len(), shape.elements().saturating_mul(size_of::<T>()));
+        let size = map.bytes().len();
+        let record = shape.elements().saturating_mul(size_of::<T>());
         if record == 0 || size < header || !(size - header).is_multiple_of(record) {
             let what = format!(
                 "{size} bytes are not a header of {header} and records of {record} bytes (shape {shape})"
@@ -56,7 +58,8 @@ impl<T: Element> Rows<T> {
             let what = format!("records after a header of {header} bytes are not aligned");
             return Err(DatasetError::format(path, what, "read them as bytes, with `Rows::<u8>`"));
         }
-        let (start, len) = (header / size_of::<T>(), (size - header) / record);
+        let start = header / size_of::<T>();
+        let len = (size - header) / record;
         Ok(Rows { store: Arc::new(map), shape, start, stride: shape.elements(), len })
     }
 

@@ -166,7 +166,8 @@ impl<C: Collate> Collate for Vec<C> {
     type Batch = Vec<C::Batch>;
 
     fn collate(samples: Vec<Self>, pool: &Pool) -> Result<Self::Batch, CollateError> {
-        let (first, count) = (samples.first().map_or(0, Vec::len), samples.len());
+        let first = samples.first().map_or(0, Vec::len);
+        let count = samples.len();
         let mut columns: Vec<Vec<C>> = (0..first).map(|_| Vec::with_capacity(count)).collect();
         for (place, sample) in samples.into_iter().enumerate() {
             if sample.len() != first {
@@ -239,7 +240,8 @@ pub fn padded<T: Element>(samples: &[impl AsRef<[T]>], fill: T, pool: &Pool) -> 
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let mut rows = pool.take(samples.len() * longest);
     for (place, sample) in samples.iter().enumerate() {
-        let (row, sample) = (&mut rows[place * longest..][..longest], sample.as_ref());
+        let row = &mut rows[place * longest..][..longest];
+        let sample = sample.as_ref();
         row[..sample.len()].copy_from_slice(sample);
         row[sample.len()..].fill(fill);
     }

@@ -61,7 +61,8 @@ struct Lane {
 impl<B: Send + 'static> Crew<B> {
     pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
         let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
-        let ((alive, running), (closing, closed)) = (unbounded(), unbounded());
+        let (alive, running) = unbounded();
+        let (closing, closed) = unbounded();
         let (made, results) = unbounded();
         let mut crew = Crew {
             lanes: queues.collect(),
@@ -101,7 +102,8 @@ impl<B: Send + 'static> Crew<B> {
             };
             let queue = self.lanes[id % self.lanes.len()].queue.clone();
             let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
-            let (fetchers, init) = (recipe.fetchers.clone(), recipe.init.clone());
+            let fetchers = recipe.fetchers.clone();
+            let init = recipe.init.clone();
             self.threads.push(spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?);
         }
         match recipe.pin.clone() {

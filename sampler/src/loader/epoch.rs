@@ -205,7 +205,8 @@ impl<B: Send + 'static> DataLoader<B> {
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
                 Some(Hands::Crew(crew)) => {
-                    let (generation, lane) = (crew.generation(), next.lane);
+                    let generation = crew.generation();
+                    let lane = next.lane;
                     crew.send(Task { ticket, generation, epoch, lane, work: next.work });
                 }
                 None => {}

@@ -88,7 +88,8 @@ impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
     fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>> {
         bench.info.epoch = task.epoch;
         let Work::Samples(indices) = &task.work else { return None };
-        let (mut samples, mut kept) = (Vec::with_capacity(indices.len()), Vec::with_capacity(indices.len()));
+        let mut samples = Vec::with_capacity(indices.len());
+        let mut kept = Vec::with_capacity(indices.len());
         for index in indices {
             if bench.is_stale(task.generation) {
                 return None;
@@ -124,7 +125,9 @@ impl<S, B> ByIndex<S, B> {
                 Err(cause) => cause,
             };
             if attempts > self.policy.retries {
-                let (worker, epoch, cause) = (bench.who, bench.info.epoch, cause.into());
+                let worker = bench.who;
+                let epoch = bench.info.epoch;
+                let cause = cause.into();
                 return Err(LoaderError::Sample { index, worker, epoch, attempts, cause });
             }
             attempts += 1;
@@ -182,7 +185,9 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
         bench.info.epoch = task.epoch;
         let Work::Next(wanted) = task.work else { return None };
         let failed = |item, cause: Cause, bench: &Bench| {
-            let (worker, epoch, cause) = (bench.who, bench.info.epoch, cause.into());
+            let worker = bench.who;
+            let epoch = bench.info.epoch;
+            let cause = cause.into();
             LoaderError::Item { item, worker, epoch, cause }
         };
         let Policy { on_failure, drop_last, .. } = self.policy;
@@ -190,7 +195,8 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
             Ok(pass) => pass,
             Err(cause) => return Some(task.failed(failed(0, cause, bench))),
         };
-        let (mut samples, mut skipped) = (Vec::with_capacity(wanted), 0);
+        let mut samples = Vec::with_capacity(wanted);
+        let mut skipped = 0;
         while samples.len() < wanted && !pass.ended {
             if bench.is_stale(task.generation) {
                 return None;
@@ -254,7 +260,8 @@ impl Task {
             Ok(batch) => Done { samples: count, skipped, ..self.done(Made::Batch(batch)) },
             Err(cause) => {
                 let place = cause.downcast_ref::<CollateError>().map(|error| error.place);
-                let (worker, epoch) = (bench.who, self.epoch);
+                let worker = bench.who;
+                let epoch = self.epoch;
                 self.failed(LoaderError::Collate {
                     worker,
                     samples: words(place),

@@ -134,7 +134,8 @@ impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D
         options: &mut LoaderOptions,
     ) -> Result<Parts<B>, LoaderError> {
         options.check_iterable()?;
-        let (batch, promised) = (options.batch_size.unwrap_or(1), self.0.len());
+        let batch = options.batch_size.unwrap_or(1);
+        let promised = self.0.len();
         let count = |items: usize| if options.drop_last { items / batch } else { items.div_ceil(batch) };
         let (dataset, policy): (Arc<dyn IterableDataset<Sample = D::Sample>>, _) =
             (Arc::new(self.0), Policy::from(&*options));

@@ -20,7 +20,8 @@ pub(super) fn soon<T>(memory: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let (start, size) = (memory.as_ptr().cast::<i8>(), size_of_val(memory));
+        let start = memory.as_ptr().cast::<i8>();
+        let size = size_of_val(memory);
         for page in (0..size).step_by(PAGE).take(PAGES) {
             for line in (page..size.min(page + PAGE)).step_by(64).take(BEGINNING) {
                 // SAFETY: a prefetch reads and writes nothing that a program could tell, and `line` lies within

@@ -21,7 +21,8 @@ impl Wake for Unpark {
 /// Polls only when woken.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let (mut future, deadline) = (pin!(future), Instant::now() + PATIENCE);
+    let mut future = pin!(future);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,

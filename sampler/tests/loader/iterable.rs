@@ -84,7 +84,8 @@ fn out_of_order_nothing_is_lost_on_going_on() {
 
         fn iter(&self, worker: &WorkerInfo) -> Result<Pass<usize>, Cause> {
             let items: Vec<usize> = (worker.id..20).step_by(worker.workers).collect();
-            let (stuck, told) = (self.0, self.1.lock().unwrap().take_if(|_| worker.id == 0));
+            let stuck = self.0;
+            let told = self.1.lock().unwrap().take_if(|_| worker.id == 0);
             Ok(Box::new(items.into_iter().map(move |item| {
                 if let Some(told) = told.as_ref().filter(|_| item == stuck) {
                     let _ = told.recv_timeout(PATIENCE);
@@ -130,7 +131,8 @@ fn the_length_is_a_promise() {
         }
     }
     for (claim, warned) in [(20, false), (10, true)] {
-        let (log, mut count) = (Log::default(), 0);
+        let log = Log::default();
+        let mut count = 0;
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {

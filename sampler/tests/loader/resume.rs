@@ -79,7 +79,8 @@ fn a_job_that_stops_goes_on_with_other_ranks_and_workers() {
         for workers in 0..=4 {
             let whole = LEN / (BATCH * count);
             let stop = (count * 7 + workers * 3) % (whole + 1);
-            let (others, other_workers) = (8 - (count + workers) % 8, 4 - (workers + count) % 5);
+            let others = 8 - (count + workers) % 8;
+            let other_workers = 4 - (workers + count) % 5;
             let what =
                 format!("{count} ranks, {workers} workers; {others}, {other_workers} from step {stop} on");
             let (mut seen, states) = steps(&mut ranks(count, workers), stop);
@@ -227,7 +228,8 @@ fn a_sampler_of_another_seed_is_refused_by_what_differs() {
         let given = LoaderOptions { sampler: Some(Box::new(sampler.unwrap())), ..options(BATCH, 0) };
         DataLoader::new(numbers(LEN), given).unwrap()
     };
-    let (saved, mut present) = (loader(0).state(), loader(7));
+    let saved = loader(0).state();
+    let mut present = loader(7);
     let error = present.resume(&saved).unwrap_err().to_string();
     for state in [saved, present.state()] {
         assert!(error.contains(&format!("a sampler of fingerprint {:#x}", state.order)), "{error}");

@@ -99,7 +99,8 @@ fn persistent_workers_begin_the_next_epoch_by_themselves() {
 #[test]
 fn no_more_batches_are_under_way_than_asked_for() {
     for (workers, prefetch) in [(1, 1), (2, 3), (4, 2)] {
-        let (begun, most) = (Arc::new(AtomicUsize::new(0)), workers * prefetch);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let most = workers * prefetch;
         let counted = begun.clone();
         let load = move |index: usize, _: &Fetch<'_>| {
             counted.fetch_add(1, Ordering::SeqCst);
@@ -178,7 +179,8 @@ fn memory_stays_flat_over_a_hundred_thousand_batches() {
     let prefetch_factor = Some(32); // so that threads hand over rarely
     let given = LoaderOptions { persistent_workers: true, shuffle: true, prefetch_factor, ..options(2, 2) };
     let mut loader = DataLoader::new(repeated, given).unwrap();
-    let (mut count, mut early) = (0, 0);
+    let mut count = 0;
+    let mut early = 0;
     while count < BATCHES {
         for batch in loader.iter() {
             assert_eq!(*batch.unwrap().shape(), [2, 16].into());

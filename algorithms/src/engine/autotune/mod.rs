@@ -160,7 +160,8 @@ impl DataParallel {
         };
         tuner.done = true;
         self.options.bucket_bytes = record.noted("tuned/bucket-bytes")?;
-        let (streams, hierarchical) = (record.noted("tuned/streams")?, record.noted("tuned/hierarchical")?);
+        let streams = record.noted("tuned/streams")?;
+        let hierarchical = record.noted("tuned/hierarchical")?;
         self.apply(Tuning { bucket_bytes: self.options.bucket_bytes, streams, hierarchical }).map(drop)
     }
 

@@ -88,7 +88,8 @@ mod tests {
     const PRESENT: Tuning = Tuning { bucket_bytes: 10, streams: 8, hierarchical: false };
 
     fn found(rounds: Vec<Vec<Change>>, cost: impl Fn(Tuning) -> f64) -> (Tuning, Vec<Tuning>) {
-        let (mut search, mut tried) = (Search::new(PRESENT, rounds), vec![PRESENT]);
+        let mut search = Search::new(PRESENT, rounds);
+        let mut tried = vec![PRESENT];
         search.measured(cost(PRESENT));
         while let Some(next) = search.next() {
             tried.push(next);

@@ -110,7 +110,8 @@ fn overflows_and_clipping_hold_for_joined_ranks_too() {
 fn a_framework_that_steps_by_itself_shadows() {
     let found = spawn(TransportKind::Thread, 2, |comm| {
         let mut engine = engine(&comm, parameters(1, 1), uneven(Order::Observed))?;
-        let (mut x, batches) = (0.0, [1, 3][comm.rank()]);
+        let mut x = 0.0;
+        let batches = [1, 3][comm.rank()];
         for _ in 0..batches {
             pass(&mut engine, Mode::Synchronize, &[vec![2.0]])?;
             x -= gradient(&engine, 0)[0];

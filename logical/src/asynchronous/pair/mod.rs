@@ -132,12 +132,14 @@ impl PairExchange {
     /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank
     /// has failed, or the codec refuses a value.
     pub fn exchange(&self, peer: usize) -> Result<Pending<Exchanged>> {
-        let (rank, size) = (self.service.rank(), self.service.size());
+        let rank = self.service.rank();
+        let size = self.service.size();
         if peer == rank || peer >= size {
             let what = format!("rank {rank} of {size} cannot exchange with rank {peer}");
             return Err(Error::usage(what, "choose another rank"));
         }
-        let (target, number) = (Arc::clone(&self.target), self.number);
+        let target = Arc::clone(&self.target);
+        let number = self.number;
         Ok(self.service.submit(move |core| async move {
             let exchange = Exchange { core: Rc::clone(&core), target, number, peer };
             exchange.run().await.map_err(|error| core.fail(error))
@@ -228,7 +230,8 @@ impl Exchange {
     }
 
     async fn by_difference(&self) -> Result<Exchanged> {
-        let (core, target) = (&self.core, &self.target);
+        let core = &self.core;
+        let target = &self.target;
         let value = target.say_value(self.peer)?;
         target.state().asking = Some(self.peer);
         let answer = self.ask(EXCHANGE, Some(value), Some(target.differences.room()?)).await?;
@@ -242,7 +245,8 @@ impl Exchange {
     }
 
     async fn under_the_peers_lock(&self) -> Result<Exchanged> {
-        let (core, target) = (&self.core, &self.target);
+        let core = &self.core;
+        let target = &self.target;
         let (_, landed) = self.ask(LOCK, None, Some(target.values.room()?)).await?;
         let Some(landed) = landed else { return Err(self.nothing()) };
         self.take(|state| &mut state.locked).await?;
@@ -259,7 +263,8 @@ impl Exchange {
         payload: Option<Payload>,
         into: Option<Arc<Buffer>>,
     ) -> Result<([u64; 2], Option<Landed>)> {
-        let (handler, fingerprint) = (self.number, self.target.fingerprint);
+        let handler = self.number;
+        let fingerprint = self.target.fingerprint;
         let ask = Ask { handler, verb, fingerprint, arguments: [0; 3], payload, into };
         let answer = self.core.ask(self.peer, ask).await?;
         Ok((answer.arguments, answer.payload))

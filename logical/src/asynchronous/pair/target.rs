@@ -58,7 +58,8 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn new(me: Peer, value: &Buffer, encoding: Option<Encoding>, locked: bool) -> Result<Self> {
-        let (dtype, len) = (value.dtype(), value.len());
+        let dtype = value.dtype();
+        let len = value.len();
         if let Some(encoding) = &encoding {
             encoding.expect_feedback("a pair exchange", &[Feedback::None, Feedback::Difference])?;
         }
@@ -67,8 +68,8 @@ impl Target {
             ..Fingerprint::new(OperationKind::PairExchange, dtype, len)
         };
         let of_values = encoding.as_ref().filter(|it| it.feedback() == Feedback::Difference).map(fresh);
-        let (values, differences) =
-            (Language::new(dtype, len, of_values), Language::new(dtype, len, encoding));
+        let values = Language::new(dtype, len, of_values);
+        let differences = Language::new(dtype, len, encoding);
         let own = Host.alloc(dtype, len)?;
         copy_all(value, &own)?;
         let (speakers, listeners) = Default::default();

@@ -50,7 +50,8 @@ impl Server {
     /// The messages `C(g)` for copies of g, or `C(g + e); e ← g + e − D(C(g + e))` with error feedback.
     fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, copies: &[Payload]) -> Result<Vec<Payload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
-        let (codec, terms) = (Arc::clone(encoding.codec()), &*self.terms);
+        let codec = Arc::clone(encoding.codec());
+        let terms = &*self.terms;
         let error = match encoding.feedback() {
             Feedback::Error => Some(encoding.state_mut().entry(&Host, "pushed", DType::F32, terms.len)?.0),
             _ => None,
@@ -61,7 +62,8 @@ impl Server {
                 let error = error.read(piece.range.clone())?;
                 Host.add_scaled(1.0, &error, &mut said.buffer.write(0..said.len)?)?;
             }
-            let (buffer, start) = (terms.push_room(said.len)?, piece.within(range).start);
+            let buffer = terms.push_room(said.len)?;
+            let start = piece.within(range).start;
             let seed = encoding.draw(&[terms.rank as u64, piece.range.start as u64]);
             let from = Part::of(&said.buffer, 0..said.len);
             let len = encode(&*codec, terms.me(), start, from, &buffer, seed)?;
@@ -146,7 +148,8 @@ impl Server {
 
     fn land(&self, piece: &Piece, answer: Answer, to: Part<'_>) -> Result<()> {
         let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
-        let (from, len) = (&self.terms.peers[piece.rank], piece.range.len());
+        let from = &self.terms.peers[piece.rank];
+        let len = piece.range.len();
         if let Some(encoding) = &self.terms.pulled {
             return decode(&**encoding.codec(), from, Part::of(&buffer, 0..bytes), None, to);
         }
@@ -170,7 +173,9 @@ impl Server {
             None => (PUSH, hold.clock, None),
         };
         let arguments = [piece.start as u64, piece.range.len() as u64, clock];
-        let (to, handler, fingerprint) = (piece.rank, self.number, self.terms.fingerprint);
+        let to = piece.rank;
+        let handler = self.number;
+        let fingerprint = self.terms.fingerprint;
         let ask = Ask { handler, verb, fingerprint, arguments, payload, into };
         self.service.submit(move |core| async move {
             let answer = core.ask(to, ask).await;

@@ -114,7 +114,9 @@ impl Server {
     ) -> Result<Self> {
         check_ranks(comm, service.size())?;
         let ServerOptions { pushed, pulled } = options;
-        let (rank, ranks, len) = (service.rank(), service.size(), initial.len());
+        let rank = service.rank();
+        let ranks = service.size();
+        let len = initial.len();
         let feedbacks = [(&pushed, &[Feedback::None, Feedback::Error][..]), (&pulled, &[Feedback::None])];
         for (encoding, known) in feedbacks {
             encoding.iter().try_for_each(|encoding| encoding.expect_feedback("a server", known))?;
@@ -133,7 +135,8 @@ impl Server {
         let shard = Arc::new(Shard::new(Arc::clone(&terms), range, parameters, Box::new(update), ordered));
         let number = service.register(shard.clone())?;
         agree(comm, fingerprint)?;
-        let (service, clock) = (service.clone(), clock.clone());
+        let service = service.clone();
+        let clock = clock.clone();
         Ok(Server { service, clock, number, terms, shard, pushed, cache: None })
     }
 

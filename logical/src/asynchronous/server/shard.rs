@@ -61,7 +61,8 @@ impl Shard {
         update: Box<dyn Update>,
         ordered: bool,
     ) -> Self {
-        let (waiting, image) = (BTreeMap::new(), None);
+        let waiting = BTreeMap::new();
+        let image = None;
         let state = Mutex::new(State { parameters, version: 0, update, waiting, image });
         Shard { terms, range, ordered, state }
     }
@@ -87,11 +88,13 @@ impl Shard {
     }
 
     fn push(&self, from: &Peer, request: &Request, payload: &Landed) -> Result<Reply> {
-        let (part, clock) = (self.part(from, request)?, request.arguments[2]);
+        let part = self.part(from, request)?;
+        let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
             return Err(nonsense(from, "a delta of another length than it says"));
         }
-        let (message, bytes) = (Arc::clone(&payload.buffer), payload.bytes);
+        let message = Arc::clone(&payload.buffer);
+        let bytes = payload.bytes;
         let delta = Delta { from: from.rank, clock, part, message, bytes };
         let state = &mut *self.lock();
         if self.ordered {
@@ -120,7 +123,8 @@ impl Shard {
     fn apply(&self, state: &mut State, delta: Delta) -> Result<()> {
         let Delta { from, clock, part, message, bytes } = delta;
         let range = self.range.start + part.start..self.range.start + part.end;
-        let (len, push) = (part.len(), Push { from, clock, range });
+        let len = part.len();
+        let push = Push { from, clock, range };
         let decoded = match &self.terms.pushed {
             None => message,
             Some(codec) => {
@@ -147,14 +151,16 @@ impl Shard {
         }
         // The last one's room may be used again.
         state.image = None;
-        let (len, start) = (part.len(), self.range.start + part.start);
+        let len = part.len();
+        let start = self.range.start + part.start;
         let elements = self.terms.values.room(len)?;
         let parameters = bytemuck::cast_slice(&state.parameters[part]);
         elements.write(0..len)?.bytes_mut().copy_from_slice(parameters);
         let image = match &self.terms.pulled {
             None => Payload { buffer: elements, len },
             Some(encoding) => {
-                let (buffer, from) = (self.terms.pull_room(len)?, Part::of(&elements, 0..len));
+                let buffer = self.terms.pull_room(len)?;
+                let from = Part::of(&elements, 0..len);
                 let seed = encoding.draw(&[state.version, start as u64]);
                 let len = encode(&**encoding.codec(), self.terms.me(), start, from, &buffer, seed)?;
                 Payload { buffer, len }

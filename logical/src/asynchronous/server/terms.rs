@@ -58,7 +58,8 @@ impl Terms {
             Some(codec) => Spares::of(DType::U8, codec.encoded_len(shard)),
             None => Spares::of(DType::F32, shard),
         };
-        let (pushes, pulls) = (spares(pushed.as_ref()), spares(pulled.as_ref().map(Encoding::codec)));
+        let pushes = spares(pushed.as_ref());
+        let pulls = spares(pulled.as_ref().map(Encoding::codec));
         let values = Spares::of(DType::F32, shard);
         Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls }
     }
@@ -100,7 +101,8 @@ impl Terms {
             return Err(Error::usage(what, "convert to f32 first"));
         }
         if range.start > range.end || range.end > self.len || range.len() != buffer.len() {
-            let (len, whole) = (buffer.len(), self.len);
+            let len = buffer.len();
+            let whole = self.len;
             let what = format!("elements {range:?} of {whole} and a buffer of {len} elements do not fit");
             return Err(Error::usage(what, "use a buffer as long as the range, and a range of the server's"));
         }

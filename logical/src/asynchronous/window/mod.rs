@@ -149,7 +149,8 @@ impl Window {
         let mut speakers = self.speakers();
         check_weight(self_weight)?;
         check_peers(to, |rank| speakers.contains_key(&rank), "out-neighbour")?;
-        let (target, number) = (&self.target, self.number);
+        let target = &self.target;
+        let number = self.number;
         let mass = target.state().mass;
         let mut asks: Vec<(usize, Ask)> = Vec::with_capacity(to.len());
         for (rank, weight) in to {
@@ -195,7 +196,8 @@ impl Window {
         check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
         let mut asks = Vec::with_capacity(from.len());
         for (rank, _) in from {
-            let (fingerprint, into) = (target.fingerprint, Some(target.language.room()?));
+            let fingerprint = target.fingerprint;
+            let into = Some(target.language.room()?);
             let ask =
                 Ask { handler: self.number, verb: GET, fingerprint, arguments: [0; 3], payload: None, into };
             asks.push((*rank, ask));
@@ -328,7 +330,8 @@ impl Window {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn save(&self) -> Result<Vec<(String, State)>> {
-        let (speakers, mut saved) = (self.speakers(), Saved::default());
+        let speakers = self.speakers();
+        let mut saved = Saved::default();
         self.target.save(&mut saved)?;
         for (rank, state) in speakers.iter().filter_map(|(rank, speaker)| Some((rank, speaker.state()?))) {
             saved.add(PUT_TO, *rank, state)?;

@@ -65,7 +65,8 @@ impl Target {
         sources: &[usize],
         encoding: Option<Encoding>,
     ) -> Result<Self> {
-        let (dtype, len) = (value.dtype(), value.len());
+        let dtype = value.dtype();
+        let len = value.len();
         if let Some(encoding) = &encoding {
             encoding.expect_feedback("a window", &[Feedback::None, Feedback::Error, Feedback::Difference])?;
         }
@@ -143,7 +144,8 @@ impl Target {
     }
 
     pub(super) fn restore(&self, what: &str, rank: usize, saved: Memory) -> Result<()> {
-        let (mut getters, mut state) = (self.getters(), self.state());
+        let mut getters = self.getters();
+        let mut state = self.state();
         if (what, rank) == (OF, self.me.rank) {
             state.mass = restore_value(&saved, &self.value)?;
             return Ok(());

@@ -44,13 +44,15 @@ impl Communicator {
         check_op(op)?;
         encoding.codec().fits(buffer.len())?;
         free_to_write(buffer)?;
-        let (len, codec) = (buffer.len(), encoding.codec().clone());
+        let len = buffer.len();
+        let codec = encoding.codec().clone();
         let memory = entry(self, encoding, "codec", codec.memory_len(len))?;
         let error = match encoding.feedback() {
             Feedback::Error => Some(entry(self, encoding, "error", len)?),
             _ => None,
         };
-        let (seed, digest) = (encoding.draw(&[]), Some(encoding.digest()));
+        let seed = encoding.draw(&[]);
+        let digest = Some(encoding.digest());
         let fingerprint = |count| {
             let plain = Fingerprint::new(OperationKind::AllReduce, DType::F32, count);
             Fingerprint { reduce: Some(op), codec: digest, ..plain }
@@ -89,8 +91,10 @@ struct Linear<'a> {
 
 impl Linear<'_> {
     fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer, to: &Buffer) -> Result<()> {
-        let (from, reduced) = (from.host::<f32>()?, reduced.host::<f32>()?);
-        let (mut memory, mut to) = (self.memory.write(0..self.memory.len())?, to.write(0..to.len())?);
+        let from = from.host::<f32>()?;
+        let reduced = reduced.host::<f32>()?;
+        let mut memory = self.memory.write(0..self.memory.len())?;
+        let mut to = to.write(0..to.len())?;
         let round = Round { number, from: &from, reduced: &reduced, seed: self.seed };
         let encoded =
             self.codec.encode(round, cast_slice_mut(memory.bytes_mut()), cast_slice_mut(to.bytes_mut()));
@@ -99,8 +103,10 @@ impl Linear<'_> {
 
     fn decode(&self, reduced: &Buffer, to: &Buffer) -> Result<()> {
         let reduced = reduced.host::<f32>()?;
-        let (mut memory, mut to) = (self.memory.write(0..self.memory.len())?, to.write(0..to.len())?);
-        let (memory, to) = (cast_slice_mut(memory.bytes_mut()), cast_slice_mut(to.bytes_mut()));
+        let mut memory = self.memory.write(0..self.memory.len())?;
+        let mut to = to.write(0..to.len())?;
+        let memory = cast_slice_mut(memory.bytes_mut());
+        let to = cast_slice_mut(to.bytes_mut());
         let decoded = self.codec.decode(&reduced, memory, to, self.seed);
         decoded.map_err(|refusal| self.call.refused(&self.codec.name(), 0, refusal))
     }

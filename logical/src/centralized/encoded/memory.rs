@@ -40,7 +40,8 @@ impl Memory {
         (buffer, range): (&Buffer, Range<usize>),
         (message, seed): (Part<'_>, u64),
     ) -> Result<usize> {
-        let (codec, device) = (&**encoding.codec(), comm.device());
+        let codec = &**encoding.codec();
+        let device = comm.device();
         let numbers = Part::of(buffer, range.clone());
         let (spoken, memory, weight) = match self {
             Memory::Nothing => return call.encode(codec, numbers, message, seed),

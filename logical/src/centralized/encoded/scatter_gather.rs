@@ -150,7 +150,8 @@ impl Stages for Encoded<'_> {
     }
 
     fn say(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
-        let (numbers, seed) = ((self.buffer, segment.range.clone()), self.draw(WORKER, segment));
+        let numbers = (self.buffer, segment.range.clone());
+        let seed = self.draw(WORKER, segment);
         self.memory.say((self.comm, call), self.encoding, numbers, (message, seed))
     }
 
@@ -161,8 +162,10 @@ impl Stages for Encoded<'_> {
         said: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize> {
-        let (device, codec) = (self.comm.device(), &**self.encoding.codec());
-        let (seed, numbers) = (self.draw(OWNER, segment), Part::of(self.buffer, segment.range.clone()));
+        let device = self.comm.device();
+        let codec = &**self.encoding.codec();
+        let seed = self.draw(OWNER, segment);
+        let numbers = Part::of(self.buffer, segment.range.clone());
         match &self.server {
             Server::Forgetful => {
                 device.clear(&mut numbers.write()?);

@@ -145,11 +145,17 @@ struct Slot<'a> {
 
 impl<'a, S: Stages> Pipeline<'a, S> {
     fn new(comm: &Communicator, call: &'a Call<'a>, cut: Segments, stages: &'a S) -> Result<Self> {
-        let (rank, ranks, largest) = (comm.rank(), comm.size(), stages.largest(cut.longest()));
+        let rank = comm.rank();
+        let ranks = comm.size();
+        let largest = stages.largest(cut.longest());
         let messages = || comm.scratch(DType::U8, ranks.saturating_mul(largest));
         let slot = |_| -> Result<Slot<'a>> {
-            let (saying, said, results) = (messages()?, messages()?, messages()?);
-            let (sends, contributions, outcomes) = (Vec::new(), Vec::new(), Vec::new());
+            let saying = messages()?;
+            let said = messages()?;
+            let results = messages()?;
+            let sends = Vec::new();
+            let contributions = Vec::new();
+            let outcomes = Vec::new();
             Ok(Slot { saying, said, results, sends, contributions, outcomes, own: (0, 0) })
         };
         let slots = (0..cut.count().min(DEPTH)).map(slot).collect::<Result<_>>()?;
@@ -177,8 +183,11 @@ impl<'a, S: Stages> Pipeline<'a, S> {
 
     /// Posts the receives of a segment.
     fn expect(&mut self, index: usize) -> Result<()> {
-        let (call, rank, ranks, count, largest) =
-            (self.call, self.rank, self.ranks, self.cut.count(), self.largest);
+        let call = self.call;
+        let rank = self.rank;
+        let ranks = self.ranks;
+        let count = self.cut.count();
+        let largest = self.largest;
         let slot = self.slot(index);
         for from in 0..ranks {
             let receive = |step, buffer| -> Result<Option<Operation<'a>>> {
@@ -197,8 +206,11 @@ impl<'a, S: Stages> Pipeline<'a, S> {
     fn say(&mut self, index: usize) -> Result<()> {
         for distance in 1..=self.ranks {
             let owner = (self.rank + distance) % self.ranks;
-            let (segment, place) = (self.segment(owner, index), self.place(owner));
-            let (call, stages, rank) = (self.call, self.stages, self.rank);
+            let segment = self.segment(owner, index);
+            let place = self.place(owner);
+            let call = self.call;
+            let stages = self.stages;
+            let rank = self.rank;
             let slot = self.slot(index);
             let buffer = if owner == rank { &slot.said } else { &slot.saying };
             let bytes = match segment.range.is_empty() {
@@ -228,9 +240,13 @@ impl<'a, S: Stages> Pipeline<'a, S> {
             };
             messages.push(self.message(from, bytes));
         }
-        let (segment, place) = (self.segment(self.rank, index), self.place(self.rank));
-        let (call, stages, rank, ranks, count) =
-            (self.call, self.stages, self.rank, self.ranks, self.cut.count());
+        let segment = self.segment(self.rank, index);
+        let place = self.place(self.rank);
+        let call = self.call;
+        let stages = self.stages;
+        let rank = self.rank;
+        let ranks = self.ranks;
+        let count = self.cut.count();
         let slot = self.slot(index);
         let said: Vec<Part<'_>> = messages.into_iter().map(|place| Part::of(&slot.said, place)).collect();
         slot.own.1 = match segment.range.is_empty() {
@@ -249,16 +265,19 @@ impl<'a, S: Stages> Pipeline<'a, S> {
     /// Waits for the results, and makes room for a later segment.
     async fn hear(&mut self, index: usize) -> Result<()> {
         let slot = self.slot(index);
-        let (outcomes, sends, own) =
-            (std::mem::take(&mut slot.outcomes), std::mem::take(&mut slot.sends), slot.own.1);
+        let outcomes = std::mem::take(&mut slot.outcomes);
+        let sends = std::mem::take(&mut slot.sends);
+        let own = slot.own.1;
         for (owner, outcome) in outcomes.into_iter().enumerate() {
             let bytes = match outcome {
                 Some(outcome) => outcome.await?.bytes,
                 None => own,
             };
-            let (segment, message) = (self.segment(owner, index), self.message(owner, bytes));
+            let segment = self.segment(owner, index);
+            let message = self.message(owner, bytes);
             if !segment.range.is_empty() {
-                let (call, stages) = (self.call, self.stages);
+                let call = self.call;
+                let stages = self.stages;
                 stages.hear(call, &segment, Part::of(&self.slot(index).results, message))?;
                 call.progress();
             }

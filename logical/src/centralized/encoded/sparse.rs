@@ -76,7 +76,9 @@ impl Communicator {
         memory: &Memory,
         (sum, weight): (&Buffer, f32),
     ) -> Result<()> {
-        let (rank, size, len) = (self.rank(), self.size(), buffer.len());
+        let rank = self.rank();
+        let size = self.size();
+        let len = buffer.len();
         let largest = encoding.codec().encoded_len(len);
         let messages = self.scratch(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
@@ -84,7 +86,8 @@ impl Communicator {
             let receive = || call.recv(from, 0, &messages, block(largest, from), Land::AtMost);
             receives.push(if from == rank { None } else { Some(receive()?) });
         }
-        let (message, seed) = (Part::of(&messages, block(largest, rank)), encoding.draw(&[rank as u64]));
+        let message = Part::of(&messages, block(largest, rank));
+        let seed = encoding.draw(&[rank as u64]);
         let bytes = memory.say((self, call), encoding, (buffer, 0..len), (message.clone(), seed))?;
         let said = message.first(bytes).range;
         let send = |distance| call.send((rank + distance) % size, 0, &messages, said.clone());

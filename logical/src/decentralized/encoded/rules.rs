@@ -86,7 +86,8 @@ impl Round<'_> {
     /// DCD.
     pub(super) async fn difference_after(&self, copies: &Copies) -> Result<()> {
         let Copies { own, neighbours, .. } = copies;
-        let (difference, gamma) = (self.scratch()?, self.consensus);
+        let difference = self.scratch()?;
+        let gamma = self.consensus;
         let terms = [(1.0, Some(self.x)), (gamma, Some(&**neighbours)), (-1.0 - gamma, Some(own))];
         self.comm.sum(&terms, &difference)?;
         self.say(&difference, neighbours, 1.0, &[(1.0, own)]).await?;
@@ -96,7 +97,8 @@ impl Round<'_> {
     /// ECD.
     pub(super) async fn extrapolate(&self, copies: &Copies) -> Result<()> {
         let Copies { own: last, neighbours, .. } = copies;
-        let (extrapolation, gamma) = (self.scratch()?, self.consensus);
+        let extrapolation = self.scratch()?;
+        let gamma = self.consensus;
         let t = (self.encoding.state().operations() + 1) as f64;
         self.comm.sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(last))], self.x)?;
         self.comm.sum(&[(1.0 - t / 2.0, Some(last)), (t / 2.0, Some(self.x))], &extrapolation)?;
@@ -113,7 +115,8 @@ impl Round<'_> {
     /// `to ← to + weight qᵢ` for each of `own`.
     async fn say(&self, what: &Buffer, sum: &Buffer, factor: f64, own: &[(f32, &Buffer)]) -> Result<()> {
         let Round { comm, call, mixing, encoding, .. } = *self;
-        let (codec, rank) = (&**encoding.codec(), comm.rank());
+        let codec = &**encoding.codec();
+        let rank = comm.rank();
         let neighbours = Neighbours::of(comm, call, mixing);
         let largest = codec.encoded_len(what.len());
         let message = comm.scratch(DType::U8, largest)?;

@@ -203,7 +203,8 @@ impl Watch {
 
     /// One round: sleeps until there is something to hear or to write, a heartbeat is due or a silence has lasted.
     fn attend(&mut self) {
-        let (beat, tolerance) = (self.health.vigilance().beat, self.health.vigilance().tolerance());
+        let beat = self.health.vigilance().beat;
+        let tolerance = self.health.vigilance().tolerance();
         if self.beaten.is_none_or(|beaten| beaten.elapsed() >= beat) {
             self.beaten = Some(Instant::now());
             self.beat();
@@ -268,7 +269,8 @@ impl Watch {
 
     /// Hears what `peer` has said, and how long it has said nothing.
     fn hear(&mut self, peer: usize, ready: bool, awake: Duration) {
-        let (size, patience) = (self.health.peers().len(), self.health.vigilance().tolerance());
+        let size = self.health.peers().len();
+        let patience = self.health.vigilance().tolerance();
         let Some(line) = &mut self.lines[peer] else { return };
         line.silence += awake;
         // Nobody is called silent without having been listened to just now.

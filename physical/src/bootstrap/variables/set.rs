@@ -56,7 +56,10 @@ impl Set {
 
     fn read(launcher: Launcher, names: [&str; 4], get: Lookup<'_>) -> Result<Option<Self>> {
         let [rank, size, local_rank, local_size] = names.map(|name| number(name, get));
-        let (rank, size, local_rank, local_size) = (rank?, size?, local_rank?, local_size?);
+        let rank = rank?;
+        let size = size?;
+        let local_rank = local_rank?;
+        let local_size = local_size?;
         below(names[0], rank, names[1], size)?;
         below(names[2], local_rank, names[3], local_size)?;
         below(names[2], local_rank, names[1], size)?;

@@ -24,7 +24,8 @@ mod tests {
     fn sums_agree_with_a_loop() {
         each_set(|set| {
             for len in 0..300 {
-                let (x, y) = (with_odd(len, 1), with_odd(len, 2));
+                let x = with_odd(len, 1);
+                let y = with_odd(len, 2);
                 let mut sum = y.clone();
                 add_scaled(0.3, &x, &mut sum);
                 let want = x.iter().zip(&y).map(|(x, y)| y + 0.3 * x);

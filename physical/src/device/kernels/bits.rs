@@ -31,7 +31,8 @@ impl<'a> Packer<'a> {
         debug_assert!(width <= 56 && number >> width == 0);
         self.held |= number << self.bits;
         self.bits += width;
-        let (whole, bytes) = (self.bits / 8, self.held.to_le_bytes());
+        let whole = self.bits / 8;
+        let bytes = self.held.to_le_bytes();
         match self.to[self.at..].first_chunk_mut() {
             // What is behind the whole bytes is written again.
             Some(to) => *to = bytes,

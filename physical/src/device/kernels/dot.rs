@@ -9,10 +9,14 @@ dispatched!(
 
 #[inline(always)]
 fn dot_kernel<S: Set>(_: S, x: &[f32], y: &[f32]) -> f32 {
-    let (mut a, mut b, mut c, mut d) = ([0.0; LANES], [0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    let mut a = [0.0; LANES];
+    let mut b = [0.0; LANES];
+    let mut c = [0.0; LANES];
+    let mut d = [0.0; LANES];
     let (x, x_rest) = x.as_chunks::<LANES>();
     let (y, y_rest) = y.as_chunks::<LANES>();
-    let (mut x, mut y) = (x.chunks_exact(4), y.chunks_exact(4));
+    let mut x = x.chunks_exact(4);
+    let mut y = y.chunks_exact(4);
     for (x, y) in x.by_ref().zip(y.by_ref()) {
         add_products(&x[0], &y[0], &mut a);
         add_products(&x[1], &y[1], &mut b);
@@ -55,7 +59,8 @@ mod tests {
         each_set(|set| {
             let sums: Vec<f32> = (0..300).map(|len| dot(&plain(len, 1), &plain(len, 2))).collect();
             for (len, sum) in sums.iter().enumerate() {
-                let (x, y) = (plain(len, 1), plain(len, 2));
+                let x = plain(len, 1);
+                let y = plain(len, 2);
                 let want: f64 = x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
                 assert!((f64::from(*sum) - want).abs() < 1e-5, "{set}, length {len}: {sum}, not {want}");
             }

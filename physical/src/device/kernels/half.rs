@@ -44,7 +44,8 @@ fn narrow_f16<S: Set>(set: S, from: &[f32], to: &mut [u8]) -> bool {
     for (x, to) in from.iter().zip(to) {
         narrow_lanes(set, x, to, &mut largest);
     }
-    let (mut x, mut last) = ([0.0; LANES], [[0; 2]; LANES]);
+    let mut x = [0.0; LANES];
+    let mut last = [[0; 2]; LANES];
     x[..from_rest.len()].copy_from_slice(from_rest);
     narrow_lanes(set, &x, &mut last, &mut largest);
     to_rest.copy_from_slice(&last[..to_rest.len()]);

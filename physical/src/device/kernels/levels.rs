@@ -122,7 +122,10 @@ const SMALL: f32 = 1.0 / (1u128 << 100) as f32;
 #[inline(always)]
 fn lanes_of_squares<S: Vectors>(set: S, x: &[f32]) -> f32 {
     let zero = set.floats([0.0; LANES]);
-    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    let mut a = zero;
+    let mut b = zero;
+    let mut c = zero;
+    let mut d = zero;
     let (rows, last) = x.as_chunks::<LANES>();
     let (fours, rows) = rows.as_chunks::<4>();
     for [w, x, y, z] in fours {
@@ -166,7 +169,8 @@ fn encode_buckets_kernel<S: Vectors>(
     x: &[f32],
     to: &mut [u8],
 ) -> usize {
-    let (mut rest, mut block) = (to, block);
+    let mut rest = to;
+    let mut block = block;
     for (number, x) in x.chunks(bucket).enumerate() {
         let norm = sum_of_squares_kernel(set, x).sqrt() as f32;
         if !(ORDINARY..=f32::MAX).contains(&norm) {
@@ -189,7 +193,8 @@ const ORDINARY: f32 = 1.0 / (1u128 << 64) as f32;
 
 #[inline(always)]
 fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f32], to: &mut [u8]) {
-    let (round, bits) = (Round::new(set, levels, norm, key), levels.bits());
+    let round = Round::new(set, levels, norm, key);
+    let bits = levels.bits();
     let Ok(x) = <&[f32; BLOCK]>::try_from(x) else {
         let mut packer = Packer::new(to);
         for (number, part) in x.chunks(LANES).enumerate() {
@@ -202,7 +207,8 @@ fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f
         return;
     };
     let mut packed = to.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
-    let (mut words, mut used) = (set.words([0; LANES]), 0);
+    let mut words = set.words([0; LANES]);
+    let mut used = 0;
     for (number, row) in x.as_chunks::<LANES>().0.iter().enumerate() {
         let codes = round.codes(number, row);
         words = set.or(words, set.left(codes, used));
@@ -233,8 +239,10 @@ impl<S: Vectors> Round<S> {
     fn new(set: S, levels: Levels, norm: f32, key: u64) -> Self {
         let fraction = levels.fraction();
         let limit = (levels.0 << fraction) as f32;
-        let (scale, start) = (set.floats([limit / norm; LANES]), set.words(start(key)));
-        let (limit, number) = (set.floats([limit; LANES]), set.words([!SIGN; LANES]));
+        let scale = set.floats([limit / norm; LANES]);
+        let start = set.words(start(key));
+        let limit = set.floats([limit; LANES]);
+        let number = set.words([!SIGN; LANES]);
         Round { set, scale, limit, start, number, fraction, bits: levels.bits() }
     }
 
@@ -257,7 +265,8 @@ impl<S: Vectors> Round<S> {
 /// Where the lanes' generators begin.
 #[inline(always)]
 fn start(key: u64) -> [u32; LANES] {
-    let (low, high) = (key as u32, (key >> 32) as u32);
+    let low = key as u32;
+    let high = (key >> 32) as u32;
     let mut start = [0; LANES];
     for (lane, start) in start.iter_mut().enumerate() {
         let word = (lane as u32).wrapping_mul(0x9e37_79b9) ^ low;
@@ -275,7 +284,8 @@ const POWERS: [u32; ROWS] = steps(0).0;
 const OFFSETS: [u32; ROWS] = steps(1).1;
 
 const fn steps(increment: u32) -> ([u32; ROWS], [u32; ROWS]) {
-    let (mut powers, mut offsets) = ([MULTIPLIER; ROWS], [increment; ROWS]);
+    let mut powers = [MULTIPLIER; ROWS];
+    let mut offsets = [increment; ROWS];
     let mut row = 1;
     while row < ROWS {
         powers[row] = powers[row - 1].wrapping_mul(MULTIPLIER);
@@ -300,7 +310,8 @@ fn decode_kernel<S: Vectors>(
     match <&mut [f32; BLOCK]>::try_from(&mut *to) {
         Ok(to) => {
             let mut packed = from.as_chunks::<{ 4 * LANES }>().0.iter();
-            let (mut words, mut left) = (set.words([0; LANES]), 0);
+            let mut words = set.words([0; LANES]);
+            let mut left = 0;
             for to in to.as_chunks_mut::<LANES>().0 {
                 let mut codes = words;
                 if left < bits {
@@ -319,7 +330,8 @@ fn decode_kernel<S: Vectors>(
         Err(_) => {
             let mut unpacker = Unpacker::new(from);
             for to in to.chunks_mut(LANES) {
-                let (mut codes, mut row) = ([0; LANES], [0.0; LANES]);
+                let mut codes = [0; LANES];
+                let mut row = [0.0; LANES];
                 codes[..to.len()].fill_with(|| unpacker.pull(bits) as u32);
                 row[..to.len()].copy_from_slice(to);
                 sum.add(set.words(codes), &mut row);
@@ -346,8 +358,10 @@ struct Sum<S: Vectors> {
 impl<S: Vectors> Sum<S> {
     #[inline(always)]
     fn new(set: S, levels: Levels, unit: f32, weight: f32, fresh: bool) -> Self {
-        let (unit, weight) = (set.floats([unit; LANES]), set.floats([weight; LANES]));
-        let (level, sign) = (set.words([(1 << (levels.bits() - 1)) - 1; LANES]), set.words([SIGN; LANES]));
+        let unit = set.floats([unit; LANES]);
+        let weight = set.floats([weight; LANES]);
+        let level = set.words([(1 << (levels.bits() - 1)) - 1; LANES]);
+        let sign = set.words([SIGN; LANES]);
         let largest = set.words([0; LANES]);
         Sum { set, unit, weight, level, sign, bits: levels.bits(), fresh, largest }
     }
@@ -389,7 +403,8 @@ mod tests {
 
     /// The message, bit by bit.
     fn packed(levels: Levels, norm: f32, x: &[f32]) -> Vec<u8> {
-        let (bits, mut to) = (levels.bits(), vec![0; levels.packed_len(x.len())]);
+        let bits = levels.bits();
+        let mut to = vec![0; levels.packed_len(x.len())];
         for index in 0..x.len() {
             let code = code(levels, norm, index, x[index]);
             for bit in 0..bits {
@@ -403,7 +418,8 @@ mod tests {
 
     /// Where a bit of a code is in a block.
     fn in_lanes(bits: u32, index: usize, bit: u32) -> u32 {
-        let (row, lane) = (index as u32 / 16, index as u32 % 16);
+        let row = index as u32 / 16;
+        let lane = index as u32 % 16;
         let in_lane = row * bits + bit;
         in_lane / 32 * 512 + lane * 32 + in_lane % 32
     }
@@ -422,7 +438,8 @@ mod tests {
                     encode_levels(levels, norm, KEY, &x, &mut message);
                     assert_eq!(message, packed(levels, norm, &x), "{set}, {levels:?}, length {len}");
 
-                    let (unit, before) = (norm / levels.count() as f32, with_odd(len, 2));
+                    let unit = norm / levels.count() as f32;
+                    let before = with_odd(len, 2);
                     let decoded = |index: usize| {
                         let code = code(levels, norm, index, x[index]) as u32;
                         let level = code & ((1 << (levels.bits() - 1)) - 1);
@@ -464,7 +481,8 @@ mod tests {
                     assert!((sum - want).abs() <= 1e-6 * want, "{set}, length {len}: {sum}, not {want}");
                     sums.push(sum);
                 }
-                let (x, finite) = (numbers(len, 3), finite(len, 3));
+                let x = numbers(len, 3);
+                let finite = finite(len, 3);
                 assert_eq!(sum_of_squares(&x).is_finite(), x.iter().all(|x| x.is_finite()), "{set}");
                 assert!(sum_of_squares(&finite).is_finite(), "{set}");
             }

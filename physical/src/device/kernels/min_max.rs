@@ -132,7 +132,8 @@ fn add_kernel<S: Set>(_: S, from: &[u8], range: Range, weight: f32, to: &mut [f3
 
 #[inline(always)]
 fn with_values(range: Range, from: &[u8], to: &mut [f32], combine: impl Fn(f32, f32) -> f32) {
-    let (min, whole) = (range.min, range.max - range.min);
+    let min = range.min;
+    let whole = range.max - range.min;
     let share = |code: u8| f32::from(code) * (1.0 / 255.0);
     if whole == f32::INFINITY {
         let half = range.max * 0.5 - min * 0.5;
@@ -166,12 +167,15 @@ mod tests {
     use super::*;
 
     fn reference(x: f32, range: Range) -> u8 {
-        let (x, min, max) = (f64::from(x), f64::from(range.min), f64::from(range.max));
+        let x = f64::from(x);
+        let min = f64::from(range.min);
+        let max = f64::from(range.max);
         if max > min { (255.0 * (x - min) / (max - min)).round_ties_even() as u8 } else { 0 }
     }
 
     fn value(code: u8, range: Range) -> f64 {
-        let (min, max) = (f64::from(range.min), f64::from(range.max));
+        let min = f64::from(range.min);
+        let max = f64::from(range.max);
         min + f64::from(code) / 255.0 * (max - min)
     }
 
@@ -209,7 +213,8 @@ mod tests {
         each_set(|set| {
             for x in (1..300).flat_map(runs) {
                 let range = range(&x).unwrap();
-                let (mut codes, mut back) = (vec![0; x.len()], vec![0.0; x.len()]);
+                let mut codes = vec![0; x.len()];
+                let mut back = vec![0.0; x.len()];
                 quantize(&x, range, &mut codes);
                 dequantize(&codes, range, &mut back);
                 let width = f64::from(range.max) - f64::from(range.min);
@@ -233,8 +238,9 @@ mod tests {
             let range = range(&x).unwrap();
             let mut all = Vec::new();
             each_set(|_| {
-                let (mut codes, mut back, mut sum) =
-                    (vec![0; x.len()], vec![0.0; x.len()], with_odd(x.len(), 3));
+                let mut codes = vec![0; x.len()];
+                let mut back = vec![0.0; x.len()];
+                let mut sum = with_odd(x.len(), 3);
                 quantize(&x, range, &mut codes);
                 dequantize(&codes, range, &mut back);
                 add_dequantized(&codes, range, 0.3, &mut sum);

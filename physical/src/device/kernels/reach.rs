@@ -59,7 +59,8 @@ fn reaching_kernel<S: Set>(set: S, least: u32, x: &[f32], places: &mut [u32]) ->
 /// Finds the threshold's bits from the highest on; the first ones are those that all magnitudes have in common.
 #[inline(always)]
 fn threshold_kernel<S: Set>(_: S, few: usize, many: usize, magnitudes: &[u32]) -> u32 {
-    let (mut all, mut any) = (u32::MAX, 0);
+    let mut all = u32::MAX;
+    let mut any = 0;
     for magnitude in magnitudes {
         (all, any) = (all & magnitude, any | magnitude);
     }

@@ -189,7 +189,8 @@ mod tests {
         for op in ReduceOp::ALL {
             each_set(|set| {
                 for len in 0..300 {
-                    let (x, y) = (with_odd(len, 1), with_odd(len, 2));
+                    let x = with_odd(len, 1);
+                    let y = with_odd(len, 2);
                     let mut out = y.clone();
                     reduce_f32(op, &x, &mut out);
                     let one = |(x, y): (&f32, &f32)| (one(op, (*y).into(), (*x).into()) as f32).canonical();
@@ -204,7 +205,8 @@ mod tests {
     fn shared_numbers_are_added_like_others() {
         each_set(|set| {
             for len in 0..300 {
-                let (mut x, mut want) = (with_odd(len, 1), with_odd(len, 2));
+                let mut x = with_odd(len, 1);
+                let mut want = with_odd(len, 2);
                 let mut sum = want.clone();
                 reduce_f32(ReduceOp::Sum, &x, &mut want);
                 // SAFETY: borrowed memory, which nobody writes.
@@ -219,7 +221,8 @@ mod tests {
         each_set(|set| {
             for len in 0..300 {
                 let x = with_odd(len, 3);
-                let (mut scaled, mut clean) = (x.clone(), x.clone());
+                let mut scaled = x.clone();
+                let mut clean = x.clone();
                 scale_f32(0.3, &mut scaled);
                 canonicalize_f32(&mut clean);
                 let want: Vec<f32> = x.iter().map(|x| ((f64::from(*x) * 0.3) as f32).canonical()).collect();
@@ -238,7 +241,8 @@ mod tests {
     /// What all kernels that reduce or decode make of odd numbers.
     fn digest() -> u64 {
         use super::super::{add_bf16, add_dequantized, add_f16, add_scaled, add_signs, dequantize};
-        let (x, y) = (with_odd(700, 1), with_odd(700, 2));
+        let x = with_odd(700, 1);
+        let y = with_odd(700, 2);
         let codes: Vec<u8> = (0..1400u32).map(|i| (i * i / 8) as u8).collect();
         let range = super::super::Range { min: -f32::MAX, max: f32::INFINITY };
         let mut all = Vec::new();

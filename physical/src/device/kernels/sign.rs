@@ -75,7 +75,8 @@ mod tests {
     fn every_length_agrees_with_a_loop() {
         each_set(|set| {
             for len in 0..300usize {
-                let (x, y) = (numbers(len, 5), with_odd(len, 6));
+                let x = numbers(len, 5);
+                let y = with_odd(len, 6);
                 let mut signs = vec![0; len.div_ceil(8)];
                 pack_signs(&x, &mut signs);
                 let mut want = vec![0u8; signs.len()];

@@ -49,7 +49,8 @@ pub(super) fn odd_f64() -> Vec<f64> {
 
 /// Plain numbers, with odd ones between them.
 pub(super) fn with_odd(len: usize, seed: u64) -> Vec<f32> {
-    let (mut all, odd) = (plain(len, seed), odd_f32());
+    let mut all = plain(len, seed);
+    let odd = odd_f32();
     all.iter_mut().skip(seed as usize).step_by(2).zip(odd.iter().cycle()).for_each(|(x, odd)| *x = *odd);
     all
 }

@@ -48,8 +48,10 @@ mod tests {
     fn wide_sums_agree_with_a_loop() {
         each_set(|set| {
             for len in 0..300 {
-                let (x, y) = (with_odd(len, 1), with_odd(len, 2));
-                let (mut sum, mut out) = (vec![0.0; len], vec![0.0; len]);
+                let x = with_odd(len, 1);
+                let y = with_odd(len, 2);
+                let mut sum = vec![0.0; len];
+                let mut out = vec![0.0; len];
                 scaled_wide(0.3, &x, &mut sum);
                 add_scaled_wide(-1.0 / 3.0, &y, &mut sum);
                 narrow(&sum, &mut out);

@@ -114,8 +114,8 @@ impl Set for Avx2 {
     fn signed(self, size: f32, bits: u16) -> [f32; LANES] {
         // SAFETY: the machine has AVX2; arrays and registers are plain bytes of equal sizes.
         unsafe {
-            let (size, bits) =
-                (_mm256_castps_si256(_mm256_set1_ps(size)), _mm256_set1_epi32(i32::from(bits)));
+            let size = _mm256_castps_si256(_mm256_set1_ps(size));
+            let bits = _mm256_set1_epi32(i32::from(bits));
             // Each lane's bit is shifted to where its sign is.
             let low = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
             let high = _mm256_sub_epi32(low, _mm256_set1_epi32(8));
@@ -132,7 +132,8 @@ impl Set for Avx2 {
         // SAFETY: the machine has AVX2; arrays and registers are plain bytes of equal sizes.
         let bits = unsafe {
             let halves: [__m256i; 2] = transmute(*x);
-            let (least, number) = (_mm256_set1_epi32(least as i32), _mm256_set1_epi32(MAGNITUDE as i32));
+            let least = _mm256_set1_epi32(least as i32);
+            let number = _mm256_set1_epi32(MAGNITUDE as i32);
             let [low, high] = halves.map(|x| {
                 let magnitude = _mm256_and_si256(x, number);
                 let reached = _mm256_cmpeq_epi32(_mm256_max_epu32(magnitude, least), magnitude);
@@ -140,7 +141,8 @@ impl Set for Avx2 {
             });
             low | high << 8
         };
-        let (mut left, mut count) = (bits as u32, 0);
+        let mut left = bits as u32;
+        let mut count = 0;
         while left != 0 {
             to[count % LANES] = first + left.trailing_zeros();
             (left, count) = (left & (left - 1), count + 1);

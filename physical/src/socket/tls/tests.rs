@@ -64,9 +64,11 @@ fn free_port() -> u16 {
 
 fn join(rank: usize, size: usize, port: u16, tls: Option<TlsFiles>, seconds: u64) -> Result<World> {
     let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
-    let (secret, launcher) = (b"secret".to_vec(), Launcher::Hexagram);
+    let secret = b"secret".to_vec();
+    let launcher = Launcher::Hexagram;
     let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
-    let (transport, deadline) = (TransportKind::Tcp, Duration::from_secs(seconds));
+    let transport = TransportKind::Tcp;
+    let deadline = Duration::from_secs(seconds);
     World::join_as(&placement, &JoinOptions { transport, deadline, tls, ..JoinOptions::default() })
 }
 
@@ -82,7 +84,9 @@ fn errors(zero: Option<TlsFiles>, one: Option<TlsFiles>) -> [String; 2] {
 fn sum(world: &World, len: usize) -> Vec<f32> {
     const LONG: Duration = Duration::from_secs(60);
     let transport = world.open(0).unwrap();
-    let (rank, size, poison) = (world.rank(), world.size(), Poison::default());
+    let rank = world.rank();
+    let size = world.size();
+    let poison = Poison::default();
     let terms = Terms { transport: &*transport, poison: &poison, deadline: LONG };
     let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, len);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
@@ -141,7 +145,8 @@ fn one_side_without_tls_is_told_so_on_both() {
 
 #[test]
 fn certificates_of_another_authority_are_refused_on_both_sides() {
-    let (ours, theirs) = (Authority::new(), Authority::new());
+    let ours = Authority::new();
+    let theirs = Authority::new();
     let [zero, one] = errors(Some(ours.sign("hexagram")), Some(theirs.sign("hexagram")));
     for error in [zero, one] {
         assert!(error.contains("refuse each other's TLS") && error.contains("Unknown"), "{error}");
@@ -193,7 +198,9 @@ fn pair() -> (Session, Session) {
         let Socket::Tls(session) = end else { panic!() };
         *session
     });
-    let (mut one, mut two, mut nothing) = (one, two, Vec::new());
+    let mut one = one;
+    let mut two = two;
+    let mut nothing = Vec::new();
     while one.connection.is_handshaking() || two.connection.is_handshaking() {
         read_some(&mut one, &mut nothing);
         read_some(&mut two, &mut nothing);
@@ -215,7 +222,9 @@ fn read_some(end: &mut Session, into: &mut Vec<u8>) {
 fn a_full_socket_neither_loses_nor_repeats_a_byte() {
     let (mut one, mut two) = pair();
     let bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
-    let (mut written, mut read, mut full) = (0, Vec::new(), 0);
+    let mut written = 0;
+    let mut read = Vec::new();
+    let mut full = 0;
     while read.len() < bytes.len() {
         let rest = &bytes[written..];
         let (a, b) = rest.split_at(rest.len().min(70_001 + full % 3));
@@ -239,7 +248,9 @@ fn a_full_socket_neither_loses_nor_repeats_a_byte() {
 #[test]
 fn what_is_written_arrives_although_nobody_drives_this_side_any_more() {
     let (mut one, mut two) = pair();
-    let (bytes, mut written, mut read) = (vec![7; 1 << 16], 0, Vec::new());
+    let bytes = vec![7; 1 << 16];
+    let mut written = 0;
+    let mut read = Vec::new();
     while let Ok(now) = one.write(&bytes) {
         written += now;
     }
