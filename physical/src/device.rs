@@ -4,6 +4,7 @@
 //! memory. On [`Host`] that means done. Collectives and algorithms are written once against this trait and never name a
 //! device.
 
+mod arithmetic;
 pub mod kernels;
 mod reduce;
 mod weighted;
