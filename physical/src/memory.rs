@@ -187,6 +187,26 @@ impl ReadView {
         self.0.registration()
     }
 
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.byte_len() / self.1.size()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.byte_len() == 0
+    }
+
+    /// Returns the number of bytes.
+    pub fn byte_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the bytes, which nobody writes while this view lives; `None` if they are not in host memory.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+
     /// The bytes, which nobody writes while this view lives.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is initialised.
@@ -212,6 +232,31 @@ impl WriteView {
     /// Which registered memory it is of, and from which byte on.
     pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
         self.0.registration()
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.byte_len() / self.1.size()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.byte_len() == 0
+    }
+
+    /// Returns the number of bytes.
+    pub fn byte_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the bytes; `None` if they are not in host memory.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        Some(self.bytes())
+    }
+
+    /// Returns the bytes for writing; `None` if they are not in host memory.
+    pub fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(self.bytes_mut())
     }
 
     /// The bytes.
@@ -346,18 +391,18 @@ impl Buffer {
     ///
     /// # Errors
     /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes.
-    pub fn host<T: Element>(&self) -> Result<Host<'_, T>> {
+    pub fn host<T: Element>(&self) -> Result<Elements<'_, T>> {
         self.expect::<T>()?;
-        Ok(Host { view: self.read(0..self.len)?, elements: PhantomData })
+        Ok(Elements { view: self.read(0..self.len)?, elements: PhantomData })
     }
 
     /// The elements, for the program to change.
     ///
     /// # Errors
     /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation is in flight.
-    pub fn host_mut<T: Element>(&mut self) -> Result<HostMut<'_, T>> {
+    pub fn host_mut<T: Element>(&mut self) -> Result<ElementsMut<'_, T>> {
         self.expect::<T>()?;
-        Ok(HostMut { view: self.write(0..self.len)?, elements: PhantomData })
+        Ok(ElementsMut { view: self.write(0..self.len)?, elements: PhantomData })
     }
 
     fn expect<T: Element>(&self) -> Result<()> {
@@ -426,12 +471,12 @@ fn take_back(memory: &Memory) {
 }
 
 /// Elements of a buffer, open for reading.
-pub struct Host<'a, T> {
+pub struct Elements<'a, T> {
     view: ReadView,
     elements: PhantomData<&'a [T]>,
 }
 
-impl<T: Element> Deref for Host<'_, T> {
+impl<T: Element> Deref for Elements<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         bytemuck::cast_slice(self.view.bytes())
@@ -439,19 +484,19 @@ impl<T: Element> Deref for Host<'_, T> {
 }
 
 /// Elements of a buffer, open for changing.
-pub struct HostMut<'a, T> {
+pub struct ElementsMut<'a, T> {
     view: WriteView,
     elements: PhantomData<&'a mut [T]>,
 }
 
-impl<T: Element> Deref for HostMut<'_, T> {
+impl<T: Element> Deref for ElementsMut<'_, T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         bytemuck::cast_slice(self.view.bytes())
     }
 }
 
-impl<T: Element> DerefMut for HostMut<'_, T> {
+impl<T: Element> DerefMut for ElementsMut<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.view.bytes_mut())
     }
