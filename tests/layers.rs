@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -83,6 +83,53 @@ fn algorithm_files_name_no_transport_and_no_device() {
         for word in ["physical", "Transport", "Host", "TcpStream", "shm"] {
             assert!(!text.contains(word), "{} names {word}", file.display());
         }
+    }
+}
+
+/// Which top-level modules of `algorithms` each of them imports, its tests aside.
+fn imports_between_modules(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in sources(folder) {
+        let inside = file.strip_prefix(folder).unwrap();
+        let is_test = inside.components().any(|part| part.as_os_str().to_str().unwrap().starts_with("tests"));
+        let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        if is_test || home == "lib" {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let tested = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+        let code = text[..tested].lines().filter(|line| !line.trim_start().starts_with("//"));
+        for path in code.flat_map(|line| line.split("crate::").skip(1)) {
+            let name: String = path.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if name != home {
+                imports.entry(home.to_owned()).or_default().insert(name);
+            }
+        }
+    }
+    imports
+}
+
+/// A circle of imports that can be reached from `from`, if there is one.
+fn circle(
+    imports: &BTreeMap<String, BTreeSet<String>>,
+    from: &str,
+    path: &mut Vec<String>,
+) -> Option<Vec<String>> {
+    if let Some(start) = path.iter().position(|module| module == from) {
+        return Some(path[start..].to_vec());
+    }
+    path.push(from.to_owned());
+    let found = imports.get(from).into_iter().flatten().find_map(|next| circle(imports, next, path));
+    path.pop();
+    found
+}
+
+#[test]
+fn modules_of_algorithms_import_each_other_one_way_only() {
+    let imports = imports_between_modules(&root().join("algorithms/src"));
+    assert!(imports["checkpoint"].contains("engine") && imports["checkpoint"].contains("record"));
+    for module in imports.keys() {
+        assert_eq!(circle(&imports, module, &mut Vec::new()), None, "modules import each other");
     }
 }
 

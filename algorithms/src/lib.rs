@@ -31,6 +31,7 @@ pub mod plugin;
 pub mod post_local_sgd;
 pub mod powersgd;
 pub mod qadam;
+mod record;
 pub mod registry;
 pub mod sgp;
 pub mod signsgd_vote;

@@ -18,7 +18,7 @@
 //! Trigram: centralized, synchronous, full precision. Source: Wang, Tantia, Ballas and Rabbat, "SlowMo: improving
 //! communication-efficient distributed SGD with slow momentum", ICLR 2020.
 
-use crate::optimizer::with_float;
+use crate::plugin::with_float;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
 use hexagram_logical::{Buffer, Result};
 

@@ -1,7 +1,7 @@
 //! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
 
 use super::SAVED_AS;
-use super::record::{Record, does_not_fit};
+use crate::record::{Record, does_not_fit};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;

@@ -12,7 +12,7 @@
 //! make an older checkpoint look newer: such a directory counts as what is in it, and is never deleted.
 
 use super::file;
-use super::record::does_not_fit;
+use crate::record::does_not_fit;
 use hexagram_logical::{Error, Result};
 use std::fmt;
 use std::fs::{self, File};

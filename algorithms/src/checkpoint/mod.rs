@@ -32,18 +32,13 @@
 //! Which checkpoint is the newest, the files say: a directory that somebody has renamed counts as what is in it, with a
 //! warning, and is never deleted. While a training saves in a directory, another one is refused there.
 
-mod agree;
-mod claim;
 mod file;
 mod folder;
-mod record;
 
-pub(crate) use agree::{all_or_none, gather_texts};
-pub(crate) use claim::Claims;
-pub use record::{Record, Saved};
-pub(crate) use record::{described, does_not_fit};
+pub use crate::record::{Record, Saved};
 
 use crate::engine::DataParallel;
+use crate::record::{all_or_none, gather_texts};
 use folder::{Folder, Kept, Name};
 use hexagram_logical::{Communicator, Error, Result};
 use std::hash::{BuildHasher, RandomState};

@@ -10,7 +10,7 @@
 //! recurrent neural networks", ICML 2013.
 
 use super::plan::Plan;
-use crate::optimizer::with_float;
+use crate::plugin::with_float;
 use hexagram_logical::{Buffer, Device, Error, Host, Result};
 
 pub(super) fn check_limit(limit: f64) -> Result<()> {

@@ -47,9 +47,9 @@ pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
 pub use precision::LossScale;
 
-use crate::checkpoint::Claims;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
+use crate::record::Claims;
 use autotune::Tuner;
 use backward::Backward;
 use hexagram_logical::physical::memory::ReadView;

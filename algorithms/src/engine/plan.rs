@@ -6,9 +6,9 @@
 
 use super::EngineOptions;
 use super::precision::wide;
-use crate::checkpoint::does_not_fit;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
+use crate::record::does_not_fit;
 use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
 use std::ops::Range;
 use std::sync::Arc;

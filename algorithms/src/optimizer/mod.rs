@@ -9,6 +9,8 @@ pub use adam::Adam;
 pub use moments::Moments;
 pub use sgd::Sgd;
 
+pub(crate) use crate::plugin::with_float;
+
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
@@ -52,24 +54,3 @@ pub struct Update<'a> {
 fn insist(sound: bool, optimizer: &dyn Optimizer, remedy: &str) -> Result<()> {
     if sound { Ok(()) } else { Err(Error::usage(format!("{optimizer:?} cannot learn"), remedy)) }
 }
-
-/// Runs `$body` with `$T` as the buffers' float type, f32 or f64.
-macro_rules! with_float {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            hexagram_logical::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            hexagram_logical::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            other => Err(hexagram_logical::Error::usage(
-                format!("there is no arithmetic on parameters of {other}"),
-                "use f32 or f64",
-            )),
-        }
-    };
-}
-pub(crate) use with_float;

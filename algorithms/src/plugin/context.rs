@@ -1,6 +1,6 @@
 //! What a hook has at hand besides the bucket: the ranks, the step, and arithmetic on buffers.
 
-use crate::optimizer::with_float;
+use super::float::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Schedule};
 use hexagram_logical::encoding::{Encoding, Feedback};

@@ -5,6 +5,7 @@ mod bucket;
 mod check;
 mod context;
 mod fields;
+mod float;
 mod instance;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
@@ -13,4 +14,5 @@ pub use check::{check_f32, check_option};
 pub use context::Context;
 pub(crate) use context::Turn;
 pub use fields::Fields;
+pub(crate) use float::with_float;
 pub use instance::{AnyAlgorithm, HookFuture, Instance};

@@ -21,8 +21,8 @@ mod recut;
 mod search;
 
 use super::{DataParallel, EngineOptions};
-use crate::checkpoint::Record;
 use crate::plugin::Buckets;
+use crate::record::Record;
 use hexagram_logical::{Error, ReduceOp, Result};
 use search::{Change, Search};
 use std::fmt;

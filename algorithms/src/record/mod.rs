@@ -1,5 +1,14 @@
-//! What a checkpoint holds, as names and values: tensors with shapes, and facts as text. Open this to put something of your
-//! own into one, such as running statistics or where a loader stands.
+//! What a training saves, as names and values: tensors with shapes, and facts as text; the directories that it saves in,
+//! and how its ranks agree that all could. Open this to put something of your own into a checkpoint, such as running
+//! statistics or the position of a loader.
+//!
+//! The engine and [`checkpoint`](crate::checkpoint) both stand on this module, which knows neither.
+
+mod agree;
+mod claims;
+
+pub(crate) use agree::{all_or_none, gather_texts};
+pub(crate) use claims::Claims;
 
 use hexagram_logical::{Buffer, DType, Element, Error, Result};
 use std::collections::BTreeMap;
@@ -20,7 +29,7 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub struct Record {
     pub(crate) tensors: BTreeMap<String, Saved>,
-    pub(super) facts: BTreeMap<String, String>,
+    pub(crate) facts: BTreeMap<String, String>,
 }
 
 /// One tensor of a [`Record`].
@@ -113,7 +122,7 @@ impl Record {
     }
 
     /// A number that differs, most likely, as soon as anything in the record does.
-    pub(super) fn checksum(&self) -> Result<u64> {
+    pub(crate) fn checksum(&self) -> Result<u64> {
         let mut hash = 0xcbf2_9ce4_8422_2325;
         for (name, fact) in &self.facts {
             hash = mixed(mixed(hash, name.as_bytes()), fact.as_bytes());

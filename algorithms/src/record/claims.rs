@@ -15,7 +15,7 @@ impl Claims {
     ///
     /// # Errors
     /// [`Error::Usage`] if another training has.
-    pub(super) fn claim(&self, root: &Path) -> Result<()> {
+    pub(crate) fn claim(&self, root: &Path) -> Result<()> {
         let mut claimed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if claimed.iter().any(|(other, _)| other == root) {
             return Ok(());

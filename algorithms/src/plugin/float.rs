@@ -1,0 +1,22 @@
+//! Chooses arithmetic by the float type of a buffer: what optimizers and hooks share.
+
+/// Runs `$body` with `$T` as the buffers' float type, f32 or f64.
+macro_rules! with_float {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            hexagram_logical::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            hexagram_logical::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => Err(hexagram_logical::Error::usage(
+                format!("there is no arithmetic on parameters of {other}"),
+                "use f32 or f64",
+            )),
+        }
+    };
+}
+pub(crate) use with_float;
