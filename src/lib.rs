@@ -15,7 +15,7 @@ pub use hexagram_logical::{
 };
 pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentralized, encoding};
 pub use hexagram_physical::TlsFiles;
-pub use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 pub use hexagram_physical::launch;
 pub use hexagram_sampler::DistributedSampler;
 pub use sampling::Sampling;

@@ -53,7 +53,7 @@ fn what_a_launcher_has_said_is_told() {
         &ended,
         &["torchrun's variables: rank 1 of 4, 1 of 2 on this host; the ranks meet at 127.0.0.1:29500"],
     );
-    says(&ended, &["✓ lo, 127.0.0.1: routes to the meeting address", "✓ shm: right"]);
+    says(&ended, &["✓ lo, 127.0.0.1: routes to the rendezvous address", "✓ shm: right"]);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_is_wrong_is_marked_and_fails() {
     command.envs([("HEXAGRAM_RANK", "1"), ("HEXAGRAM_SIZE", "2"), ("HEXAGRAM_ADDR", "255.255.255.255:1")]);
     let ended = run(command);
     assert_eq!(ended.code, Some(1));
-    says(&ended, &["✗ nothing routes to the meeting address 255.255.255.255:1", "correct HEXAGRAM_ADDR"]);
+    says(&ended, &["✗ nothing routes to the rendezvous address 255.255.255.255:1", "correct HEXAGRAM_ADDR"]);
 
     let ended = run(wrapped("ulimit -n 100; exec \"$0\" check"));
     assert_eq!(ended.code, Some(1));

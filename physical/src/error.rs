@@ -112,7 +112,7 @@ pub enum Error {
         remedy: String,
     },
 
-    /// Start-up failed: variables, meeting, launch. No world exists; correct the cause and start again.
+    /// Start-up failed: variables, rendezvous, launch. No world exists; correct the cause and start again.
     #[error("{what}; {remedy}")]
     Setup {
         /// What is wrong.
@@ -247,7 +247,7 @@ pub enum During {
     Nothing,
     /// An operation.
     Operation(Fingerprint, Tag),
-    /// Meeting the other ranks.
+    /// Rendezvous the other ranks.
     Joining,
     /// Opening this channel.
     Opening(u16),

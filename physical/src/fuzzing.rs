@@ -7,20 +7,20 @@ use crate::tag::{TAG_BYTES, Tag};
 use crate::{bootstrap, stream};
 
 /// A decoder, and the name of its fuzzer and corpus.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [FuzzTarget; 11] = [
     ("frame_header", stream::fuzz::frame_header),
     ("inbox", stream::fuzz::inbox),
     ("label", label),
     ("handshake_callee", bootstrap::fuzz::callee),
     ("handshake_caller", bootstrap::fuzz::caller),
     ("message", bootstrap::fuzz::message),
-    ("card", bootstrap::fuzz::card),
-    ("roster", bootstrap::fuzz::roster),
+    ("join_request", bootstrap::fuzz::join_request),
+    ("peer_table", bootstrap::fuzz::peer_table),
     ("call", bootstrap::fuzz::call),
-    ("control_word", bootstrap::fuzz::control_word),
+    ("control_message", bootstrap::fuzz::control_message),
     ("variables", bootstrap::fuzz::variables),
 ];
 

@@ -18,9 +18,9 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
         content(&mut out)?;
         out.into_inner().map_err(io::IntoInnerError::into_error)
     };
-    match Target::of(path)? {
-        Target::Stream => fill(OpenOptions::new().write(true).open(path)?).map(drop),
-        Target::File(path) => {
+    match Destination::of(path)? {
+        Destination::Stream => fill(OpenOptions::new().write(true).open(path)?).map(drop),
+        Destination::File(path) => {
             let (draft, file) = draft(&path)?;
             let written = fill(file).and_then(|file| {
                 file.sync_all()?;
@@ -37,10 +37,10 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
 /// # Errors
 /// Those of the system.
 pub fn check_writable(path: &Path) -> io::Result<()> {
-    match Target::of(path)? {
-        Target::File(path) => fs::remove_file(draft(&path)?.0),
+    match Destination::of(path)? {
+        Destination::File(path) => fs::remove_file(draft(&path)?.0),
         // Opening a pipe would wait for its reader.
-        Target::Stream => Ok(()),
+        Destination::Stream => Ok(()),
     }
 }
 
@@ -57,27 +57,27 @@ pub fn draft(path: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// What a path leads to.
-enum Target {
+enum Destination {
     /// A file, there or not.
     File(PathBuf),
     /// Something that must be written to, not replaced: a device, a pipe.
     Stream,
 }
 
-impl Target {
+impl Destination {
     fn of(path: &Path) -> io::Result<Self> {
         let path = match fs::metadata(path) {
             Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(there) if !there.is_file() => return Ok(Target::Stream),
+            Ok(there) if !there.is_file() => return Ok(Destination::Stream),
             Ok(_) => path.canonicalize()?,
             // A link to what is not there yet.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-                return Target::of(&path.with_file_name(fs::read_link(path)?));
+                return Destination::of(&path.with_file_name(fs::read_link(path)?));
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => path.to_owned(),
             Err(cause) => return Err(cause),
         };
-        Ok(Target::File(path))
+        Ok(Destination::File(path))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The ranks are threads of the test's process, but over `shm` and `tcp` they meet, connect and speak exactly as
 //! processes do. For the tests of this library and of everyone who builds on it.
 
-use crate::bootstrap::{Launcher, Meeting, Placement, random, variable};
+use crate::bootstrap::{Launcher, Placement, Rendezvous, random, variable};
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::health::Vigilance;
@@ -141,15 +141,15 @@ pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     refuse_under_mpi();
     let size = options.len();
-    let meeting = meeting();
+    let rendezvous = rendezvous();
     let join = |(rank, options): (usize, &JoinOptions)| {
-        let meeting = meeting.clone();
+        let rendezvous = rendezvous.clone();
         let options = options.clone();
         let local_rank = rank;
         let local_size = size;
         let launcher = Launcher::Hexagram;
         let secret = b"test".to_vec();
-        let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
+        let placement = Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
         move || World::join_as(&placement, &options)
     };
     run(options.iter().enumerate().map(join).collect(), body)
@@ -179,10 +179,10 @@ fn refuse_under_mpi() {
     }
 }
 
-/// A meeting place that no other test has.
-pub(crate) fn meeting() -> Meeting {
+/// A rendezvous place that no other test has.
+pub(crate) fn rendezvous() -> Rendezvous {
     match random::<16>() {
-        Ok(bytes) => Meeting::Local(format!("hexagram-test-{:032x}", u128::from_le_bytes(bytes))),
+        Ok(bytes) => Rendezvous::Local(format!("hexagram-test-{:032x}", u128::from_le_bytes(bytes))),
         Err(error) => fail(error),
     }
 }

@@ -2,13 +2,13 @@
 
 mod door;
 
-use crate::bootstrap::attendance;
-use crate::bootstrap::card::{Card, Entry, Roster};
 use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
-use crate::bootstrap::join::{self, Membership, Newcomer, Seats};
+use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection, Membership};
 use crate::bootstrap::lead::lead;
 use crate::bootstrap::parent::Parent;
+use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use crate::bootstrap::registered;
 use crate::bootstrap::secret::Secret;
 use crate::bootstrap::{Placement, variable};
 use crate::error::{During, Error, Peer, Result};
@@ -19,7 +19,7 @@ use crate::limits;
 use crate::mpi::introduce;
 use crate::native::Check;
 use crate::patience::patience;
-use crate::shm::knock;
+use crate::shm::probe;
 use crate::socket::{Tls, TlsFiles};
 use crate::tcp::MAX_SOCKETS;
 use crate::thread::ThreadFabric;
@@ -63,7 +63,7 @@ pub struct JoinOptions {
     /// HEXAGRAM_TLS_CA name, or not at all.
     pub tls: Option<TlsFiles>,
     /// Where to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
-    /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the meeting address.
+    /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the rendezvous address.
     pub interface: Option<String>,
     /// TCP connections for each pair of ranks and channel, 1 to 16; of two ranks, the lower number holds. Otherwise
     /// HEXAGRAM_TCP_SOCKETS says so; otherwise 1, as more were measured to bring nothing unless the network limits the
@@ -213,13 +213,13 @@ impl World {
         }
         let asked = options.interface()?;
         let tls = options.tls()?;
-        let mut entry = Entry::new(placement, options)?;
-        let mut arrival = Arrival::new(placement, entry.card.peer(), tls.clone(), limit)?;
+        let mut request = JoinRequest::new(placement, options)?;
+        let mut arrival = Arrival::new(placement, request.info.peer(), tls.clone(), limit)?;
         let interfaces = asked.map_or_else(|| arrival.interfaces(placement), |asked| Ok(vec![asked]));
         let door = interfaces.and_then(|interfaces| Door::open(options.transport, &interfaces, tls));
         let door = door.inspect_err(|error| arrival.give_up(error))?;
-        door.announce(&mut entry.card);
-        Self::meet(placement, options, entry, arrival, door)
+        door.announce(&mut request.info);
+        Self::meet(placement, options, request, arrival, door)
     }
 
     /// Joins at the place that MPI tells.
@@ -230,35 +230,35 @@ impl World {
         let check = options.check.map_or_else(Check::from_env, Ok)?;
         let tls = options.tls()?;
         let (placement, listener, door) = introduce(check, options.interface()?, options.deadline)?;
-        let entry = Entry::new(&placement, options)?;
+        let request = JoinRequest::new(&placement, options)?;
         let arrival = match listener {
-            Some(listener) => Arrival::Leader(listener.inside(tls), Secret::of(&placement)?),
-            None => Arrival::new(&placement, entry.card.peer(), tls, options.deadline)?,
+            Some(listener) => Arrival::Leader(listener.with_tls(tls), Secret::of(&placement)?),
+            None => Arrival::new(&placement, request.info.peer(), tls, options.deadline)?,
         };
-        Self::meet(&placement, options, entry, arrival, Door::Mpi(door))
+        Self::meet(&placement, options, request, arrival, Door::Mpi(door))
     }
 
     fn meet(
         placement: &Placement,
         options: &JoinOptions,
-        entry: Entry,
+        request: JoinRequest,
         arrival: Arrival,
         door: Door,
     ) -> Result<Self> {
         let rank = placement.rank;
         let limit = options.deadline;
-        // Sought before the meeting, in which it may end and leave this rank to another parent.
+        // Sought before the rendezvous, in which it may end and leave this rank to another parent.
         let parent = Parent::find(placement.launcher);
-        let (roster, seats) = arrival.meet(entry, limit)?;
-        attendance::note(placement, true);
-        let peers = roster.cards.iter().map(Card::peer).collect();
-        let health = Arc::new(Health::watching(rank, peers, options.vigilance()?));
-        let hosts = Arc::new(Hosts::new(rank, &roster.cards));
-        let control = Control::start(rank, seats, &health, &hosts, parent)?;
+        let (peers, streams) = arrival.meet(request, limit)?;
+        registered::set_registered(placement, true);
+        let members = peers.infos.iter().map(PeerInfo::peer).collect();
+        let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
+        let hosts = Arc::new(Hosts::new(rank, &peers.infos));
+        let control = Control::start(rank, streams, &health, &hosts, parent)?;
         let traffic = Arc::default();
         let member = Membership {
             rank,
-            roster,
+            peers,
             hosts: Arc::clone(&hosts),
             health: Arc::clone(&health),
             traffic,
@@ -268,13 +268,18 @@ impl World {
         let fabric = door.into_fabric(Arc::clone(&member));
         let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
         if matches!(options.transport, TransportKind::Shm | TransportKind::Mixed) {
-            hosts.agree(&health, limit, |peer| knock(&member, peer), |finding| control.found(finding))?;
+            hosts.agree(
+                &health,
+                limit,
+                |peer| probe(&member, peer),
+                |locality| control.report_locality(locality),
+            )?;
         }
         if options.transport == TransportKind::Shm {
-            hosts.must_be_one(&health)?;
+            hosts.require_one_host(&health)?;
         }
         let local = (placement.local_rank, placement.local_size);
-        let hosts = hosts.numbers();
+        let hosts = hosts.host_numbers();
         Ok(Self::assemble(rank, local, hosts, options.transport, fabric, Some(control)))
     }
 
@@ -407,28 +412,28 @@ impl World {
     }
 }
 
-/// The first half of a meeting: enough to know this rank's interface.
+/// The first half of a rendezvous: enough to know this rank's interface.
 enum Arrival {
     Leader(crate::bootstrap::Listener, Secret),
-    Member(join::Arrival),
+    Member(LeaderConnection),
 }
 
 impl Arrival {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
         let secret = Secret::of(placement)?;
         if placement.rank == 0 {
-            attendance::note(placement, false);
-            let listener = placement.meeting.listen(tls.clone(), placement.expected());
+            registered::set_registered(placement, false);
+            let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context());
             return match listener {
                 Ok(listener) => Ok(Arrival::Leader(listener, secret)),
                 Err(error) => {
-                    let second = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
-                    Err(second.rival().unwrap_or(error))
+                    let second = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+                    Err(second.find_other_leader().unwrap_or(error))
                 }
             };
         }
-        let newcomer = Newcomer { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
-        newcomer.arrive().map(Arrival::Member)
+        let joiner = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+        joiner.connect().map(Arrival::Member)
     }
 
     /// Tells rank 0 why this rank does not join after all.
@@ -438,22 +443,22 @@ impl Arrival {
         }
     }
 
-    /// Where the ranks of this meeting can reach this one, at any port.
+    /// Where the ranks of this rendezvous can reach this one, at any port.
     fn interfaces(&self, placement: &Placement) -> Result<Vec<SocketAddr>> {
         let interfaces = match self {
-            Arrival::Leader(listener, _) => listener.interfaces(&placement.meeting),
+            Arrival::Leader(listener, _) => listener.interfaces(&placement.rendezvous),
             Arrival::Member(arrival) => arrival.stream().interface().map(|interface| vec![interface]),
         };
         interfaces.map_err(|cause| {
-            let doing = format!("tell which interface leads to {}", placement.meeting);
+            let doing = format!("tell which interface leads to {}", placement.rendezvous);
             Error::system(doing, cause, "name one in HEXAGRAM_INTERFACE")
         })
     }
 
-    fn meet(self, mine: Entry, limit: Duration) -> Result<(Roster, Seats)> {
+    fn meet(self, mine: JoinRequest, limit: Duration) -> Result<(PeerTable, ControlStreams)> {
         match self {
             Arrival::Leader(listener, secret) => lead(listener, mine, &secret, limit),
-            Arrival::Member(arrival) => join::attend(arrival, mine, limit),
+            Arrival::Member(arrival) => join::join(arrival, mine, limit),
         }
     }
 }

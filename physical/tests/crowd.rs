@@ -1,9 +1,9 @@
-//! Hundreds of ranks that come to the meeting in the same instant, while strangers connect there and keep silent. Alone
+//! Hundreds of ranks that come to the rendezvous in the same instant, while strangers connect there and keep silent. Alone
 //! in its file, and so in its process: it takes thousands of descriptors.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::{JoinOptions, TransportKind, Vigilance, World};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
@@ -20,10 +20,11 @@ const FILES: u64 = 20;
 const LONG: Duration = Duration::from_secs(120);
 
 fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World> {
-    let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
     let secret = b"secret".to_vec();
     let launcher = Launcher::Hexagram;
-    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    let placement =
+        Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
     let vigilance = Some(Vigilance { silence: LONG, ..Vigilance::default() });
     let transport = TransportKind::Tcp;
     let deadline = LONG;
@@ -36,7 +37,7 @@ fn strangers(port: u16, least: usize, joined: &AtomicBool) {
     let mut open = VecDeque::new();
     let mut called = 0;
     while called < least || !joined.load(Ordering::Acquire) {
-        // Nobody listens before rank 0 does, or after the meeting.
+        // Nobody listens before rank 0 does, or after the rendezvous.
         open.extend(TcpStream::connect_timeout(&address, LONG));
         called += 1;
         if open.len() > STRANGERS {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
@@ -13,11 +13,12 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 fn join(rank: usize, port: u16) -> hexagram_physical::Result<World> {
-    let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
     let size = 2;
     let secret = b"secret".to_vec();
     let launcher = Launcher::Hexagram;
-    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    let placement =
+        Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
     let transport = TransportKind::Tcp;
     let deadline = Duration::from_secs(60);
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_physical::bootstrap::{Launcher, Meeting, Placement};
+use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 use hexagram_physical::dtype::DType;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::operation::{Operation, Poison, Terms};
@@ -98,13 +98,14 @@ fn a_flood_on_all_ports_delays_a_job_and_no_more() {
         let strangers: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
         let ranks: Vec<_> = (0..RANKS)
             .map(|rank| {
-                let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+                let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
                 let size = RANKS;
                 let secret = b"secret".to_vec();
                 let launcher = Launcher::Hexagram;
                 let local_rank = rank;
                 let local_size = size;
-                let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
+                let placement =
+                    Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
                 let calls = &calls;
                 let transport = TransportKind::Tcp;
                 scope.spawn(move || {

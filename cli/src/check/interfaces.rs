@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use hexagram::physical::bootstrap::interface::{Interface, interfaces};
-use hexagram::{Meeting, Placement};
+use hexagram::{Placement, Rendezvous};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
@@ -24,30 +24,30 @@ pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
     if !found.iter().any(|found| found.address.is_loopback()) {
         report.bad("no loopback address is up, at which ranks of one machine meet; `ip link set lo up`");
     }
-    let meeting = placement.map(|placement| &placement.meeting);
-    if let Some(meeting @ (Meeting::Tcp { .. } | Meeting::Inherited(_))) = meeting {
-        route(report, &meeting.to_string(), &found);
+    let rendezvous = placement.map(|placement| &placement.rendezvous);
+    if let Some(rendezvous @ (Rendezvous::Tcp { .. } | Rendezvous::Inherited(_))) = rendezvous {
+        route(report, &rendezvous.to_string(), &found);
     }
 }
 
-/// By which interface packets to `meeting` leave.
-fn route(report: &mut Report, meeting: &str, found: &[Interface]) {
-    match source(meeting) {
+/// By which interface packets to `rendezvous` leave.
+fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
+    match source(rendezvous) {
         Ok(ours) => {
             let named = found.iter().find(|found| found.address == ours);
             let name = named.map_or("an interface without a name", |found| &found.name);
-            report.good(&format!("{name}, {ours}: routes to the meeting address {meeting}"));
+            report.good(&format!("{name}, {ours}: routes to the rendezvous address {rendezvous}"));
         }
         Err(cause) => report.bad(&format!(
-            "nothing routes to the meeting address {meeting}: {cause}; correct HEXAGRAM_ADDR or MASTER_ADDR, or the route"
+            "nothing routes to the rendezvous address {rendezvous}: {cause}; correct HEXAGRAM_ADDR or MASTER_ADDR, or the route"
         )),
     }
 }
 
-/// This machine's address as `meeting` would see it. To connect a datagram socket asks for the route and sends nothing.
-fn source(meeting: &str) -> io::Result<IpAddr> {
+/// This machine's address as `rendezvous` would see it. To connect a datagram socket asks for the route and sends nothing.
+fn source(rendezvous: &str) -> io::Result<IpAddr> {
     let mut last = io::ErrorKind::NotFound.into();
-    for address in meeting.to_socket_addrs()? {
+    for address in rendezvous.to_socket_addrs()? {
         let any: IpAddr =
             if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let asked = UdpSocket::bind((any, 0)).and_then(|socket| {

@@ -52,10 +52,10 @@ fn launcher(report: &mut Report) -> Option<Placement> {
     match Placement::from_env() {
         Ok(None) => report.note("no launcher's variables are set: programs here start their own ranks"),
         Ok(Some(placement)) => {
-            let Placement { rank, size, local_rank, local_size, meeting, launcher, .. } = &placement;
+            let Placement { rank, size, local_rank, local_size, rendezvous, launcher, .. } = &placement;
             report.good(&format!(
                 "{launcher} variables: rank {rank} of {size}, {local_rank} of {local_size} on this host; \
-                 the ranks meet at {meeting}"
+                 the ranks meet at {rendezvous}"
             ));
             return Some(placement);
         }

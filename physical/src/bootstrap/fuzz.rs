@@ -1,11 +1,11 @@
 //! Arbitrary bytes for the decoders of start-up. For the fuzzers in `fuzz/` and the tests that replay what they found.
 
-use super::card::Roster;
-use super::doorway::Call;
-use super::handshake::approach;
-use super::join::{Answer, Hello, Intent};
+use super::data_listener::Call;
+use super::handshake::authenticate;
+use super::join::{Hello, LeaderMessage, MemberMessage};
 use super::message::Incoming;
-use super::stranger::Stranger;
+use super::peer_info::PeerTable;
+use super::pending::PendingConnection;
 use super::variables::Placement;
 use std::io::{self, Read, Write};
 
@@ -36,16 +36,16 @@ impl Write for Other<'_> {
 
 /// Nobody proves a key by guessing, nor makes the callee say much.
 pub(crate) fn callee(data: &[u8]) {
-    let mut stranger = Stranger::new(Other { data, then: io::ErrorKind::WouldBlock, written: 0 });
-    assert!(!matches!(stranger.listen(b"a key that nobody guesses"), Ok(Some(_))));
-    assert!(stranger.connection.written < 100);
-    assert!(stranger.words.capacity() < 1 << 12);
+    let mut connection = PendingConnection::new(Other { data, then: io::ErrorKind::WouldBlock, written: 0 });
+    assert!(!matches!(connection.receive(b"a key that nobody guesses"), Ok(Some(_))));
+    assert!(connection.connection.written < 100);
+    assert!(connection.received.capacity() < 1 << 12);
 }
 
 /// As [`callee`], for the side that called.
 pub(crate) fn caller(data: &[u8]) {
     let mut other = Other { data, then: io::ErrorKind::TimedOut, written: 0 };
-    assert!(approach(&mut other, b"a key that nobody guesses", &[]).is_err());
+    assert!(authenticate(&mut other, b"a key that nobody guesses", &[]).is_err());
     assert!(other.written < 100);
 }
 
@@ -66,21 +66,22 @@ pub(crate) fn message(data: &[u8]) {
 }
 
 /// What a newcomer says: its name, and then what it brings. A card that is accepted says the same when it is written again.
-pub(crate) fn card(data: &[u8]) {
+pub(crate) fn join_request(data: &[u8]) {
     let _ = Hello::read(&mut Incoming::from(data.to_vec()));
-    if let Ok(intent) = Intent::read(&mut Incoming::from(data.to_vec())) {
+    if let Ok(intent) = MemberMessage::read(&mut Incoming::from(data.to_vec())) {
         let wire = intent.write().whole();
-        let again = Incoming::receive(&mut &wire[..]).and_then(|mut message| Intent::read(&mut message));
+        let again =
+            Incoming::receive(&mut &wire[..]).and_then(|mut message| MemberMessage::read(&mut message));
         // Long texts are cut when they are written.
         assert!(data.len() > 1000 || again.is_ok_and(|again| again == intent));
     }
 }
 
 /// What rank 0 answers to a newcomer.
-pub(crate) fn roster(data: &[u8]) {
-    let _ = Answer::read(Incoming::from(data.to_vec()));
+pub(crate) fn peer_table(data: &[u8]) {
+    let _ = LeaderMessage::read(Incoming::from(data.to_vec()));
     let [size, data @ ..] = data else { return };
-    let _ = Roster::read(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
+    let _ = PeerTable::read(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
 }
 
 /// Who calls at a data port.
@@ -89,8 +90,8 @@ pub(crate) fn call(data: &[u8]) {
 }
 
 /// What comes over a control connection.
-pub(crate) fn control_word(data: &[u8]) {
-    super::control::fuzz_word(data);
+pub(crate) fn control_message(data: &[u8]) {
+    super::control::fuzz_message(data);
 }
 
 /// Lines `NAME=value`, as a launcher might have set them. None names a file: those of this machine are not input.

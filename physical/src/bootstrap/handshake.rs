@@ -1,4 +1,4 @@
-//! The first words between two processes: both prove that they know a key, and neither sends it.
+//! The first payload between two processes: both prove that they know a key, and neither sends it.
 //!
 //! ```text
 //! caller → callee   greeting         greeting = MAGIC protocol:u32 version:16 challenge:32
@@ -6,7 +6,7 @@
 //! caller → callee   proof            proof:32 = HMAC-SHA-256(key, "caller" caller's greeting callee's greeting)
 //! ```
 //!
-//! These words never change with the protocol, so that ranks of different versions can tell each other so: each compares
+//! These payload never change with the protocol, so that ranks of different versions can tell each other so: each compares
 //! the builds once the other has proved itself. Where ranks meet the key is the job's secret; data connections have a key
 //! that is derived from it anew for each job.
 
@@ -144,16 +144,20 @@ impl Greetings {
     }
 }
 
-/// The caller's side, on a blocking stream, where `words` follow at once. Who answered, proved.
-pub(super) fn approach(stream: &mut (impl Read + Write), key: &[u8], words: &[u8]) -> io::Result<Build> {
-    approach_as(Build::MINE, stream, key, words)
+/// The caller's side, on a blocking stream, where `payload` follow at once. Who answered, proved.
+pub(super) fn authenticate(
+    stream: &mut (impl Read + Write),
+    key: &[u8],
+    payload: &[u8],
+) -> io::Result<Build> {
+    authenticate_as(Build::MINE, stream, key, payload)
 }
 
-pub(super) fn approach_as(
+pub(super) fn authenticate_as(
     mine: Build,
     stream: &mut (impl Read + Write),
     key: &[u8],
-    words: &[u8],
+    payload: &[u8],
 ) -> io::Result<Build> {
     let caller = Greeting::of(mine)?;
     stream.write_all(&caller.0)?;
@@ -170,20 +174,20 @@ pub(super) fn approach_as(
     stream.read_exact(&mut proof)?;
     if let Err(error) = greetings.verify(key, "callee", &proof) {
         // Proves nothing, and lets the other side say who it is that has another key.
-        let _ = stream.write_all(&[[0; PROOF].as_slice(), words].concat());
+        let _ = stream.write_all(&[[0; PROOF].as_slice(), payload].concat());
         return Err(error);
     }
     // With one write, so that whoever has proved itself is known.
-    stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), words].concat())?;
+    stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), payload].concat())?;
     Ok(greetings.callee.build())
 }
 
 /// The callee's side after the first greeting. Reads and writes are its owner's, who must not wait for strangers.
-pub(super) struct Answer(Greetings);
+pub(super) struct Responder(Greetings);
 
-impl Answer {
+impl Responder {
     /// What to answer to a greeting.
-    pub(super) fn to(greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
+    pub(super) fn new(greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
         Self::as_build(Build::MINE, greeting, key)
     }
 
@@ -191,8 +195,8 @@ impl Answer {
         let caller = Greeting::parse(greeting)?;
         let callee = Greeting::of(mine)?;
         let greetings = Greetings { caller, callee };
-        let words = [callee.0.as_slice(), &greetings.prove(key, "callee")?].concat();
-        Ok((Answer(greetings), words))
+        let payload = [callee.0.as_slice(), &greetings.prove(key, "callee")?].concat();
+        Ok((Responder(greetings), payload))
     }
 
     /// Who called, once proved.
@@ -223,8 +227,8 @@ pub(super) mod tests {
         let mut greeting = [0; GREETING];
         let mut proof = [0; PROOF];
         stream.read_exact(&mut greeting)?;
-        let (answer, words) = Answer::as_build(mine, greeting, key)?;
-        stream.write_all(&words)?;
+        let (answer, payload) = Responder::as_build(mine, greeting, key)?;
+        stream.write_all(&payload)?;
         stream.read_exact(&mut proof)?;
         answer.conclude(key, &proof)
     }
@@ -232,7 +236,7 @@ pub(super) mod tests {
     fn meet(mine: Build, key: &[u8], theirs: &'static [u8]) -> (io::Result<Build>, io::Result<Build>) {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let callee = std::thread::spawn(move || answer_as(Build::MINE, &mut there, theirs));
-        let caller = approach_as(mine, &mut here, key, &[]);
+        let caller = authenticate_as(mine, &mut here, key, &[]);
         drop(here);
         (caller, callee.join().unwrap())
     }
@@ -254,8 +258,8 @@ pub(super) mod tests {
     #[test]
     fn a_callees_own_proof_sent_back_is_no_proof() {
         let greeting = Greeting::of(Build::MINE).unwrap().0;
-        let (answer, words) = Answer::to(greeting, b"key").unwrap();
-        assert!(answer.conclude(b"key", &words[GREETING..]).is_err());
+        let (answer, payload) = Responder::new(greeting, b"key").unwrap();
+        assert!(answer.conclude(b"key", &payload[GREETING..]).is_err());
     }
 
     #[test]

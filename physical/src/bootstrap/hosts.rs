@@ -3,10 +3,10 @@
 //!
 //! Names prove nothing: clones of one machine's snapshot call themselves alike, so may hosts that a user named, and on one
 //! host users keep apart. So where ranks are to share memory, each that says it is on the host of lower ranks knocks at
-//! their doors, the lowest first, until one lets it in, and tells rank 0 which one that was. Rank 0 tells everyone, so that
+//! their groups, the lowest first, until one lets it in, and tells rank 0 which one that was. Rank 0 tells everyone, so that
 //! all ranks count the same hosts (`control` has the words).
 
-use super::card::Card;
+use super::peer_info::PeerInfo;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -17,78 +17,79 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// What a rank found out about where it is. A rank that looks for nobody finds itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct Locality {
     /// The lowest rank with which it can share memory.
     pub(crate) host: usize,
     /// The lowest rank that is on its kernel, as far as it is known: some may not share memory with each other.
     pub(crate) kernel: usize,
 }
 
-/// What came of knocking at a rank's door.
-pub(crate) enum Knock {
+/// What came of knocking at a rank's group.
+pub(crate) enum ProbeResult {
     /// It let this rank in.
-    Open,
+    Shared,
     /// It is on this kernel, but does not let this rank in, and why.
-    Closed(String),
+    SameKernel(String),
     /// Nobody is there, and why.
-    Nobody(String),
+    Unreachable(String),
 }
 
 /// The hosts of a world's ranks.
 pub(crate) struct Hosts {
     rank: usize,
     /// What each rank says about its host and its kernel.
-    said: Vec<(Arc<str>, Arc<str>)>,
-    /// What each rank found, as far as rank 0 has heard.
-    heard: Mutex<Vec<Option<Finding>>>,
+    claimed: Vec<(Arc<str>, Arc<str>)>,
+    /// What each rank found, as far as rank 0 has recorded.
+    recorded: Mutex<Vec<Option<Locality>>>,
     /// The same, once all know.
-    agreed: OnceLock<Vec<Finding>>,
+    agreed: OnceLock<Vec<Locality>>,
     more: Condvar,
 }
 
 impl Hosts {
     /// What `rank` knows, before anyone has knocked anywhere.
-    pub(crate) fn new(rank: usize, cards: &[Card]) -> Self {
-        let said = cards.iter().map(|card| (Arc::clone(&card.machine), Arc::clone(&card.kernel))).collect();
-        let heard = Mutex::default();
+    pub(crate) fn new(rank: usize, infos: &[PeerInfo]) -> Self {
+        let claimed =
+            infos.iter().map(|info| (Arc::clone(&info.machine), Arc::clone(&info.kernel))).collect();
+        let recorded = Mutex::default();
         let agreed = OnceLock::new();
         let more = Condvar::new();
-        let hosts = Hosts { rank, said, heard, agreed, more };
+        let hosts = Hosts { rank, claimed, recorded, agreed, more };
         // Who looks for nobody tells nothing.
-        let finding =
-            |rank| hosts.lower(rank).next().is_none().then_some(Finding { host: rank, kernel: rank });
-        let heard = (0..cards.len()).map(finding).collect();
-        Hosts { heard: Mutex::new(heard), ..hosts }
+        let locality =
+            |rank| hosts.lower(rank).next().is_none().then_some(Locality { host: rank, kernel: rank });
+        let recorded = (0..infos.len()).map(locality).collect();
+        Hosts { recorded: Mutex::new(recorded), ..hosts }
     }
 
     /// The lower ranks that say they are on the host of `rank`.
     fn lower(&self, rank: usize) -> impl Iterator<Item = usize> {
-        (0..rank).filter(move |lower| self.said[*lower].0 == self.said[rank].0)
+        (0..rank).filter(move |lower| self.claimed[*lower].0 == self.claimed[rank].0)
     }
 
-    /// Whether any rank has to knock at another's door.
-    fn has_claims(&self) -> bool {
-        (0..self.said.len()).any(|rank| self.lower(rank).next().is_some())
+    /// Whether any rank has to probe at another's group.
+    fn has_shared_claims(&self) -> bool {
+        (0..self.claimed.len()).any(|rank| self.lower(rank).next().is_some())
     }
 
-    /// Finds out where `rank` is, by the doors at which it knocks; and why it is not where it says it is, if so.
-    fn look(&self, rank: usize, mut knock: impl FnMut(usize) -> Knock) -> (Finding, Option<String>) {
+    /// Finds out where `rank` is, by the groups at which it knocks; and why it is not where it says it is, if so.
+    fn locate(&self, rank: usize, mut probe: impl FnMut(usize) -> ProbeResult) -> (Locality, Option<String>) {
         let mut kernel = rank;
         let mut why = None;
         for lower in self.lower(rank) {
-            match knock(lower) {
-                Knock::Open => return (Finding { host: lower, kernel: kernel.min(lower) }, None),
-                Knock::Closed(reason) => {
+            match probe(lower) {
+                ProbeResult::Shared => return (Locality { host: lower, kernel: kernel.min(lower) }, None),
+                ProbeResult::SameKernel(reason) => {
                     kernel = kernel.min(lower);
                     why.get_or_insert(reason);
                 }
-                Knock::Nobody(reason) => drop(why.get_or_insert(reason)),
+                ProbeResult::Unreachable(reason) => drop(why.get_or_insert(reason)),
             }
         }
-        (Finding { host: rank, kernel }, why)
+        (Locality { host: rank, kernel }, why)
     }
 
-    /// Finds out where this rank is, tells it by `tell`, and waits until all ranks know where all are.
+    /// Finds out where this rank is, tells it by `report`, and waits until all ranks know where all are.
     ///
     /// # Errors
     /// The failure of a rank, or [`Error::Setup`] if one says nothing within `limit`.
@@ -96,19 +97,19 @@ impl Hosts {
         &self,
         health: &Health,
         limit: Duration,
-        knock: impl FnMut(usize) -> Knock,
-        tell: impl FnOnce(Finding),
+        probe: impl FnMut(usize) -> ProbeResult,
+        report: impl FnOnce(Locality),
     ) -> Result<()> {
-        if !self.has_claims() {
+        if !self.has_shared_claims() {
             return Ok(());
         }
         let rank = self.rank;
-        let (finding, why) = self.look(rank, knock);
+        let (locality, why) = self.locate(rank, probe);
         if self.lower(rank).next().is_some() {
-            tell(finding);
+            report(locality);
         }
         self.wait(health, limit).map_err(|error| health.explain(error, During::Nothing))?;
-        if let Some(why) = why.filter(|_| finding.host == rank) {
+        if let Some(why) = why.filter(|_| locality.host == rank) {
             self.warn(health, &why);
         }
         Ok(())
@@ -116,16 +117,16 @@ impl Hosts {
 
     fn wait(&self, health: &Health, limit: Duration) -> Result<()> {
         let deadline = super::deadline(limit);
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         while self.agreed.get().is_none() {
             // Whoever has told where it is, and left, has left the others what they wait for.
-            let silent = |rank: usize| heard[rank].is_none() && health.has_left(rank);
-            let given_up = health.verdict().is_some() || (0..heard.len()).any(silent);
+            let silent = |rank: usize| recorded[rank].is_none() && health.has_left(rank);
+            let given_up = health.verdict().is_some() || (0..recorded.len()).any(silent);
             if given_up || Instant::now() > deadline {
-                let what = format!("the ranks did not tell each other their hosts within {limit:?}");
+                let what = format!("the ranks did not report each other their hosts within {limit:?}");
                 return Err(Error::setup(what, "see which of them has ended, or is stopped"));
             }
-            heard = self.more.wait_timeout(heard, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            recorded = self.more.wait_timeout(recorded, TICK).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
@@ -133,7 +134,7 @@ impl Hosts {
     /// Says that ranks are not where they say they are: the lowest of those that share memory speaks for them.
     fn warn(&self, health: &Health, why: &str) {
         let Some(lower) = self.lower(self.rank).next() else { return };
-        let with = self.with(self.rank).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let with = self.sharing_with(self.rank).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         tracing::warn!(
             "tcp between rank {with} here and {}: they call their host the same, but share no memory ({why}); name hosts \
              by HEXAGRAM_HOST, and start ranks of one host as one user",
@@ -142,51 +143,55 @@ impl Hosts {
     }
 
     /// Rank 0 hears what a rank found; what all found, once all have told.
-    pub(crate) fn hear(&self, rank: usize, finding: Finding) -> Option<Vec<Finding>> {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard[rank] = Some(finding);
-        heard.iter().copied().collect()
+    pub(crate) fn record(&self, rank: usize, locality: Locality) -> Option<Vec<Locality>> {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        recorded[rank] = Some(locality);
+        recorded.iter().copied().collect()
     }
 
     /// Takes what all ranks found as known to all. Whatever comes later changes nothing.
-    pub(crate) fn settle(&self, findings: Vec<Finding>) {
-        if findings.len() == self.said.len() {
-            let _heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = self.agreed.set(findings);
+    pub(crate) fn settle(&self, localities: Vec<Locality>) {
+        if localities.len() == self.claimed.len() {
+            let _heard = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = self.agreed.set(localities);
             self.more.notify_all();
         }
     }
 
     /// Whether two ranks are on one host.
-    fn share(&self, one: usize, other: usize) -> bool {
+    fn share_host(&self, one: usize, other: usize) -> bool {
         let found = self.agreed.get().is_none_or(|found| found[one].host == found[other].host);
-        found && self.said[one].0 == self.said[other].0
+        found && self.claimed[one].0 == self.claimed[other].0
     }
 
     /// Whether two ranks are on one kernel, in whatever containers they are.
-    pub(crate) fn are_near(&self, one: usize, other: usize) -> bool {
+    pub(crate) fn share_kernel(&self, one: usize, other: usize) -> bool {
         match self.agreed.get() {
-            Some(found) if self.said[one].0 == self.said[other].0 => found[one].kernel == found[other].kernel,
-            _ => self.said[one].1 == self.said[other].1,
+            Some(found) if self.claimed[one].0 == self.claimed[other].0 => {
+                found[one].kernel == found[other].kernel
+            }
+            _ => self.claimed[one].1 == self.claimed[other].1,
         }
     }
 
     /// How many ranks share the cores of one kernel with `rank`, itself included.
-    pub(crate) fn neighbours(&self, rank: usize) -> usize {
-        (0..self.said.len()).filter(|other| self.are_near(rank, *other)).count()
+    pub(crate) fn on_kernel_of(&self, rank: usize) -> usize {
+        (0..self.claimed.len()).filter(|other| self.share_kernel(rank, *other)).count()
     }
 
     /// The ranks of `rank`'s host, itself included.
-    pub(crate) fn with(&self, rank: usize) -> Vec<usize> {
-        (0..self.said.len()).filter(|other| self.share(rank, *other)).collect()
+    pub(crate) fn sharing_with(&self, rank: usize) -> Vec<usize> {
+        (0..self.claimed.len()).filter(|other| self.share_host(rank, *other)).collect()
     }
 
     /// Refuses a world whose ranks do not all share memory.
     ///
     /// # Errors
     /// [`Error::Setup`], the same on all ranks.
-    pub(crate) fn must_be_one(&self, health: &Health) -> Result<()> {
-        let Some(other) = (0..self.said.len()).find(|rank| !self.share(0, *rank)) else { return Ok(()) };
+    pub(crate) fn require_one_host(&self, health: &Health) -> Result<()> {
+        let Some(other) = (0..self.claimed.len()).find(|rank| !self.share_host(0, *rank)) else {
+            return Ok(());
+        };
         let peers = health.peers();
         let what = format!("{} and {} call their host the same, but share no memory", peers[0], peers[other]);
         let remedy = "see the warning of that rank; use the mixed or the tcp transport, name hosts by HEXAGRAM_HOST, and start \
@@ -195,15 +200,15 @@ impl Hosts {
     }
 
     /// The hosts by rank, numbered from 0 in the order in which ranks have them.
-    pub(crate) fn numbers(&self) -> Vec<usize> {
+    pub(crate) fn host_numbers(&self) -> Vec<usize> {
         let mut first: Vec<usize> = Vec::new();
         let number = |rank| {
-            first.iter().position(|host| self.share(*host, rank)).unwrap_or_else(|| {
+            first.iter().position(|host| self.share_host(*host, rank)).unwrap_or_else(|| {
                 first.push(rank);
                 first.len() - 1
             })
         };
-        (0..self.said.len()).map(number).collect()
+        (0..self.claimed.len()).map(number).collect()
     }
 }
 
@@ -212,8 +217,8 @@ mod tests {
     use super::*;
 
     /// Ranks that say they are on these hosts and kernels.
-    fn hosts(said: &[(&str, &str)]) -> Hosts {
-        let card = |(rank, (machine, kernel)): (usize, &(&str, &str))| Card {
+    fn hosts(claimed: &[(&str, &str)]) -> Hosts {
+        let info = |(rank, (machine, kernel)): (usize, &(&str, &str))| PeerInfo {
             rank,
             pid: 1,
             host: "a".into(),
@@ -223,24 +228,24 @@ mod tests {
             tcp: String::new(),
             sockets: 1,
         };
-        Hosts::new(0, &said.iter().enumerate().map(card).collect::<Vec<_>>())
+        Hosts::new(0, &claimed.iter().enumerate().map(info).collect::<Vec<_>>())
     }
 
     /// The same after all have knocked, where ranks with equal letters let each other in.
-    fn found(said: &[(&str, &str)], doors: &str) -> Hosts {
-        let hosts = hosts(said);
-        let door = |rank: usize| doors.as_bytes()[rank].to_ascii_lowercase();
-        let user = |rank: usize| doors.as_bytes()[rank].is_ascii_uppercase();
+    fn found(claimed: &[(&str, &str)], groups: &str) -> Hosts {
+        let hosts = hosts(claimed);
+        let group = |rank: usize| groups.as_bytes()[rank].to_ascii_lowercase();
+        let user = |rank: usize| groups.as_bytes()[rank].is_ascii_uppercase();
         let mut all = None;
-        for rank in 0..said.len() {
-            let knock = |lower: usize| match (door(lower) == door(rank), user(lower) == user(rank)) {
-                (true, true) => Knock::Open,
-                (true, false) => Knock::Closed("another user".into()),
-                (false, _) => Knock::Nobody("nobody there".into()),
+        for rank in 0..claimed.len() {
+            let probe = |lower: usize| match (group(lower) == group(rank), user(lower) == user(rank)) {
+                (true, true) => ProbeResult::Shared,
+                (true, false) => ProbeResult::SameKernel("another user".into()),
+                (false, _) => ProbeResult::Unreachable("nobody there".into()),
             };
-            let (finding, why) = hosts.look(rank, knock);
-            assert_eq!(why.is_some(), finding.host == rank && hosts.lower(rank).next().is_some(), "{rank}");
-            all = hosts.hear(rank, finding);
+            let (locality, why) = hosts.locate(rank, probe);
+            assert_eq!(why.is_some(), locality.host == rank && hosts.lower(rank).next().is_some(), "{rank}");
+            all = hosts.record(rank, locality);
         }
         hosts.settle(all.unwrap());
         hosts
@@ -250,29 +255,32 @@ mod tests {
     fn ranks_that_say_the_same_share_a_host_where_they_let_each_other_in() {
         let clones = [("m", "k"); 6];
         let hosts = found(&clones, "aabbab");
-        assert_eq!(hosts.numbers(), [0, 0, 1, 1, 0, 1]);
-        assert_eq!((hosts.with(3), hosts.with(4)), (vec![2, 3, 5], vec![0, 1, 4]));
-        assert_eq!((hosts.neighbours(0), hosts.are_near(0, 2), hosts.are_near(2, 5)), (3, false, true));
+        assert_eq!(hosts.host_numbers(), [0, 0, 1, 1, 0, 1]);
+        assert_eq!((hosts.sharing_with(3), hosts.sharing_with(4)), (vec![2, 3, 5], vec![0, 1, 4]));
+        assert_eq!(
+            (hosts.on_kernel_of(0), hosts.share_kernel(0, 2), hosts.share_kernel(2, 5)),
+            (3, false, true)
+        );
     }
 
     #[test]
     fn other_users_are_on_the_kernel_but_share_no_memory() {
         let hosts = found(&[("m", "k"); 4], "aAAa");
-        assert_eq!(hosts.numbers(), [0, 1, 1, 0]);
-        assert_eq!(hosts.neighbours(2), 4);
+        assert_eq!(hosts.host_numbers(), [0, 1, 1, 0]);
+        assert_eq!(hosts.on_kernel_of(2), 4);
     }
 
     #[test]
     fn ranks_that_say_otherwise_are_left_as_they_say() {
         let hosts = found(&[("m", "k"), ("n", "k"), ("m", "k"), ("o", "l")], "aaaa");
-        assert_eq!(hosts.numbers(), [0, 1, 0, 2]);
-        assert_eq!((hosts.neighbours(1), hosts.neighbours(3)), (3, 1));
+        assert_eq!(hosts.host_numbers(), [0, 1, 0, 2]);
+        assert_eq!((hosts.on_kernel_of(1), hosts.on_kernel_of(3)), (3, 1));
     }
 
     #[test]
     fn without_looking_ranks_are_where_they_say() {
         let hosts = hosts(&[("m", "k"), ("m", "k"), ("n", "k")]);
-        assert!(hosts.has_claims());
-        assert_eq!((hosts.numbers(), hosts.neighbours(0)), (vec![0, 0, 1], 3));
+        assert!(hosts.has_shared_claims());
+        assert_eq!((hosts.host_numbers(), hosts.on_kernel_of(0)), (vec![0, 0, 1], 3));
     }
 }

@@ -1,29 +1,29 @@
-//! The meeting: rank 0 collects every rank's card and gives all of them the roster.
+//! The rendezvous: rank 0 collects every rank's info and gives all of them the peers.
 //!
 //! ```text
 //! both               handshake, as in `handshake`
-//! newcomer → rank 0  RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with its proof
-//! rank 0 → newcomer  SEATED:u32 rank:u32 pid:u32 host:text               at once: who rank 0 is
-//! newcomer → rank 0  CARD:u32 card claims                                as in `card`
+//! joiner → rank 0  RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with its proof
+//! rank 0 → joiner  REGISTERED:u32 rank:u32 pid:u32 host:text               at once: who rank 0 is
+//! joiner → rank 0  JOIN:u32 info settings                                as in `info`
 //!                  | GIVEN_UP:u32 cause:text                             it does not join after all
-//! rank 0 → newcomer  ROSTER:u32 roster                                   once everyone is there
+//! rank 0 → joiner  PEERS:u32 peers                                   once everyone is there
 //!                  | REFUSED:u32 reason:text remedy:text                 somebody does not fit, or is missing
 //!                  | FAILED:u32 rank:u32 pid:u32 host:text cause:text    that rank has ended
 //! launcher → rank 0  ENDED:u32 rank:u32 pid:u32 host:text cause:text     instead of RANK: one of its ranks has ended
 //! ```
 //!
-//! Only strangers are turned away, and a newcomer that is pushed aside by them comes again. Who has proved to belong to
+//! Only strangers are turned away, and a joiner that is pushed aside by them comes again. Who has proved to belong to
 //! the job keeps its connection, so that its end is the end of a process: both sides name it at once. Who was built or
-//! told otherwise than rank 0, or has ended, ends the meeting for all: the job could never be whole.
+//! told otherwise than rank 0, or has ended, ends the rendezvous for all: the job could never be whole.
 //!
 //! Here is the newcomers' side; `lead` is rank 0's.
 
-use super::attendance;
-use super::card::{Card, Entry, Roster};
-use super::handshake::{Build, approach};
+use super::handshake::{Build, authenticate};
 use super::hosts::Hosts;
-use super::meeting::Stream;
 use super::message::{Incoming, Outgoing, malformed};
+use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use super::registered;
+use super::rendezvous::Stream;
 use super::secret::Secret;
 use super::variables::Placement;
 use super::{deadline, is_cut_off, is_late};
@@ -36,25 +36,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const REFUSED: usize = 0;
-const ROSTER: usize = 1;
-const SEATED: usize = 2;
+const PEERS: usize = 1;
+const REGISTERED: usize = 2;
 const FAILED: usize = 3;
 
 const RANK: usize = 0;
 const ENDED: usize = 1;
 
-const CARD: usize = 0;
+const JOIN: usize = 0;
 const GIVEN_UP: usize = 1;
 
-/// How long rank 0 may take to answer at its deadline, or a newcomer to take what is written to it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a newcomer waits for rank 0's greeting before it tries again: something else may listen there. Each time it
+/// How long rank 0 may take to answer at its deadline, or a joiner to take what is written to it.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a joiner waits for rank 0's greeting before it tries again: something else may listen there. Each time it
 /// waits twice as long, as rank 0 may be busy with others.
-const GREETING: Duration = Duration::from_secs(2);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two tries to reach a rank 0 that is not there yet.
-const RETRY: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// The same for each rank of a large job: all together ask no more often than once in so long.
-const TURN: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
 /// What everyone says who has proved to belong to the job.
 pub(super) enum Hello {
@@ -85,36 +85,36 @@ impl Hello {
     }
 }
 
-/// What a newcomer says once it has a seat.
+/// What a joiner says once it has a seat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Intent {
-    Join(Box<Entry>),
+pub(super) enum MemberMessage {
+    Join(Box<JoinRequest>),
     /// It does not join after all; why, as a verb phrase.
     GiveUp(String),
 }
 
-impl Intent {
+impl MemberMessage {
     pub(super) fn write(&self) -> Outgoing {
         match self {
-            Intent::Join(entry) => entry.write(Outgoing::default().number(CARD)),
-            Intent::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
+            MemberMessage::Join(request) => request.write(Outgoing::default().number(JOIN)),
+            MemberMessage::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
         }
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         match message.number()? {
-            CARD => Entry::read(message).map(Box::new).map(Intent::Join),
-            GIVEN_UP => message.text().map(Intent::GiveUp),
+            JOIN => JoinRequest::read(message).map(Box::new).map(MemberMessage::Join),
+            GIVEN_UP => message.text().map(MemberMessage::GiveUp),
             _ => Err(malformed()),
         }
     }
 }
 
-/// What rank 0 says to a newcomer.
-pub(super) enum Answer {
-    Seated(Peer),
-    /// What follows is a roster.
-    Roster(Incoming),
+/// What rank 0 says to a joiner.
+pub(super) enum LeaderMessage {
+    Registered(Peer),
+    /// What follows is a peers.
+    Peers(Incoming),
     Refused {
         reason: String,
         remedy: String,
@@ -123,13 +123,13 @@ pub(super) enum Answer {
     Failed(Peer, String),
 }
 
-impl Answer {
-    pub(super) fn seated(leader: &Peer) -> Outgoing {
-        put(Outgoing::default().number(SEATED), leader)
+impl LeaderMessage {
+    pub(super) fn registered(leader: &Peer) -> Outgoing {
+        put(Outgoing::default().number(REGISTERED), leader)
     }
 
-    pub(super) fn roster(cards: &[Card], job: &[u8; 16]) -> Outgoing {
-        Roster::write(cards, job, Outgoing::default().number(ROSTER))
+    pub(super) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> Outgoing {
+        PeerTable::write(infos, job, Outgoing::default().number(PEERS))
     }
 
     pub(super) fn refused(reason: &str, remedy: &str) -> Outgoing {
@@ -146,22 +146,22 @@ impl Answer {
 
     pub(super) fn read(mut message: Incoming) -> io::Result<Self> {
         match message.number()? {
-            SEATED => peer(&mut message).map(Answer::Seated),
-            ROSTER => Ok(Answer::Roster(message)),
-            REFUSED => Ok(Answer::Refused { reason: message.text()?, remedy: message.text()? }),
-            FAILED => Ok(Answer::Failed(peer(&mut message)?, message.text()?)),
+            REGISTERED => peer(&mut message).map(LeaderMessage::Registered),
+            PEERS => Ok(LeaderMessage::Peers(message)),
+            REFUSED => Ok(LeaderMessage::Refused { reason: message.text()?, remedy: message.text()? }),
+            FAILED => Ok(LeaderMessage::Failed(peer(&mut message)?, message.text()?)),
             _ => Err(malformed()),
         }
     }
 
-    /// The error of an answer that ends the meeting.
-    fn end(self) -> Error {
+    /// The error of an answer that ends the rendezvous.
+    fn into_error(self) -> Error {
         match self {
-            Answer::Refused { reason, remedy } => {
-                Error::setup(format!("rank 0 ended the meeting: {reason}"), remedy)
+            LeaderMessage::Refused { reason, remedy } => {
+                Error::setup(format!("rank 0 ended the rendezvous: {reason}"), remedy)
             }
-            Answer::Failed(culprit, cause) => ended(culprit, cause),
-            Answer::Seated(_) | Answer::Roster(_) => out_of_turn(malformed()),
+            LeaderMessage::Failed(culprit, cause) => peer_failed(culprit, cause),
+            LeaderMessage::Registered(_) | LeaderMessage::Peers(_) => out_of_turn(malformed()),
         }
     }
 }
@@ -177,7 +177,7 @@ fn peer(message: &mut Incoming) -> io::Result<Peer> {
 }
 
 /// The error of everyone else when a rank has ended before all have joined.
-pub(super) fn ended(culprit: Peer, cause: String) -> Error {
+pub(super) fn peer_failed(culprit: Peer, cause: String) -> Error {
     Error::PeerFailed { culprit, cause, during: During::Joining }
 }
 
@@ -187,7 +187,7 @@ pub(super) const DIED: &str = "died (its connection ended)";
 /// What a rank knows of its world once everyone has joined: the same for every transport between processes.
 pub(crate) struct Membership {
     pub(crate) rank: usize,
-    pub(crate) roster: Roster,
+    pub(crate) peers: PeerTable,
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) health: Arc<Health>,
     pub(crate) traffic: Arc<Traffic>,
@@ -197,35 +197,35 @@ pub(crate) struct Membership {
 
 impl Membership {
     pub(crate) fn size(&self) -> usize {
-        self.roster.cards.len()
+        self.peers.infos.len()
     }
 
-    pub(crate) fn card(&self, rank: usize) -> &Card {
-        &self.roster.cards[rank]
+    pub(crate) fn info(&self, rank: usize) -> &PeerInfo {
+        &self.peers.infos[rank]
     }
 
     /// What the others know this rank by.
-    pub(crate) fn mine(&self) -> &Card {
-        self.card(self.rank)
+    pub(crate) fn mine(&self) -> &PeerInfo {
+        self.info(self.rank)
     }
 }
 
-/// The connections that remain after the meeting.
-pub(crate) enum Seats {
+/// The connections that remain after the rendezvous.
+pub(crate) enum ControlStreams {
     /// Rank 0's, to every other rank; none to itself.
-    Hub(Vec<Option<Stream>>),
+    Leader(Vec<Option<Stream>>),
     /// Another rank's, to rank 0.
     Member(Stream),
 }
 
 /// A connection to rank 0, which has proved to belong to the job and knows of this rank.
-pub(crate) struct Arrival {
+pub(crate) struct LeaderConnection {
     stream: Stream,
     secret: Vec<u8>,
     leader: Peer,
 }
 
-impl Arrival {
+impl LeaderConnection {
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -233,26 +233,26 @@ impl Arrival {
     /// Tells rank 0 why this rank does not join after all.
     pub(crate) fn give_up(&mut self, error: &Error) {
         // Should it not arrive, the end of the connection says the same.
-        let _ = Intent::GiveUp(format!("gave up: {error}")).write().send(&mut self.stream);
+        let _ = MemberMessage::GiveUp(format!("gave up: {error}")).write().send(&mut self.stream);
     }
 }
 
 /// Why one try to arrive was in vain.
-enum Setback {
+enum AttemptError {
     /// The next may succeed.
-    ForNow(io::Error),
+    Transient(io::Error),
     /// None will.
-    ForGood(Error),
+    Fatal(Error),
 }
 
-impl From<io::Error> for Setback {
+impl From<io::Error> for AttemptError {
     fn from(cause: io::Error) -> Self {
-        Setback::ForNow(cause)
+        AttemptError::Transient(cause)
     }
 }
 
-/// A newcomer that has yet to reach rank 0.
-pub(crate) struct Newcomer<'a> {
+/// A joiner that has yet to reach rank 0.
+pub(crate) struct Joiner<'a> {
     pub(crate) placement: &'a Placement,
     pub(crate) mine: Peer,
     pub(crate) secret: &'a Secret,
@@ -261,37 +261,38 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) limit: Duration,
 }
 
-impl Newcomer<'_> {
+impl Joiner<'_> {
     /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later, or
     /// strangers may have pushed this rank aside.
-    pub(crate) fn arrive(&self) -> Result<Arrival> {
-        attendance::note(self.placement, false);
+    pub(crate) fn connect(&self) -> Result<LeaderConnection> {
+        registered::set_registered(self.placement, false);
         let deadline = deadline(self.limit);
-        let turns = TURN.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
-        let pause = RETRY.max(turns);
-        let mut patience = GREETING;
+        let shared =
+            RETRY_INTERVAL_PER_RANK.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
+        let pause = RETRY_INTERVAL.max(shared);
+        let mut timeout = GREETING_TIMEOUT;
         let mut attempt = 0;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let known = self.secret.read()?;
-            let cause = match self.reach(known.as_deref(), attempt, patience.min(left), left) {
-                Ok(arrival) => return Ok(arrival),
-                Err(Setback::ForGood(error)) => return Err(error),
-                Err(Setback::ForNow(cause)) => cause,
+            let cause = match self.attempt(known.as_deref(), attempt, timeout.min(left), left) {
+                Ok(connection) => return Ok(connection),
+                Err(AttemptError::Fatal(error)) => return Err(error),
+                Err(AttemptError::Transient(cause)) => cause,
             };
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
             if hopeless || Instant::now() + pause > deadline {
-                let meeting = &self.placement.meeting;
+                let rendezvous = &self.placement.rendezvous;
                 let doing = match hopeless {
-                    true => format!("join rank 0 at {meeting}"),
-                    false => format!("reach rank 0 at {meeting} within {:?}", self.limit),
+                    true => format!("join rank 0 at {rendezvous}"),
+                    false => format!("reach rank 0 at {rendezvous} within {:?}", self.limit),
                 };
-                let remedy = self.placement.meeting.advice(&cause);
+                let remedy = self.placement.rendezvous.advice(&cause);
                 return Err(Error::system(doing, cause, remedy));
             }
             if is_late(&cause) {
-                patience = patience.saturating_mul(2);
+                timeout = timeout.saturating_mul(2);
             }
             attempt += 1;
             // Nothing announces that a listener has come up.
@@ -300,55 +301,57 @@ impl Newcomer<'_> {
     }
 
     /// Asks, as a rank 0 that cannot listen, whether another rank 0 of this job does so; the error with which that one ends
-    /// the meeting for both.
-    pub(crate) fn rival(&self) -> Option<Error> {
-        let deadline = deadline(GREETING.min(self.limit));
+    /// the rendezvous for both.
+    pub(crate) fn find_other_leader(&self) -> Option<Error> {
+        let deadline = deadline(GREETING_TIMEOUT.min(self.limit));
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let known = self.secret.read().ok()?;
-            match self.reach(known.as_deref(), 0, left, left) {
-                Err(Setback::ForGood(error)) => return Some(error),
-                Err(Setback::ForNow(cause)) if cause.kind() != io::ErrorKind::PermissionDenied => {}
+            match self.attempt(known.as_deref(), 0, left, left) {
+                Err(AttemptError::Fatal(error)) => return Some(error),
+                Err(AttemptError::Transient(cause)) if cause.kind() != io::ErrorKind::PermissionDenied => {}
                 _ => return None,
             }
-            if Instant::now() + RETRY > deadline {
+            if Instant::now() + RETRY_INTERVAL > deadline {
                 return None;
             }
-            std::thread::sleep(RETRY);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
-    /// One try, in which rank 0 has so much `patience` to greet, and all the time that is `left` to offer a seat.
-    fn reach(
+    /// One try, in which rank 0 has so much `timeout` to greet, and all the time that is `left` to offer a seat.
+    fn attempt(
         &self,
         secret: Option<&[u8]>,
         attempt: usize,
-        patience: Duration,
+        timeout: Duration,
         left: Duration,
-    ) -> Result<Arrival, Setback> {
+    ) -> Result<LeaderConnection, AttemptError> {
         let secret = secret.ok_or_else(|| self.secret.missing())?;
-        let mut stream = self.placement.meeting.connect(attempt, patience, self.tls)?;
-        stream.set_patience(patience)?;
+        let mut stream = self.placement.rendezvous.connect(attempt, timeout, self.tls)?;
+        stream.set_timeout(timeout)?;
         let hello = Hello::Rank(self.mine.clone(), self.placement.size).write();
-        let build = approach(&mut stream, secret, &hello).map_err(unlike_rank_0)?;
+        let build = authenticate(&mut stream, secret, &hello).map_err(describe_missing_greeting)?;
         if build != Build::MINE {
             // What it answers may not be readable. It learns the same from the handshake.
             let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
-            return Err(Setback::ForGood(Error::setup(what, "use the same build on all ranks")));
+            return Err(AttemptError::Fatal(Error::setup(what, "use the same build on all ranks")));
         }
         // From here on rank 0 takes the end of this connection for the end of this process.
-        stream.set_patience(left.saturating_add(PATIENCE))?;
-        let answer = Answer::receive(&mut stream)?;
-        attendance::note(self.placement, true);
+        stream.set_timeout(left.saturating_add(ANSWER_TIMEOUT))?;
+        let answer = LeaderMessage::receive(&mut stream)?;
+        registered::set_registered(self.placement, true);
         match answer {
-            Answer::Seated(leader) => Ok(Arrival { stream, secret: secret.to_vec(), leader }),
-            answer => Err(Setback::ForGood(answer.end())),
+            LeaderMessage::Registered(leader) => {
+                Ok(LeaderConnection { stream, secret: secret.to_vec(), leader })
+            }
+            answer => Err(AttemptError::Fatal(answer.into_error())),
         }
     }
 }
 
 /// Says what it means that no greeting came.
-fn unlike_rank_0(cause: io::Error) -> io::Error {
+fn describe_missing_greeting(cause: io::Error) -> io::Error {
     let what = match cause.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             "whoever listens there takes connections, but does not greet as rank 0 does"
@@ -363,24 +366,28 @@ fn out_of_turn(cause: io::Error) -> Error {
     Error::system("meet the other ranks", cause, "use the same build on all ranks")
 }
 
-/// Takes part in the meeting, as any rank but 0.
-pub(crate) fn attend(arrival: Arrival, mine: Entry, limit: Duration) -> Result<(Roster, Seats)> {
-    let Arrival { mut stream, secret, leader } = arrival;
-    let rank = mine.card.rank;
-    let size = mine.claims.size;
+/// Takes part in the rendezvous, as any rank but 0.
+pub(crate) fn join(
+    connection: LeaderConnection,
+    mine: JoinRequest,
+    limit: Duration,
+) -> Result<(PeerTable, ControlStreams)> {
+    let LeaderConnection { mut stream, secret, leader } = connection;
+    let rank = mine.info.rank;
+    let size = mine.settings.size;
     let failed = |cause: io::Error| match cause {
-        cause if is_cut_off(&cause) => ended(leader.clone(), DIED.to_owned()),
+        cause if is_cut_off(&cause) => peer_failed(leader.clone(), DIED.to_owned()),
         cause => Error::system(format!("join as rank {rank}"), cause, "see what rank 0 says"),
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
-    stream.set_patience(limit.saturating_add(PATIENCE)).map_err(failed)?;
+    stream.set_timeout(limit.saturating_add(ANSWER_TIMEOUT)).map_err(failed)?;
     // Whether it arrives or not, what rank 0 has to say is in its answer.
-    let _ = Intent::Join(Box::new(mine)).write().send(&mut stream);
-    match Answer::receive(&mut stream).map_err(failed)? {
-        Answer::Roster(mut message) => {
-            let roster = Roster::read(&mut message, size, &secret).map_err(failed)?;
-            Ok((roster, Seats::Member(stream)))
+    let _ = MemberMessage::Join(Box::new(mine)).write().send(&mut stream);
+    match LeaderMessage::receive(&mut stream).map_err(failed)? {
+        LeaderMessage::Peers(mut message) => {
+            let peers = PeerTable::read(&mut message, size, &secret).map_err(failed)?;
+            Ok((peers, ControlStreams::Member(stream)))
         }
-        answer => Err(answer.end()),
+        answer => Err(answer.into_error()),
     }
 }

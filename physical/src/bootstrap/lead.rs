@@ -1,19 +1,19 @@
-//! Rank 0's side of the meeting. Open this file to see who is waited for, and what ends the meeting for all.
+//! Rank 0's side of the rendezvous. Open this file to see who is waited for, and what ends the rendezvous for all.
 //!
-//! Nobody is waited for alone: rank 0 hears whoever speaks, those in the hall who have yet to prove themselves as well as
-//! those who have a seat, and writes nothing that could keep it from the others.
+//! Nobody is waited for alone: rank 0 hears whoever speaks, those in the acceptor who have yet to prove themselves as well as
+//! those who have a peer, and writes nothing that could keep it from the others.
 
-use super::card::{Card, Entry, Roster};
+use super::acceptor::Acceptor;
 use super::deadline;
 use super::exhausted;
-use super::hall::Hall;
 use super::handshake::{Build, Key, random};
-use super::join::{Answer, DIED, Hello, Intent, PATIENCE, Seats, ended};
-use super::meeting::{Listener, Stream};
+use super::join::{ANSWER_TIMEOUT, ControlStreams, DIED, Hello, LeaderMessage, MemberMessage, peer_failed};
 use super::message::{Incoming, Outgoing};
+use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use super::pending::Authenticated;
 use super::poller::Poller;
+use super::rendezvous::{Listener, Stream};
 use super::secret::Secret;
-use super::stranger::Caller;
 use crate::doorbell::timespec;
 use crate::error::{Error, Peer, Result};
 use crate::limits;
@@ -25,104 +25,104 @@ use std::time::{Duration, Instant};
 
 /// How long rank 0, when it has given up, tells those who come why.
 const LINGER: Duration = Duration::from_millis(500);
-/// Longest card, in bytes.
-const CARD: usize = 8 << 10;
+/// Longest info, in bytes.
+const JOIN_BYTES: usize = 8 << 10;
 
-/// Leads the meeting, as rank 0.
+/// Leads the rendezvous, as rank 0.
 pub(crate) fn lead(
     listener: Listener,
-    mine: Entry,
+    mine: JoinRequest,
     secret: &Secret,
     limit: Duration,
-) -> Result<(Roster, Seats)> {
+) -> Result<(PeerTable, ControlStreams)> {
     let deadline = deadline(limit);
     let (bytes, file) = secret.for_rank_0()?;
-    let mut hall = Hall::new(listener, &bytes, mine.claims.size)?;
+    let mut acceptor = Acceptor::new(listener, &bytes, mine.settings.size)?;
     // Removed before the listener closes: the address is what makes the file ours.
     let _file = file;
-    let mut table = Table::new(mine)?;
+    let mut registry = Registry::new(mine)?;
     // Asked before anybody calls: what strangers take is given back.
-    let mut outcome = table.has_room();
-    while outcome.is_ok() && !table.is_full() {
+    let mut outcome = registry.check_open_files();
+    while outcome.is_ok() && !registry.is_complete() {
         let left = deadline.saturating_duration_since(Instant::now());
         // Those who have come are heard before others are missed, however late this process was woken.
-        let callers = hall.wait(Some(left), &[table.poller.as_fd()]);
-        outcome = table.hear(callers);
-        if outcome.is_ok() && !table.is_full() && left.is_zero() {
-            outcome = Err(table.incomplete(limit, &hall, secret));
+        let callers = acceptor.wait(Some(left), &[registry.poller.as_fd()]);
+        outcome = registry.serve(callers);
+        if outcome.is_ok() && !registry.is_complete() && left.is_zero() {
+            outcome = Err(registry.incomplete(limit, &acceptor, secret));
         }
     }
-    if let Err(end) = outcome {
-        table.give_up(&mut hall, &end);
-        return Err(end.error());
+    if let Err(failure) = outcome {
+        registry.give_up(&mut acceptor, &failure);
+        return Err(failure.into_error());
     }
     let job = random().map_err(Error::no_random)?;
     let key = Key::derive(&bytes, &job).map_err(Error::no_random)?;
-    Ok(table.announce(&job, key))
+    Ok(registry.announce(&job, key))
 }
 
 /// Why there will be no world.
-enum End {
+enum JoinFailure {
     /// Somebody does not fit, or is missing; and what to do.
     Refused(String, String),
     /// A rank has ended, and how.
     Failed(Peer, String),
 }
 
-impl End {
+impl JoinFailure {
     /// What the others are told.
-    fn answer(&self) -> Outgoing {
+    fn message(&self) -> Outgoing {
         match self {
-            End::Refused(reason, remedy) => Answer::refused(reason, remedy),
-            End::Failed(culprit, cause) => Answer::failed(culprit, cause),
+            JoinFailure::Refused(reason, remedy) => LeaderMessage::refused(reason, remedy),
+            JoinFailure::Failed(culprit, cause) => LeaderMessage::failed(culprit, cause),
         }
     }
 
-    fn error(self) -> Error {
+    fn into_error(self) -> Error {
         match self {
-            End::Refused(reason, remedy) => Error::setup(reason, remedy),
-            End::Failed(culprit, cause) => ended(culprit, cause),
+            JoinFailure::Refused(reason, remedy) => Error::setup(reason, remedy),
+            JoinFailure::Failed(culprit, cause) => peer_failed(culprit, cause),
         }
     }
 
-    fn misfit(who: &str, reason: &str) -> Self {
-        End::refused(who, reason, "start all ranks alike, from the same build")
+    fn mismatch(who: &str, reason: &str) -> Self {
+        JoinFailure::refused(who, reason, "start all ranks alike, from the same build")
     }
 
     fn taken(who: &str, rank: usize, by: &Peer) -> Self {
         let Peer { host, pid, .. } = by;
         let reason = format!("rank {rank} has joined already, from {host} (pid {pid})");
-        End::refused(who, &reason, "give each rank a number of its own, and each job another port")
+        JoinFailure::refused(who, &reason, "give each rank a number of its own, and each job another port")
     }
 
     fn refused(who: &str, reason: &str, remedy: &str) -> Self {
-        End::Refused(format!("{who} cannot join: {reason}"), remedy.to_owned())
+        JoinFailure::Refused(format!("{who} cannot join: {reason}"), remedy.to_owned())
     }
 }
 
 /// A rank that has proved to belong to the job. The end of its connection is its own.
-struct Seat {
+struct RegisteredPeer {
     peer: Peer,
     stream: Stream,
     /// Read, and not yet a whole message.
-    begun: Vec<u8>,
-    card: Option<Card>,
+    partial: Vec<u8>,
+    info: Option<PeerInfo>,
 }
 
-impl Seat {
+impl RegisteredPeer {
     /// Reads what has come; what the rank intends, once that is there as a whole.
-    fn listen(&mut self) -> io::Result<Option<Intent>> {
+    fn receive(&mut self) -> io::Result<Option<MemberMessage>> {
         let mut piece = [0; 1024];
         loop {
             match self.stream.read(&mut piece) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => self.begun.extend_from_slice(&piece[..bytes]),
+                Ok(bytes) => self.partial.extend_from_slice(&piece[..bytes]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             }
-            if let Some(mut message) = Incoming::split(&mut self.begun, CARD)? {
-                return Intent::read(&mut message).map(Some);
+            if let Some(mut message) = Incoming::split(&mut self.partial, JOIN_BYTES)? {
+                return MemberMessage::read(&mut message).map(Some);
             }
         }
     }
@@ -130,23 +130,23 @@ impl Seat {
 
 /// Whether all ranks can reach each other by TCP.
 #[derive(Default)]
-struct Reach {
+struct Reachability {
     networks: HashSet<String>,
     /// The first rank that accepts connections only where its own network can reach it, and where that is.
-    near: Option<(Peer, String)>,
+    loopback: Option<(Peer, String)>,
 }
 
-impl Reach {
-    fn add(&mut self, entry: &Entry) {
-        self.networks.insert(entry.network.clone());
-        if let (None, Some(at)) = (&self.near, entry.only_near()) {
-            self.near = Some((entry.card.peer(), at.to_owned()));
+impl Reachability {
+    fn add(&mut self, request: &JoinRequest) {
+        self.networks.insert(request.network.clone());
+        if let (None, Some(at)) = (&self.loopback, request.loopback_only()) {
+            self.loopback = Some((request.info.peer(), at.to_owned()));
         }
     }
 
-    fn check(&self) -> Result<(), End> {
-        match &self.near {
-            Some((peer, at)) if self.networks.len() > 1 => Err(End::Refused(
+    fn check(&self) -> Result<(), JoinFailure> {
+        match &self.loopback {
+            Some((peer, at)) if self.networks.len() > 1 => Err(JoinFailure::Refused(
                 format!(
                     "{peer} cannot join: it accepts connections at {at} only, where ranks of other hosts cannot reach it"
                 ),
@@ -158,73 +158,73 @@ impl Reach {
 }
 
 /// Who has come.
-struct Table {
-    mine: Entry,
+struct Registry {
+    mine: JoinRequest,
     /// By rank; none for rank 0.
-    seats: Vec<Option<Seat>>,
-    /// Watches the seats, each by its rank.
+    peers: Vec<Option<RegisteredPeer>>,
+    /// Watches the peers, each by its rank.
     poller: Poller,
-    /// How many ranks have shown their card, rank 0 among them.
+    /// How many ranks have shown their info, rank 0 among them.
     complete: usize,
-    reach: Reach,
+    reach: Reachability,
     /// Those who have been sent away.
     refused: Vec<Stream>,
 }
 
-impl Table {
-    fn new(mine: Entry) -> Result<Self> {
+impl Registry {
+    fn new(mine: JoinRequest) -> Result<Self> {
         let poller = Poller::new();
         let poller =
             poller.map_err(|cause| Error::system("watch newcomers", cause, limits::a_file_more()))?;
-        let seats = (0..mine.claims.size).map(|_| None).collect();
-        let mut reach = Reach::default();
+        let peers = (0..mine.settings.size).map(|_| None).collect();
+        let mut reach = Reachability::default();
         reach.add(&mine);
-        Ok(Table { mine, seats, poller, complete: 1, reach, refused: Vec::new() })
+        Ok(Registry { mine, peers, poller, complete: 1, reach, refused: Vec::new() })
     }
 
     fn size(&self) -> usize {
-        self.seats.len()
+        self.peers.len()
     }
 
-    fn is_full(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.complete == self.size()
     }
 
-    fn has_room(&self) -> Result<(), End> {
+    fn check_open_files(&self) -> Result<(), JoinFailure> {
         let peers = self.size() - 1;
-        if limits::has_too_few_open_files_for(peers) { Err(self.short_of_files()) } else { Ok(()) }
+        if limits::has_too_few_open_files_for(peers) { Err(self.too_few_files()) } else { Ok(()) }
     }
 
-    /// Serves those who have just proved to belong to the job, and those seated who have something to say.
-    fn hear(&mut self, callers: Vec<Caller<Stream>>) -> Result<(), End> {
+    /// Serves those who have just proved to belong to the job, and those registered who have something to say.
+    fn serve(&mut self, callers: Vec<Authenticated<Stream>>) -> Result<(), JoinFailure> {
         let mut callers = callers.into_iter();
-        let mut outcome = callers.try_for_each(|caller| self.greet(caller));
+        let mut outcome = callers.try_for_each(|caller| self.admit(caller));
         self.refused.extend(callers.map(|caller| caller.connection));
         for rank in self.poller.ready() {
-            outcome = outcome.and_then(|()| self.listen(rank as usize));
+            outcome = outcome.and_then(|()| self.receive(rank as usize));
         }
         outcome
     }
 
-    /// Takes in somebody who belongs to the job; one who cannot join ends the meeting for all.
-    fn greet(&mut self, caller: Caller<Stream>) -> Result<(), End> {
-        let Caller { connection: stream, mut message, build } = caller;
+    /// Takes in somebody who belongs to the job; one who cannot join ends the rendezvous for all.
+    fn admit(&mut self, caller: Authenticated<Stream>) -> Result<(), JoinFailure> {
+        let Authenticated { connection: stream, mut message, build } = caller;
         let hello = Hello::read(&mut message);
-        let misfit = match &hello {
+        let mismatch = match &hello {
             _ if build != Build::MINE => Some(format!("it runs {build}, rank 0 runs {}", Build::MINE)),
-            Ok(Hello::Rank(peer, size)) => self.misfit(peer, *size),
+            Ok(Hello::Rank(peer, size)) => self.mismatch(peer, *size),
             Ok(Hello::Ended(..)) => None,
             Err(error) => Some(error.to_string()),
         };
-        match (hello, misfit) {
-            (Ok(Hello::Rank(peer, _)), None) => match self.holder(peer.rank) {
-                None => self.seat(peer, stream),
-                Some(holder) => {
+        match (hello, mismatch) {
+            (Ok(Hello::Rank(peer, _)), None) => match self.registered_as(peer.rank) {
+                None => self.register(peer, stream),
+                Some(other) => {
                     self.refused.push(stream);
-                    Err(End::taken(&peer.to_string(), peer.rank, &holder))
+                    Err(JoinFailure::taken(&peer.to_string(), peer.rank, &other))
                 }
             },
-            (Ok(Hello::Ended(culprit, cause)), None) => Err(End::Failed(culprit, cause)),
+            (Ok(Hello::Ended(culprit, cause)), None) => Err(JoinFailure::Failed(culprit, cause)),
             (hello, reason) => {
                 self.refused.push(stream);
                 // What another build says may not be readable.
@@ -232,13 +232,13 @@ impl Table {
                     Ok(Hello::Rank(peer, _)) => peer.to_string(),
                     _ => "a rank".to_owned(),
                 };
-                Err(End::misfit(&who, &reason.unwrap_or_default()))
+                Err(JoinFailure::mismatch(&who, &reason.unwrap_or_default()))
             }
         }
     }
 
-    /// Why there is no seat for `peer`, which was told of `size` ranks.
-    fn misfit(&self, peer: &Peer, size: usize) -> Option<String> {
+    /// Why there is no peer for `peer`, which was told of `size` ranks.
+    fn mismatch(&self, peer: &Peer, size: usize) -> Option<String> {
         if size != self.size() {
             return Some(format!("it was told of {size} ranks, rank 0 of {}", self.size()));
         }
@@ -249,131 +249,133 @@ impl Table {
     }
 
     /// Who has joined as `rank` already.
-    fn holder(&self, rank: usize) -> Option<Peer> {
+    fn registered_as(&self, rank: usize) -> Option<Peer> {
         if rank == 0 {
-            return Some(self.mine.card.peer());
+            return Some(self.mine.info.peer());
         }
-        self.seats[rank].as_ref().map(|seat| seat.peer.clone())
+        self.peers[rank].as_ref().map(|peer| peer.peer.clone())
     }
 
-    fn seat(&mut self, peer: Peer, mut stream: Stream) -> Result<(), End> {
+    fn register(&mut self, peer: Peer, mut stream: Stream) -> Result<(), JoinFailure> {
         let rank = peer.rank;
-        let welcome = Answer::seated(&self.mine.card.peer()).send(&mut stream);
+        let welcome = LeaderMessage::registered(&self.mine.info.peer()).send(&mut stream);
         let watched = welcome.and_then(|()| self.poller.watch(&stream, rank as u64));
         match watched {
             Ok(()) => {
-                self.seats[rank] = Some(Seat { peer, stream, begun: Vec::new(), card: None });
+                self.peers[rank] = Some(RegisteredPeer { peer, stream, partial: Vec::new(), info: None });
                 Ok(())
             }
-            Err(error) if exhausted(&error) => Err(self.short_of_files()),
-            Err(_) => Err(End::Failed(peer, DIED.to_owned())),
+            Err(error) if exhausted(&error) => Err(self.too_few_files()),
+            Err(_) => Err(JoinFailure::Failed(peer, DIED.to_owned())),
         }
     }
 
-    /// Hears what a seated rank has to say.
-    fn listen(&mut self, rank: usize) -> Result<(), End> {
-        let Some(Some(seat)) = self.seats.get_mut(rank) else { return Ok(()) };
-        let entry = match seat.listen() {
-            Ok(Some(Intent::Join(entry))) => entry,
-            Ok(Some(Intent::GiveUp(cause))) => return Err(End::Failed(seat.peer.clone(), cause)),
+    /// Hears what a registered rank has to say.
+    fn receive(&mut self, rank: usize) -> Result<(), JoinFailure> {
+        let Some(Some(peer)) = self.peers.get_mut(rank) else { return Ok(()) };
+        let request = match peer.receive() {
+            Ok(Some(MemberMessage::Join(request))) => request,
+            Ok(Some(MemberMessage::GiveUp(cause))) => {
+                return Err(JoinFailure::Failed(peer.peer.clone(), cause));
+            }
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(End::misfit(&seat.peer.to_string(), &error.to_string()));
+                return Err(JoinFailure::mismatch(&peer.peer.to_string(), &error.to_string()));
             }
-            Err(_) => return Err(End::Failed(seat.peer.clone(), DIED.to_owned())),
+            Err(_) => return Err(JoinFailure::Failed(peer.peer.clone(), DIED.to_owned())),
         };
-        let claims_another = entry.card.rank != rank || seat.card.is_some();
-        let another = claims_another.then(|| format!("it says that it is rank {}, too", entry.card.rank));
-        if let Some(reason) = another.or_else(|| self.mine.objection(&entry)) {
-            return Err(End::misfit(&seat.peer.to_string(), &reason));
+        let claims_another = request.info.rank != rank || peer.info.is_some();
+        let another = claims_another.then(|| format!("it says that it is rank {}, too", request.info.rank));
+        if let Some(reason) = another.or_else(|| self.mine.objection(&request)) {
+            return Err(JoinFailure::mismatch(&peer.peer.to_string(), &reason));
         }
-        self.reach.add(&entry);
-        seat.card = Some(entry.card);
+        self.reach.add(&request);
+        peer.info = Some(request.info);
         self.complete += 1;
-        if self.is_full() { self.reach.check() } else { Ok(()) }
+        if self.is_complete() { self.reach.check() } else { Ok(()) }
     }
 
     fn is_absent(&self, rank: usize) -> bool {
-        rank > 0 && self.seats.get(rank).is_some_and(Option::is_none)
+        rank > 0 && self.peers.get(rank).is_some_and(Option::is_none)
     }
 
-    fn short_of_files(&self) -> End {
-        let what = limits::open_files_for(&self.mine.card.peer().to_string(), self.size() - 1);
-        End::Refused(what, limits::MORE_OPEN_FILES.to_owned())
+    fn too_few_files(&self) -> JoinFailure {
+        let what = limits::open_files_for(&self.mine.info.peer().to_string(), self.size() - 1);
+        JoinFailure::Refused(what, limits::MORE_OPEN_FILES.to_owned())
     }
 
     /// The ranks that have not come.
     fn absent(&self) -> impl Iterator<Item = usize> {
-        let absent = |seat: &Option<Seat>| seat.as_ref().is_none_or(|seat| seat.card.is_none());
-        self.seats.iter().enumerate().skip(1).filter(move |(_, seat)| absent(seat)).map(|(rank, _)| rank)
+        let absent = |peer: &Option<RegisteredPeer>| peer.as_ref().is_none_or(|peer| peer.info.is_none());
+        self.peers.iter().enumerate().skip(1).filter(move |(_, peer)| absent(peer)).map(|(rank, _)| rank)
     }
 
     /// Why not everyone has come in time.
-    fn incomplete(&self, limit: Duration, hall: &Hall<Listener>, secret: &Secret) -> End {
-        if hall.short_since().is_some() {
-            return self.short_of_files();
+    fn incomplete(&self, limit: Duration, acceptor: &Acceptor<Listener>, secret: &Secret) -> JoinFailure {
+        if acceptor.short_since().is_some() {
+            return self.too_few_files();
         }
         let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();
         let plural = if missing.len() == 1 { "rank" } else { "ranks" };
         let missing = missing.join(", ");
         let size = self.size();
-        let denied = hall
+        let denied = acceptor
             .denied()
             .map_or_else(String::new, |reason| format!("; a connection was turned away: {reason}"));
         let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
         let remedy = "see whether these processes started and can reach rank 0's address";
-        let near = hall.listener().only_near().map_or_else(String::new, |at| {
+        let loopback = acceptor.listener().loopback_only().map_or_else(String::new, |at| {
             format!("; rank 0 listens at {at}, where ranks of other hosts cannot reach it")
         });
-        End::Refused(what, format!("{remedy}{near}{}", secret.hint()))
+        JoinFailure::Refused(what, format!("{remedy}{loopback}{}", secret.hint()))
     }
 
     /// Tells everyone who has come, or comes in a moment, that there will be no world.
-    fn give_up(&mut self, hall: &mut Hall<Listener>, end: &End) {
-        let answer = end.answer().whole();
-        // Rank 0 knows, and who has ended without a seat does not come any more.
-        let gone = matches!(end, End::Failed(culprit, _) if self.is_absent(culprit.rank));
-        let seated = self.seats.iter_mut().flatten().map(|seat| &mut seat.stream);
-        let mut told = 1 + usize::from(gone) + tell(seated.chain(&mut self.refused), &answer);
+    fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
+        let answer = failure.message().whole();
+        // Rank 0 knows, and who has ended without a peer does not come any more.
+        let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
+        let registered = self.peers.iter_mut().flatten().map(|peer| &mut peer.stream);
+        let mut told = 1 + usize::from(gone) + send_to_all(registered.chain(&mut self.refused), &answer);
         let until = Instant::now() + LINGER;
         while told < self.size() && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            let mut late = hall.wait(Some(left), &[]);
+            let mut late = acceptor.wait(Some(left), &[]);
             // They are closed at once: there may be no descriptors for more of them.
-            told += tell(late.iter_mut().map(|caller| &mut caller.connection), &answer);
+            told += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);
         }
     }
 
-    fn announce(self, job: &[u8; 16], key: Key) -> (Roster, Seats) {
-        let mut cards = vec![self.mine.card];
+    fn announce(self, job: &[u8; 16], key: Key) -> (PeerTable, ControlStreams) {
+        let mut infos = vec![self.mine.info];
         let mut streams = vec![None];
-        for seat in self.seats.into_iter().skip(1) {
-            let (card, stream) = seat.map(|seat| (seat.card, seat.stream)).unzip();
-            cards.extend(card.flatten());
+        for peer in self.peers.into_iter().skip(1) {
+            let (info, stream) = peer.map(|peer| (peer.info, peer.stream)).unzip();
+            infos.extend(info.flatten());
             streams.push(stream);
         }
         // Whoever has died meanwhile is found by whoever watches the control connections, and named to all.
-        tell(streams.iter_mut().flatten(), &Answer::roster(&cards, job).whole());
-        (Roster { key, cards }, Seats::Hub(streams))
+        send_to_all(streams.iter_mut().flatten(), &LeaderMessage::peers(&infos, job).whole());
+        (PeerTable { key, infos }, ControlStreams::Leader(streams))
     }
 }
 
 /// Writes `message` to all at once; returns how many they are. Whoever takes none of it for so long that it has to be
 /// stopped is cut off, as it could not understand the rest.
-fn tell<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
+fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
     let mut unsaid: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsaid.len();
-    let mut until = Instant::now() + PATIENCE;
+    let mut until = Instant::now() + ANSWER_TIMEOUT;
     loop {
         let mut has_moved = false;
         unsaid.retain_mut(|(stream, said)| {
             let before = *said;
-            let is_unsaid = say(stream, message, said);
+            let is_unsaid = send_some(stream, message, said);
             has_moved |= *said > before;
             is_unsaid
         });
         if has_moved {
-            until = Instant::now() + PATIENCE;
+            until = Instant::now() + ANSWER_TIMEOUT;
         }
         let left = until.saturating_duration_since(Instant::now());
         if unsaid.is_empty() || left.is_zero() {
@@ -390,7 +392,7 @@ fn tell<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> us
 }
 
 /// Writes what can be written of `message`, of which so much is `said`; whether there is more to say.
-fn say(stream: &mut Stream, message: &[u8], said: &mut usize) -> bool {
+fn send_some(stream: &mut Stream, message: &[u8], said: &mut usize) -> bool {
     while *said < message.len() {
         match stream.write(&message[*said..]) {
             Ok(written) if written > 0 => *said += written,

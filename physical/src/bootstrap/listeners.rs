@@ -22,14 +22,14 @@ pub(crate) struct Listeners {
 
 /// An address at which this process may not listen, and why.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct BindError {
     pub(crate) address: SocketAddr,
     pub(crate) cause: io::Error,
 }
 
 impl Listeners {
     /// Listens at those of `addresses` that are of this host; all of them must be free.
-    pub(crate) fn bind(addresses: &[SocketAddr]) -> Result<Self, Refused> {
+    pub(crate) fn bind(addresses: &[SocketAddr]) -> Result<Self, BindError> {
         let mut sockets = Vec::new();
         let mut refused = None;
         for (index, address) in addresses.iter().enumerate() {
@@ -39,18 +39,18 @@ impl Listeners {
             match TcpListener::bind(address) {
                 Ok(socket) => sockets.push(socket),
                 Err(cause) if is_of_another_host(&cause) => {
-                    refused = Some(Refused { address: *address, cause })
+                    refused = Some(BindError { address: *address, cause })
                 }
-                Err(cause) => return Err(Refused { address: *address, cause }),
+                Err(cause) => return Err(BindError { address: *address, cause }),
             }
         }
         match (refused, addresses.first()) {
             (Some(refused), _) if sockets.is_empty() => Err(refused),
-            (_, Some(first)) => Self::new(sockets).map_err(|cause| Refused { address: *first, cause }),
+            (_, Some(first)) => Self::new(sockets).map_err(|cause| BindError { address: *first, cause }),
             (_, None) => {
                 let address = ([0, 0, 0, 0], 0).into();
                 let cause = io::ErrorKind::InvalidInput.into();
-                Err(Refused { address, cause })
+                Err(BindError { address, cause })
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Unix sockets with abstract names: no file, gone with their process, reachable on this host only. Open this to see who
 //! may talk over them, and what happens where nobody answers.
 
-use super::holder::Holder;
+use super::socket_owner::SocketOwner;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -15,20 +15,20 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Connects with whoever listens at `name`; every later read and write is bounded by `patience`, too.
+/// Connects with whoever listens at `name`; every later read and write is bounded by `timeout`, too.
 ///
 /// # Errors
 /// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as
 /// many as may wait.
-pub(crate) fn call(name: &str, patience: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect(name: &str, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Zero would mean for ever.
-    let patience = Some(patience.max(Duration::from_millis(1)));
-    sockopt::set_socket_timeout(&socket, Timeout::Recv, patience)?;
-    sockopt::set_socket_timeout(&socket, Timeout::Send, patience)?;
+    let timeout = Some(timeout.max(Duration::from_millis(1)));
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, timeout)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, timeout)?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     loop {
-        match connect(&socket, &address) {
+        match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket.into()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -42,7 +42,7 @@ pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
         return Ok(());
     }
     let theirs =
-        Holder::of_stream(stream).map_or_else(|| "another user's".to_owned(), |holder| holder.to_string());
+        SocketOwner::of_stream(stream).map_or_else(|| "another user's".to_owned(), |owner| owner.to_string());
     let what =
         format!("the other side is {theirs}, and this one of user {}", rustix::process::geteuid().as_raw());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
@@ -65,7 +65,7 @@ mod tests {
         std::thread::spawn(move || {
             let mut waiting = Vec::new();
             loop {
-                match call(&name, Duration::from_millis(50)) {
+                match super::connect(&name, Duration::from_millis(50)) {
                     Ok(stream) => waiting.push(stream),
                     Err(error) => return sender.send((waiting.len(), error.kind())),
                 }

@@ -1,7 +1,7 @@
 //! Start-up: from variables that a launcher set to a world whose ranks know each other.
 //!
-//! `variables` says who this rank is and where all ranks meet; `meeting` is that place; `handshake` proves that a
-//! newcomer belongs to the job; `join` is the meeting itself, which rank 0 leads (`lead`), and a `card` what each rank
+//! `variables` says who this rank is and where all ranks meet; `rendezvous` is that place; `handshake` proves that a
+//! newcomer belongs to the job; `join` is the rendezvous itself, which rank 0 leads (`lead`), and a `card` what each rank
 //! brings there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway`
 //! accepts the data connections of a transport, at the interface that the user chose with `interface`, or by which the
 //! ranks met. In the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks
@@ -11,40 +11,40 @@
 //! this host, `listeners` those at several addresses, and `holder` is who else has an address that is taken. `hosts` says
 //! which ranks share memory.
 
-pub(crate) mod attendance;
-pub(crate) mod card;
-mod complaints;
+mod acceptor;
 pub(crate) mod control;
+pub(crate) mod data_listener;
 #[cfg(test)]
-mod deaths;
-pub(crate) mod doorway;
+mod exits;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
-mod hall;
 mod handshake;
-mod holder;
 pub(crate) mod hosts;
 pub mod interface;
 pub(crate) mod join;
 pub(crate) mod lead;
 pub(crate) mod listeners;
 pub(crate) mod local;
-mod meeting;
 pub(crate) mod message;
 pub(crate) mod parent;
+pub(crate) mod peer_info;
+mod pending;
 mod poller;
+pub(crate) mod registered;
+mod rejections;
+mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod secret;
-mod stranger;
+mod socket_owner;
 #[cfg(test)]
 mod tests;
 mod variables;
 
-pub(crate) use hall::Accept;
+pub(crate) use acceptor::Accept;
 pub(crate) use handshake::random;
 pub(crate) use local::{abstract_address, same_user};
-pub(crate) use meeting::{Expected, Listener};
-pub use meeting::{Inherited, Meeting};
+pub use rendezvous::{Inherited, Rendezvous};
+pub(crate) use rendezvous::{ListenContext, Listener};
 pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 

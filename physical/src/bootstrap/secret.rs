@@ -2,13 +2,13 @@
 //!
 //! A job whose launcher gives no secret (mpirun, torchrun's variables) and whose ranks meet on their own host shares a
 //! file that only this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name
-//! follows from the meeting address. Only the process that holds that address writes the file, so two jobs never share
+//! follows from the rendezvous address. Only the process that holds that address writes the file, so two jobs never share
 //! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any
 //! more, and removed by this user's next job: its lock is gone with the process.
 
-use super::card::network_namespace;
 use super::handshake::random;
-use super::meeting::is_of_this_host;
+use super::peer_info::network_namespace;
+use super::rendezvous::is_of_this_host;
 use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
@@ -128,8 +128,8 @@ impl Secret {
             let nobodys = draw().map_err(Error::no_random)?;
             return Ok(Secret::Given(nobodys.into_bytes()));
         }
-        let job = match placement.meeting.addresses() {
-            None => placement.meeting.to_string(),
+        let job = match placement.rendezvous.addresses() {
+            None => placement.rendezvous.to_string(),
             Some(addresses) => own(placement, addresses)?.to_string(),
         };
         // Temporary files are shared by all networks of a host, addresses are not.
@@ -139,7 +139,7 @@ impl Secret {
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
     }
 
-    /// The secret that rank 0 goes by, whose process must hold the meeting address; and the file with it, if it is made
+    /// The secret that rank 0 goes by, whose process must hold the rendezvous address; and the file with it, if it is made
     /// for this job.
     pub(crate) fn for_rank_0(&self) -> Result<(Vec<u8>, Option<SecretFile>)> {
         match self {
@@ -199,12 +199,12 @@ impl Secret {
     }
 }
 
-/// The meeting address, if all ranks may well be on its host; else a refusal.
+/// The rendezvous address, if all ranks may well be on its host; else a refusal.
 fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<SocketAddr> {
-    let meeting = &placement.meeting;
+    let rendezvous = &placement.rendezvous;
     let addresses = addresses.map_err(|cause| {
         Error::system(
-            format!("look up {meeting}, where all ranks meet"),
+            format!("look up {rendezvous}, where all ranks meet"),
             cause,
             "correct the name of rank 0's host",
         )
@@ -216,8 +216,8 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
         Some(address) if address.ip().is_loopback() || !several => Ok(*address),
         found => {
             let what = match found {
-                Some(_) => format!("ranks of several hosts meet at {meeting}"),
-                None => format!("{meeting}, where all ranks meet, is on another host"),
+                Some(_) => format!("ranks of several hosts meet at {rendezvous}"),
+                None => format!("{rendezvous}, where all ranks meet, is on another host"),
             };
             Err(Error::setup(format!("{what}, and this job has no secret"), MAKE))
         }
@@ -316,7 +316,7 @@ impl Drop for SecretFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::{Launcher, Meeting};
+    use crate::bootstrap::{Launcher, Rendezvous};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -457,10 +457,10 @@ mod tests {
     }
 
     fn placement(host: &str, local_size: usize, secret: &[u8]) -> Placement {
-        let meeting = Meeting::Tcp { host: host.to_owned(), port: 29500, agent: false };
+        let rendezvous = Rendezvous::Tcp { host: host.to_owned(), port: 29500, agent: false };
         let secret = secret.to_vec();
         let launcher = Launcher::Torchrun;
-        Placement { rank: 0, size: 2, local_rank: 0, local_size, meeting, secret, launcher }
+        Placement { rank: 0, size: 2, local_rank: 0, local_size, rendezvous, secret, launcher }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Meetings that come about, and those that do not: who is missed or refused, and what happens to those who do not belong.
 
 use super::handshake::tests::{another_build, answer_as};
-use super::handshake::{Build, approach_as};
+use super::handshake::{Build, authenticate_as};
 use super::message::{Incoming, Outgoing};
 use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Error;
 use crate::health::Vigilance;
-use crate::testing::meeting;
+use crate::testing::rendezvous;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use std::io::{Read, Write};
@@ -16,22 +16,29 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 /// Joins as one rank, with a deadline that tests can afford.
-fn join(rank: usize, size: usize, meeting: &Meeting, secret: &[u8], seconds: u64) -> crate::Result<World> {
-    join_over(TransportKind::Tcp, rank, size, meeting, secret, seconds)
+fn join(
+    rank: usize,
+    size: usize,
+    rendezvous: &Rendezvous,
+    secret: &[u8],
+    seconds: u64,
+) -> crate::Result<World> {
+    join_over(TransportKind::Tcp, rank, size, rendezvous, secret, seconds)
 }
 
 fn join_over(
     transport: TransportKind,
     rank: usize,
     size: usize,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &[u8],
     seconds: u64,
 ) -> crate::Result<World> {
-    let meeting = meeting.clone();
+    let rendezvous = rendezvous.clone();
     let secret = secret.to_vec();
     let launcher = Launcher::Hexagram;
-    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    let placement =
+        Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
     let deadline = Duration::from_secs(seconds);
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
@@ -50,7 +57,7 @@ fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<O
 
 #[test]
 fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
-    let place = meeting();
+    let place = rendezvous();
     let a = place.clone();
     let b = place;
     let errors =
@@ -72,7 +79,7 @@ fn quick_errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) ->
 
 /// The error of rank 0 and of a rank 1 that differs from it in `other`, after a third rank has joined properly.
 fn disagreement(
-    place: &Meeting,
+    place: &Rendezvous,
     other: impl FnOnce() -> crate::Result<World> + Send + 'static,
 ) -> Vec<String> {
     let a = place.clone();
@@ -88,7 +95,7 @@ fn disagreement(
 
 #[test]
 fn a_second_claim_of_a_rank_ends_the_meeting_at_once() {
-    let place = meeting();
+    let place = rendezvous();
     let a = place.clone();
     let b = place.clone();
     let c = place;
@@ -106,12 +113,12 @@ fn a_second_claim_of_a_rank_ends_the_meeting_at_once() {
 
 #[test]
 fn ranks_that_were_told_different_things_are_refused_with_both_values() {
-    let place = meeting();
+    let place = rendezvous();
     let there = place.clone();
     for error in disagreement(&place, move || join(1, 4, &there, b"key", 40)) {
         assert!(error.contains("told of 4 ranks, rank 0 of 3"), "{error}");
     }
-    let place = meeting();
+    let place = rendezvous();
     let there = place.clone();
     for error in disagreement(&place, move || join_over(TransportKind::Shm, 1, 3, &there, b"key", 40)) {
         assert!(error.contains("transport shm, rank 0 uses tcp"), "{error}");
@@ -120,13 +127,13 @@ fn ranks_that_were_told_different_things_are_refused_with_both_values() {
 
 #[test]
 fn another_vigilance_is_refused_with_both_values() {
-    let place = meeting();
+    let place = rendezvous();
     let join = |rank, silence| {
-        let meeting = place.clone();
+        let rendezvous = place.clone();
         let launcher = Launcher::Hexagram;
         let secret = b"key".to_vec();
         let placement =
-            Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+            Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
         let vigilance = Some(Vigilance { silence: Duration::from_secs(silence), ..Vigilance::default() });
         let transport = TransportKind::Tcp;
         let deadline = Duration::from_secs(40);
@@ -144,13 +151,13 @@ fn another_configuration_is_refused_with_both_values() {
     for (theirs, shown) in
         [("f16, ring", "configuration is `f16, ring` (hash "), ("", "configuration is empty")]
     {
-        let place = meeting();
+        let place = rendezvous();
         let join = |rank, configuration: &str| {
-            let meeting = place.clone();
+            let rendezvous = place.clone();
             let launcher = Launcher::Hexagram;
             let secret = b"key".to_vec();
             let placement =
-                Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+                Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
             let transport = TransportKind::Tcp;
             let deadline = Duration::from_secs(40);
             let configuration = configuration.to_owned();
@@ -166,14 +173,14 @@ fn another_configuration_is_refused_with_both_values() {
 
 #[test]
 fn equal_configurations_join() {
-    let place = meeting();
+    let place = rendezvous();
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            let meeting = place.clone();
+            let rendezvous = place.clone();
             let launcher = Launcher::Hexagram;
             let secret = b"key".to_vec();
             let placement =
-                Placement { rank, size: 2, local_rank: rank, local_size: 2, meeting, secret, launcher };
+                Placement { rank, size: 2, local_rank: rank, local_size: 2, rendezvous, secret, launcher };
             // Longer than what is shown of it.
             let options = JoinOptions { configuration: "f32 ".repeat(3000), ..JoinOptions::default() };
             scope.spawn(move || World::join_as(&placement, &options).unwrap());
@@ -183,13 +190,13 @@ fn equal_configurations_join() {
 
 #[test]
 fn another_build_is_refused_with_both_versions() {
-    let place = meeting();
+    let place = rendezvous();
     let there = place.clone();
     let newcomer = std::thread::spawn(move || {
         let patience = Duration::from_secs(10);
         let mut stream = until_there(|| there.connect(0, patience, None));
-        stream.set_patience(patience).unwrap();
-        let build = approach_as(another_build(), &mut stream, b"key", &[]).unwrap();
+        stream.set_timeout(patience).unwrap();
+        let build = authenticate_as(another_build(), &mut stream, b"key", &[]).unwrap();
         // A card that this build cannot read.
         Outgoing::default().text("from the future").send(&mut stream).unwrap();
         let mut answer = Incoming::receive(&mut stream).unwrap();
@@ -208,21 +215,22 @@ fn another_build_is_refused_with_both_versions() {
 
 #[test]
 fn a_member_that_meets_another_build_says_so() {
-    let Meeting::Local(name) = meeting() else { panic!() };
+    let Rendezvous::Local(name) = rendezvous() else { panic!() };
     let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
     let rank_0 = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         answer_as(another_build(), &mut stream, b"key").unwrap();
         stream.read_to_end(&mut Vec::new()).unwrap();
     });
-    let error = quick_errors(vec![Box::new(move || join(1, 2, &Meeting::Local(name), b"key", 40))]).remove(0);
+    let error =
+        quick_errors(vec![Box::new(move || join(1, 2, &Rendezvous::Local(name), b"key", 40))]).remove(0);
     rank_0.join().unwrap();
     assert!(error.contains("rank 0 runs hexagram 9.8.7 (protocol 77), rank 1 runs hexagram"), "{error}");
 }
 
 #[test]
 fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
-    let place = meeting();
+    let place = rendezvous();
     let a = place.clone();
     let b = place;
     let errors = errors(vec![
@@ -243,7 +251,7 @@ fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
 
 #[test]
 fn two_ranks_0_are_named_by_every_rank() {
-    for place in [meeting(), free_port()] {
+    for place in [rendezvous(), free_port()] {
         let joins = [0, 0, 1].map(|rank| {
             let place = place.clone();
             Box::new(move || join(rank, 3, &place, b"a secret of all", 40)) as Box<dyn FnOnce() -> _ + Send>
@@ -258,7 +266,7 @@ fn two_ranks_0_are_named_by_every_rank() {
 
 #[test]
 fn ranks_of_one_host_share_a_secret_that_nobody_gave() {
-    for place in [meeting(), free_port()] {
+    for place in [rendezvous(), free_port()] {
         let joins = (0..3).rev().map(|rank| {
             let place = place.clone();
             Box::new(move || join(rank, 3, &place, b"", 20)) as Box<dyn FnOnce() -> _ + Send>
@@ -269,15 +277,15 @@ fn ranks_of_one_host_share_a_secret_that_nobody_gave() {
 
 #[test]
 fn a_job_on_several_hosts_without_a_secret_is_refused_with_the_fix() {
-    let elsewhere = Meeting::Tcp { host: "192.0.2.1".into(), port: 9, agent: false };
+    let elsewhere = Rendezvous::Tcp { host: "192.0.2.1".into(), port: 9, agent: false };
     let error = quick_errors(vec![Box::new(move || join(1, 2, &elsewhere, b"", 40))]).remove(0);
     assert!(error.contains("192.0.2.1:9") && error.contains("HEXAGRAM_SECRET_FILE"), "{error}");
 }
 
-fn free_port() -> Meeting {
+fn free_port() -> Rendezvous {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false }
+    Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false }
 }
 
 /// What `attempt` gives once somebody listens.
@@ -295,7 +303,7 @@ fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
 #[test]
 fn strangers_at_the_door_disturb_nobody() {
     let place = free_port();
-    let Meeting::Tcp { port, .. } = place else { panic!() };
+    let Rendezvous::Tcp { port, .. } = place else { panic!() };
     let a = place.clone();
     let b = place;
     let strangers = std::thread::spawn(move || {
@@ -317,7 +325,7 @@ fn strangers_at_the_door_disturb_nobody() {
 fn a_taken_port_is_one_clear_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let place = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
     let error = join(0, 2, &place, b"", 1).err().unwrap();
     assert!(matches!(error, Error::System { .. }));
     let error = error.to_string();
@@ -331,9 +339,9 @@ fn a_taken_port_is_one_clear_error() {
 
 #[test]
 fn a_taken_name_is_one_clear_error_that_says_who_has_it_and_how_to_choose_another() {
-    let Meeting::Local(name) = meeting() else { panic!() };
+    let Rendezvous::Local(name) = rendezvous() else { panic!() };
     let _taken = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
-    let error = join(0, 2, &Meeting::Local(name.clone()), b"", 1).err().unwrap().to_string();
+    let error = join(0, 2, &Rendezvous::Local(name.clone()), b"", 1).err().unwrap().to_string();
     let holder = format!("process {} (", std::process::id());
     for part in [holder.as_str(), &name, "end it, or set HEXAGRAM_ADDR=host:port"] {
         assert!(error.contains(part), "{part}: {error}");
@@ -347,7 +355,7 @@ fn torchruns_port_may_be_taken_by_its_agent() {
     let agent = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).ok().map(|agent| (port, agent));
     let start = 20_000 + std::process::id() as u16 % 5000;
     let (port, agent) = (start..30_000).filter(free).find_map(agent).unwrap();
-    let place = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: true };
+    let place = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: true };
     let a = place.clone();
     let b = place;
     // The agent takes connections and says nothing, as a store does with words that it does not understand.

@@ -12,8 +12,8 @@
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use super::Job;
-use super::invitation::Invitation;
-use crate::bootstrap::{attendance, of_other_launchers, variable};
+use super::rendezvous::RendezvousSetup;
+use crate::bootstrap::{of_other_launchers, registered, variable};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use std::thread;
 
 /// Sets the variables of `rank` in `command`; returns the open files they speak of, which the rank has to inherit.
 ///
-/// Rank 0 takes the listening sockets out of `invitation`.
+/// Rank 0 takes the listening sockets out of `setup`.
 pub(super) fn describe(
     command: &mut Command,
     rank: usize,
     job: &Job,
-    invitation: &mut Invitation,
+    setup: &mut RendezvousSetup,
 ) -> Vec<Arc<OwnedFd>> {
     for name in of_other_launchers() {
         command.env_remove(name);
@@ -40,13 +40,13 @@ pub(super) fn describe(
     command.env("HEXAGRAM_RANK", rank.to_string()).env("HEXAGRAM_SIZE", job.size().to_string());
     command.env("HEXAGRAM_LOCAL_RANK", local_rank.to_string());
     command.env("HEXAGRAM_LOCAL_SIZE", job.ranks.to_string());
-    command.env("HEXAGRAM_ADDR", &invitation.address);
-    command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", invitation.secret.as_raw_fd()));
-    command.env(attendance::VARIABLE, invitation.attendance.file().as_raw_fd().to_string());
+    command.env("HEXAGRAM_ADDR", &setup.address);
+    command.env("HEXAGRAM_SECRET_FILE", format!("/proc/self/fd/{}", setup.secret.as_raw_fd()));
+    command.env(registered::VARIABLE, setup.registered.file().as_raw_fd().to_string());
     command.env_remove("HEXAGRAM_LISTEN_FD");
 
-    let mut inherited = vec![Arc::clone(&invitation.secret), Arc::clone(invitation.attendance.file())];
-    let listeners = if rank == 0 { std::mem::take(&mut invitation.listeners) } else { Vec::new() };
+    let mut inherited = vec![Arc::clone(&setup.secret), Arc::clone(setup.registered.file())];
+    let listeners = if rank == 0 { std::mem::take(&mut setup.listeners) } else { Vec::new() };
     if !listeners.is_empty() {
         let numbers: Vec<String> = listeners.iter().map(|file| file.as_raw_fd().to_string()).collect();
         command.env("HEXAGRAM_LISTEN_FD", numbers.join(","));

@@ -3,21 +3,21 @@
 //! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines run one on each,
 //! as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
-//! `invitation` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
+//! `setup` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
 //! `descendants` what it has started, `output` its lines, `logs` its files, `filter` whose lines are printed, `node`
 //! what differs with several machines, `supervise` the rule by which one failure ends all, `report` what ranks that are
-//! still meeting are told of it, `outcome` what is said about it; `own` is for programs that start their own ranks.
+//! still rendezvous are told of it, `outcome` what is said about it; `own` is for programs that start their own ranks.
 
 mod descendants;
 mod environment;
 mod filter;
-mod invitation;
 mod logs;
 mod node;
 mod outcome;
 mod output;
 mod own;
 mod rank;
+mod rendezvous;
 mod report;
 mod signals;
 mod supervise;

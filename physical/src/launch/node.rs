@@ -5,7 +5,7 @@
 //! and what fails because of that ends the other launchers' jobs.
 
 use super::{Job, MAX_RANKS, Output};
-use crate::bootstrap::{Expected, Listener, MAX_SIZE, Meeting, host_and_port};
+use crate::bootstrap::{ListenContext, Listener, MAX_SIZE, Rendezvous, host_and_port};
 use crate::error::{Error, Result};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -25,17 +25,18 @@ pub struct Node {
 }
 
 impl Node {
-    /// Binds the address, on the machine to which it belongs; `elsewhere` ranks are on the others.
+    /// Binds the address, on the machine to which it belongs; `remote_ranks` ranks are on the others.
     ///
     /// # Errors
     /// [`Error::Setup`] if it is no address, [`Error::System`] if it is taken or of another machine.
-    pub(super) fn listen(&self, elsewhere: usize) -> Result<Vec<OwnedFd>> {
+    pub(super) fn listen(&self, remote_ranks: usize) -> Result<Vec<OwnedFd>> {
         let (host, port) = host_and_port("--addr", &self.address)?;
         if self.number > 0 {
             return Ok(Vec::new());
         }
-        let expected = Expected { elsewhere, choose: "choose another port in --addr, on all machines" };
-        match (Meeting::Tcp { host, port, agent: false }).listen(None, expected)? {
+        let context =
+            ListenContext { remote_ranks, alternative: "choose another port in --addr, on all machines" };
+        match (Rendezvous::Tcp { host, port, agent: false }).listen(None, context)? {
             Listener::Tcp(listeners, _) => Ok(listeners.into_files()),
             Listener::Local(listener) => Ok(vec![listener.into()]),
         }

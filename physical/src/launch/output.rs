@@ -20,14 +20,14 @@ pub(super) struct Console {
     /// Held while lines are written: stdout and stderr may be one terminal, so that both take turns together.
     turn: Arc<Mutex<()>>,
     forwarding: JoinSet<()>,
-    lost: Arc<Lost>,
+    lost: Arc<LostOutput>,
 }
 
 /// What has kept the ranks' output from being written, to a stream or to a log, first.
 #[derive(Default)]
-struct Lost(OnceLock<io::Error>);
+struct LostOutput(OnceLock<io::Error>);
 
-impl Lost {
+impl LostOutput {
     /// Says once that lines are lost. A reader that has gone away does not want them.
     fn lines(&self, cause: io::Error) {
         if cause.kind() == io::ErrorKind::BrokenPipe {
@@ -86,7 +86,7 @@ struct Forward {
     from: pipe::Receiver,
     lines: Lines,
     turn: Arc<Mutex<()>>,
-    lost: Arc<Lost>,
+    lost: Arc<LostOutput>,
     gone: watch::Receiver<()>,
     log: Option<Log>,
 }

@@ -5,7 +5,7 @@
 //! a pipe whose other end only the launcher holds, ends its whole group.
 
 use super::descendants::Descendants;
-use super::invitation::Invitation;
+use super::rendezvous::RendezvousSetup;
 use super::{Job, Output, environment};
 use crate::bootstrap::exhausted;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const F_SETSIG: libc::c_int = 10;
 
 /// A running rank. Dropped, it is killed with its whole group, and waited for.
-pub(super) struct Rank {
+pub(super) struct RankProcess {
     /// The process id, which is also the group's.
     pub(super) pid: Pid,
     /// None once it has been waited for: from then on the number may belong to another group.
@@ -35,7 +35,7 @@ pub(super) struct Rank {
     _guard: PipeWriter,
 }
 
-impl Rank {
+impl RankProcess {
     /// Starts `rank` of `job`, from the thread that will outlive it.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Rank {
     pub(super) fn start(
         rank: usize,
         job: &Job,
-        invitation: &mut Invitation,
+        setup: &mut RendezvousSetup,
         descendants: &Descendants,
     ) -> Result<Self> {
         let mut command = Command::new(&job.program);
@@ -52,7 +52,7 @@ impl Rank {
         if job.output == Output::Prefixed {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        let inherited = environment::describe(&mut command, rank, job, invitation);
+        let inherited = environment::describe(&mut command, rank, job, setup);
         descendants.mark(&mut command);
         spawn(command, inherited).map_err(|cause| cannot_start(rank, job, cause))
     }
@@ -68,7 +68,7 @@ impl Rank {
     /// # Errors
     ///
     /// What the system says if it cannot watch a process, as no descriptor is left.
-    pub(super) fn ended(&self) -> io::Result<End> {
+    pub(super) fn ended(&self) -> io::Result<RankExit> {
         match end_by_descriptor(self.pid) {
             // Linux before 5.3, gVisor, or a filter of system calls.
             Err(error) if !exhausted(&error) => end_by_signal(self.pid),
@@ -104,7 +104,7 @@ impl Rank {
     }
 }
 
-impl Drop for Rank {
+impl Drop for RankProcess {
     fn drop(&mut self) {
         // Nobody is left to tell how it ended.
         let _ = self.reap();
@@ -112,9 +112,9 @@ impl Drop for Rank {
 }
 
 /// Completes when a process has ended.
-type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+type RankExit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn end_by_descriptor(pid: Pid) -> io::Result<End> {
+fn end_by_descriptor(pid: Pid) -> io::Result<RankExit> {
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
     let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?;
@@ -126,7 +126,7 @@ fn end_by_descriptor(pid: Pid) -> io::Result<End> {
 
 /// The same where processes have no descriptors: the system tells that some child has ended, and each looks whether it
 /// is its own.
-fn end_by_signal(pid: Pid) -> io::Result<End> {
+fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
     // Before the first look, so that no end is missed.
     let mut ends = signal(SignalKind::child())?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -135,7 +135,7 @@ fn end_by_signal(pid: Pid) -> io::Result<End> {
     Ok(Box::pin(async move { while runs() && ends.recv().await.is_some() {} }))
 }
 
-fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<Rank> {
+fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<RankProcess> {
     let (guarded, guard) = io::pipe()?;
     let launcher = rustix::process::getpid();
     // SAFETY: between fork and exec only system calls are safe, and `prepare` makes nothing else: it neither
@@ -146,7 +146,7 @@ fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<Rank>
     // With `command` this process drops its copies of the listening socket and of the guarded end.
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
-    Ok(Rank { pid, child: Some(child), _guard: guard })
+    Ok(RankProcess { pid, child: Some(child), _guard: guard })
 }
 
 /// Runs in the new process, just before the program does.

@@ -1,12 +1,12 @@
-//! Tells the ranks that are still meeting which rank of this machine has ended: rank 0 has not seen it yet, so that they
+//! Tells the ranks that are still rendezvous which rank of this machine has ended: rank 0 has not seen it yet, so that they
 //! would wait for it until their deadline. Open this file to see what happens when a rank dies before it has joined.
 
 use super::Job;
-use super::invitation::Invitation;
 use super::outcome::how;
-use crate::bootstrap::attendance::Attendance;
-use crate::bootstrap::report::{Ended, Place};
-use crate::bootstrap::{Meeting, host_and_port};
+use super::rendezvous::RendezvousSetup;
+use crate::bootstrap::registered::RegisteredFlags;
+use crate::bootstrap::report::{EndedRank, RendezvousAccess};
+use crate::bootstrap::{Rendezvous, host_and_port};
 use crate::doorbell::Doorbell;
 use crate::error::{Peer, Result};
 use crate::socket::{Tls, TlsFiles};
@@ -22,9 +22,9 @@ use std::time::Duration;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Watches for the end of ranks that rank 0 does not know.
-pub(super) struct Reporter {
-    place: Place,
-    attendance: Attendance,
+pub(super) struct EndReporter {
+    access: RendezvousAccess,
+    registered: RegisteredFlags,
     /// The number of this machine's first rank.
     first: usize,
     /// Whether ranks of other machines may be waiting.
@@ -32,25 +32,25 @@ pub(super) struct Reporter {
     /// Whether a rank has failed without rank 0's knowledge.
     has_failed: bool,
     /// The first rank that has ended without rank 0's knowledge.
-    ended: Option<Ended>,
+    ended: Option<EndedRank>,
     stop: Arc<Doorbell>,
     /// Ends when all reports have.
     pending: (Option<Sender<()>>, Receiver<()>),
 }
 
-impl Reporter {
+impl EndReporter {
     /// # Errors
     /// [`Error::System`] if the system has no descriptor left; [`Error::Setup`] if the job's address is none.
-    pub(super) fn new(job: &Job, invitation: &Invitation) -> Result<Self> {
-        let (host, port) = host_and_port("--addr", &invitation.address)?;
-        let meeting = Meeting::Tcp { host, port, agent: false };
+    pub(super) fn new(job: &Job, setup: &RendezvousSetup) -> Result<Self> {
+        let (host, port) = host_and_port("--addr", &setup.address)?;
+        let rendezvous = Rendezvous::Tcp { host, port, agent: false };
         // The ranks say so themselves if they cannot use them.
         let tls = TlsFiles::from_env().ok().flatten().and_then(|files| Tls::load(&files).ok());
-        let secret = invitation.secret_bytes.clone();
+        let secret = setup.secret_bytes.clone();
         let (sender, receiver) = channel();
-        Ok(Reporter {
-            place: Place { meeting, secret, tls, size: job.size() },
-            attendance: invitation.attendance.clone(),
+        Ok(EndReporter {
+            access: RendezvousAccess { rendezvous, secret, tls, size: job.size() },
+            registered: setup.registered.clone(),
             first: job.numbers().start,
             is_one_of_several: job.node.is_some(),
             has_failed: false,
@@ -62,35 +62,35 @@ impl Reporter {
 
     /// Takes note that a rank of this machine has ended.
     pub(super) fn rank_ended(&mut self, rank: usize, pid: u32, status: &io::Result<ExitStatus>) {
-        if self.attendance.is_known(rank - self.first) {
+        if self.registered.is_registered(rank - self.first) {
             return;
         }
         self.has_failed |= !status.as_ref().is_ok_and(ExitStatus::success);
         let host = rustix::system::uname().nodename().to_string_lossy().into();
-        let ended = Ended { peer: Peer { rank, host, pid }, cause: how(status) };
+        let ended = EndedRank { peer: Peer { rank, host, pid }, cause: how(status) };
         let is_first = self.ended.is_none();
         let first = self.ended.get_or_insert(ended).clone();
         if rank == 0 {
-            self.start(move |place, stop| place.answer(&first, stop));
+            self.start(move |access, stop| access.answer_for_leader(&first, stop));
         } else if is_first {
-            self.start(move |place, stop| place.tell(&first, stop));
+            self.start(move |access, stop| access.notify_leader(&first, stop));
         }
     }
 
-    fn start(&self, report: impl FnOnce(&Place, &Doorbell) + Send + 'static) {
-        let place = self.place.clone();
+    fn start(&self, report: impl FnOnce(&RendezvousAccess, &Doorbell) + Send + 'static) {
+        let access = self.access.clone();
         let stop = Arc::clone(&self.stop);
         let pending = self.pending.0.clone();
         let thread = thread::Builder::new().name("hexagram-report".to_owned());
         // Without it they find out at their deadline.
         let _ = thread.spawn(move || {
-            report(&place, &stop);
+            report(&access, &stop);
             drop(pending);
         });
     }
 }
 
-impl Drop for Reporter {
+impl Drop for EndReporter {
     fn drop(&mut self) {
         self.pending.0 = None;
         if self.is_one_of_several && self.has_failed {

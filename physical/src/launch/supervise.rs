@@ -1,7 +1,7 @@
 //! The rule by which the ranks of a job end together. Open this file to see who is signalled, when and why.
 //!
 //! ```text
-//! Running --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
+//! RunningRank --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
 //!    `--------------- a signal ---------------^    `------- SIGINT -------------^
 //! ```
 //!
@@ -10,12 +10,12 @@
 
 use super::Job;
 use super::descendants::Descendants;
-use super::invitation::Invitation;
 use super::logs::Log;
 use super::outcome::{Failure, Outcome, first_failure};
 use super::output::Console;
-use super::rank::Rank;
-use super::report::Reporter;
+use super::rank::RankProcess;
+use super::rendezvous::RendezvousSetup;
+use super::report::EndReporter;
 use super::signals::{Request, Signals};
 use crate::error::{Error, Result};
 use rustix::process::Signal;
@@ -45,7 +45,7 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
 
 /// How far the end of a job has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum JobPhase {
     Running,
     Noticing,
     Terminating,
@@ -54,49 +54,49 @@ enum Stage {
 
 struct Supervisor {
     grace: Duration,
-    running: BTreeMap<usize, Running>,
+    running: BTreeMap<usize, RunningRank>,
     ends: JoinSet<usize>,
     console: Console,
-    stage: Stage,
-    /// When the stage is over, if it ends by itself.
+    phase: JobPhase,
+    /// When the phase is over, if it ends by itself.
     deadline: Option<Instant>,
     failures: Vec<Failure>,
     interrupted: Option<i32>,
-    reporter: Reporter,
+    reporter: EndReporter,
     /// Dropped last: nothing more is started then.
     descendants: Descendants,
 }
 
 /// A rank, and the word to its output that it is gone, which is spoken by dropping both.
-struct Running {
-    rank: Rank,
+struct RunningRank {
+    rank: RankProcess,
     _gone: watch::Sender<()>,
 }
 
 impl Supervisor {
     fn start(job: &Job) -> Result<Self> {
-        let mut invitation = Invitation::open(job)?;
-        let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut invitation, Vec::new()) };
+        let mut setup = RendezvousSetup::open(job)?;
+        let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
         let logs = Log::create_all(folder, job.numbers())?;
-        Self::start_ranks(job, &mut invitation, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
+        Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
     }
 
-    fn start_ranks(job: &Job, invitation: &mut Invitation, logs: Vec<(Log, Log)>) -> Result<Self> {
+    fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(Log, Log)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
             running: BTreeMap::new(),
             ends: JoinSet::new(),
             console: Console::default(),
-            stage: Stage::Running,
+            phase: JobPhase::Running,
             deadline: None,
             failures: Vec::new(),
             interrupted: None,
-            reporter: Reporter::new(job, invitation)?,
+            reporter: EndReporter::new(job, setup)?,
             descendants: Descendants::none()?,
         };
         let mut logs = logs.into_iter();
         for number in job.numbers() {
-            let rank = Rank::start(number, job, invitation, &supervisor.descendants)?;
+            let rank = RankProcess::start(number, job, setup, &supervisor.descendants)?;
             let is_shown = job.show.as_ref().is_none_or(|show| show.contains(number));
             let adopted = supervisor.adopt(number, rank, logs.next(), is_shown);
             adopted.map_err(|cause| job.out_of_files(format!("watch rank {number}"), cause))?;
@@ -107,7 +107,7 @@ impl Supervisor {
     fn adopt(
         &mut self,
         number: usize,
-        mut rank: Rank,
+        mut rank: RankProcess,
         logs: Option<(Log, Log)>,
         is_shown: bool,
     ) -> io::Result<()> {
@@ -120,7 +120,7 @@ impl Supervisor {
         if let Some(output) = rank.take_output() {
             self.console.follow(number, output, is_gone, logs, is_shown)?;
         }
-        self.running.insert(number, Running { rank, _gone: gone });
+        self.running.insert(number, RunningRank { rank, _gone: gone });
         Ok(())
     }
 
@@ -129,23 +129,23 @@ impl Supervisor {
             tokio::select! {
                 Some(Ok(rank)) = self.ends.join_next() => self.rank_ended(rank),
                 request = signals.next() => self.obey(request, signals).await,
-                () = reached(self.deadline) => self.stage_is_over()?,
+                () = reached(self.deadline) => self.phase_is_over()?,
             }
         }
         Ok(())
     }
 
     fn rank_ended(&mut self, number: usize) {
-        let Some(Running { mut rank, .. }) = self.running.remove(&number) else { return };
+        let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return };
         let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
         let status = rank.reap();
         // Later deaths are this launcher's own doing.
-        if matches!(self.stage, Stage::Running | Stage::Noticing) {
+        if matches!(self.phase, JobPhase::Running | JobPhase::Noticing) {
             self.reporter.rank_ended(number, pid, &status);
             self.failures.extend(Failure::of(number, pid, &status));
         }
-        if self.stage == Stage::Running && !self.failures.is_empty() {
-            self.enter(Stage::Noticing);
+        if self.phase == JobPhase::Running && !self.failures.is_empty() {
+            self.enter(JobPhase::Noticing);
         }
     }
 
@@ -168,7 +168,7 @@ impl Supervisor {
     }
 
     fn signal(&self, signal: Signal) {
-        for Running { rank, .. } in self.running.values() {
+        for RunningRank { rank, .. } in self.running.values() {
             rank.signal(signal);
         }
         let groups: Vec<i32> = self.running.values().map(|running| running.rank.group()).collect();
@@ -176,50 +176,50 @@ impl Supervisor {
     }
 
     fn end(&mut self, signal: i32) {
-        match self.stage {
-            Stage::Running | Stage::Noticing => {
+        match self.phase {
+            JobPhase::Running | JobPhase::Noticing => {
                 self.interrupted = Some(signal);
-                self.enter(Stage::Terminating);
+                self.enter(JobPhase::Terminating);
             }
-            Stage::Terminating if signal == SignalKind::interrupt().as_raw_value() => {
-                self.enter(Stage::Killing)
+            JobPhase::Terminating if signal == SignalKind::interrupt().as_raw_value() => {
+                self.enter(JobPhase::Killing)
             }
-            Stage::Terminating | Stage::Killing => {}
+            JobPhase::Terminating | JobPhase::Killing => {}
         }
     }
 
-    fn stage_is_over(&mut self) -> Result<()> {
-        match self.stage {
-            Stage::Running => {}
-            Stage::Noticing => self.enter(Stage::Terminating),
-            Stage::Terminating => self.enter(Stage::Killing),
-            Stage::Killing => return Err(self.give_up()),
+    fn phase_is_over(&mut self) -> Result<()> {
+        match self.phase {
+            JobPhase::Running => {}
+            JobPhase::Noticing => self.enter(JobPhase::Terminating),
+            JobPhase::Terminating => self.enter(JobPhase::Killing),
+            JobPhase::Killing => return Err(self.give_up()),
         }
         Ok(())
     }
 
-    fn enter(&mut self, stage: Stage) {
-        let (signal, lasts) = match stage {
-            Stage::Running => return,
-            Stage::Noticing => (None, NOTICE),
-            Stage::Terminating => (Some(Signal::TERM), self.grace),
-            Stage::Killing => (Some(Signal::KILL), DEATH),
+    fn enter(&mut self, phase: JobPhase) {
+        let (signal, lasts) = match phase {
+            JobPhase::Running => return,
+            JobPhase::Noticing => (None, NOTICE),
+            JobPhase::Terminating => (Some(Signal::TERM), self.grace),
+            JobPhase::Killing => (Some(Signal::KILL), DEATH),
         };
         if let Some(signal) = signal {
             self.signal(signal);
         }
         // A stopped process hears nothing but SIGKILL until it goes on.
-        if stage == Stage::Terminating {
+        if phase == JobPhase::Terminating {
             self.signal(Signal::CONT);
         }
-        self.stage = stage;
+        self.phase = phase;
         // A grace beyond what a clock can show is no deadline at all.
         self.deadline = Instant::now().checked_add(lasts);
     }
 
     fn give_up(&mut self) -> Error {
         let mut stuck = Vec::new();
-        for (number, Running { rank, .. }) in &mut self.running {
+        for (number, RunningRank { rank, .. }) in &mut self.running {
             rank.abandon();
             stuck.push(format!("rank {number} (pid {})", rank.pid));
         }

@@ -62,7 +62,7 @@ impl MixedFabric {
 impl Fabric for MixedFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         // The ranks of this host, this one among them.
-        let locals = self.member.hosts.with(self.member.rank);
+        let locals = self.member.hosts.sharing_with(self.member.rank);
         if locals.len() == 1 && self.member.size() > 1 {
             return self.remote(channel);
         }

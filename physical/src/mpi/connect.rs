@@ -14,7 +14,7 @@ use super::link::{Comm, Flight};
 use crate::bootstrap::join::Membership;
 use crate::bootstrap::listeners::Listeners;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::{Expected, Launcher, Listener, Meeting, Placement, deadline, random};
+use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, deadline, random};
 use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -65,12 +65,12 @@ pub(crate) fn introduce(
     let (listener, announced) =
         if library.rank == 0 { announce(library, asked, &peers) } else { (Ok(None), Vec::new()) };
     let announcement = broadcast(comm, announced, limit)?;
-    let (meeting, secret) = read(&announcement)?;
+    let (rendezvous, secret) = read(&announcement)?;
     let (local_rank, local_size) = library.local;
     let rank = library.rank;
     let size = library.size;
     let launcher = Launcher::OpenMpi;
-    let placement = Placement { rank, size, local_rank, local_size, meeting, secret, launcher };
+    let placement = Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
     Ok((placement, listener?, MpiDoor { comm, check }))
 }
 
@@ -136,8 +136,8 @@ fn open_place(
     if on_this_host == library.size {
         let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
         let name = name.map_err(Error::no_random)?;
-        let expected = Expected { elsewhere: 0, choose: "start it again" };
-        return Ok((Meeting::Local(name.clone()).listen(None, expected)?, name, 0));
+        let context = ListenContext { remote_ranks: 0, alternative: "start it again" };
+        return Ok((Rendezvous::Local(name.clone()).listen(None, context)?, name, 0));
     }
     let towards = || interface::towards(peers).map(|ip| SocketAddr::new(ip, 0));
     let interface = asked.map_or_else(towards, Ok)?;
@@ -176,8 +176,8 @@ fn announce(
 }
 
 /// What rank 0 announced.
-fn read(announcement: &[u8]) -> Result<(Meeting, Vec<u8>)> {
-    let parse = || -> io::Result<Result<(Meeting, Vec<u8>)>> {
+fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
+    let parse = || -> io::Result<Result<(Rendezvous, Vec<u8>)>> {
         let mut message = Incoming::receive(&mut &*announcement)?;
         if message.number()? == FAILED {
             let what = format!("rank 0 cannot open a place to meet: {}", message.text()?);
@@ -187,9 +187,9 @@ fn read(announcement: &[u8]) -> Result<(Meeting, Vec<u8>)> {
         let port = message.number()?;
         let secret = message.bytes::<32>()?;
         let port = u16::try_from(port).map_err(|_| malformed())?;
-        let meeting =
-            if port == 0 { Meeting::Local(host) } else { Meeting::Tcp { host, port, agent: false } };
-        Ok(Ok((meeting, secret.to_vec())))
+        let rendezvous =
+            if port == 0 { Rendezvous::Local(host) } else { Rendezvous::Tcp { host, port, agent: false } };
+        Ok(Ok((rendezvous, secret.to_vec())))
     };
     parse().unwrap_or_else(|cause| {
         Err(Error::system("read rank 0's announcement", cause, "use the same build on all ranks"))

@@ -2,7 +2,7 @@
 //! socket stays, for memory that is registered later.
 //!
 //! ```text
-//! caller → callee   the call of `doorway`, whose first byte carries the caller's files
+//! caller → callee   the call of `listener`, whose first byte carries the caller's files
 //! callee → caller   a byte that carries the callee's files, after the welcome
 //! both              proof:16                what the segment of the other says, or zeros
 //! both              share:u8 apart:u32      whether with you; a rank with which it shares none, or 2³² − 1
@@ -19,8 +19,8 @@ use super::endpoint::{ShmEndpoint, ShmWire};
 use super::link::{Proof, Segment};
 use super::region::{Region, Regions, WORDS, check, words};
 use crate::bootstrap::Accept;
-use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
-use crate::bootstrap::hosts::Knock;
+use crate::bootstrap::data_listener::{Call, DataListener, Opening, STEP_TIMEOUT};
+use crate::bootstrap::hosts::ProbeResult;
 use crate::bootstrap::join::Membership;
 use crate::bootstrap::{abstract_address, local, random, same_user};
 use crate::doorbell::Doorbell;
@@ -188,20 +188,20 @@ fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8;
 }
 
 /// Finds out whether a rank that says it is on this host can share memory with this one.
-pub(crate) fn knock(member: &Membership, peer: usize) -> Knock {
-    let Membership { rank, roster, health, limit, .. } = member;
+pub(crate) fn probe(member: &Membership, peer: usize) -> ProbeResult {
+    let Membership { rank, peers, health, limit, .. } = member;
     let mut reached = false;
     let connect = || {
-        let stream = local::call(&roster.cards[peer].shm, PATIENCE)?;
+        let stream = local::connect(&peers.infos[peer].shm, STEP_TIMEOUT)?;
         reached = true;
         same_user(&stream)?;
         Ok(stream)
     };
-    let wait = Wait { peer, channel: 0, limit: *limit, health };
-    match wait.knock(&roster.key, *rank, connect) {
-        Ok(()) => Knock::Open,
-        Err(error) if reached => Knock::Closed(error.to_string()),
-        Err(error) => Knock::Nobody(error.to_string()),
+    let opening = Opening { peer, channel: 0, limit: *limit, health };
+    match opening.probe(&peers.key, *rank, connect) {
+        Ok(()) => ProbeResult::Shared,
+        Err(error) if reached => ProbeResult::SameKernel(error.to_string()),
+        Err(error) => ProbeResult::Unreachable(error.to_string()),
     }
 }
 
@@ -237,8 +237,8 @@ impl Sockets {
         }
         let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
         for (peer, stream) in streams() {
-            let wait = Wait { peer, channel: self.channel, limit, health: &self.health };
-            let (words, files) = wait.until(stream, || receive_whole::<WORDS>(stream))?;
+            let opening = Opening { peer, channel: self.channel, limit, health: &self.health };
+            let (words, files) = opening.until(stream, || receive_whole::<WORDS>(stream))?;
             check(mine, words, &self.health.peers()[peer])?;
             let file =
                 files.into_iter().next().ok_or_else(|| failed(peer, io::ErrorKind::InvalidData.into()))?;
@@ -317,13 +317,13 @@ impl Share {
 
 pub(crate) struct ShmFabric {
     member: Arc<Membership>,
-    doorway: Doorway<Caller>,
+    listener: DataListener<Caller>,
 }
 
 impl ShmFabric {
     pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Result<Self> {
-        let doorway = Doorway::open(door, &member.roster)?;
-        Ok(ShmFabric { member, doorway })
+        let listener = DataListener::open(door, &member.peers)?;
+        Ok(ShmFabric { member, listener })
     }
 
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
@@ -342,23 +342,23 @@ impl ShmFabric {
         channel: u16,
         mine: &[BorrowedFd<'_>],
     ) -> Result<(Option<Files>, UnixStream)> {
-        let Membership { rank, roster, health, limit, .. } = &*self.member;
+        let Membership { rank, peers, health, limit, .. } = &*self.member;
         let failed = |cause| self.failed(peer, cause);
         let call = Call { channel, socket: 0, rank: peer.max(*rank) };
         if peer > *rank {
-            let caller = self.doorway.await_call(call, *limit, health)?;
+            let caller = self.listener.await_call(call, *limit, health)?;
             send(&caller.stream, &[0], mine).map_err(failed)?;
             return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
         }
         let connect = || {
-            let stream = local::call(&roster.cards[peer].shm, PATIENCE)?;
+            let stream = local::connect(&peers.infos[peer].shm, STEP_TIMEOUT)?;
             same_user(&stream)?;
             Ok(stream)
         };
-        let wait = self.wait(peer, channel);
-        let stream = wait.call(&roster.key, call, connect, |stream, words| send(stream, words, mine))?;
+        let opening = self.opening(peer, channel);
+        let stream = opening.connect(&peers.key, call, connect, |stream, words| send(stream, words, mine))?;
         stream.set_nonblocking(true).map_err(failed)?;
-        let (_, files) = wait.until(&stream, || receive_whole::<1>(&stream))?;
+        let (_, files) = opening.until(&stream, || receive_whole::<1>(&stream))?;
         Ok((Files::from(files).map_err(failed)?, stream))
     }
 
@@ -401,7 +401,7 @@ impl ShmFabric {
             send(stream, &proof, &[]).map_err(|cause| self.failed(*peer, cause))?;
         }
         for Pair { peer, stream, theirs } in pairs {
-            let (shown, _) = self.wait(*peer, channel).until(stream, || receive_whole::<PROOF>(stream))?;
+            let (shown, _) = self.opening(*peer, channel).until(stream, || receive_whole::<PROOF>(stream))?;
             if theirs.is_ok() && mine.is_none_or(|mine| mine.proof() != shown) {
                 *theirs = Err(io::Error::other("it has not mapped this rank's memory"));
             }
@@ -421,7 +421,7 @@ impl ShmFabric {
         }
         let mut apart = missing.map(|other| (rank, other));
         for Pair { peer, stream, theirs } in pairs {
-            let said = self.wait(*peer, channel).until(stream, || receive_whole(stream))?.0;
+            let said = self.opening(*peer, channel).until(stream, || receive_whole(stream))?.0;
             let share = Share::read(said, self.member.size());
             apart = apart.or(share.apart.map(|other| (*peer, other)));
             if theirs.is_ok() && !share.with_you {
@@ -431,8 +431,8 @@ impl ShmFabric {
         Ok(apart)
     }
 
-    fn wait(&self, peer: usize, channel: u16) -> Wait<'_> {
-        Wait { peer, channel, limit: self.member.limit, health: &self.member.health }
+    fn opening(&self, peer: usize, channel: u16) -> Opening<'_> {
+        Opening { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
 
     /// The endpoint of a world whose ranks have all given a segment.

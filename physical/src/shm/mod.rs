@@ -35,7 +35,7 @@ mod tests;
 mod work;
 
 pub(crate) use bed::Sleep;
-pub(crate) use connect::{Gathered, ShmDoor, ShmFabric, knock};
+pub(crate) use connect::{Gathered, ShmDoor, ShmFabric, probe};
 pub(crate) use endpoint::ShmWire;
 pub(crate) use link::Segment;
 #[cfg(test)]

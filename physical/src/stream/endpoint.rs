@@ -47,7 +47,7 @@ impl Identity {
             health: Arc::clone(&member.health),
             traffic: Arc::clone(&member.traffic),
             bell,
-            crowded: crowded(member.hosts.neighbours(member.rank)),
+            crowded: crowded(member.hosts.on_kernel_of(member.rank)),
         }
     }
 }

@@ -3,9 +3,9 @@
 use super::endpoint::TcpWire;
 use super::link::Link;
 use crate::bootstrap::Accept;
-use crate::bootstrap::doorway::{Call, Doorway, PATIENCE, Wait};
+use crate::bootstrap::data_listener::{Call, DataListener, Opening, STEP_TIMEOUT};
 use crate::bootstrap::join::Membership;
-use crate::bootstrap::listeners::{Listeners, Refused};
+use crate::bootstrap::listeners::{BindError, Listeners};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -31,7 +31,7 @@ pub(crate) struct TcpDoor {
 impl TcpDoor {
     /// Listens on `interfaces`, at ports that the system chooses; callers have to speak `tls`, if it is given.
     pub(crate) fn open(interfaces: &[SocketAddr], tls: Option<Tls>) -> Result<Self> {
-        let listeners = Listeners::bind(interfaces).map_err(|Refused { address, cause }| {
+        let listeners = Listeners::bind(interfaces).map_err(|BindError { address, cause }| {
             let remedy = "name another interface of this host in HEXAGRAM_INTERFACE";
             Error::system(format!("listen on {} for data", address.ip()), cause, remedy)
         })?;
@@ -78,15 +78,15 @@ fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
 
 pub(crate) struct TcpFabric {
     member: Arc<Membership>,
-    doorway: Doorway<Socket>,
+    listener: DataListener<Socket>,
     tls: Option<Tls>,
 }
 
 impl TcpFabric {
     pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Result<Self> {
         let tls = door.tls.clone();
-        let doorway = Doorway::open(door, &member.roster)?;
-        Ok(TcpFabric { member, doorway, tls })
+        let listener = DataListener::open(door, &member.peers)?;
+        Ok(TcpFabric { member, listener, tls })
     }
 
     /// Connects to the first of a peer's addresses that this host can reach.
@@ -95,7 +95,7 @@ impl TcpFabric {
         for address in addresses.split(' ') {
             let address: SocketAddr =
                 address.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            outcome = TcpStream::connect_timeout(&seen_from(&self.member.mine().tcp, address), PATIENCE);
+            outcome = TcpStream::connect_timeout(&seen_from(&self.member.mine().tcp, address), STEP_TIMEOUT);
             if outcome.is_ok() {
                 break;
             }
@@ -104,31 +104,31 @@ impl TcpFabric {
     }
 
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
-        let Membership { rank, roster, health, limit, .. } = &*self.member;
+        let Membership { rank, peers, health, limit, .. } = &*self.member;
         let connect = || -> io::Result<Socket> {
-            let stream = self.reach(&roster.cards[peer].tcp)?;
+            let stream = self.reach(&peers.infos[peer].tcp)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(STEP_TIMEOUT))?;
+            stream.set_write_timeout(Some(STEP_TIMEOUT))?;
             Socket::called(stream, self.tls.as_ref())
         };
-        let wait = Wait { peer, channel, limit: *limit, health };
+        let opening = Opening { peer, channel, limit: *limit, health };
         let call = Call { channel, socket, rank: *rank };
-        wait.call(&roster.key, call, connect, |stream, words| stream.write_all(words))
+        opening.connect(&peers.key, call, connect, |stream, words| stream.write_all(words))
     }
 
     /// A link to `peer`: the higher rank of the two calls.
     fn connect(&self, peer: usize, channel: u16) -> Result<Link> {
         let Membership { rank, health, limit, .. } = &*self.member;
         let mine = self.member.mine();
-        let theirs = self.member.card(peer);
+        let theirs = self.member.info(peer);
         let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
-        let near = self.member.hosts.are_near(*rank, peer);
+        let near = self.member.hosts.share_kernel(*rank, peer);
         let stream = |socket| {
             if peer < *rank {
                 return self.call(peer, channel, socket);
             }
-            self.doorway.await_call(Call { channel, socket, rank: peer }, *limit, health)
+            self.listener.await_call(Call { channel, socket, rank: peer }, *limit, health)
         };
         let streams: Result<Vec<Socket>> = (0..sockets).map(stream).collect();
         Link::new(streams?, near)

@@ -2,8 +2,8 @@
 //! transport between processes.
 
 use super::Fabric;
-use crate::bootstrap::card::Card;
 use crate::bootstrap::join::Membership;
+use crate::bootstrap::peer_info::PeerInfo;
 use crate::error::{Error, Result};
 use crate::mixed::MixedFabric;
 #[cfg(feature = "mpi")]
@@ -59,11 +59,11 @@ impl Door {
     }
 
     /// Writes down where it is.
-    pub(super) fn announce(&self, card: &mut Card) {
+    pub(super) fn announce(&self, info: &mut PeerInfo) {
         match self {
-            Door::Shm(door) => card.shm = door.address(),
-            Door::Tcp(door) => card.tcp = door.address(),
-            Door::Mixed(shm, tcp) => (card.shm, card.tcp) = (shm.address(), tcp.address()),
+            Door::Shm(door) => info.shm = door.address(),
+            Door::Tcp(door) => info.tcp = door.address(),
+            Door::Mixed(shm, tcp) => (info.shm, info.tcp) = (shm.address(), tcp.address()),
             #[cfg(feature = "mpi")]
             Door::Mpi(_) => {}
         }

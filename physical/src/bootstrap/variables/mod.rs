@@ -9,19 +9,19 @@
 //!
 //! `set` reads and checks the numbers, `slurm` those of Slurm, `place` finds out where the ranks meet.
 
-mod place;
-mod set;
+mod ranks;
+mod rendezvous;
 mod slurm;
 #[cfg(test)]
 mod tests;
 
-use super::meeting::{Expected, Meeting};
+use super::rendezvous::{ListenContext, Rendezvous};
 use super::secret;
 use crate::error::Result;
-pub(crate) use place::host_and_port;
-use set::Set;
-pub(crate) use set::{MAX_SIZE, of_other_launchers};
-use slurm::Step;
+use ranks::RankVariables;
+pub(crate) use ranks::{MAX_SIZE, of_other_launchers};
+pub(crate) use rendezvous::host_and_port;
+use slurm::SlurmStep;
 use std::ffi::OsString;
 use std::fmt;
 
@@ -81,7 +81,7 @@ pub struct Placement {
     /// Number of ranks on this host.
     pub local_size: usize,
     /// Where the ranks meet.
-    pub meeting: Meeting,
+    pub rendezvous: Rendezvous,
     /// What proves that a process belongs to the job; empty if none was given.
     pub secret: Vec<u8>,
     /// Whose variables said so.
@@ -103,45 +103,45 @@ impl Placement {
     /// Rank and size in the set that wins, and whose it is, wherever the ranks may meet.
     #[cfg(feature = "mpi")]
     pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
-        let first = Set::all(&variable)?.into_iter().next();
+        let first = RankVariables::all(&variable)?.into_iter().next();
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
     pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
         let get: Lookup<'_> = &|name| get(name).filter(|value| !value.trim().is_empty());
-        let step = Step::read(get)?;
-        let mut sets = Set::all(get)?.into_iter().chain(step.as_ref().map(Step::set));
+        let step = SlurmStep::read(get)?;
+        let mut sets = RankVariables::all(get)?.into_iter().chain(step.as_ref().map(SlurmStep::set));
         let Some(first) = sets.next() else { return Ok(None) };
-        let around = |set: &Set| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
+        let around = |set: &RankVariables| step.as_ref().is_some_and(|step| step.set().agrees_with(set));
         if let Some(other) = sets.find(|other| !other.agrees_with(&first) && !around(other)) {
             return Err(first.contradicts(&other));
         }
         let step = step.filter(|step| step.set().agrees_with(&first));
         let placement = Self::of(&first, step.as_ref(), get)?;
-        let Placement { rank, size, meeting, launcher, .. } = &placement;
-        tracing::info!("rank {rank} of {size}, meeting at {meeting}, from {launcher} variables");
+        let Placement { rank, size, rendezvous, launcher, .. } = &placement;
+        tracing::info!("rank {rank} of {size}, rendezvous at {rendezvous}, from {launcher} variables");
         Ok(Some(placement))
     }
 
-    /// What rank 0 may say about its job when it opens the meeting.
-    pub(crate) fn expected(&self) -> Expected {
-        let choose = place::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
-        Expected { elsewhere: self.size.saturating_sub(self.local_size), choose }
+    /// What rank 0 may say about its job when it opens the rendezvous.
+    pub(crate) fn listen_context(&self) -> ListenContext {
+        let alternative = rendezvous::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
+        ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative }
     }
 
-    fn of(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Self> {
-        let meeting = place::meeting(set, step, get)?;
+    fn of(set: &RankVariables, step: Option<&SlurmStep>, get: Lookup<'_>) -> Result<Self> {
+        let rendezvous = rendezvous::rendezvous(set, step, get)?;
         let secret =
             get("HEXAGRAM_SECRET_FILE").map_or_else(|| Ok(Vec::new()), |path| secret::read_given(&path))?;
-        let Set { launcher, rank, size, local } = *set;
+        let RankVariables { launcher, rank, size, local } = *set;
         let local = local.or_else(|| step.and_then(|step| step.local));
         let (local_rank, local_size) = local.unwrap_or((rank, size));
-        Ok(Placement { rank, size, local_rank, local_size, meeting, secret, launcher })
+        Ok(Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher })
     }
 }
 
-/// The meeting place of one host at which only this user's `job` meets.
-fn local_name(job: &str) -> Meeting {
+/// The rendezvous place of one host at which only this user's `job` meets.
+fn local_name(job: &str) -> Rendezvous {
     let user = rustix::process::geteuid().as_raw();
-    Meeting::Local(format!("hexagram-{user}-{job}"))
+    Rendezvous::Local(format!("hexagram-{user}-{job}"))
 }

@@ -13,9 +13,9 @@
 //!
 //! srun does not put ranks in the order of hosts under `--distribution=arbitrary`; give HEXAGRAM_ADDR then.
 
-use super::set::{Set, below, number, plausible};
+use super::ranks::{RankVariables, below, number, plausible};
 use super::{Launcher, Lookup, local_name};
-use crate::bootstrap::Meeting;
+use crate::bootstrap::Rendezvous;
 use crate::error::{Error, Result};
 
 /// Ids from here on are Slurm's own: of a batch script, of an interactive step, of what is not started yet.
@@ -28,7 +28,7 @@ const PORTS: u64 = 12288;
 const STEPS: u64 = 16;
 
 /// A step, as one of its tasks sees it.
-pub(super) struct Step {
+pub(super) struct SlurmStep {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) local: Option<(usize, usize)>,
@@ -38,7 +38,7 @@ pub(super) struct Step {
     hosts: Option<String>,
 }
 
-impl Step {
+impl SlurmStep {
     /// `None` outside a step.
     pub(super) fn read(get: Lookup<'_>) -> Result<Option<Self>> {
         let step = get("SLURM_STEP_ID").and_then(|text| text.trim().parse().ok());
@@ -55,16 +55,16 @@ impl Step {
         })?;
         let local = local(size, get)?;
         let hosts = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
-        Ok(Some(Step { rank, size, local, job: job as u64, step, hosts }))
+        Ok(Some(SlurmStep { rank, size, local, job: job as u64, step, hosts }))
     }
 
-    pub(super) fn set(&self) -> Set {
-        Set { launcher: Launcher::Slurm, rank: self.rank, size: self.size, local: self.local }
+    pub(super) fn set(&self) -> RankVariables {
+        RankVariables { launcher: Launcher::Slurm, rank: self.rank, size: self.size, local: self.local }
     }
 
     /// Where the tasks meet: on one host at a name that no other step has, else at the first host.
-    pub(super) fn meeting(&self) -> Result<Meeting> {
-        let Step { job, step, .. } = self;
+    pub(super) fn rendezvous(&self) -> Result<Rendezvous> {
+        let SlurmStep { job, step, .. } = self;
         if self.local.is_some_and(|(_, on_this_host)| on_this_host == self.size) {
             return Ok(local_name(&format!("slurm-{job}.{step}")));
         }
@@ -74,7 +74,7 @@ impl Step {
                 format!("SLURM_JOB_NODELIST=`{hosts}` names no first host, at which the ranks could meet");
             Error::setup(what, "set HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there")
         })?;
-        Ok(Meeting::Tcp { host, port: self.port(), agent: false })
+        Ok(Rendezvous::Tcp { host, port: self.port(), agent: false })
     }
 
     /// A port that no other step has, among those of 768 jobs in a row with up to 16 steps each.
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn ports_differ_between_steps_and_between_jobs() {
-        let step = |job, step| Step { rank: 0, size: 2, local: None, job, step, hosts: None }.port();
+        let step = |job, step| SlurmStep { rank: 0, size: 2, local: None, job, step, hosts: None }.port();
         let mut seen = std::collections::HashSet::new();
         for job in 4_000_000..4_000_768 {
             assert!((0..16).all(|number| seen.insert(step(job, number))), "{job}");

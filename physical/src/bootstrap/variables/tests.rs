@@ -86,7 +86,7 @@ fn every_launcher_is_understood() {
     ];
     let one_host =
         [("SLURM_NNODES", "1"), ("SLURM_TASKS_PER_NODE", "4"), ("SLURM_LOCALID", "3"), ("SLURM_NODEID", "0")];
-    for (variables, launcher, expected, meeting) in [
+    for (variables, launcher, expected, rendezvous) in [
         (and(hydra(), &[("PMI_PORT", "n1:33")]), Launcher::Pmi, [1, 2, 1, 2], "pmi-n1:33"),
         (mvapich, Launcher::Mvapich, [1, 2, 1, 2], "pmi-n1:4711"),
         (pmix, Launcher::Pmix, [1, 2, 1, 2], "prterun-n1-12@1"),
@@ -95,9 +95,13 @@ fn every_launcher_is_understood() {
     ] {
         let placement = place(&variables);
         assert_eq!((placement.launcher, numbers(&placement)), (launcher, expected), "{variables:?}");
-        assert!(placement.meeting.to_string().ends_with(meeting), "{variables:?}: {}", placement.meeting);
+        assert!(
+            placement.rendezvous.to_string().ends_with(rendezvous),
+            "{variables:?}: {}",
+            placement.rendezvous
+        );
         let told = place(&and(variables, &[("HEXAGRAM_ADDR", "10.0.0.1:9")]));
-        assert_eq!(told.meeting.to_string(), "10.0.0.1:9");
+        assert_eq!(told.rendezvous.to_string(), "10.0.0.1:9");
     }
 }
 
@@ -111,8 +115,8 @@ fn mpi_goes_before_slurm() {
 fn ranks_of_one_job_share_their_process_manager() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let descriptor = ours.as_raw_fd().to_string();
-    let meeting = place(&and(hydra(), &[("PMI_FD", &descriptor)])).meeting.to_string();
-    assert!(meeting.ends_with(&format!("-pmi-{}", std::process::id())), "{meeting}");
+    let rendezvous = place(&and(hydra(), &[("PMI_FD", &descriptor)])).rendezvous.to_string();
+    assert!(rendezvous.ends_with(&format!("-pmi-{}", std::process::id())), "{rendezvous}");
     for not_a_socket in ["0x6", "-1", "999999"] {
         assert!(refusal(&and(hydra(), &[("PMI_FD", not_a_socket)])).contains("HEXAGRAM_ADDR"));
     }
@@ -143,7 +147,7 @@ fn a_step_smaller_than_its_job_goes_by_its_own_numbers() {
     ];
     let placement = place(&and(step(), &small));
     assert_eq!(numbers(&placement), [0, 2, 0, 2]);
-    assert!(matches!(placement.meeting, Meeting::Local(_)));
+    assert!(matches!(placement.rendezvous, Rendezvous::Local(_)));
     let spread = [
         ("SLURM_STEP_NUM_NODES", "2"),
         ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
@@ -151,7 +155,7 @@ fn a_step_smaller_than_its_job_goes_by_its_own_numbers() {
     ];
     let placement = place(&and(and(step(), &small), &spread));
     assert_eq!(numbers(&placement), [0, 2, 0, 1]);
-    assert!(placement.meeting.to_string().starts_with("node08:"), "{}", placement.meeting);
+    assert!(placement.rendezvous.to_string().starts_with("node08:"), "{}", placement.rendezvous);
 }
 
 #[test]
@@ -159,7 +163,7 @@ fn slurm_starts_the_ranks_of_others_too() {
     // srun --mpi=pmi2: the numbers agree, and only Slurm knows the hosts.
     let placement = place(&and(step(), &[("PMI_RANK", "3"), ("PMI_SIZE", "4")]));
     assert_eq!((placement.launcher, numbers(&placement)), (Launcher::Pmi, [3, 4, 1, 2]));
-    assert_eq!(placement.meeting.to_string(), "node07:22131");
+    assert_eq!(placement.rendezvous.to_string(), "node07:22131");
     // srun --mpi=pmix: PMIx has no variable for the size.
     assert_eq!(place(&and(step(), &[("PMIX_RANK", "3")])).launcher, Launcher::Slurm);
     // mpirun's own daemon is the task: its numbers are not the ranks'.
@@ -200,7 +204,7 @@ fn the_first_complete_set_wins() {
     assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Hexagram, 2, 3));
     let placement = read(&[TORCHRUN.as_slice(), &mpi].concat()).unwrap().unwrap();
     assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::Torchrun, 2, 3));
-    assert_eq!(placement.meeting, Meeting::Tcp { host: "::1".into(), port: 29500, agent: false });
+    assert_eq!(placement.rendezvous, Rendezvous::Tcp { host: "::1".into(), port: 29500, agent: false });
     let placement = read(&[MPI.as_slice(), &[("HEXAGRAM_RANK", "0")]].concat()).unwrap().unwrap();
     assert_eq!((placement.launcher, placement.rank, placement.size), (Launcher::OpenMpi, 0, 2));
 }
@@ -267,7 +271,7 @@ fn a_variable_that_is_empty_is_not_set() {
         assert_eq!(read(&mpi).unwrap().unwrap().launcher, Launcher::OpenMpi);
     }
     let unset = [TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "")]].concat();
-    assert!(matches!(read(&unset).unwrap().unwrap().meeting, Meeting::Tcp { agent: false, .. }));
+    assert!(matches!(read(&unset).unwrap().unwrap().rendezvous, Rendezvous::Tcp { agent: false, .. }));
     let mut addressless = TORCHRUN;
     addressless[3].1 = "";
     assert!(refusal(&addressless).contains("MASTER_ADDR"));
@@ -285,18 +289,18 @@ fn the_last_port_is_refused_where_an_agent_may_have_it() {
 #[test]
 fn torchruns_agent_is_noticed() {
     let placement = read(&[TORCHRUN.as_slice(), &[("TORCHELASTIC_RUN_ID", "none")]].concat());
-    assert!(matches!(placement.unwrap().unwrap().meeting, Meeting::Tcp { agent: true, .. }));
+    assert!(matches!(placement.unwrap().unwrap().rendezvous, Rendezvous::Tcp { agent: true, .. }));
 }
 
 #[test]
 fn mpirun_on_one_host_meets_at_a_name_of_user_and_job() {
-    let Meeting::Local(name) = read(&MPI).unwrap().unwrap().meeting else { panic!() };
+    let Rendezvous::Local(name) = read(&MPI).unwrap().unwrap().rendezvous else { panic!() };
     assert!(name.ends_with("-77"), "{name}");
     let mut several_hosts = MPI;
     several_hosts[3] = ("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
     assert!(refusal(&several_hosts).contains("HEXAGRAM_ADDR"));
     let helped = [several_hosts.as_slice(), &[("HEXAGRAM_ADDR", "10.0.0.1:9")]].concat();
-    assert!(matches!(read(&helped).unwrap().unwrap().meeting, Meeting::Tcp { port: 9, .. }));
+    assert!(matches!(read(&helped).unwrap().unwrap().rendezvous, Rendezvous::Tcp { port: 9, .. }));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Jobs inside TLS, with certificates made here: the same results, and clear words where the files do not fit.
 
 use super::*;
-use crate::bootstrap::{Launcher, Meeting, Placement};
+use crate::bootstrap::{Launcher, Placement, Rendezvous};
 use crate::dtype::DType;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::Buffer;
@@ -63,10 +63,11 @@ fn free_port() -> u16 {
 }
 
 fn join(rank: usize, size: usize, port: u16, tls: Option<TlsFiles>, seconds: u64) -> Result<World> {
-    let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port, agent: false };
+    let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
     let secret = b"secret".to_vec();
     let launcher = Launcher::Hexagram;
-    let placement = Placement { rank, size, local_rank: rank, local_size: size, meeting, secret, launcher };
+    let placement =
+        Placement { rank, size, local_rank: rank, local_size: size, rendezvous, secret, launcher };
     let transport = TransportKind::Tcp;
     let deadline = Duration::from_secs(seconds);
     World::join_as(&placement, &JoinOptions { transport, deadline, tls, ..JoinOptions::default() })

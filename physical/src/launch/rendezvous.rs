@@ -6,7 +6,7 @@
 
 use super::Job;
 use crate::bootstrap::QUEUE;
-use crate::bootstrap::attendance::Attendance;
+use crate::bootstrap::registered::RegisteredFlags;
 use crate::bootstrap::secret::{draw, read_given};
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Where the ranks meet. Each is given what it needs of it by [`super::environment`].
-pub(super) struct Invitation {
+pub(super) struct RendezvousSetup {
     /// Where rank 0 listens.
     pub(super) address: String,
     /// The sockets, on the machine of rank 0 and until that takes them: nobody else may keep them open, or a dead rank 0
@@ -29,10 +29,10 @@ pub(super) struct Invitation {
     /// The same, for this process.
     pub(super) secret_bytes: Vec<u8>,
     /// Where the ranks note that rank 0 knows them.
-    pub(super) attendance: Attendance,
+    pub(super) registered: RegisteredFlags,
 }
 
-impl Invitation {
+impl RendezvousSetup {
     /// Opens what the ranks of `job` need: on one machine a free port of 127.0.0.1 and a fresh secret, else what the job
     /// gives.
     ///
@@ -46,7 +46,7 @@ impl Invitation {
                 .map_err(|cause| Error::system("put the job's secret into memory", cause, remedy))?;
             Ok::<_, Error>(Arc::new(kept))
         };
-        let attendance = Attendance::open(job.ranks).map_err(|cause| {
+        let registered = RegisteredFlags::open(job.ranks).map_err(|cause| {
             Error::system("make a file in memory", cause, "see whether memory and memfd_create are allowed")
         })?;
         if let Some(node) = &job.node {
@@ -54,7 +54,7 @@ impl Invitation {
             let secret = in_memory(&secret_bytes)?;
             let listeners = node.listen(job.size() - job.ranks)?;
             let address = node.address.clone();
-            return Ok(Invitation { address, listeners, secret, secret_bytes, attendance });
+            return Ok(RendezvousSetup { address, listeners, secret, secret_bytes, registered });
         }
         let (listener, address) = listen().map_err(|cause| {
             let remedy = "see whether this machine's loopback interface is up (ip link set lo up)";
@@ -63,7 +63,7 @@ impl Invitation {
         let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
         let secret = in_memory(&secret_bytes)?;
         let address = address.to_string();
-        Ok(Invitation { address, listeners: vec![listener.into()], secret, secret_bytes, attendance })
+        Ok(RendezvousSetup { address, listeners: vec![listener.into()], secret, secret_bytes, registered })
     }
 }
 

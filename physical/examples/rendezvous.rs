@@ -1,9 +1,9 @@
 //! How long ranks need to join that all come in the same instant, each a process of its own, while strangers connect to
-//! where they meet and keep silent. Use it to see what a change of the meeting costs a large job.
+//! where they meet and keep silent. Use it to see what a change of the rendezvous costs a large job.
 //!
 //! ```sh
-//! cargo run --release -p hexagram-physical --example meeting -- 1000 10000       # 1,000 ranks, 10,000 strangers
-//! cargo run --release -p hexagram-physical --example meeting -- 6 8000 8000      # 8,000 strangers at once, 8,000 a second
+//! cargo run --release -p hexagram-physical --example rendezvous -- 1000 10000       # 1,000 ranks, 10,000 strangers
+//! cargo run --release -p hexagram-physical --example rendezvous -- 6 8000 8000      # 8,000 strangers at once, 8,000 a second
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on has failed")]
@@ -39,7 +39,7 @@ fn main() {
     } else if arguments.first().is_some_and(|first| first == "strangers") {
         strangers(&arguments[1], number(2), number(3));
     } else {
-        assert!(number(0) > 0, "usage: meeting RANKS [STRANGERS [A SECOND]]");
+        assert!(number(0) > 0, "usage: rendezvous RANKS [STRANGERS [A SECOND]]");
         measure(number(0), number(1), number(2));
     }
 }
@@ -93,7 +93,7 @@ impl Drop for Strangers {
 fn measure(ranks: usize, count: usize, a_second: usize) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let folder = env::temp_dir().join(format!("hexagram-meeting-{}", std::process::id()));
+    let folder = env::temp_dir().join(format!("hexagram-rendezvous-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let at = now() + 1000 + 6 * ranks as u64;
     let strangers = (count > 0).then(|| {

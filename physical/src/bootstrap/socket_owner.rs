@@ -14,17 +14,17 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long it may take to accept a call: it may be stopped.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A process that listens somewhere.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct SocketOwner {
     user: u32,
     /// None if this user must not see it.
     pid: Option<u32>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for SocketOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {
             None => f.write_str("a process that only its own user can see")?,
@@ -38,7 +38,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl Holder {
+impl SocketOwner {
     /// Who listens at this address of this host, or at its port on all addresses.
     pub(crate) fn of_address(address: SocketAddr) -> Option<Self> {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
@@ -51,12 +51,12 @@ impl Holder {
             row.address.port() == address.port() && (everywhere || row.address.ip() == address.ip())
         };
         let row = rows.into_iter().find(listens)?;
-        Some(Holder { user: row.user, pid: process_with(&format!("socket:[{}]", row.socket)) })
+        Some(SocketOwner { user: row.user, pid: process_with(&format!("socket:[{}]", row.socket)) })
     }
 
     /// Who listens at this abstract unix socket.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
-        let stream = local::call(name, PATIENCE).ok()?;
+        let stream = local::connect(name, CONNECT_TIMEOUT).ok()?;
         Self::of_stream(&stream)
     }
 
@@ -65,7 +65,7 @@ impl Holder {
         let peer = sockopt::socket_peercred(stream).ok()?;
         // The kernel writes 0 for a process of another process namespace.
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
-        Some(Holder { user: peer.uid.as_raw(), pid })
+        Some(SocketOwner { user: peer.uid.as_raw(), pid })
     }
 }
 
@@ -128,8 +128,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::time::Instant;
 
-    fn myself() -> Holder {
-        Holder { user: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) }
+    fn myself() -> SocketOwner {
+        SocketOwner { user: rustix::process::geteuid().as_raw(), pid: Some(std::process::id()) }
     }
 
     #[test]
@@ -149,10 +149,10 @@ mod tests {
 
     /// Waits until that is who listens there: a process that another test starts has all that is open here until its
     /// program begins.
-    fn becomes(address: SocketAddr, want: Option<Holder>) {
+    fn becomes(address: SocketAddr, want: Option<SocketOwner>) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let found = Holder::of_address(address);
+            let found = SocketOwner::of_address(address);
             if found == want {
                 return;
             }
@@ -163,14 +163,14 @@ mod tests {
 
     #[test]
     fn who_listens_at_a_name_is_found_and_named() {
-        let name = format!("hexagram-holder-{}", std::process::id());
-        assert_eq!(Holder::of_name(&name), None);
+        let name = format!("hexagram-owner-{}", std::process::id());
+        assert_eq!(SocketOwner::of_name(&name), None);
         let _listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
-        let holder = Holder::of_name(&name).unwrap();
-        assert_eq!(holder, myself());
-        let said = holder.to_string();
+        let owner = SocketOwner::of_name(&name).unwrap();
+        assert_eq!(owner, myself());
+        let said = owner.to_string();
         assert!(said.starts_with(&format!("process {} (", std::process::id())), "{said}");
-        assert!(said.contains(&format!(") of user {}", holder.user)), "{said}");
+        assert!(said.contains(&format!(") of user {}", owner.user)), "{said}");
     }
 
     #[test]

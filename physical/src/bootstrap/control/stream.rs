@@ -1,9 +1,9 @@
 //! One end of a control connection. Nothing here blocks: what cannot be written yet waits in memory, so that a peer that
 //! does not read delays nobody else.
 
-use super::super::meeting::Stream;
 use super::super::message::Incoming;
-use super::word::{CAP, Word};
+use super::super::rendezvous::Stream;
+use super::messages::{CAP, ControlMessage};
 use crate::error::{Error, Result};
 use crate::health::Vigilance;
 use rustix::net::sockopt;
@@ -12,24 +12,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Bytes read at once.
-const GULP: usize = 4096;
+const READ_BYTES: usize = 4096;
 /// Missing acknowledgements of a probe after which the system gives a connection up.
 const PROBES: u32 = 3;
 /// The longest times that the system takes for its own probes, in seconds, and for lost bytes, in milliseconds.
 const MOST_IDLE: u64 = 32_767;
 const MOST_UNHEARD: u32 = i32::MAX as u32;
 
-pub(super) struct Line {
+pub(super) struct ControlStream {
     stream: Stream,
-    /// Read, and not yet a whole word.
-    begun: Vec<u8>,
+    /// Read, and not yet a whole message.
+    partial: Vec<u8>,
     unsent: Vec<u8>,
     /// For how long nothing has come, as far as this process was awake to hear it.
     pub(super) silence: Duration,
 }
 
-impl Line {
-    /// Takes a stream over from the meeting.
+impl ControlStream {
+    /// Takes a stream over from the rendezvous.
     ///
     /// # Errors
     /// [`Error::System`] if the system does not let it be set up.
@@ -43,12 +43,12 @@ impl Line {
         };
         set_up()
             .map_err(|cause| Error::system("set up a control connection", cause, "report this as a bug"))?;
-        Ok(Line { stream, begun: Vec::new(), unsent: Vec::new(), silence: Duration::ZERO })
+        Ok(ControlStream { stream, partial: Vec::new(), unsent: Vec::new(), silence: Duration::ZERO })
     }
 
-    /// Sends a word now or later, in order.
-    pub(super) fn say(&mut self, word: &Word) {
-        self.unsent.extend_from_slice(&word.write());
+    /// Sends a message now or later, in order.
+    pub(super) fn send(&mut self, message: &ControlMessage) {
+        self.unsent.extend_from_slice(&message.write());
         self.flush();
     }
 
@@ -68,41 +68,41 @@ impl Line {
         }
     }
 
-    /// Reads all that has come, as words in a world of `size` ranks. Then why nothing more will come, if so: whatever
+    /// Reads all that has come, as messages in a world of `size` ranks. Then why nothing more will come, if so: whatever
     /// was said before counts.
-    pub(super) fn listen(&mut self, size: usize) -> (Vec<Word>, Option<io::Error>) {
-        let mut words = Vec::new();
-        let end = self.read(size, &mut words).err();
-        if !words.is_empty() {
+    pub(super) fn receive(&mut self, size: usize) -> (Vec<ControlMessage>, Option<io::Error>) {
+        let mut messages = Vec::new();
+        let end = self.read(size, &mut messages).err();
+        if !messages.is_empty() {
             self.silence = Duration::ZERO;
         }
-        (words, end)
+        (messages, end)
     }
 
-    fn read(&mut self, size: usize, words: &mut Vec<Word>) -> io::Result<()> {
-        let mut bytes = [0; GULP];
+    fn read(&mut self, size: usize, messages: &mut Vec<ControlMessage>) -> io::Result<()> {
+        let mut bytes = [0; READ_BYTES];
         loop {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.begun.extend_from_slice(&bytes[..read]),
+                Ok(read) => self.partial.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
-            while let Some(message) = Incoming::split(&mut self.begun, CAP)? {
-                words.push(Word::read(message, size)?);
+            while let Some(message) = Incoming::split(&mut self.partial, CAP)? {
+                messages.push(ControlMessage::read(message, size)?);
             }
         }
     }
 }
 
-impl AsFd for Line {
+impl AsFd for ControlStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-/// Has the system find out by itself about a peer that is gone without a word. Safe here, because these connections are
+/// Has the system find out by itself about a peer that is gone without a message. Safe here, because these connections are
 /// always drained; a data connection may well be full for longer.
 fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
@@ -126,9 +126,9 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
-    fn pair() -> (Line, Line) {
+    fn pair() -> (ControlStream, ControlStream) {
         let (a, b) = UnixStream::pair().unwrap();
-        let line = |stream| Line::new(Stream::Local(stream), &Vigilance::default()).unwrap();
+        let line = |stream| ControlStream::new(Stream::Local(stream), &Vigilance::default()).unwrap();
         (line(a), line(b))
     }
 
@@ -137,15 +137,15 @@ mod tests {
         let (mut from, mut to) = pair();
         let mut said = 0;
         while from.is_flushed() || said < 100_000 {
-            from.say(&Word::Left(said % 1000));
+            from.send(&ControlMessage::Left(said % 1000));
             said += 1;
         }
         let mut heard = 0;
         while heard < said {
-            let (words, end) = to.listen(1000);
+            let (messages, end) = to.receive(1000);
             assert!(end.is_none());
-            for word in words {
-                assert_eq!(word, Word::Left(heard % 1000));
+            for message in messages {
+                assert_eq!(message, ControlMessage::Left(heard % 1000));
                 heard += 1;
             }
             from.flush();
@@ -160,7 +160,7 @@ mod tests {
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
             let vigilance = Vigilance { silence, ..Vigilance::default() };
             let socket = Socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
-            Line::new(Stream::Tcp(socket), &vigilance).unwrap();
+            ControlStream::new(Stream::Tcp(socket), &vigilance).unwrap();
         }
     }
 
@@ -168,11 +168,11 @@ mod tests {
     fn what_was_said_before_the_end_is_heard() {
         let (mut from, mut to) = pair();
         to.silence = Duration::from_secs(1);
-        let word = Word::Failure { culprit: 3, cause: "died".into() };
-        from.say(&word);
+        let message = ControlMessage::Failure { culprit: 3, cause: "died".into() };
+        from.send(&message);
         drop(from);
-        let (words, end) = to.listen(4);
-        assert_eq!((words, to.silence), (vec![word], Duration::ZERO));
+        let (messages, end) = to.receive(4);
+        assert_eq!((messages, to.silence), (vec![message], Duration::ZERO));
         assert_eq!(end.unwrap().kind(), io::ErrorKind::UnexpectedEof);
     }
 
@@ -182,8 +182,8 @@ mod tests {
         to.silence = Duration::from_secs(1);
         from.unsent = vec![0xff; 100];
         from.flush();
-        let (words, end) = to.listen(4);
-        assert!(words.is_empty() && to.silence > Duration::ZERO);
+        let (messages, end) = to.receive(4);
+        assert!(messages.is_empty() && to.silence > Duration::ZERO);
         assert_eq!(end.unwrap().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn of_other_launchers() -> impl Iterator<Item = &'static str> {
 }
 
 /// One launcher's numbers, free of contradictions.
-pub(super) struct Set {
+pub(super) struct RankVariables {
     pub(super) launcher: Launcher,
     pub(super) rank: usize,
     pub(super) size: usize,
@@ -47,7 +47,7 @@ pub(super) struct Set {
     pub(super) local: Option<(usize, usize)>,
 }
 
-impl Set {
+impl RankVariables {
     /// The complete sets but Slurm's, in order.
     pub(super) fn all(get: Lookup<'_>) -> Result<Vec<Self>> {
         let read = |(launcher, names)| Self::read(launcher, names, get);
@@ -76,11 +76,11 @@ impl Set {
             return Ok(None);
         };
         plausible(names[1], size)?;
-        Ok(Some(Set { launcher, rank, size, local: local_rank.zip(local_size) }))
+        Ok(Some(RankVariables { launcher, rank, size, local: local_rank.zip(local_size) }))
     }
 }
 
-impl Set {
+impl RankVariables {
     /// Whether both may speak of the same rank.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let local = self.local.zip(other.local).is_none_or(|(ours, theirs)| ours == theirs);
@@ -102,7 +102,7 @@ impl Set {
     }
 }
 
-impl fmt::Display for Set {
+impl fmt::Display for RankVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rank, size, local_rank, local_size] = self.names();
         write!(f, "{rank}={} and {size}={}", self.rank, self.size)?;

@@ -1,10 +1,10 @@
 //! Where the ranks of a job meet: a TCP address, or on one host a name that only this machine knows.
 
 use super::QUEUE;
-use super::hall::Accept;
-use super::holder::Holder;
-use super::listeners::{Listeners, Refused};
+use super::acceptor::Accept;
+use super::listeners::{BindError, Listeners};
 use super::local::{self, abstract_address, same_user};
+use super::socket_owner::SocketOwner;
 use crate::error::{Error, Result};
 use crate::socket::{Socket, Tls};
 use rustix::net::sockopt::{self, Timeout};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Address at which rank 0 waits for the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meeting {
+pub enum Rendezvous {
     /// `host:port`.
     Tcp {
         /// Name or address of rank 0's host.
@@ -49,14 +49,14 @@ impl Inherited {
     }
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Meeting::Tcp { host, port, .. } | Meeting::Inherited(Inherited { host, port, .. }) => {
+            Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
                 let bare = host.contains(':') && !host.starts_with('[');
                 if bare { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
             }
-            Meeting::Local(name) => write!(f, "unix socket @{name}"),
+            Rendezvous::Local(name) => write!(f, "unix socket @{name}"),
         }
     }
 }
@@ -78,11 +78,11 @@ macro_rules! either {
 
 impl Stream {
     /// Bounds every later read and write.
-    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         // Zero would mean for ever.
-        let patience = Some(patience.max(Duration::from_millis(1)));
-        sockopt::set_socket_timeout(self, Timeout::Recv, patience)?;
-        Ok(sockopt::set_socket_timeout(self, Timeout::Send, patience)?)
+        let timeout = Some(timeout.max(Duration::from_millis(1)));
+        sockopt::set_socket_timeout(self, Timeout::Recv, timeout)?;
+        Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
     }
 
     /// The interface by which this process reaches the other, at any port: where its own listeners belong.
@@ -116,7 +116,7 @@ impl AsFd for Stream {
     }
 }
 
-/// Rank 0's end of the meeting.
+/// Rank 0's end of the rendezvous.
 pub(crate) enum Listener {
     Tcp(Listeners, Option<Tls>),
     Local(UnixListener),
@@ -144,7 +144,7 @@ impl Accept for Listener {
 impl Listener {
     /// The same, for newcomers who speak `tls`, if it is given.
     #[cfg(feature = "mpi")]
-    pub(crate) fn inside(self, tls: Option<Tls>) -> Self {
+    pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
         match self {
             Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),
             local @ Listener::Local(_) => local,
@@ -152,12 +152,12 @@ impl Listener {
     }
 
     /// The interfaces on which rank 0 waits, at any port: its data listeners belong there. If it waits on all, those that
-    /// `meeting` names.
-    pub(crate) fn interfaces(&self, meeting: &Meeting) -> io::Result<Vec<SocketAddr>> {
+    /// `rendezvous` names.
+    pub(crate) fn interfaces(&self, rendezvous: &Rendezvous) -> io::Result<Vec<SocketAddr>> {
         let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
         let bound = listeners.addresses()?;
-        let named = match meeting {
-            Meeting::Inherited(Inherited { host, port, .. })
+        let named = match rendezvous {
+            Rendezvous::Inherited(Inherited { host, port, .. })
                 if bound.iter().any(|address| address.ip().is_unspecified()) =>
             {
                 addresses(host, *port)?
@@ -175,11 +175,11 @@ fn at_any_port(mut address: SocketAddr) -> SocketAddr {
 
 impl Listener {
     /// Where it listens, if only ranks of this host can call there.
-    pub(super) fn only_near(&self) -> Option<String> {
+    pub(super) fn loopback_only(&self) -> Option<String> {
         let Listener::Tcp(listeners, _) = self else { return None };
         let bound = listeners.addresses().ok()?;
-        let is_near = bound.iter().all(|address| address.ip().is_loopback());
-        is_near.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
+        let is_loopback = bound.iter().all(|address| address.ip().is_loopback());
+        is_loopback.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -192,30 +192,30 @@ impl AsFd for Listener {
     }
 }
 
-/// What rank 0 knows about its job, for the errors of its end of the meeting.
+/// What rank 0 knows about its job, for the errors of its end of the rendezvous.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Expected {
+pub(crate) struct ListenContext {
     /// How many ranks are on other hosts.
-    pub(crate) elsewhere: usize,
+    pub(crate) remote_ranks: usize,
     /// How the user chooses another place to meet.
-    pub(crate) choose: &'static str,
+    pub(crate) alternative: &'static str,
 }
 
-impl Meeting {
-    /// Opens rank 0's end; newcomers from elsewhere have to speak `tls`, if it is given.
+impl Rendezvous {
+    /// Opens rank 0's end; newcomers from remote_ranks have to speak `tls`, if it is given.
     ///
     /// # Errors
     /// [`Error::System`] if the address is taken or not of this host, [`Error::Setup`] if ranks on other hosts could never
     /// reach it.
-    pub(crate) fn listen(&self, tls: Option<Tls>, expected: Expected) -> Result<Listener> {
+    pub(crate) fn listen(&self, tls: Option<Tls>, context: ListenContext) -> Result<Listener> {
         match self {
-            Meeting::Tcp { host, port, agent } => {
-                let listeners = self.bind(host, *port, *agent, expected)?;
-                self.refuse_loopback(host, &listeners, expected)?;
+            Rendezvous::Tcp { host, port, agent } => {
+                let listeners = self.bind(host, *port, *agent, context)?;
+                self.refuse_loopback(host, &listeners, context)?;
                 Ok(Listener::Tcp(listeners, tls))
             }
-            Meeting::Local(name) => self.bind_name(name, expected).map(Listener::Local),
-            Meeting::Inherited(Inherited { descriptors, port, .. }) => {
+            Rendezvous::Local(name) => self.bind_name(name, context).map(Listener::Local),
+            Rendezvous::Inherited(Inherited { descriptors, port, .. }) => {
                 let sockets = inherit(descriptors, *port).and_then(Listeners::new);
                 let listeners =
                     sockets.map_err(|cause| self.cannot_listen(cause, "check the launcher's variables"))?;
@@ -229,10 +229,10 @@ impl Meeting {
     }
 
     /// Listens at all addresses of `host` that are of this host, at the next port if an agent may have this one and has.
-    fn bind(&self, host: &str, port: u16, agent: bool, expected: Expected) -> Result<Listeners> {
-        let try_at = |port| -> Result<Result<Listeners, Refused>> {
+    fn bind(&self, host: &str, port: u16, agent: bool, context: ListenContext) -> Result<Listeners> {
+        let try_at = |port| -> Result<Result<Listeners, BindError>> {
             let found = addresses(host, port).map_err(|cause| {
-                self.cannot_listen(cause, format!("correct the name, or {}", expected.choose))
+                self.cannot_listen(cause, format!("correct the name, or {}", context.alternative))
             })?;
             if found.iter().any(|address| address.ip().is_unspecified()) {
                 let what = format!("{host} names no interface at which other ranks could find this one");
@@ -243,16 +243,19 @@ impl Meeting {
             }
             Ok(Listeners::bind(&found))
         };
-        let taken = |refused: &Refused| refused.cause.kind() == io::ErrorKind::AddrInUse;
+        let taken = |refused: &BindError| refused.cause.kind() == io::ErrorKind::AddrInUse;
         let outcome = match (try_at(port)?, port.checked_add(1).filter(|_| agent)) {
             (Err(refused), Some(next)) if taken(&refused) => try_at(next)?,
             (outcome, _) => outcome,
         };
-        outcome.map_err(|Refused { address, cause }| match cause.kind() {
+        outcome.map_err(|BindError { address, cause }| match cause.kind() {
             io::ErrorKind::AddrInUse => {
-                let holder = Holder::of_address(address)
+                let holder = SocketOwner::of_address(address)
                     .map_or_else(|| "another program".to_owned(), |h| h.to_string());
-                self.cannot_listen(cause, format!("{holder} has {address}; end it, or {}", expected.choose))
+                self.cannot_listen(
+                    cause,
+                    format!("{holder} has {address}; end it, or {}", context.alternative),
+                )
             }
             io::ErrorKind::AddrNotAvailable => {
                 self.cannot_listen(cause, "rank 0 must run on the host that this address names")
@@ -263,10 +266,10 @@ impl Meeting {
 
     /// Refuses a name that means loopback on its own host, as Debian's 127.0.1.1 does, if ranks of other hosts are to find
     /// this one by it.
-    fn refuse_loopback(&self, host: &str, listeners: &Listeners, expected: Expected) -> Result<()> {
+    fn refuse_loopback(&self, host: &str, listeners: &Listeners, context: ListenContext) -> Result<()> {
         let bound = listeners.addresses().unwrap_or_default();
         let is_given = host == "localhost" || host.parse::<IpAddr>().is_ok();
-        if expected.elsewhere == 0 || is_given || !bound.iter().all(|address| address.ip().is_loopback()) {
+        if context.remote_ranks == 0 || is_given || !bound.iter().all(|address| address.ip().is_loopback()) {
             return Ok(());
         }
         let bound: Vec<String> = bound.iter().map(|address| address.ip().to_string()).collect();
@@ -274,7 +277,7 @@ impl Meeting {
             "the name {host}, at which all ranks meet, means {} on its own host, where none of the {} ranks on other hosts \
              can reach it",
             bound.join(" and "),
-            expected.elsewhere
+            context.remote_ranks
         );
         Err(Error::setup(
             what,
@@ -282,7 +285,7 @@ impl Meeting {
         ))
     }
 
-    fn bind_name(&self, name: &str, expected: Expected) -> Result<UnixListener> {
+    fn bind_name(&self, name: &str, context: ListenContext) -> Result<UnixListener> {
         let bound = abstract_address(name).and_then(|address| {
             let listener = UnixListener::bind_addr(&address)?;
             listener.set_nonblocking(true)?;
@@ -290,21 +293,22 @@ impl Meeting {
             Ok(listener)
         });
         bound.map_err(|cause| {
-            let remedy = match Holder::of_name(name).filter(|_| cause.kind() == io::ErrorKind::AddrInUse) {
-                Some(holder) => format!("{holder} has this name; end it, or {}", expected.choose),
-                None => expected.choose.to_owned(),
+            let remedy = match SocketOwner::of_name(name).filter(|_| cause.kind() == io::ErrorKind::AddrInUse)
+            {
+                Some(holder) => format!("{holder} has this name; end it, or {}", context.alternative),
+                None => context.alternative.to_owned(),
             };
             self.cannot_listen(cause, remedy)
         })
     }
 
-    /// The addresses behind a TCP meeting; `None` for one that never leaves this host.
+    /// The addresses behind a TCP rendezvous; `None` for one that never leaves this host.
     pub(super) fn addresses(&self) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
-            Meeting::Tcp { host, port, .. } | Meeting::Inherited(Inherited { host, port, .. }) => {
+            Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
                 Some(addresses(host, *port))
             }
-            Meeting::Local(_) => None,
+            Rendezvous::Local(_) => None,
         }
     }
 
@@ -315,10 +319,10 @@ impl Meeting {
             Some(Err(_)) => return "correct the name of rank 0's host".to_owned(),
             None => Vec::new(),
         };
-        let is_near = !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback());
+        let is_loopback = !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback());
         let mut own = addresses.into_iter().filter(|address| is_of_this_host(*address));
-        match (cause.kind(), own.find_map(Holder::of_address)) {
-            (io::ErrorKind::ConnectionRefused, _) if is_near => format!(
+        match (cause.kind(), own.find_map(SocketOwner::of_address)) {
+            (io::ErrorKind::ConnectionRefused, _) if is_loopback => format!(
                 "nobody listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
                  host, else see whether rank 0 started"
             ),
@@ -333,20 +337,15 @@ impl Meeting {
     }
 
     /// One try to reach rank 0. `attempt` alternates between the ports at which it may be.
-    pub(crate) fn connect(
-        &self,
-        attempt: usize,
-        patience: Duration,
-        tls: Option<&Tls>,
-    ) -> io::Result<Stream> {
+    pub(crate) fn connect(&self, attempt: usize, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
         match self {
-            Meeting::Tcp { host, port, agent } => {
+            Rendezvous::Tcp { host, port, agent } => {
                 let next = port.checked_add(1).filter(|_| *agent && attempt % 2 == 1);
-                connect(host, next.unwrap_or(*port), patience, tls)
+                connect(host, next.unwrap_or(*port), timeout, tls)
             }
-            Meeting::Inherited(Inherited { host, port, .. }) => connect(host, *port, patience, tls),
-            Meeting::Local(name) => {
-                let stream = local::call(name, patience)?;
+            Rendezvous::Inherited(Inherited { host, port, .. }) => connect(host, *port, timeout, tls),
+            Rendezvous::Local(name) => {
+                let stream = local::connect(name, timeout)?;
                 same_user(&stream)?;
                 Ok(Stream::Local(stream))
             }
@@ -368,10 +367,10 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-fn connect(host: &str, port: u16, patience: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
+fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
     let mut last = None;
     for address in addresses(host, port)? {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 // Loopback quirk: a connect to a free ephemeral port may meet itself.
                 last = Some(io::ErrorKind::ConnectionRefused.into());

@@ -1,10 +1,10 @@
 //! Processes that end at every moment of their start-up: each of the others names them, long before its deadline. With a
 //! launcher that holds from the first moment on; where nobody watches them, once they have proved themselves to rank 0.
 
-use super::card::Entry;
-use super::handshake::{GREETING, MAGIC, approach};
-use super::join::{Hello, Intent};
+use super::handshake::{GREETING, MAGIC, authenticate};
+use super::join::{Hello, MemberMessage};
 use super::message::Incoming;
+use super::peer_info::JoinRequest;
 use super::secret::Secret;
 use super::*;
 use crate::launch::Job;
@@ -19,7 +19,7 @@ use std::thread;
 
 const SIZE: usize = 3;
 /// Where a member may end, in order.
-const MOMENTS: [&str; 7] = ["started", "connected", "greeted", "proved", "seated", "entered", "joined"];
+const MOMENTS: [&str; 7] = ["started", "connected", "greeted", "proved", "registered", "requested", "joined"];
 /// Of joining; no survivor comes near it.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -89,8 +89,8 @@ fn join_until(moment: &str, placement: &Placement) {
     };
     end_at("started");
     let connect = || loop {
-        if let Ok(stream) = placement.meeting.connect(0, DEADLINE, None) {
-            stream.set_patience(DEADLINE).unwrap();
+        if let Ok(stream) = placement.rendezvous.connect(0, DEADLINE, None) {
+            stream.set_timeout(DEADLINE).unwrap();
             break stream;
         }
         thread::sleep(Duration::from_millis(1));
@@ -102,21 +102,21 @@ fn join_until(moment: &str, placement: &Placement) {
         stream.read_exact(&mut [0; GREETING]).unwrap();
         end();
     }
-    let entry = Entry::new(placement, &options()).unwrap();
-    let hello = Hello::Rank(entry.card.peer(), SIZE).write();
+    let request = JoinRequest::new(placement, &options()).unwrap();
+    let hello = Hello::Rank(request.info.peer(), SIZE).write();
     let secret = loop {
         if let Some(secret) = Secret::of(placement).unwrap().read().unwrap() {
             break secret;
         }
         thread::sleep(Duration::from_millis(1));
     };
-    approach(&mut stream, &secret, &hello).unwrap();
+    authenticate(&mut stream, &secret, &hello).unwrap();
     end_at("proved");
     Incoming::receive(&mut stream).unwrap();
-    attendance::note(placement, true);
-    end_at("seated");
-    Intent::Join(Box::new(entry)).write().send(&mut stream).unwrap();
-    end_at("entered");
+    registered::set_registered(placement, true);
+    end_at("registered");
+    MemberMessage::Join(Box::new(request)).write().send(&mut stream).unwrap();
+    end_at("requested");
     Incoming::receive(&mut stream).unwrap();
     end_at("joined");
 }
@@ -145,7 +145,7 @@ fn this_program(function: &str) -> Command {
 }
 
 fn arguments(function: &str) -> [String; 4] {
-    ["--exact", &format!("bootstrap::deaths::{function}"), "--ignored", "--nocapture"].map(str::to_owned)
+    ["--exact", &format!("bootstrap::exits::{function}"), "--ignored", "--nocapture"].map(str::to_owned)
 }
 
 /// Ranks by a launcher, itself a process: it handles signals.
@@ -222,7 +222,8 @@ fn a_rank_that_a_launcher_started_is_named_whenever_it_is_killed() {
 
 #[test]
 fn a_rank_that_ends_well_before_it_has_joined_is_named() {
-    for (victim, moment) in [(2, "started"), (2, "greeted"), (2, "entered"), (0, "started"), (0, "leading")] {
+    for (victim, moment) in [(2, "started"), (2, "greeted"), (2, "requested"), (0, "started"), (0, "leading")]
+    {
         report("ended well", moment, victim, all_blame(victim, &launched(victim, moment, "exit")));
     }
 }

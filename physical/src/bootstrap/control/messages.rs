@@ -1,11 +1,11 @@
 //! What the ends of a control connection say to each other.
 //!
 //! ```text
-//! member → rank 0   (BEAT wait* | FOUND finding | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
-//! rank 0 → member   (BEAT | HOSTS finding* | TOLD answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
+//! member → rank 0   (HEARTBEAT wait* | LOCATED locality | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
+//! rank 0 → member   (HEARTBEAT | HOSTS locality* | STRAGGLERS answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
 //! wait              label count:u32 rank:u32*
 //! answer            label count:u32 (rank:u32 (NO:u32 | YES:u32 label))*
-//! finding           host:u32 kernel:u32           ranks
+//! locality           host:u32 kernel:u32           ranks
 //! label             tag:16 fingerprint:16
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! world, and no list is believed to be longer than the message that holds it.
 
 use super::super::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::hosts::Finding;
+use crate::bootstrap::hosts::Locality;
 use crate::fingerprint::Fingerprint;
 use crate::tag::Tag;
 use crate::transport::Label;
@@ -22,55 +22,57 @@ use std::io;
 
 const FAILURE: usize = 0;
 const LEFT: usize = 1;
-const BEAT: usize = 2;
-const TOLD: usize = 3;
-const FOUND: usize = 4;
+const HEARTBEAT: usize = 2;
+const STRAGGLERS: usize = 3;
+const LOCATED: usize = 4;
 const HOSTS: usize = 5;
 
-/// Longest word, in bytes: more than the longest list of waits or answers takes.
+/// Longest message, in bytes: more than the longest list of waits or answers takes.
 pub(super) const CAP: usize = 256 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ControlMessage {
     /// The process lives; this is what its operations wait for.
-    Beat(Vec<Wait>),
+    Heartbeat(Vec<Wait>),
     /// For whom the member's operations wait in the end.
-    Told(Vec<Answer>),
+    Stragglers(Vec<Answer>),
     /// Where a member found itself to be.
-    Found(Finding),
+    Located(Locality),
     /// Where all ranks found themselves to be.
-    Hosts(Vec<Finding>),
+    Hosts(Vec<Locality>),
     /// Somebody failed.
     Failure { culprit: usize, cause: String },
     /// A rank has finished.
     Left(usize),
 }
 
-impl Word {
+impl ControlMessage {
     pub(super) fn write(&self) -> Vec<u8> {
         let message = Outgoing::default();
         let message = match self {
-            Word::Beat(waits) => {
-                waits.iter().fold(message.number(BEAT).number(waits.len()), |message, wait| {
-                    let message = put(message, &wait.label).number(wait.ranks.len());
+            ControlMessage::Heartbeat(waits) => {
+                waits.iter().fold(message.number(HEARTBEAT).number(waits.len()), |message, wait| {
+                    let message = put_label(message, &wait.label).number(wait.ranks.len());
                     wait.ranks.iter().fold(message, |message, rank| message.number(*rank))
                 })
             }
-            Word::Told(answers) => {
-                answers.iter().fold(message.number(TOLD).number(answers.len()), |message, answer| {
-                    let message = put(message, &answer.label).number(answer.missing.len());
+            ControlMessage::Stragglers(answers) => {
+                answers.iter().fold(message.number(STRAGGLERS).number(answers.len()), |message, answer| {
+                    let message = put_label(message, &answer.label).number(answer.missing.len());
                     answer.missing.iter().fold(message, |message, Missing { rank, within }| {
                         let message = message.number(*rank).number(usize::from(within.is_some()));
-                        within.iter().fold(message, put)
+                        within.iter().fold(message, put_label)
                     })
                 })
             }
-            Word::Found(finding) => place(message.number(FOUND), finding),
-            Word::Hosts(findings) => {
-                findings.iter().fold(message.number(HOSTS).number(findings.len()), place)
+            ControlMessage::Located(locality) => put_locality(message.number(LOCATED), locality),
+            ControlMessage::Hosts(localities) => {
+                localities.iter().fold(message.number(HOSTS).number(localities.len()), put_locality)
             }
-            Word::Failure { culprit, cause } => message.number(FAILURE).number(*culprit).text(cause),
-            Word::Left(rank) => message.number(LEFT).number(*rank),
+            ControlMessage::Failure { culprit, cause } => {
+                message.number(FAILURE).number(*culprit).text(cause)
+            }
+            ControlMessage::Left(rank) => message.number(LEFT).number(*rank),
         };
         message.whole()
     }
@@ -79,36 +81,36 @@ impl Word {
     pub(super) fn read(mut message: Incoming, size: usize) -> io::Result<Self> {
         let message = &mut message;
         match message.number()? {
-            FAILURE => Ok(Word::Failure { culprit: rank(message, size)?, cause: message.text()? }),
-            LEFT => rank(message, size).map(Word::Left),
-            FOUND => finding(message, size).map(Word::Found),
-            HOSTS => list(message, |message| finding(message, size)).map(Word::Hosts),
-            BEAT => list(message, |message| {
+            FAILURE => Ok(ControlMessage::Failure { culprit: rank(message, size)?, cause: message.text()? }),
+            LEFT => rank(message, size).map(ControlMessage::Left),
+            LOCATED => locality(message, size).map(ControlMessage::Located),
+            HOSTS => list(message, |message| locality(message, size)).map(ControlMessage::Hosts),
+            HEARTBEAT => list(message, |message| {
                 Ok(Wait { label: label(message)?, ranks: list(message, |message| rank(message, size))? })
             })
-            .map(Word::Beat),
-            TOLD => list(message, |message| {
+            .map(ControlMessage::Heartbeat),
+            STRAGGLERS => list(message, |message| {
                 Ok(Answer {
                     label: label(message)?,
                     missing: list(message, |message| missing(message, size))?,
                 })
             })
-            .map(Word::Told),
+            .map(ControlMessage::Stragglers),
             _ => Err(malformed()),
         }
     }
 }
 
-fn put(message: Outgoing, label: &Label) -> Outgoing {
+fn put_label(message: Outgoing, label: &Label) -> Outgoing {
     message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())
 }
 
-fn place(message: Outgoing, finding: &Finding) -> Outgoing {
-    message.number(finding.host).number(finding.kernel)
+fn put_locality(message: Outgoing, locality: &Locality) -> Outgoing {
+    message.number(locality.host).number(locality.kernel)
 }
 
-fn finding(message: &mut Incoming, size: usize) -> io::Result<Finding> {
-    Ok(Finding { host: rank(message, size)?, kernel: rank(message, size)? })
+fn locality(message: &mut Incoming, size: usize) -> io::Result<Locality> {
+    Ok(Locality { host: rank(message, size)?, kernel: rank(message, size)? })
 }
 
 fn label(message: &mut Incoming) -> io::Result<Label> {
@@ -140,18 +142,18 @@ fn list<T>(
     Ok(list)
 }
 
-/// For the fuzzers: a word that is understood says the same when it is written again.
+/// For the fuzzers: a message that is understood says the same when it is written again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::bootstrap) fn fuzz(data: &[u8]) {
     let [size, data @ ..] = data else { return };
-    if let Ok(word) = Word::read(Incoming::from(data.to_vec()), usize::from(*size)) {
-        let mut bytes = word.write();
+    if let Ok(message) = ControlMessage::read(Incoming::from(data.to_vec()), usize::from(*size)) {
+        let mut bytes = message.write();
         let again = Incoming::split(&mut bytes, CAP).and_then(|message| match message {
-            Some(message) => Word::read(message, usize::from(*size)),
+            Some(message) => ControlMessage::read(message, usize::from(*size)),
             None => Err(malformed()),
         });
         // Long texts are cut when they are written, and lists of nothing have room for more than a message.
-        assert!(data.len() > 1000 || again.is_ok_and(|again| again == word));
+        assert!(data.len() > 1000 || again.is_ok_and(|again| again == message));
     }
 }
 
@@ -161,8 +163,8 @@ mod tests {
     use crate::dtype::DType;
     use crate::fingerprint::OperationKind;
 
-    fn read(mut bytes: Vec<u8>, size: usize) -> io::Result<Word> {
-        Word::read(Incoming::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
+    fn read(mut bytes: Vec<u8>, size: usize) -> io::Result<ControlMessage> {
+        ControlMessage::read(Incoming::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
     }
 
     fn some_label(sequence: u64) -> Label {
@@ -170,48 +172,48 @@ mod tests {
         Label { tag: Tag::new(1, 2, sequence, 0).unwrap(), fingerprint }
     }
 
-    fn words() -> Vec<Word> {
+    fn messages() -> Vec<ControlMessage> {
         let within = Some(some_label(9));
         vec![
-            Word::Beat(vec![]),
-            Word::Beat(vec![
+            ControlMessage::Heartbeat(vec![]),
+            ControlMessage::Heartbeat(vec![
                 Wait { label: some_label(5), ranks: vec![0, 4] },
                 Wait { label: some_label(6), ranks: vec![] },
             ]),
-            Word::Told(vec![Answer {
+            ControlMessage::Stragglers(vec![Answer {
                 label: some_label(5),
                 missing: vec![Missing { rank: 3, within: None }, Missing { rank: 4, within }],
             }]),
-            Word::Failure { culprit: 2, cause: "żółw".into() },
-            Word::Left(4),
-            Word::Found(Finding { host: 4, kernel: 2 }),
-            Word::Hosts(vec![Finding { host: 3, kernel: 3 }; 5]),
+            ControlMessage::Failure { culprit: 2, cause: "żółw".into() },
+            ControlMessage::Left(4),
+            ControlMessage::Located(Locality { host: 4, kernel: 2 }),
+            ControlMessage::Hosts(vec![Locality { host: 3, kernel: 3 }; 5]),
         ]
     }
 
     #[test]
     fn words_round_trip() {
-        for word in words() {
-            assert_eq!(read(word.write(), 5).unwrap(), word);
+        for message in messages() {
+            assert_eq!(read(message.write(), 5).unwrap(), message);
         }
     }
 
     #[test]
     fn a_rank_beyond_the_world_is_refused() {
-        let refused = words().into_iter().filter(|word| read(word.write(), 2).is_err()).count();
+        let refused = messages().into_iter().filter(|message| read(message.write(), 2).is_err()).count();
         assert_eq!(refused, 6, "all but the beat that names no rank");
     }
 
     #[test]
     fn a_truncated_or_hostile_word_is_refused() {
-        for word in words() {
-            let whole = word.write();
+        for message in messages() {
+            let whole = message.write();
             for end in 4..whole.len() - 1 {
                 let cut = [((end - 4) as u32).to_le_bytes().as_slice(), &whole[4..end]].concat();
-                assert!(read(cut, 5).is_err(), "{word:?} up to {end}");
+                assert!(read(cut, 5).is_err(), "{message:?} up to {end}");
             }
         }
-        let endless = Outgoing::default().number(BEAT).number(u32::MAX as usize).whole();
+        let endless = Outgoing::default().number(HEARTBEAT).number(u32::MAX as usize).whole();
         assert!(read(endless, 5).is_err());
         assert!(read(Outgoing::default().number(99).whole(), 5).is_err());
     }

@@ -2,7 +2,7 @@
 //!
 //! The higher rank connects to the lower one's listener, proves that it belongs to the job, and says who it is. A thread
 //! at each listener lets callers in at any time, so that nobody waits for a rank that computes, and puts their connections
-//! aside for the thread that will open the channel. It sleeps while nobody calls.
+//! unclaimed for the thread that will open the channel. It sleeps while nobody calls.
 //!
 //! ```text
 //! both              handshake, as in `handshake`
@@ -12,11 +12,11 @@
 //!
 //! A call for the socket NONE asks only whether the door is open: the connection ends with the welcome.
 
-use super::card::Roster;
-use super::hall::{Accept, Hall};
-use super::handshake::{Build, Key, approach};
+use super::acceptor::{Accept, Acceptor};
+use super::handshake::{Build, Key, authenticate};
 use super::message::{Incoming, Outgoing, malformed};
-use super::stranger::Caller;
+use super::peer_info::PeerTable;
+use super::pending::Authenticated;
 use super::{deadline, is_cut_off, is_late};
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
@@ -33,14 +33,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The callee has put the connection aside.
+/// The callee has put the connection unclaimed.
 const WELCOME: [u8; 1] = [1];
 /// How often those who wait look whether the world has failed.
 const TICK: Duration = Duration::from_millis(10);
-/// How often somebody who only asks is turned away before that is the answer: strangers may have pushed it aside.
-const REFUSALS: u32 = 50;
+/// How often somebody who only asks is turned away before that is the answer: strangers may have pushed it unclaimed.
+const MAX_REFUSALS: u32 = 50;
 /// Longest that one step of a call may take before a look whether the world has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long this process may be without descriptors for callers before that is its failure.
 const SHORTAGE: Duration = Duration::from_secs(1);
@@ -72,20 +72,20 @@ impl Call {
 }
 
 /// Connections of callers, until somebody wants them.
-struct Aside<C> {
+struct Unclaimed<C> {
     connections: Mutex<HashMap<Call, C>>,
     more: Condvar,
     /// Since when this process has had no descriptors for callers.
     short: Mutex<Option<Instant>>,
 }
 
-impl<C: Read + Write> Aside<C> {
+impl<C: Read + Write> Unclaimed<C> {
     fn lock(&self) -> MutexGuard<'_, HashMap<Call, C>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, caller: Caller<C>) -> io::Result<()> {
-        let Caller { mut connection, mut message, .. } = caller;
+    fn put(&self, caller: Authenticated<C>) -> io::Result<()> {
+        let Authenticated { mut connection, mut message, .. } = caller;
         let call = Call::read(&mut message)?;
         if call.socket == Call::NONE {
             return connection.write_all(&WELCOME);
@@ -99,7 +99,7 @@ impl<C: Read + Write> Aside<C> {
     }
 
     /// Fails if descriptors have been missing for longer than strangers can be the reason, who give way to callers.
-    fn has_room(&self) -> io::Result<()> {
+    fn check_descriptors(&self) -> io::Result<()> {
         let since = *self.short.lock().unwrap_or_else(PoisonError::into_inner);
         let short = since.is_some_and(|since| since.elapsed() > SHORTAGE);
         if short { Err(Errno::MFILE.into()) } else { Ok(()) }
@@ -114,56 +114,58 @@ impl<C: Read + Write> Aside<C> {
 }
 
 /// A listener for data connections, and the thread that answers there.
-pub(crate) struct Doorway<C> {
-    aside: Arc<Aside<C>>,
+pub(crate) struct DataListener<C> {
+    unclaimed: Arc<Unclaimed<C>>,
     bell: Arc<Doorbell>,
     closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<C: Read + Write + Send + 'static> Doorway<C> {
+impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// Lets in who knows the job's key.
     pub(crate) fn open(
         listener: impl Accept<Connection = C> + Send + 'static,
-        roster: &Roster,
+        peers: &PeerTable,
     ) -> Result<Self> {
-        let aside = Aside { connections: Mutex::default(), more: Condvar::new(), short: Mutex::default() };
-        let aside = Arc::new(aside);
+        let unclaimed =
+            Unclaimed { connections: Mutex::default(), more: Condvar::new(), short: Mutex::default() };
+        let unclaimed = Arc::new(unclaimed);
         let bell = Arc::new(Doorbell::new()?);
         let closed = Arc::new(AtomicBool::new(false));
-        let mut hall = Hall::new(listener, roster.key.bytes(), roster.cards.len())?;
-        let their_aside = Arc::clone(&aside);
+        let mut acceptor = Acceptor::new(listener, peers.key.bytes(), peers.infos.len())?;
+        let their_unclaimed = Arc::clone(&unclaimed);
         let their_bell = Arc::clone(&bell);
         let their_closed = Arc::clone(&closed);
         let attend = move || {
             while !their_closed.load(Ordering::Acquire) {
-                *their_aside.short.lock().unwrap_or_else(PoisonError::into_inner) = hall.short_since();
-                for caller in hall.wait(None, &[their_bell.as_fd()]) {
-                    if let Err(error) = their_aside.put(caller) {
+                *their_unclaimed.short.lock().unwrap_or_else(PoisonError::into_inner) =
+                    acceptor.short_since();
+                for caller in acceptor.wait(None, &[their_bell.as_fd()]) {
+                    if let Err(error) = their_unclaimed.put(caller) {
                         tracing::warn!("turned a data connection away: {error}");
                     }
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("hexagram-door".to_owned()).spawn(attend);
+        let thread = std::thread::Builder::new().name("hexagram-accept".to_owned()).spawn(attend);
         let thread = thread.map_err(Error::no_thread)?;
-        Ok(Doorway { aside, bell, closed, thread: Some(thread) })
+        Ok(DataListener { unclaimed, bell, closed, thread: Some(thread) })
     }
 
     /// Waits for the connection of one caller.
     pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
-        let wait = Wait { peer: call.rank, channel: call.channel, limit, health };
-        wait.look(|at_most| {
-            let found = self.aside.take(call, at_most);
+        let opening = Opening { peer: call.rank, channel: call.channel, limit, health };
+        opening.poll_until(|at_most| {
+            let found = self.unclaimed.take(call, at_most);
             if found.is_none() {
-                self.aside.has_room()?;
+                self.unclaimed.check_descriptors()?;
             }
             Ok(found)
         })
     }
 }
 
-impl<C> Drop for Doorway<C> {
+impl<C> Drop for DataListener<C> {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         self.bell.ring();
@@ -174,31 +176,31 @@ impl<C> Drop for Doorway<C> {
 }
 
 /// Proves to the door at the other end that this rank belongs to the job, before it says why it calls.
-fn approached<C: Read + Write>(mut connection: C, key: &Key) -> io::Result<C> {
-    match approach(&mut connection, key.bytes(), &[])? {
+fn authenticated<C: Read + Write>(mut connection: C, key: &Key) -> io::Result<C> {
+    match authenticate(&mut connection, key.bytes(), &[])? {
         Build::MINE => Ok(connection),
         build => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there"))),
     }
 }
 
-fn hear_welcome(connection: &mut impl Read) -> io::Result<()> {
+fn read_welcome(connection: &mut impl Read) -> io::Result<()> {
     let mut answer = [0; WELCOME.len()];
     connection.read_exact(&mut answer)?;
     if answer == WELCOME { Ok(()) } else { Err(malformed()) }
 }
 
 /// What a thread that opens a channel waits for.
-pub(crate) struct Wait<'a> {
+pub(crate) struct Opening<'a> {
     pub(crate) peer: usize,
     pub(crate) channel: u16,
     pub(crate) limit: Duration,
     pub(crate) health: &'a Health,
 }
 
-impl Wait<'_> {
+impl Opening<'_> {
     /// Calls until the peer's door has answered: `connect` makes a connection whose reads and writes end after
-    /// [`PATIENCE`], `say` writes the call there, with whatever rides on it.
-    pub(crate) fn call<C: Read + Write>(
+    /// [`STEP_TIMEOUT`], `say` writes the call there, with whatever rides on it.
+    pub(crate) fn connect<C: Read + Write>(
         &self,
         key: &Key,
         call: Call,
@@ -207,14 +209,14 @@ impl Wait<'_> {
     ) -> Result<C> {
         let words = call.to_bytes();
         let mut dial = || -> io::Result<C> {
-            let mut connection = approached(connect()?, key)?;
+            let mut connection = authenticated(connect()?, key)?;
             say(&mut connection, &words)?;
             Ok(connection)
         };
         let mut called = None;
         let mut attempt = || {
             let mut connection = called.take().map_or_else(&mut dial, Ok)?;
-            match hear_welcome(&mut connection) {
+            match read_welcome(&mut connection) {
                 Ok(()) => Ok(connection),
                 Err(error) => {
                     // A call may have been heard that is only answered late.
@@ -223,10 +225,10 @@ impl Wait<'_> {
                 }
             }
         };
-        self.look(|_| match attempt() {
+        self.poll_until(|_| match attempt() {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if is_late(&error) => Ok(None),
-            // Strangers at the door may have pushed this call aside.
+            // Strangers at the door may have pushed this call unclaimed.
             Err(error) if is_cut_off(&error) => {
                 std::thread::sleep(TICK);
                 Ok(None)
@@ -235,8 +237,8 @@ impl Wait<'_> {
         })
     }
 
-    /// Asks whether the peer's door lets rank `rank` in. `connect` is as in [`Wait::call`].
-    pub(crate) fn knock<C: Read + Write>(
+    /// Asks whether the peer's door lets rank `rank` in. `connect` is as in [`Opening::connect`].
+    pub(crate) fn probe<C: Read + Write>(
         &self,
         key: &Key,
         rank: usize,
@@ -244,9 +246,9 @@ impl Wait<'_> {
     ) -> io::Result<()> {
         let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
         let mut attempt = || -> io::Result<()> {
-            let mut connection = approached(connect()?, key)?;
+            let mut connection = authenticated(connect()?, key)?;
             connection.write_all(&words)?;
-            hear_welcome(&mut connection)
+            read_welcome(&mut connection)
         };
         let deadline = deadline(self.limit);
         let mut refusals = 0;
@@ -257,7 +259,7 @@ impl Wait<'_> {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Err(error) if !hopeless && is_late(&error) => {}
-                Err(error) if !hopeless && is_cut_off(&error) && refusals < REFUSALS => {
+                Err(error) if !hopeless && is_cut_off(&error) && refusals < MAX_REFUSALS => {
                     refusals += 1;
                     std::thread::sleep(TICK);
                 }
@@ -272,7 +274,7 @@ impl Wait<'_> {
         source: &impl AsFd,
         mut look: impl FnMut() -> io::Result<Option<T>>,
     ) -> Result<T> {
-        self.look(|at_most| {
+        self.poll_until(|at_most| {
             let found = look()?;
             if found.is_none() {
                 let _ = poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&timespec(at_most)));
@@ -304,8 +306,8 @@ impl Wait<'_> {
 
     /// Looks again and again, each time for as long as it is told, until something is found, the peer is known not to
     /// come, or the limit is over.
-    fn look<T>(&self, mut look: impl FnMut(Duration) -> io::Result<Option<T>>) -> Result<T> {
-        let Wait { peer, channel, limit, health } = self;
+    fn poll_until<T>(&self, mut look: impl FnMut(Duration) -> io::Result<Option<T>>) -> Result<T> {
+        let Opening { peer, channel, limit, health } = self;
         let deadline = deadline(*limit);
         let who = &health.peers()[*peer];
         let refused = |what: String| Err(Error::setup(what, "all ranks must open the same channels"));

@@ -3,29 +3,33 @@
 //! HEXAGRAM_ADDR always wins. torchrun gives an address. The others say, directly or not, which job this is: on one host
 //! that makes a name that only this job has; across hosts only Slurm gives the name of a host.
 
-use super::set::Set;
-use super::slurm::Step;
+use super::ranks::RankVariables;
+use super::slurm::SlurmStep;
 use super::{Launcher, Lookup, local_name};
-use crate::bootstrap::{Inherited, Meeting};
+use crate::bootstrap::{Inherited, Rendezvous};
 use crate::error::{Error, Result};
 use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, RawFd};
 
-/// The meeting place of the job that `set` describes; `step` is the Slurm step that numbers its ranks in the same way.
-pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result<Meeting> {
-    let Set { launcher, rank, size, .. } = *set;
+/// The rendezvous place of the job that `set` describes; `step` is the Slurm step that numbers its ranks in the same way.
+pub(super) fn rendezvous(
+    set: &RankVariables,
+    step: Option<&SlurmStep>,
+    get: Lookup<'_>,
+) -> Result<Rendezvous> {
+    let RankVariables { launcher, rank, size, .. } = *set;
     if let Some(address) = get("HEXAGRAM_ADDR") {
         let (host, port) = host_and_port("HEXAGRAM_ADDR", &address)?;
         return match inherited(get)? {
             Some(descriptors) if launcher == Launcher::Hexagram && rank == 0 => {
-                Ok(Meeting::Inherited(Inherited::new(descriptors, host, port)))
+                Ok(Rendezvous::Inherited(Inherited::new(descriptors, host, port)))
             }
-            _ => Ok(Meeting::Tcp { host, port, agent: false }),
+            _ => Ok(Rendezvous::Tcp { host, port, agent: false }),
         };
     }
     match launcher {
-        _ if size == 1 => Ok(Meeting::Local(format!("hexagram-alone-{}", std::process::id()))),
+        _ if size == 1 => Ok(Rendezvous::Local(format!("hexagram-alone-{}", std::process::id()))),
         Launcher::Hexagram => Err(missing("HEXAGRAM_RANK and HEXAGRAM_SIZE", "HEXAGRAM_ADDR=host:port")),
         Launcher::Torchrun => torchrun(get),
         Launcher::OpenMpi | Launcher::Pmi | Launcher::Pmix | Launcher::Mvapich | Launcher::Slurm => {
@@ -33,7 +37,7 @@ pub(super) fn meeting(set: &Set, step: Option<&Step>, get: Lookup<'_>) -> Result
             let on_one_host = local.is_some_and(|(_, local_size)| local_size == size);
             match (job(launcher, get).filter(|_| on_one_host), step) {
                 (Some(job), _) => Ok(local_name(&job)),
-                (None, Some(step)) => step.meeting(),
+                (None, Some(step)) => step.rendezvous(),
                 (None, None) => Err(nowhere(launcher, on_one_host)),
             }
         }
@@ -51,7 +55,7 @@ fn inherited(get: Lookup<'_>) -> Result<Option<Vec<RawFd>>> {
     })
 }
 
-fn torchrun(get: Lookup<'_>) -> Result<Meeting> {
+fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
     let set = "RANK and WORLD_SIZE";
     let host = get("MASTER_ADDR").ok_or_else(|| missing(set, "MASTER_ADDR"))?;
     let port = get("MASTER_PORT").ok_or_else(|| missing(set, "MASTER_PORT"))?;
@@ -63,7 +67,7 @@ fn torchrun(get: Lookup<'_>) -> Result<Meeting> {
             format!("MASTER_PORT={port} is the last port, and torchrun's agent may have it for itself");
         return Err(Error::setup(what, "choose a lower one, so that the ranks can meet at the next"));
     }
-    Ok(Meeting::Tcp { host, port, agent })
+    Ok(Rendezvous::Tcp { host, port, agent })
 }
 
 /// What tells this job from all others of this user on this host.

@@ -1,14 +1,14 @@
 //! What the ranks tell each other of themselves when they meet, and what all of them must have been told alike.
 //!
 //! ```text
-//! card   = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
-//! entry  = card claims network:text
-//! claims = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
-//! roster = job:16 texts:u32 text* seat*         a seat for each rank, in order
+//! info   = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
+//! request  = info settings network:text
+//! settings = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
+//! table = job:16 texts:u32 text* seat*         a seat for each rank, in order
 //! seat   = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
 //! ```
 //!
-//! Every rank gets the roster, so that its length counts with the square of the number of ranks: what many ranks have in
+//! Every rank gets the table, so that its length counts with the square of the number of ranks: what many ranks have in
 //! common is in it once.
 
 use super::handshake::{Key, random};
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// What a rank says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct PeerInfo {
     pub(crate) rank: usize,
     pub(crate) pid: u32,
     pub(crate) host: Arc<str>,
@@ -43,12 +43,12 @@ pub(crate) struct Card {
     pub(crate) sockets: usize,
 }
 
-impl Card {
+impl PeerInfo {
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let boot = named(&boot())?;
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
         let machine = format!("{boot} {}", network_namespace());
-        Ok(Card {
+        Ok(PeerInfo {
             rank: placement.rank,
             pid: std::process::id(),
             host: rustix::system::uname().nodename().to_string_lossy().into(),
@@ -71,7 +71,7 @@ impl Card {
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        Ok(Card {
+        Ok(PeerInfo {
             rank: message.number()?,
             pid: message.number()? as u32,
             host: message.text()?.into(),
@@ -106,7 +106,7 @@ fn named(boot: &str) -> Result<String> {
 
 /// What all ranks must have been told alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claims {
+pub(crate) struct JobSettings {
     pub(crate) size: usize,
     pub(crate) transport: String,
     /// Milliseconds between heartbeats.
@@ -118,10 +118,10 @@ pub(crate) struct Claims {
     pub(crate) digest: [u8; 32],
 }
 
-impl Claims {
+impl JobSettings {
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let vigilance = options.vigilance()?;
-        Ok(Claims {
+        Ok(JobSettings {
             size: placement.size,
             transport: options.transport.to_string(),
             beat: milliseconds(vigilance.beat),
@@ -138,7 +138,7 @@ impl Claims {
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        Ok(Claims {
+        Ok(JobSettings {
             size: message.number()?,
             transport: message.text()?,
             beat: message.number()?,
@@ -155,9 +155,9 @@ fn milliseconds(duration: Duration) -> usize {
 }
 
 /// A configuration as people compare it.
-struct Shown<'a>(&'a Claims);
+struct DisplayConfiguration<'a>(&'a JobSettings);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayConfiguration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.configuration.is_empty() {
             return f.write_str("configuration is empty");
@@ -168,69 +168,80 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// What a rank brings to the meeting.
+/// What a rank brings to the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) card: Card,
-    pub(crate) claims: Claims,
+pub(crate) struct JoinRequest {
+    pub(crate) info: PeerInfo,
+    pub(crate) settings: JobSettings,
     /// Same for all processes that reach each other at loopback addresses; also where the system does not tell.
     pub(crate) network: String,
 }
 
-impl Entry {
+impl JoinRequest {
     /// The addresses at which it accepts TCP connections, if none can be reached from another network.
-    pub(super) fn only_near(&self) -> Option<&str> {
+    pub(super) fn loopback_only(&self) -> Option<&str> {
         let is_near =
             |address: &str| address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
-        let tcp = self.card.tcp.as_str();
+        let tcp = self.info.tcp.as_str();
         (!tcp.is_empty() && tcp.split(' ').all(is_near)).then_some(tcp)
     }
 
     /// What this process brings, without the addresses at which its transport can be reached.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
-        Ok(Entry {
-            card: Card::new(placement, options)?,
-            claims: Claims::new(placement, options)?,
+        Ok(JoinRequest {
+            info: PeerInfo::new(placement, options)?,
+            settings: JobSettings::new(placement, options)?,
             network: format!("{} {}", boot().trim(), network_namespace()),
         })
     }
 
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
-        self.claims.write(self.card.write(message)).text(&self.network)
+        self.settings.write(self.info.write(message)).text(&self.network)
     }
 
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        Ok(Entry { card: Card::read(message)?, claims: Claims::read(message)?, network: message.text()? })
+        Ok(JoinRequest {
+            info: PeerInfo::read(message)?,
+            settings: JobSettings::read(message)?,
+            network: message.text()?,
+        })
     }
 
     /// Why `other` cannot join this rank's job, if so.
-    pub(super) fn objection(&self, other: &Entry) -> Option<String> {
-        let Entry { card, claims, network } = self;
-        if other.claims.size != claims.size {
-            return Some(format!("it was told of {} ranks, rank 0 of {}", other.claims.size, claims.size));
+    pub(super) fn objection(&self, other: &JoinRequest) -> Option<String> {
+        let JoinRequest { info, settings, network } = self;
+        if other.settings.size != settings.size {
+            return Some(format!(
+                "it was told of {} ranks, rank 0 of {}",
+                other.settings.size, settings.size
+            ));
         }
-        if other.claims.transport != claims.transport {
-            let theirs = &other.claims.transport;
-            let mine = &claims.transport;
+        if other.settings.transport != settings.transport {
+            let theirs = &other.settings.transport;
+            let mine = &settings.transport;
             return Some(format!("it uses transport {theirs}, rank 0 uses {mine}"));
         }
-        if (other.claims.beat, other.claims.silence) != (claims.beat, claims.silence) {
+        if (other.settings.beat, other.settings.silence) != (settings.beat, settings.silence) {
             return Some(format!(
                 "it gives a rank up after {} ms without a heartbeat and sends one every {} ms, rank 0 after {} and every {} ms \
                  (HEXAGRAM_SILENCE, or JoinOptions::vigilance)",
-                other.claims.silence, other.claims.beat, claims.silence, claims.beat
+                other.settings.silence, other.settings.beat, settings.silence, settings.beat
             ));
         }
-        if other.claims.digest != claims.digest {
-            return Some(format!("its {}, rank 0's {}", Shown(&other.claims), Shown(claims)));
+        if other.settings.digest != settings.digest {
+            return Some(format!(
+                "its {}, rank 0's {}",
+                DisplayConfiguration(&other.settings),
+                DisplayConfiguration(settings)
+            ));
         }
-        if claims.transport != TransportKind::Shm.to_string() {
+        if settings.transport != TransportKind::Shm.to_string() {
             return None;
         }
-        if other.card.machine != card.machine {
+        if other.info.machine != info.machine {
             return Some(format!(
                 "shared memory does not reach from {} to {}: use the mixed or the tcp transport",
-                other.card.host, card.host
+                other.info.host, info.host
             ));
         }
         if other.network != *network {
@@ -245,31 +256,31 @@ impl Entry {
 }
 
 /// What everyone knows once everyone has joined.
-pub(crate) struct Roster {
+pub(crate) struct PeerTable {
     /// What the data connections of this job prove.
     pub(crate) key: Key,
     /// By rank.
-    pub(crate) cards: Vec<Card>,
+    pub(crate) infos: Vec<PeerInfo>,
 }
 
-impl Roster {
-    /// The roster of the job that drew `job`.
-    pub(super) fn write(cards: &[Card], job: &[u8; 16], message: Outgoing) -> Outgoing {
-        let mut texts = Texts::default();
-        let numbers: Vec<[usize; 3]> = cards
+impl PeerTable {
+    /// The table of the job that drew `job`.
+    pub(super) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
+        let mut texts = StringTable::default();
+        let numbers: Vec<[usize; 3]> = infos
             .iter()
-            .map(|card| [&card.host, &card.kernel, &card.machine].map(|text| texts.number(text)))
+            .map(|info| [&info.host, &info.kernel, &info.machine].map(|text| texts.number(text)))
             .collect();
         let message = message.bytes(job).number(texts.all.len());
         let message = texts.all.iter().fold(message, |message, text| message.text(text));
-        cards.iter().zip(numbers).fold(message, |message, (card, numbers)| {
-            let message = message.number(card.pid as usize);
+        infos.iter().zip(numbers).fold(message, |message, (info, numbers)| {
+            let message = message.number(info.pid as usize);
             let message = numbers.into_iter().fold(message, Outgoing::number);
-            message.text(&card.shm).text(&card.tcp).number(card.sockets)
+            message.text(&info.shm).text(&info.tcp).number(info.sockets)
         })
     }
 
-    /// The roster of `size` ranks that know `secret`.
+    /// The table of `size` ranks that know `secret`.
     pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
         let key = Key::derive(secret, &message.bytes()?)?;
         let count = message.number()?;
@@ -281,8 +292,8 @@ impl Roster {
         let text = |message: &mut Incoming| -> io::Result<Arc<str>> {
             texts.get(message.number()?).map(Arc::clone).ok_or_else(malformed)
         };
-        let card = |rank| -> io::Result<Card> {
-            Ok(Card {
+        let info = |rank| -> io::Result<PeerInfo> {
+            Ok(PeerInfo {
                 rank,
                 pid: message.number()? as u32,
                 host: text(message)?,
@@ -293,21 +304,21 @@ impl Roster {
                 sockets: message.number()?,
             })
         };
-        let cards: io::Result<Vec<Card>> = (0..size).map(card).collect();
-        Ok(Roster { key, cards: cards? })
+        let infos: io::Result<Vec<PeerInfo>> = (0..size).map(info).collect();
+        Ok(PeerTable { key, infos: infos? })
     }
 }
 
-/// Texts, each once.
+/// StringTable, each once.
 #[derive(Default)]
-struct Texts<'a> {
+struct StringTable<'a> {
     all: Vec<&'a str>,
     numbers: HashMap<&'a str, usize>,
 }
 
-impl<'a> Texts<'a> {
+impl<'a> StringTable<'a> {
     fn number(&mut self, text: &'a str) -> usize {
-        let Texts { all, numbers } = self;
+        let StringTable { all, numbers } = self;
         *numbers.entry(text).or_insert_with(|| {
             all.push(text);
             all.len() - 1
@@ -319,9 +330,9 @@ impl<'a> Texts<'a> {
 mod tests {
     use super::*;
 
-    fn card(rank: usize) -> Card {
+    fn info(rank: usize) -> PeerInfo {
         let host = format!("host-{}", rank / 4);
-        Card {
+        PeerInfo {
             rank,
             pid: 1000 + rank as u32,
             kernel: format!("kernel of {host}").into(),
@@ -342,13 +353,13 @@ mod tests {
 
     #[test]
     fn a_roster_says_once_what_ranks_have_in_common() {
-        let cards: Vec<Card> = (0..100).map(card).collect();
-        let wire = Roster::write(&cards, &[7; 16], Outgoing::default()).whole();
+        let infos: Vec<PeerInfo> = (0..100).map(info).collect();
+        let wire = PeerTable::write(&infos, &[7; 16], Outgoing::default()).whole();
         let mut message = Incoming::receive(&mut &wire[..]).unwrap();
-        let read = Roster::read(&mut message, 100, b"secret").unwrap();
-        assert_eq!(read.cards, cards);
+        let read = PeerTable::read(&mut message, 100, b"secret").unwrap();
+        assert_eq!(read.infos, infos);
         assert!(wire.len() < 100 * 50, "{} bytes", wire.len());
         let mut short = Incoming::receive(&mut &wire[..]).unwrap();
-        assert!(Roster::read(&mut short, 101, b"secret").is_err());
+        assert!(PeerTable::read(&mut short, 101, b"secret").is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Which ranks of one machine rank 0 knows: a note from each rank to its launcher. Open this file to see when a launcher
+//! Which ranks of one machine rank 0 knows: a flag from each rank to its launcher. Open this file to see when a launcher
 //! tells rank 0 that a rank has ended, and when it leaves that to rank 0 itself.
 //!
 //! A rank that rank 0 knows has a connection there, whose end is the end of the rank. Of any other only its launcher
-//! learns that it has ended. The note is a file of memory, with a byte for each rank of the machine; ranks that another
+//! learns that it has ended. The flag is a file of memory, with a byte for each rank of the machine; ranks that another
 //! launcher started have none.
 
 use super::variables::{Launcher, Placement, variable};
@@ -20,14 +20,14 @@ const NAME: &str = "hexagram-attendance";
 
 /// What a launcher reads.
 #[derive(Clone)]
-pub(crate) struct Attendance(Arc<OwnedFd>);
+pub(crate) struct RegisteredFlags(Arc<OwnedFd>);
 
-impl Attendance {
+impl RegisteredFlags {
     /// Nobody is known yet of so many `ranks`.
     pub(crate) fn open(ranks: usize) -> io::Result<Self> {
         let file = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
         ftruncate(&file, ranks as u64)?;
-        Ok(Attendance(Arc::new(file)))
+        Ok(RegisteredFlags(Arc::new(file)))
     }
 
     /// The file, which the ranks inherit.
@@ -36,15 +36,15 @@ impl Attendance {
     }
 
     /// Whether rank 0 knows the rank of this local number.
-    pub(crate) fn is_known(&self, local_rank: usize) -> bool {
-        let mut note = [0];
-        let read = rustix::io::pread(&*self.0, &mut note, local_rank as u64);
-        read.is_ok_and(|bytes| bytes == 1) && note == [1]
+    pub(crate) fn is_registered(&self, local_rank: usize) -> bool {
+        let mut flag = [0];
+        let read = rustix::io::pread(&*self.0, &mut flag, local_rank as u64);
+        read.is_ok_and(|bytes| bytes == 1) && flag == [1]
     }
 }
 
 /// Notes whether rank 0 knows this process, where its launcher wants to know.
-pub(crate) fn note(placement: &Placement, is_known: bool) {
+pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
     if placement.launcher != Launcher::Hexagram {
         return;
     }
@@ -56,6 +56,6 @@ pub(crate) fn note(placement: &Placement, is_known: bool) {
     let file = is_it.then(|| File::options().write(true).open(&path));
     if let Some(Ok(file)) = file {
         // Without it the launcher says what rank 0 knows already.
-        let _ = file.write_at(&[u8::from(is_known)], placement.local_rank as u64);
+        let _ = file.write_at(&[u8::from(is_registered)], placement.local_rank as u64);
     }
 }

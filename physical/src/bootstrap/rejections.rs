@@ -7,17 +7,17 @@ use std::io;
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
-pub(super) struct Complaints {
+pub(super) struct Rejections {
     /// By kind: how many since the last word, and when that was.
     kinds: HashMap<io::ErrorKind, (usize, Instant)>,
     /// How the last caller failed who spoke hexagram's language but knew another secret.
     pub(super) denied: Option<String>,
 }
 
-impl Complaints {
+impl Rejections {
     const INTERVAL: Duration = Duration::from_secs(10);
 
-    pub(super) fn turned_away(&mut self, error: &io::Error) {
+    pub(super) fn record(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.denied = Some(error.to_string());
         }
@@ -28,22 +28,22 @@ impl Complaints {
                 entry.insert((0, now));
             }
             Entry::Occupied(mut entry) => {
-                let (silent, since) = entry.get_mut();
-                *silent += 1;
+                let (unreported, since) = entry.get_mut();
+                *unreported += 1;
                 if now - *since > Self::INTERVAL {
-                    tracing::warn!("turned {silent} more connections away: {error}");
-                    (*silent, *since) = (0, now);
+                    tracing::warn!("turned {unreported} more connections away: {error}");
+                    (*unreported, *since) = (0, now);
                 }
             }
         }
     }
 }
 
-impl Drop for Complaints {
+impl Drop for Rejections {
     fn drop(&mut self) {
-        let silent: usize = self.kinds.values().map(|(silent, _)| silent).sum();
-        if silent > 0 {
-            tracing::warn!("turned {silent} more connections away");
+        let unreported: usize = self.kinds.values().map(|(unreported, _)| unreported).sum();
+        if unreported > 0 {
+            tracing::warn!("turned {unreported} more connections away");
         }
     }
 }
