@@ -165,7 +165,7 @@ fn together(comm: &Communicator, options: &Options) -> Result<(Net, Replica, SGD
 
 /// Buffers like those of the engine.
 fn registered(comm: &Communicator, replica: &Replica) -> Result<Vec<Buffer>, Failure> {
-    let buckets = replica.engine().buckets().into_iter();
+    let buckets = replica.engine().telemetry().buckets().into_iter();
     Ok(buckets.map(|(dtype, len)| comm.registered(dtype, len)).collect::<hexagram::Result<_>>()?)
 }
 

@@ -84,7 +84,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
-        let blocked_before = replica.engine().blocked();
+        let blocked_before = replica.engine().telemetry().blocked();
         let began = Instant::now();
         let mut batches = loader.iter();
         while let Some(batch) = batches.next() {
@@ -105,7 +105,10 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
         if epoch + 1 == options.epochs && saves.is_due(replica.engine().steps(), true) {
             log.warn(saves.save(&mut replica, batches.state())?);
         }
-        let spent = Spent { blocked: replica.engine().blocked() - blocked_before, steps: began.elapsed() };
+        let spent = Spent {
+            blocked: replica.engine().telemetry().blocked() - blocked_before,
+            steps: began.elapsed(),
+        };
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
         let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
         log.end(&comm, &losses, accuracy, spent)?;

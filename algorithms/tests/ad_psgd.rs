@@ -102,7 +102,7 @@ fn the_bytes_of_an_average_are_those_of_its_header() {
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
         let initial = [vec![1.0f32; elements]];
         let mut trainer = Trainer::new(&comm, Arc::new(AdPsgd::default()), Setup::default(), &initial)?;
-        trainer.engine().prepare()?;
+        trainer.engine().initial().prepare()?;
         let before = payload(&comm)?;
         for _ in 0..steps {
             trainer.step(|_, x| x.to_vec())?;
@@ -120,7 +120,7 @@ fn the_bytes_of_an_average_are_those_of_its_header() {
 #[test]
 fn an_interval_of_nothing_is_refused() {
     let refused = spawn(TransportKind::Thread, 2, |comm| {
-        trainer(&comm, AdPsgd { interval: 0, seed: 0 }, vec![0.0])?.engine().prepare()
+        trainer(&comm, AdPsgd { interval: 0, seed: 0 }, vec![0.0])?.engine().initial().prepare()
     });
     let error = refused.unwrap_err();
     assert!(error.to_string().contains("interval"), "{error}");

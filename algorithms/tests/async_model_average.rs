@@ -171,7 +171,10 @@ fn the_bytes_are_those_of_its_header() {
 fn an_interval_that_is_none_is_refused() {
     for interval in [-1.0, f64::NAN, f64::INFINITY] {
         let refused = spawn(TransportKind::Thread, 2, |comm| {
-            trainer(&comm, AsyncModelAverage { interval, warm_up: 0 }, vec![0.0])?.engine().prepare()
+            trainer(&comm, AsyncModelAverage { interval, warm_up: 0 }, vec![0.0])?
+                .engine()
+                .initial()
+                .prepare()
         });
         let error = refused.unwrap_err();
         assert!(error.to_string().contains("interval"), "{error}");

@@ -71,9 +71,9 @@ fn tuned_and_not(
             let mut trainer = trainer(&comm, algorithm(), setup(optimizer(), order, autotune))?;
             train(&comm, &mut trainer, STEPS)?;
             let engine = trainer.engine();
-            let tuning = engine.tuned();
-            let buckets = engine.buckets().len();
-            let state = engine.save_state()?;
+            let tuning = engine.telemetry().tuned();
+            let buckets = engine.telemetry().buckets().len();
+            let state = engine.checkpoint().save()?;
             let of_replica = |name: &str| name.starts_with("parameter/") || name.starts_with("optimizer/");
             let mut replica = Vec::new();
             for (name, saved) in state.tensors().filter(|(name, _)| of_replica(name)) {
@@ -181,7 +181,7 @@ fn hierarchy_is_tried_on_several_hosts_with_several_ranks() {
                 let setup = setup(plain(), Order::Listed, autotune);
                 let mut trainer = trainer(&comm, gradient_all_reduce(), setup)?;
                 train(&comm, &mut trainer, STEPS)?;
-                Ok((trainer.engine().tuned(), trainer.parameters()?))
+                Ok((trainer.engine().telemetry().tuned(), trainer.parameters()?))
             };
             let (tuned, parameters) = train(Some(autotune()))?;
             assert!(parameters == train(None)?.1, "tuned and untuned replicas differ");
@@ -201,20 +201,20 @@ fn what_was_found_goes_on_from_a_checkpoint() {
         let new = || trainer(&comm, gradient_all_reduce(), setup(plain(), Order::Observed, Some(autotune())));
         let mut first = new()?;
         train(&comm, &mut first, STEPS)?;
-        let state = first.engine().save_state()?;
+        let state = first.engine().checkpoint().save()?;
         let mut second = new()?;
-        second.engine().load_state(state)?;
-        assert_eq!(second.engine().tuned(), Some(BEST));
-        assert_eq!(second.engine().buckets(), first.engine().buckets());
+        second.engine().checkpoint().load(state)?;
+        assert_eq!(second.engine().telemetry().tuned(), Some(BEST));
+        assert_eq!(second.engine().telemetry().buckets(), first.engine().telemetry().buckets());
         // A search that was under way begins again.
         let mut early = new()?;
         train(&comm, &mut early, 10)?;
-        let state = early.engine().save_state()?;
+        let state = early.engine().checkpoint().save()?;
         let mut late = new()?;
-        late.engine().load_state(state)?;
-        assert_eq!(late.engine().tuned(), None);
+        late.engine().checkpoint().load(state)?;
+        assert_eq!(late.engine().telemetry().tuned(), None);
         train(&comm, &mut late, STEPS)?;
-        assert_eq!(late.engine().tuned(), Some(BEST));
+        assert_eq!(late.engine().telemetry().tuned(), Some(BEST));
         Ok(())
     })
     .unwrap();
@@ -231,7 +231,7 @@ fn every_algorithm_can_be_tuned_by_the_clock() {
             let mut trainer = trainer(&comm, registry::named(name)?, Setup { learning_rate: 1e-3, ..setup })?;
             train(&comm, &mut trainer, STEPS)?;
             trainer.engine().settle()?;
-            Ok((trainer.engine().tuned(), trainer.engine().buckets()))
+            Ok((trainer.engine().telemetry().tuned(), trainer.engine().telemetry().buckets()))
         };
         let found = spawn(TransportKind::Thread, 2, run).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(found[0].0.is_some() && found.iter().all(|rank| *rank == found[0]), "{name}: {found:?}");

@@ -86,11 +86,11 @@ fn what_it_cannot_do_is_said_on_every_rank() {
             let outcome = if of_f64 {
                 let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f64; 3]])?;
                 begun.wait();
-                trainer.engine().prepare()
+                trainer.engine().initial().prepare()
             } else {
                 let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32; 3]])?;
                 begun.wait();
-                trainer.engine().prepare()
+                trainer.engine().initial().prepare()
             };
             Ok(outcome.unwrap_err())
         })
@@ -113,7 +113,7 @@ fn a_gradient_that_is_no_number_is_named() {
     let errors = spawn(TransportKind::Thread, 2, |comm| {
         let mut trainer =
             Trainer::new(&comm, Arc::new(ByteGrad::default()), Setup::default(), &[vec![1.0f32; 9]])?;
-        trainer.engine().prepare()?;
+        trainer.engine().initial().prepare()?;
         begun.wait();
         let bad = |rank, at| if rank == 1 && at == 4 { f32::NAN } else { 1.0 };
         Ok(trainer.step(|_, x| (0..x.len()).map(|at| bad(comm.rank(), at)).collect()).unwrap_err())

@@ -248,7 +248,10 @@ fn the_bytes_are_those_of_their_headers() {
 fn options_that_make_no_sense_are_refused() {
     fn refused<T: Element>(algorithm: impl AnyAlgorithm + Copy, zero: T, words: &str) {
         let outcome = spawn(TransportKind::Thread, 2, |comm| {
-            Trainer::new(&comm, Arc::new(algorithm), Setup::default(), &[vec![zero]])?.engine().prepare()
+            Trainer::new(&comm, Arc::new(algorithm), Setup::default(), &[vec![zero]])?
+                .engine()
+                .initial()
+                .prepare()
         });
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

@@ -107,18 +107,18 @@ fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
                 let setup = Setup { learning_rate: 0.01, optimizer, engine: options.clone() };
                 let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
                 let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup, &initial)?;
-                trainer.engine().broadcast_state(&mut [])?;
-                trainer.engine().trace()?;
+                trainer.engine().initial().broadcast_state(&mut [])?;
+                trainer.engine().trace().begin()?;
                 for step in 0..12 {
                     trainer.engine().synchronize_buffers(&mut [])?;
                     trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
                     if step == 5 {
-                        let saved = trainer.engine().save_state()?;
-                        trainer.engine().load_state(saved)?;
+                        let saved = trainer.engine().checkpoint().save()?;
+                        trainer.engine().checkpoint().load(saved)?;
                     }
                 }
-                trainer.engine().collect()?;
-                trainer.engine().join()?;
+                trainer.engine().trace().collect()?;
+                trainer.engine().uneven().join()?;
                 trainer.engine().average()
             })?;
         }
@@ -195,7 +195,7 @@ fn a_pass_that_overflows_leaves_nothing_behind() {
             let mut trainer =
                 Trainer::new(&comm, Arc::clone(algorithm), setup, &[vec![0.5f32; 70], vec![1.0; 30]])?;
             for pass in 0..20 + usize::from(bad.is_some()) {
-                let scale = trainer.engine().loss_scale() as f32;
+                let scale = trainer.engine().loss_scaling().scale() as f32;
                 let spoilt = Some(pass) == bad && comm.rank() == 1;
                 let scale = if spoilt { f32::INFINITY } else { scale };
                 trainer.step(|_, x| x.iter().map(|x| scale * (x - comm.rank() as f32 - 0.3)).collect())?;

@@ -118,7 +118,7 @@ fn options_out_of_range_are_refused() {
             let algorithm = Arc::new(Ef21 { fraction, momentum });
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
             begun.wait();
-            trainer.engine().prepare().unwrap_err();
+            trainer.engine().initial().prepare().unwrap_err();
             Ok(())
         })
         .unwrap();

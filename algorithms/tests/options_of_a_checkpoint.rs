@@ -17,8 +17,8 @@ fn it_is_refused_and_loads_into_what_was_saved_which_may_then_switch() {
     spawn(TransportKind::Thread, 2, |comm| {
         let mut saved = trainer(&comm, 3)?;
         saved.step(|_, x| x.to_vec())?;
-        let record = saved.engine().save_state()?;
-        let text = trainer(&comm, 4)?.engine().load_state(record).unwrap_err().to_string();
+        let record = saved.engine().checkpoint().save()?;
+        let text = trainer(&comm, 4)?.engine().checkpoint().load(record).unwrap_err().to_string();
         assert!(text.contains("period: 3") && text.contains("period: 4"), "{text}");
         Ok(())
     })
@@ -26,9 +26,9 @@ fn it_is_refused_and_loads_into_what_was_saved_which_may_then_switch() {
     spawn(TransportKind::Thread, 2, |comm| {
         let mut saved = trainer(&comm, 3)?;
         saved.step(|_, x| x.to_vec())?;
-        let record = saved.engine().save_state()?;
+        let record = saved.engine().checkpoint().save()?;
         let mut loaded = trainer(&comm, 3)?;
-        loaded.engine().load_state(record)?;
+        loaded.engine().checkpoint().load(record)?;
         loaded.engine().switch(Arc::new(LocalSgd { period: 4 }))?;
         loaded.step(|_, x| x.to_vec())?;
         assert_eq!(loaded.engine().steps(), 2);

@@ -180,7 +180,7 @@ fn options_out_of_range_are_refused() {
             let setup = Setup::default();
             let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &[vec![1.0f32; 3]])?;
             begun.wait();
-            trainer.engine().prepare().unwrap_err();
+            trainer.engine().initial().prepare().unwrap_err();
             Ok(())
         })
         .unwrap();

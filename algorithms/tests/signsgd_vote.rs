@@ -151,7 +151,7 @@ fn what_it_cannot_do_is_refused() {
             let algorithm = Arc::new(SignSgdVote { momentum });
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
             begun.wait();
-            let error = trainer.engine().prepare().unwrap_err();
+            let error = trainer.engine().initial().prepare().unwrap_err();
             let names_it = error.to_string().contains(&format!("signsgd-vote's momentum is {momentum}"));
             assert!(matches!(error, Error::Usage { .. }) && names_it, "{error}");
             Ok(())
@@ -161,7 +161,7 @@ fn what_it_cannot_do_is_refused() {
     let errors = spawn(TransportKind::Thread, 2, |comm| {
         let algorithm = Arc::new(SignSgdVote::default());
         let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 9]])?;
-        trainer.engine().prepare()?;
+        trainer.engine().initial().prepare()?;
         begun.wait();
         let bad = |rank, at| if rank == 1 && at == 4 { f32::NAN } else { 1.0 };
         Ok(trainer.step(|_, x| (0..x.len()).map(|at| bad(comm.rank(), at)).collect()).unwrap_err())

@@ -164,7 +164,7 @@ fn the_bytes_are_those_of_its_header() {
 fn other_elements_than_f32_are_refused() {
     let refused = spawn(TransportKind::Thread, 2, |comm| {
         let algorithm = Arc::new(Ssp::default());
-        Trainer::new(&comm, algorithm, Setup::default(), &[vec![0.0f64]])?.engine().prepare()
+        Trainer::new(&comm, algorithm, Setup::default(), &[vec![0.0f64]])?.engine().initial().prepare()
     });
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("f32, not f64"), "{error}");

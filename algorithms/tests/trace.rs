@@ -29,7 +29,7 @@ fn traced(
         let engine = EngineOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..Setup::default().engine };
         let setup = Setup { engine, ..Setup::default() };
         let mut trainer = Trainer::new(&comm, algorithm(), setup, &vec![vec![1.0f32; 64]; 3])?;
-        trainer.engine().trace()?;
+        trainer.engine().trace().begin()?;
         for step in 0..STEPS {
             // The trainer says it only after its function was asked: by then parameters may be lent to hooks.
             if !trainer.engine().algorithm().needs().parameters {
@@ -41,8 +41,8 @@ fn traced(
             })?;
         }
         trainer.engine().settle()?;
-        let trace = trainer.engine().collect()?;
-        assert!(trainer.engine().collect()?.is_none(), "it was collected");
+        let trace = trainer.engine().trace().collect()?;
+        assert!(trainer.engine().trace().collect()?.is_none(), "it was collected");
         Ok(trace)
     });
     let mut traces = traces.unwrap();
@@ -192,7 +192,7 @@ fn nothing_is_collected_where_nothing_was_recorded() {
         let algorithm = registry::named("local-sgd")?;
         let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 8]])?;
         trainer.step(|_, x| x.to_vec())?;
-        assert!(trainer.engine().collect()?.is_none());
+        assert!(trainer.engine().trace().collect()?.is_none());
         Ok(())
     })
     .unwrap();

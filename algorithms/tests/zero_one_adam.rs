@@ -180,7 +180,7 @@ fn options_out_of_range_are_refused() {
         spawn(TransportKind::Thread, 2, |comm| {
             let mut trainer = Trainer::new(&comm, Arc::new(bad), Setup::default(), &[vec![1.0f32; 3]])?;
             begun.wait();
-            trainer.engine().prepare().unwrap_err();
+            trainer.engine().initial().prepare().unwrap_err();
             Ok(())
         })
         .unwrap();

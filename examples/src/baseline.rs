@@ -25,7 +25,7 @@ pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
     let zeros: Result<Vec<Buffer>> = parameters.iter().map(|p| Buffer::zeroed(p.dtype, p.len())).collect();
     let options = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
     let mut engine = DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)?;
-    engine.prepare()?;
+    engine.initial().prepare()?;
     let hooks = engine.hooks();
     let zeros = zeros?;
     let before = comm.world().traffic().bytes_sent();

@@ -104,7 +104,7 @@ impl Replica {
     fn broadcast(&mut self) -> Result<()> {
         for Entry { var, .. } in &self.tensors {
             let mut values = to_buffer(var)?;
-            self.engine.broadcast(&mut values)?;
+            self.engine.initial().broadcast(&mut values)?;
             overwrite(&[var], values.read(0..values.len())?.bytes())?;
         }
         self.refresh()
@@ -393,17 +393,17 @@ impl Replica {
     /// Begins to record what this rank does, until [`Replica::collect`]. A collective call, between steps.
     ///
     /// # Errors
-    /// As [`DataParallel::trace`].
+    /// As [`begin`](hexagram_algorithms::engine::Tracing::begin).
     pub fn trace(&mut self) -> Result<()> {
-        Ok(self.engine.trace()?)
+        Ok(self.engine.trace().begin()?)
     }
 
     /// Ends the recording, which rank 0 gets of all ranks. A collective call, between steps.
     ///
     /// # Errors
-    /// As [`DataParallel::collect`].
+    /// As [`collect`](hexagram_algorithms::engine::Tracing::collect).
     pub fn collect(&mut self) -> Result<Option<Trace>> {
-        Ok(self.engine.collect()?)
+        Ok(self.engine.trace().collect()?)
     }
 
     /// The engine underneath: statistics, buckets, the communicator.

@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! Each rank writes one file in the safetensors format: the engine's part ([`DataParallel::save_state`]) and, below
+//! Each rank writes one file in the safetensors format: the engine's part ([`Checkpoint::save`]) and, below
 //! `own/`, whatever the program adds. A checkpoint is a directory `step-000123`, which has that name only when every rank
 //! of the job has written its file and the disk has it. So whenever a job is killed, the newest directory is complete.
 //! Hosts need not share a file system: each has the files of its ranks, and ranks agree on the newest checkpoint that
@@ -37,6 +37,8 @@ mod folder;
 
 pub use crate::record::{Record, Saved};
 
+#[cfg(doc)]
+use crate::engine::Checkpoint;
 use crate::engine::DataParallel;
 use crate::record::{all_or_none, gather_texts};
 use folder::{Folder, Kept, Name};
@@ -78,11 +80,11 @@ impl Checkpoints {
     /// [`Error::Usage`] on every rank, if the directory has checkpoints that this engine has neither saved nor loaded:
     /// those of another training would be pruned, or be taken for this one's. On every rank, if one cannot write:
     /// [`Error::System`] there, [`Error::Usage`] that names it elsewhere. Nothing has
-    /// changed then: earlier checkpoints are still there, and training can go on. As [`DataParallel::save_state`];
+    /// changed then: earlier checkpoints are still there, and training can go on. As [`Checkpoint::save`];
     /// errors of the communication. While one rank writes, the others wait for it: keep the communicator's deadline
     /// above the time that takes.
     pub fn save(&self, engine: &mut DataParallel, own: Record) -> Result<PathBuf> {
-        let mut record = engine.save_state()?;
+        let mut record = engine.checkpoint().save()?;
         record.absorb(OWN, own);
         let comm = engine.communicator();
         let folder = self.folder(comm);
@@ -162,7 +164,7 @@ impl Checkpoints {
         folder.names().unwrap_or_default().into_iter().filter(outdated).for_each(|name| folder.remove(name));
     }
 
-    /// Loads the newest checkpoint that all ranks have into an engine: as [`DataParallel::load_state`], before the first
+    /// Loads the newest checkpoint that all ranks have into an engine: as [`Checkpoint::load`], before the first
     /// step or between steps. Returns what the program had added; `None`, and nothing done, if there is no checkpoint on
     /// any rank. A collective call.
     ///
@@ -192,7 +194,7 @@ impl Checkpoints {
         of_one_save(comm, &path, &record)?;
         let own = record.detach(OWN);
         all_or_none(comm, fits(&own))?;
-        engine.load_state(record)?;
+        engine.checkpoint().load(record)?;
         self.adopt(engine);
         Ok(Some(own))
     }

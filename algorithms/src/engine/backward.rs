@@ -359,7 +359,7 @@ impl Backward {
                 narrow(buffer.read(range)?, self.plan.parameters()[parameter].dtype)
             }
             (Results::Overflowed, _) => {
-                let remedy = "skip the step where DataParallel::overflowed says so";
+                let remedy = "skip the step where LossScaling::overflowed says so";
                 Err(Error::usage("the gradients have overflowed", remedy))
             }
             _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),

@@ -1,9 +1,9 @@
 //! Between steps: how the buckets become final, and how one algorithm follows another.
 
-use super::DataParallel;
 use super::backward;
 use super::flight::Stage;
 use super::plan::Plan;
+use super::{DataParallel, check_hooks};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
 use std::sync::Arc;
@@ -17,17 +17,6 @@ impl DataParallel {
         self.comm.blocking().broadcast(&mut order, 0)?;
         let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
         self.install(plan.reordered(&order, &self.options, self.algorithm.needs().buckets))
-    }
-
-    /// Makes the algorithm's states before the first pass, with buckets in the order of
-    /// [`Order::Listed`](super::Order::Listed). A collective call, after all parameters were set. Otherwise the first pass
-    /// does it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] within a backward pass; those of the algorithm's [`state`](crate::Algorithm::state).
-    pub fn prepare(&mut self) -> Result<()> {
-        let outcome = self.between_passes().and_then(|()| self.start());
-        self.checked(outcome)
     }
 
     pub(super) fn start(&mut self) -> Result<()> {
@@ -71,6 +60,7 @@ impl DataParallel {
         self.between_passes()?;
         let plan = backward::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
+        check_hooks(&*algorithm)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
             return Err(Error::usage(

@@ -17,32 +17,45 @@
 use super::{DataParallel, Mode, Unused};
 use hexagram_logical::{Error, Result};
 
+/// Training loops that end at different times: see [`DataParallel::uneven`].
+pub struct Uneven<'a>(&'a mut DataParallel);
+
 impl DataParallel {
-    /// This rank has run out of data: takes part in the steps of the others until all have run out. Every rank calls it
-    /// after its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm it
-    /// is what [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
+    /// Returns what a rank calls that has run out of data before others, with
+    /// [`EngineOptions::uneven`](super::EngineOptions::uneven).
+    pub fn uneven(&mut self) -> Uneven<'_> {
+        Uneven(self)
+    }
+}
+
+impl Uneven<'_> {
+    /// Takes part in the steps of the others until all have run out of data, as this rank has. Every rank calls it after
+    /// its last step. Gradients that were only accumulated count in the next step. Of an asynchronous algorithm it is what
+    /// [`DataParallel::settle`] is; such ranks must not run out before a synchronous warm-up is over.
     ///
     /// # Errors
     /// [`Error::Usage`] without [`EngineOptions::uneven`](super::EngineOptions::uneven), or without an optimizer of the
-    /// engine (then see [`DataParallel::shadow`]); errors of the communication.
+    /// engine (then see [`Uneven::shadow`]); errors of the communication.
     pub fn join(&mut self) -> Result<()> {
         while self.shadow()? {
-            self.step()?;
+            self.0.step()?;
         }
         Ok(())
     }
 
-    /// [`DataParallel::join`] for a training loop whose framework has the optimizer: one backward pass of zeros, if any
-    /// rank still trains. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this again
+    /// Makes one backward pass of zeros, if any rank still trains: [`Uneven::join`] for a training loop whose framework
+    /// has the optimizer. The loop then steps with the gradients, as after [`DataParallel::finish`], and calls this again
     /// until it returns false. The learning rate is that of the ranks that train.
     ///
     /// # Errors
     /// As there.
     pub fn shadow(&mut self) -> Result<bool> {
-        let outcome = self.shadowed();
-        self.checked(outcome)
+        let outcome = self.0.shadowed();
+        self.0.checked(outcome)
     }
+}
 
+impl DataParallel {
     fn shadowed(&mut self) -> Result<bool> {
         if !self.options.uneven {
             let remedy = "set EngineOptions::uneven on all ranks";

@@ -15,7 +15,7 @@
 //! A framework's adapter lists the [`Parameter`]s, calls [`Hooks::ready`] from inside the backward pass for each gradient
 //! that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the parameters, or
 //! hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
-//! [`DataParallel::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
+//! [`Initial::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
 //! [`DataParallel::settle`] or [`DataParallel::average`].
 //!
 //! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no two
@@ -28,6 +28,7 @@ mod change;
 mod clip;
 mod flight;
 mod hooks;
+mod initial;
 mod join;
 mod options;
 mod plan;
@@ -37,15 +38,21 @@ mod scheduler;
 mod shared;
 mod state;
 mod step;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod trace;
 
 pub use autotune::Autotune;
 pub use hooks::Hooks;
+pub use initial::Initial;
+pub use join::Uneven;
 pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
-pub use precision::LossScale;
+pub use precision::{LossScale, LossScaling};
+pub use state::Checkpoint;
+pub use telemetry::Telemetry;
+pub use trace::Tracing;
 
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::Turn;
@@ -53,7 +60,7 @@ use crate::record::Claims;
 use autotune::Tuner;
 use backward::Backward;
 use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
+use hexagram_logical::{Buffer, Communicator, Error, Result};
 use plan::Plan;
 use precision::Scaler;
 use replica::Replica;
@@ -61,7 +68,7 @@ use scheduler::Scheduler;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use trace::Tracing;
+use trace::OpenTrace;
 
 /// What a backward pass does with its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +102,7 @@ pub struct DataParallel {
     /// If settings are tuned.
     tuner: Option<Tuner>,
     /// While a trace is recorded.
-    tracing: Option<Tracing>,
+    tracing: Option<OpenTrace>,
     /// The folders that have checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
     /// Those in which no other training may save meanwhile.
@@ -122,6 +129,7 @@ impl DataParallel {
         // After that, what is refused is refused on all ranks.
         plan.check()?;
         options.check()?;
+        check_hooks(&*algorithm)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
         let buffers: Result<Vec<_>> =
@@ -214,16 +222,6 @@ impl DataParallel {
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
         backward::lock(&self.backward).gradient(parameter)
     }
-
-    /// How long the training thread has waited for communication so far.
-    pub fn blocked(&self) -> Duration {
-        self.blocked
-    }
-
-    /// Element types and lengths of the buckets: the plan, for those who print or check it.
-    pub fn buckets(&self) -> Vec<(DType, usize)> {
-        backward::lock(&self.backward).buckets()
-    }
 }
 
 /// Fails unless a communicator is of all ranks of its world: those that it leaves out would be waited for.
@@ -235,6 +233,13 @@ fn check_ranks(comm: &Communicator) -> Result<()> {
     }
     let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
     Err(Error::usage(what, "give DataParallel a communicator of all ranks, in their order"))
+}
+
+/// Fails if an algorithm has a hook that would never be called.
+fn check_hooks(algorithm: &dyn AnyAlgorithm) -> Result<()> {
+    let Some(hook) = algorithm.uncalled_hook() else { return Ok(()) };
+    let what = format!("{hook} of {} is never called", algorithm.name());
+    Err(Error::usage(what, "ask for Needs::parameters, without which the engine has none for it"))
 }
 
 impl Drop for DataParallel {

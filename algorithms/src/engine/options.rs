@@ -65,7 +65,7 @@ pub struct EngineOptions {
     /// For gradients in 16 bits: what the loss is multiplied with. Buckets then wait for the end of the backward pass, as
     /// no rank may step if a gradient of any rank has overflowed: nothing overlaps.
     pub loss_scale: Option<LossScale>,
-    /// Whether ranks may run out of data at different times, and then [`join`](super::DataParallel::join). Each step of a
+    /// Whether ranks may run out of data at different times, and then [`join`](super::Uneven::join). Each step of a
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     pub uneven: bool,
     /// Whether to find bucket size, streams and hierarchy while training, and how; those above are tried first.

@@ -13,11 +13,35 @@
 //! the first hook, so buckets wait for the end of the pass: loss scaling costs the overlap. Ranks of an asynchronous
 //! algorithm have steps and scales of their own, and agree on nothing.
 
+use super::DataParallel;
 use super::clip::not_finite;
 use crate::plugin::Fields;
 use hexagram_logical::codec::{Half, NotFinite};
 use hexagram_logical::physical::memory::{ReadView, WriteView};
 use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result};
+
+/// Scaling of the loss under way: see [`DataParallel::loss_scaling`].
+pub struct LossScaling<'a>(&'a DataParallel);
+
+impl DataParallel {
+    /// Returns what the training loop asks when the [loss is scaled](super::EngineOptions::loss_scale).
+    pub fn loss_scaling(&self) -> LossScaling<'_> {
+        LossScaling(self)
+    }
+}
+
+impl LossScaling<'_> {
+    /// Returns the factor to multiply the loss with, in the next backward pass: 1 without loss scaling.
+    pub fn scale(&self) -> f64 {
+        self.0.scaler.as_ref().map_or(1.0, Scaler::scale)
+    }
+
+    /// Returns true if the last pass ended in gradients that are too large for the loss's scale, on any rank: then there
+    /// is nothing to step with, on all ranks. [`DataParallel::step`] and [`DataParallel::stepped`] do nothing.
+    pub fn overflowed(&self) -> bool {
+        self.0.overflowed()
+    }
+}
 
 /// How the loss is scaled. The defaults are those of PyTorch's `GradScaler`.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,54 +1,11 @@
-//! What all ranks begin with, and what they share between steps: the initial state, buffers, and the final average.
+//! What replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at the end.
 
 use super::backward::Results;
 use super::options::Buffers;
 use super::{DataParallel, backward};
-use crate::plugin::Fields;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Makes a tensor of the model, parameter or not, equal to rank 0's. Call it for all of them before the first step.
-    ///
-    /// # Errors
-    /// As [`Communicator::broadcast`].
-    pub fn broadcast(&self, tensor: &mut Buffer) -> Result<()> {
-        self.comm.block_on(self.comm.broadcast(tensor, 0))
-    }
-
-    /// Makes everything equal to rank 0's that training begins with: the engine's parameters, what its optimizer
-    /// remembers, the number of steps, the scale of the loss; and these tensors, which are the model's buffers, and its
-    /// parameters where the framework steps. A collective call, before the first step; the tensors go as one message.
-    ///
-    /// # Errors
-    /// As [`Communicator::broadcast`].
-    pub fn broadcast_state(&mut self, tensors: &mut [Buffer]) -> Result<()> {
-        let outcome = self.state_from_rank_0(tensors);
-        self.checked(outcome)
-    }
-
-    fn state_from_rank_0(&mut self, tensors: &mut [Buffer]) -> Result<()> {
-        for buffer in self.replica.buffers(true)? {
-            self.comm.block_on(self.comm.broadcast(buffer, 0))?;
-        }
-        let mut step = [self.turn.step as i64];
-        self.comm.blocking().broadcast(&mut step, 0)?;
-        self.turn.step = step[0] as u64;
-        if let Some(scaler) = &mut self.scaler {
-            let mut fields = Fields::saving();
-            scaler.checkpoint(&mut fields)?;
-            let mut saved = fields.finish()?;
-            flat_broadcast(&self.comm, saved.values_mut().collect())?;
-            scaler.checkpoint(&mut Fields::loading(saved))?;
-        }
-        flat_broadcast(&self.comm, tensors.iter_mut().collect())?;
-        if self.started && self.turn.step == 0 && self.algorithm.needs().parameters {
-            // Its states were made of what each rank had.
-            let plan = backward::lock(&self.backward).plan().clone();
-            self.install(plan)?;
-        }
-        Ok(())
-    }
-
     /// Before a training forward pass: gives all ranks the same buffers, as [`EngineOptions::buffers`] says. All of
     /// them travel together, as one message; averages as one of each element type. A collective call; or nothing, and
     /// every rank keeps its own, with [`Buffers::Off`] and where ranks do not make the same passes: with an asynchronous
@@ -119,7 +76,7 @@ impl DataParallel {
 }
 
 /// All buffers ← rank 0's.
-fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
+pub(super) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     together(DType::U8, buffers, |flat| comm.block_on(comm.broadcast(flat, 0)))
 }
 

@@ -20,15 +20,43 @@ use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Device, Error, Host, Result};
 use std::collections::BTreeMap;
 
+/// State of an engine, to be saved and put back: see [`DataParallel::checkpoint`].
+pub struct Checkpoint<'a>(&'a mut DataParallel);
+
 impl DataParallel {
-    /// Everything that the next steps depend on, but for the framework's own: step, learning rate, buckets, parameters
-    /// and optimizer state where they are the engine's, and the algorithm's state. A collective call, between steps; what
-    /// the algorithm has under way is [settled](Self::settle) first.
+    /// Returns what takes the engine's state out and puts it back. [`Checkpoints`](crate::Checkpoints) keeps it in files.
+    pub fn checkpoint(&mut self) -> Checkpoint<'_> {
+        Checkpoint(self)
+    }
+}
+
+impl Checkpoint<'_> {
+    /// Returns everything that the next steps depend on, but for the framework's own: step, learning rate, buckets,
+    /// parameters and optimizer state where they are the engine's, and the algorithm's state. A collective call, between
+    /// steps; what the algorithm has under way is [settled](DataParallel::settle) first.
     ///
     /// # Errors
     /// [`Error::Usage`] within a step, or with gradients that were accumulated and not used, which a checkpoint would
     /// lose; errors of the communication.
-    pub fn save_state(&mut self) -> Result<Record> {
+    pub fn save(&mut self) -> Result<Record> {
+        self.0.save_state()
+    }
+
+    /// Goes on where [`save`](Self::save) was called: the next steps equal those of an uninterrupted run, bit for bit, if
+    /// the algorithm is deterministic. A collective call, between steps or before the first, on an engine made with the
+    /// same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options say;
+    /// parameters need not be set before.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then, unless
+    /// it is the algorithm's own state that does not fit, after which no rank can go on.
+    pub fn load(&mut self, record: Record) -> Result<()> {
+        self.0.load_state(record)
+    }
+}
+
+impl DataParallel {
+    fn save_state(&mut self) -> Result<Record> {
         all_or_none(&self.comm, self.between_steps())?;
         self.settle()?;
         let mut record = self.facts();
@@ -127,15 +155,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Goes on where [`save_state`](Self::save_state) was called: the next steps equal those of an uninterrupted run, bit
-    /// for bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made
-    /// with the same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options
-    /// say; parameters need not be set before.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] on every rank if one rank's record does not fit, saying in what: nothing is changed then, unless
-    /// it is the algorithm's own state that does not fit, after which no rank can go on.
-    pub fn load_state(&mut self, mut record: Record) -> Result<()> {
+    fn load_state(&mut self, mut record: Record) -> Result<()> {
         let plan = self.between_steps().and_then(|()| self.fitting(&record));
         let plan = all_or_none(&self.comm, plan)?;
         let outcome = self.put_in(&mut record, plan);

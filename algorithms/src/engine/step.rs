@@ -71,7 +71,7 @@ impl DataParallel {
 
     /// Ends a backward pass: waits until every bucket was communicated.
     ///
-    /// With [`loss scaling`](super::EngineOptions::loss_scale), [`DataParallel::overflowed`] then says whether the step
+    /// With [`loss scaling`](super::EngineOptions::loss_scale), [`LossScaling::overflowed`](super::LossScaling::overflowed) then says whether the step
     /// is skipped; if not, gradients were divided by the scale.
     ///
     /// # Errors
@@ -127,14 +127,8 @@ impl DataParallel {
         Ok(overflow)
     }
 
-    /// What to multiply the loss with, in the next backward pass: 1 without loss scaling.
-    pub fn loss_scale(&self) -> f64 {
-        self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale())
-    }
-
-    /// Whether the last pass ended in gradients that are too large for the loss's scale, on any rank: then there is
-    /// nothing to step with, on all ranks. [`DataParallel::step`] and [`DataParallel::stepped`] do nothing.
-    pub fn overflowed(&self) -> bool {
+    /// Returns true if the last pass has overflowed.
+    pub(super) fn overflowed(&self) -> bool {
         backward::lock(&self.backward).results() == Results::Overflowed
     }
 

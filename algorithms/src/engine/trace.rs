@@ -7,30 +7,41 @@ use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trac
 use hexagram_logical::{Communicator, Result};
 
 /// The training thread's part of a trace under way.
-pub(super) struct Tracing {
+pub(super) struct OpenTrace {
     clock: Clock,
     timeline: Timeline,
     /// At rank 0, where the ranks' clocks stood at the beginning.
     first: Vec<Offset>,
 }
 
+/// Recording of what all ranks do: see [`DataParallel::trace`].
+pub struct Tracing<'a>(&'a mut DataParallel);
+
 impl DataParallel {
-    /// Begins to record what this rank does, until [`DataParallel::collect`]. A collective call, between steps.
+    /// Returns what begins and ends a [`Trace`] of some steps.
+    pub fn trace(&mut self) -> Tracing<'_> {
+        Tracing(self)
+    }
+}
+
+impl Tracing<'_> {
+    /// Begins to record what this rank does, until [`Tracing::collect`]. A collective call, between steps.
     ///
     /// Recording takes two looks at the clock for each hook and each part of a step; nothing is communicated for it
     /// until it is collected. A trace that was begun before and not collected is lost.
     ///
     /// # Errors
     /// Errors of the communication, by which the ranks' clocks are compared.
-    pub fn trace(&mut self) -> Result<()> {
+    pub fn begin(&mut self) -> Result<()> {
         let clock = Clock::start();
-        let first = align(&self.comm, &clock);
-        let first = self.checked(first)?;
-        self.scheduler.call(move |flight| {
+        let first = align(&self.0.comm, &clock);
+        let first = self.0.checked(first)?;
+        self.0.scheduler.call(move |flight| {
             flight.begin_trace(Recorder::new(clock));
             Ok(())
         })?;
-        self.tracing = Some(Tracing { clock, timeline: Timeline::new(clock, self.turn.step), first });
+        let timeline = Timeline::new(clock, self.0.turn.step);
+        self.0.tracing = Some(OpenTrace { clock, timeline, first });
         Ok(())
     }
 
@@ -40,16 +51,18 @@ impl DataParallel {
     /// # Errors
     /// Errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
-        let Some(Tracing { clock, timeline, first }) = self.tracing.take() else { return Ok(None) };
-        let (hooks, background) = self.scheduler.call(|flight| Ok(flight.end_trace()))?;
+        let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else { return Ok(None) };
+        let (hooks, background) = self.0.scheduler.call(|flight| Ok(flight.end_trace()))?;
         let training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
         communication.background(background, &training);
         let recorded = Recorded { clock, training, communication, first };
-        let gathered = gather(&self.comm, self.algorithm.name(), recorded);
-        self.checked(gathered)
+        let gathered = gather(&self.0.comm, self.0.algorithm.name(), recorded);
+        self.0.checked(gathered)
     }
+}
 
+impl DataParallel {
     /// Does what may have to wait for other ranks.
     pub(super) fn while_waiting<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         let before = self.enter(Kind::Waiting);

@@ -32,6 +32,7 @@
 use crate::plugin::Bucket;
 use crate::plugin::Context;
 use crate::plugin::Fields;
+use crate::plugin::unwritten::Unwritten;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 
@@ -90,8 +91,9 @@ pub enum Buckets {
 pub struct Needs {
     /// How the model is cut.
     pub buckets: Buckets,
-    /// Whether hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks around the
-    /// forward pass and after the optimizer's step are not called.
+    /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
+    /// [`before_forward`](Algorithm::before_forward) and [`after_step`](Algorithm::after_step) are not called: the engine
+    /// refuses an algorithm that writes one of these all the same.
     pub parameters: bool,
 }
 
@@ -157,7 +159,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         parameters: &Buffer,
     ) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
+        Unwritten
     }
 
     /// The last gradient of the bucket is there, summed over the passes that only accumulated.
@@ -170,7 +172,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
+        Unwritten
     }
 
     /// The backward pass is over, and this bucket's `gradients_ready` too.
@@ -183,7 +185,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
+        Unwritten
     }
 
     /// The optimizer has stepped.
@@ -196,7 +198,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
+        Unwritten
     }
 
     /// Brings to an end what is under way in the background: on return nothing is in flight, on any rank. All ranks
@@ -210,7 +212,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         state: &mut Self::State,
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
-        async { Ok(()) }
+        Unwritten
     }
 
     /// Names everything in the state that the next steps depend on, to be saved or loaded. Nothing is in flight.

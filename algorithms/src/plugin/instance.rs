@@ -3,6 +3,7 @@
 use crate::plugin::Bucket;
 use crate::plugin::Context;
 use crate::plugin::Fields;
+use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -22,6 +23,9 @@ pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
     fn keeps_replicas_identical(&self) -> bool;
     /// As [`Algorithm::needs`].
     fn needs(&self) -> Needs;
+    /// Returns the name of a hook that is written and never called, since the algorithm does not ask for
+    /// [`Needs::parameters`].
+    fn uncalled_hook(&self) -> Option<&'static str>;
     /// Begins to work on a bucket: as [`Algorithm::state`].
     ///
     /// # Errors
@@ -68,6 +72,10 @@ impl<A: Algorithm> AnyAlgorithm for A {
 
     fn needs(&self) -> Needs {
         Algorithm::needs(self)
+    }
+
+    fn uncalled_hook(&self) -> Option<&'static str> {
+        if Algorithm::needs(self).parameters { None } else { hook_on_parameters::<A>() }
     }
 
     fn instance<'a>(

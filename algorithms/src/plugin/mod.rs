@@ -7,6 +7,7 @@ mod context;
 mod fields;
 mod float;
 mod instance;
+mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use bucket::{Bucket, Tensor};

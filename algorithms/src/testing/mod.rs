@@ -92,7 +92,7 @@ pub fn payload_of_shapes(
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
         let mut trainer = Trainer::with_shapes(&comm, algorithm(), Setup::default(), &initial, shapes)?;
         let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
-        trainer.engine().prepare()?;
+        trainer.engine().initial().prepare()?;
         let before = payload(&comm)?;
         for step in 0..steps {
             trainer.step(|_, x| (0..x.len()).map(|at| gradient(step, at)).collect())?;

@@ -51,21 +51,21 @@ pub fn resumes_exactly(
     let run = |comm: Communicator| {
         let mut unbroken = new(&comm, algorithm(), setup(), 1.0)?;
         train(&comm, &mut unbroken, 0, before + after)?;
-        let expected = unbroken.engine().save_state()?;
+        let expected = unbroken.engine().checkpoint().save()?;
         drop(unbroken);
 
         let checkpoints = Checkpoints::new(scratch.path());
         let mut first = new(&comm, algorithm(), setup(), 1.0)?;
         train(&comm, &mut first, 0, before)?;
         checkpoints.save(first.engine(), Record::default())?;
-        let saved = first.engine().save_state()?;
+        let saved = first.engine().checkpoint().save()?;
         drop(first);
         // Other values at the start: all that counts is in the checkpoint.
         let mut second = new(&comm, algorithm(), setup(), -3.0)?;
         checkpoints.load(second.engine())?;
-        same(&saved, &second.engine().save_state()?)?;
+        same(&saved, &second.engine().checkpoint().save()?)?;
         train(&comm, &mut second, before, after)?;
-        let found = second.engine().save_state()?;
+        let found = second.engine().checkpoint().save()?;
         if algorithm().trigram().synchronous { same(&expected, &found) } else { Ok(()) }
     };
     spawn(TransportKind::Thread, ranks, run).map(drop)

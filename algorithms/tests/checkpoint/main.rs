@@ -133,7 +133,7 @@ fn parameters_of_the_same_name_are_refused() {
         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
         let parameters = vec![parameter.clone(), parameter];
         let mut engine = DataParallel::new(&comm, parameters, algorithm(), options)?;
-        let error = engine.save_state().err().unwrap().to_string();
+        let error = engine.checkpoint().save().err().unwrap().to_string();
         assert!(error.contains("two parameters are called `p`"), "{error}");
         Ok(())
     });

@@ -124,8 +124,8 @@ fn median(taken: &mut [Duration]) -> f64 {
 }
 
 impl DataParallel {
-    /// What autotune has found, or what a checkpoint says it had; `None` before that, and without autotune.
-    pub fn tuned(&self) -> Option<Tuning> {
+    /// Returns what autotune has found, or what a checkpoint says it had.
+    pub(super) fn tuned(&self) -> Option<Tuning> {
         self.tuner.as_ref().filter(|tuner| tuner.done).map(|_| self.tuning())
     }
 

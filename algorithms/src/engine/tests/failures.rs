@@ -136,7 +136,7 @@ fn leaves_a_pass(how: impl Fn(DataParallel) -> Result<()> + Sync, reason: &str) 
         let all_are_there = std::sync::Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
             let mut engine = engine(&comm, parameters(1, 10), options(40, 40))?;
-            engine.prepare()?;
+            engine.initial().prepare()?;
             all_are_there.wait();
             if comm.rank() == 0 {
                 engine.begin(Mode::Synchronize)?;

@@ -68,7 +68,7 @@ fn a_hook_before_the_forward_pass_may_run_until_the_gradients_are_ready() {
         }));
         let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
         let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options(4, 4), (0.1, 0.0))?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         engine.forward()?;
         until(|| probe.log().ends_with(&[(Stage::Forward, 0), (Stage::Forward, 1)]));
         assert!(engine.parameter(0).is_err(), "it is being worked on");
@@ -126,7 +126,7 @@ fn ranks_with_one_stream_never_start_different_hooks() {
         let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
         let options = EngineOptions { streams: 1, ..options(4, 4) };
         let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options, (0.1, 0.0))?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         engine.forward()?;
         if comm.rank() == 1 {
             until(|| probe.log().contains(&(Stage::Forward, 1)));
@@ -155,25 +155,6 @@ fn a_slow_bucket_does_not_keep_the_next_from_starting() {
         });
         let mut engine = DataParallel::new(&comm, parameters(2, 1), Arc::new(probe), options(4, 4))?;
         pass(&mut engine, Mode::Synchronize, &[vec![1.0], vec![1.0]])
-    })
-    .unwrap();
-}
-
-#[test]
-fn hooks_around_the_parameters_are_only_for_those_who_ask_for_them() {
-    spawn(TransportKind::Thread, 2, |comm| {
-        let mut probe = Probe::new(MEAN);
-        probe.needs.parameters = false;
-        let probe = Arc::new(probe);
-        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
-        let mut engine = trained_by(&comm, parameters(1, 1), algorithm, options(4, 4), (0.1, 0.0))?;
-        engine.forward()?;
-        pass(&mut engine, Mode::Synchronize, &[vec![1.0]])?;
-        engine.step()?;
-        engine.settle()?;
-        let stages: Vec<Stage> = probe.log().into_iter().map(|(stage, _)| stage).collect();
-        assert_eq!(stages, [Stage::Start, Stage::Gradients, Stage::Backward, Stage::Settle]);
-        Ok(())
     })
     .unwrap();
 }

@@ -29,7 +29,7 @@ fn train(
             pass(&mut engine, Mode::Synchronize, &vec![vec![comm.rank() as f32 * 3.0 + 3.0; 10]; 2])?;
             engine.step()?;
         }
-        engine.join()?;
+        engine.uneven().join()?;
         Ok((value(&engine, 1)[7], engine.steps()))
     });
     found.unwrap()
@@ -83,7 +83,7 @@ fn what_was_only_accumulated_counts_in_the_next_step() {
             pass(&mut engine, Mode::Synchronize, &[vec![2.0; 10]])?;
             engine.step()?;
         }
-        engine.join()?;
+        engine.uneven().join()?;
         Ok(value(&engine, 0)[0])
     });
     assert_eq!(found.unwrap(), [-3.0; 2]);
@@ -100,8 +100,8 @@ fn overflows_and_clipping_hold_for_joined_ranks_too() {
             pass(&mut engine, Mode::Synchronize, &[vec![g]])?;
             engine.step()?;
         }
-        engine.join()?;
-        Ok((value(&engine, 0)[0], engine.steps(), engine.loss_scale()))
+        engine.uneven().join()?;
+        Ok((value(&engine, 0)[0], engine.steps(), engine.loss_scaling().scale()))
     });
     assert_eq!(found.unwrap(), [(-2.0, 2, 2.0); 2]);
 }
@@ -117,7 +117,7 @@ fn a_framework_that_steps_by_itself_shadows() {
             x -= gradient(&engine, 0)[0];
             engine.stepped()?;
         }
-        while engine.shadow()? {
+        while engine.uneven().shadow()? {
             x -= gradient(&engine, 0)[0];
             engine.stepped()?;
         }
@@ -136,7 +136,7 @@ fn of_an_asynchronous_algorithm_nobody_waits() {
         let algorithm = Arc::new(probe);
         let mut engine = trained_by(&comm, parameters(1, 1), algorithm, uneven(Order::Observed), (1.0, 0.0))?;
         if comm.rank() == 0 {
-            engine.join()?;
+            engine.uneven().join()?;
             joined.wait();
         } else {
             for step in 0..4 {
@@ -146,7 +146,7 @@ fn of_an_asynchronous_algorithm_nobody_waits() {
                     joined.wait();
                 }
             }
-            engine.join()?;
+            engine.uneven().join()?;
         }
         engine.average()?;
         Ok((value(&engine, 0)[0], engine.steps()))
@@ -177,7 +177,7 @@ fn a_rank_alone_has_nobody_to_wait_for() {
         let mut engine = trained_by(&comm, parameters(1, 1), algorithm, uneven(Order::Observed), (1.0, 0.0))?;
         pass(&mut engine, Mode::Synchronize, &[vec![2.0]])?;
         engine.step()?;
-        engine.join()?;
+        engine.uneven().join()?;
         Ok((value(&engine, 0)[0], engine.steps()))
     });
     assert_eq!(found.unwrap(), [(-2.0, 1)]);
@@ -187,7 +187,7 @@ fn a_rank_alone_has_nobody_to_wait_for() {
 fn joining_has_to_be_announced() {
     spawn(TransportKind::Thread, 1, |comm| {
         let mut engine = engine(&comm, parameters(1, 1), options(4, 4))?;
-        let text = engine.join().unwrap_err().to_string();
+        let text = engine.uneven().join().unwrap_err().to_string();
         assert!(text.contains("set EngineOptions::uneven on all ranks"), "{text}");
         Ok(())
     })

@@ -14,6 +14,7 @@ mod precision;
 mod probe;
 mod shared;
 mod switch;
+mod uncalled;
 
 use super::plan::Plan;
 use super::*;
@@ -26,7 +27,7 @@ use crate::plugin::{Algorithm, Buckets, Trigram};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::spawn;
-use hexagram_logical::{HEADER_BYTES, NOTICE_BYTES, TransportKind};
+use hexagram_logical::{DType, HEADER_BYTES, NOTICE_BYTES, TransportKind};
 use probe::{Act, Probe};
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -12,7 +12,7 @@ fn observed() -> EngineOptions {
 }
 
 fn lengths(engine: &DataParallel) -> Vec<usize> {
-    engine.buckets().into_iter().map(|(_, len)| len).collect()
+    engine.telemetry().buckets().into_iter().map(|(_, len)| len).collect()
 }
 
 /// A pass in which gradients come in this order, each all of `value`.

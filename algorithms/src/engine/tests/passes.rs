@@ -239,7 +239,7 @@ fn buckets_are_not_made_anew_within_a_pass() {
         let hooks = engine.hooks();
         engine.begin(Mode::Synchronize)?;
         hooks.ready_slice(1, &[1.0f32; 4])?;
-        let text = engine.prepare().unwrap_err().to_string();
+        let text = engine.initial().prepare().unwrap_err().to_string();
         assert!(text.contains("a backward pass is under way"), "{text}");
         Ok(())
     })

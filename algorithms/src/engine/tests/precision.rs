@@ -17,7 +17,7 @@ fn sixteen_bit_gradients_are_accumulated_and_communicated_in_32() {
     for (dtype, small) in [(DType::F16, 1.0 / 4096.0), (DType::BF16, 1.0 / 512.0)] {
         spawn(TransportKind::Shm, 2, |comm| {
             let mut engine = engine(&comm, vec![parameter("h", dtype, 3)], options(64, 64))?;
-            assert_eq!(engine.buckets(), [(DType::F32, 3)]);
+            assert_eq!(engine.telemetry().buckets(), [(DType::F32, 3)]);
             let pass = |engine: &mut DataParallel, mode, value: f32| {
                 engine.begin(mode)?;
                 engine.hooks().ready(0, &halves(dtype, &[value; 3]))?;
@@ -44,7 +44,7 @@ fn the_master_keeps_steps_that_16_bits_would_lose() {
         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..options(64, 64) };
         let list = vec![parameter("h", DType::F16, 2), parameter("w", DType::F32, 2)];
         let mut engine = DataParallel::new(&comm, list, Arc::new(GradientAllReduce), options)?;
-        assert_eq!(engine.buckets(), [(DType::F32, 4)], "they share their buckets with f32");
+        assert_eq!(engine.telemetry().buckets(), [(DType::F32, 4)], "they share their buckets with f32");
         engine.set_learning_rate(1.0 / 8192.0);
         engine.set_parameter(0, &halves(DType::F16, &[1.0; 2]))?;
         let refused = engine.set_parameter(0, &Buffer::from_slice(&[1.0f32; 2])?).unwrap_err().to_string();
@@ -83,7 +83,7 @@ fn scaled() -> EngineOptions {
 
 /// A pass of a loss whose gradients are all `g`, multiplied as it has to be.
 fn scaled_pass(engine: &mut DataParallel, mode: Mode, g: f32) -> Result<()> {
-    let gradient = vec![g * engine.loss_scale() as f32; 10];
+    let gradient = vec![g * engine.loss_scaling().scale() as f32; 10];
     pass(engine, mode, &[gradient.clone(), gradient])
 }
 
@@ -106,11 +106,11 @@ fn a_step_is_skipped_on_all_ranks_if_one_overflows() {
                 let g = if comm.rank() == 1 && step % 2 == 0 && step < 4 { f32::INFINITY } else { 1.0 };
                 engine.forward()?;
                 scaled_pass(&mut engine, Mode::Synchronize, g)?;
-                assert_eq!(engine.overflowed(), step == 0 || step == 2);
-                assert_eq!(engine.gradient(0).is_err(), engine.overflowed());
+                assert_eq!(engine.loss_scaling().overflowed(), step == 0 || step == 2);
+                assert_eq!(engine.gradient(0).is_err(), engine.loss_scaling().overflowed());
                 engine.step()?;
-                assert!(!engine.overflowed(), "a step uses it up");
-                path.push((value(&engine, 1)[3], engine.steps(), engine.loss_scale()));
+                assert!(!engine.loss_scaling().overflowed(), "a step uses it up");
+                path.push((value(&engine, 1)[3], engine.steps(), engine.loss_scaling().scale()));
             }
             let expected =
                 [(8.0, 0, 512.0), (7.0, 1, 512.0), (7.0, 1, 256.0), (6.0, 2, 256.0), (5.0, 3, 1024.0)];
@@ -131,7 +131,7 @@ fn scaled_gradients_accumulate_and_are_divided_once() {
         let mut engine = engine(&comm, parameters(2, 10), scaled())?;
         for _ in 0..2 {
             scaled_pass(&mut engine, Mode::Accumulate, 1.0)?;
-            assert!(!engine.overflowed());
+            assert!(!engine.loss_scaling().overflowed());
             scaled_pass(&mut engine, Mode::Synchronize, 2.0)?;
             assert_eq!(gradient(&engine, 0), [3.0; 10]);
             engine.stepped()?;
@@ -139,7 +139,7 @@ fn scaled_gradients_accumulate_and_are_divided_once() {
         // An overflow while accumulating counts, and is gone afterwards.
         scaled_pass(&mut engine, Mode::Accumulate, f32::NAN)?;
         scaled_pass(&mut engine, Mode::Synchronize, 1.0)?;
-        assert!(engine.overflowed());
+        assert!(engine.loss_scaling().overflowed());
         engine.stepped()?;
         scaled_pass(&mut engine, Mode::Synchronize, 1.0)?;
         assert_eq!((gradient(&engine, 1), engine.steps()), (vec![1.0; 10], 2));
@@ -152,7 +152,7 @@ fn scaled_gradients_accumulate_and_are_divided_once() {
 fn nothing_is_sent_before_the_pass_has_ended() {
     spawn(TransportKind::Thread, 2, |comm| {
         let mut engine = engine(&comm, parameters(2, 10), scaled())?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         let barrier = || comm.blocking().barrier();
         barrier()?;
         let before = comm.world().traffic().bytes_sent();
@@ -172,13 +172,13 @@ fn asynchronous_ranks_scale_on_their_own() {
         let mut probe = Probe::new(|_, _| Act::Nothing);
         probe.synchronous = false;
         let mut engine = trained_by(&comm, parameters(2, 10), Arc::new(probe), scaled(), (1.0, 0.0))?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         // Rank 1 makes more steps, and they overflow: nobody waits for anybody.
         for _ in 0..comm.rank() * 3 {
             scaled_pass(&mut engine, Mode::Synchronize, f32::INFINITY)?;
             engine.step()?;
         }
-        Ok(engine.loss_scale())
+        Ok(engine.loss_scaling().scale())
     });
     assert_eq!(scales.unwrap(), [1024.0, 128.0]);
 }
@@ -191,8 +191,8 @@ fn the_scale_is_part_of_the_initial_state() {
         if comm.rank() == 0 {
             engine.scaler.as_mut().unwrap().update(true)?;
         }
-        engine.broadcast_state(&mut [])?;
-        assert_eq!(engine.loss_scale(), 512.0);
+        engine.initial().broadcast_state(&mut [])?;
+        assert_eq!(engine.loss_scaling().scale(), 512.0);
         Ok(())
     })
     .unwrap();

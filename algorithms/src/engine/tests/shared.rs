@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn tensors_are_broadcast_from_rank_0() {
     spawn(TransportKind::Tcp, 3, |comm| {
-        let engine = engine(&comm, parameters(1, 1), EngineOptions::default())?;
+        let mut engine = engine(&comm, parameters(1, 1), EngineOptions::default())?;
         let mut tensor = Buffer::from_slice(&[comm.rank() as f32 + 7.0; 100])?;
-        engine.broadcast(&mut tensor)?;
+        engine.initial().broadcast(&mut tensor)?;
         assert_eq!(*tensor.host::<f32>()?, [7.0; 100]);
         Ok(())
     })
@@ -38,7 +38,7 @@ fn the_initial_state_is_rank_0s() {
                 Buffer::from_slice(&[mine as f32; 5])?,
                 Buffer::from_slice::<f64>(&[])?,
             ];
-            engine.broadcast_state(&mut tensors)?;
+            engine.initial().broadcast_state(&mut tensors)?;
             assert_eq!(
                 (&*tensors[0].host::<i64>()?, &*tensors[1].host::<f32>()?),
                 (&[1; 3][..], &[0.0; 5][..])
@@ -174,7 +174,7 @@ fn what_is_left_out_of_the_list_is_neither_sent_nor_missed() {
         let list = vec![parameter("a", DType::F32, 2), parameter("c", DType::F32, 2)];
         let algorithm = Arc::new(GradientAllReduce);
         let mut engine = trained_by(&comm, list, algorithm, options(40, 80), (1.0, 1.0))?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         let before = comm.world().traffic().bytes_sent();
         pass(&mut engine, Mode::Synchronize, &[vec![1.0; 2], vec![comm.rank() as f32; 2]])?;
         engine.step()?;
@@ -194,8 +194,8 @@ fn states_that_were_made_before_the_broadcast_are_made_of_what_it_brings() {
         let algorithm = Arc::new(crate::diloco::DiLoCo { period: 1, ..Default::default() });
         let at = comm.rank() as f32 * 8.0 + 1.0;
         let mut engine = trained_by(&comm, parameters(2, 4), algorithm, options(16, 16), (0.5, at))?;
-        engine.prepare()?;
-        engine.broadcast_state(&mut [])?;
+        engine.initial().prepare()?;
+        engine.initial().broadcast_state(&mut [])?;
         pass(&mut engine, Mode::Synchronize, &vec![vec![0.0; 4]; 2])?;
         engine.step()?;
         Ok(value(&engine, 1))

@@ -38,7 +38,7 @@ fn the_optimizer_goes_on_bit_for_bit_through_other_buckets_and_needs() {
                     pass(&mut engine, Mode::Synchronize, &gradients(phase * 3 + step))?;
                     engine.step()?;
                 }
-                buckets.push(engine.buckets().len());
+                buckets.push(engine.telemetry().buckets().len());
             }
             let parameters: Vec<Vec<f32>> = (0..4).map(|index| value(&engine, index)).collect();
             Ok((parameters, buckets, engine.steps()))
@@ -84,7 +84,7 @@ fn replicas_that_differ_become_their_mean_and_steps_the_largest_number() {
         alone.synchronous = false;
         let algorithm = Arc::new(alone);
         let mut engine = trained_by(&comm, parameters(2, 4), algorithm, options(40, 80), (1.0, 9.0))?;
-        engine.prepare()?;
+        engine.initial().prepare()?;
         for _ in 0..comm.rank() * 3 {
             pass(&mut engine, Mode::Synchronize, &vec![vec![1.0; 4]; 2])?;
             engine.step()?;

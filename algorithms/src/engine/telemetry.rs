@@ -1,0 +1,34 @@
+//! What an engine tells about itself: how long it waited, how the model is cut, what autotune has found.
+
+use super::autotune::Tuning;
+use super::{DataParallel, backward};
+use hexagram_logical::DType;
+use std::time::Duration;
+
+/// Figures about a training: see [`DataParallel::telemetry`].
+pub struct Telemetry<'a>(&'a DataParallel);
+
+impl DataParallel {
+    /// Returns figures about the training so far. Reading them communicates nothing.
+    pub fn telemetry(&self) -> Telemetry<'_> {
+        Telemetry(self)
+    }
+}
+
+impl Telemetry<'_> {
+    /// Returns the time that the training thread has waited for communication so far.
+    pub fn blocked(&self) -> Duration {
+        self.0.blocked
+    }
+
+    /// Returns the element type and the length of each bucket, in the order of the plan.
+    pub fn buckets(&self) -> Vec<(DType, usize)> {
+        backward::lock(&self.0.backward).buckets()
+    }
+
+    /// Returns the settings that [autotune](super::autotune) has found, or that a checkpoint says it had; `None` before
+    /// that, and without autotune.
+    pub fn tuned(&self) -> Option<Tuning> {
+        self.0.tuned()
+    }
+}

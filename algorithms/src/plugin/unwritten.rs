@@ -1,0 +1,41 @@
+//! Hooks that an algorithm leaves unwritten: how the engine tells them from those that have a body.
+//!
+//! A hook's default returns [`Unwritten`], and one that is written returns a future of another type. So what is written is
+//! known before anything is called, and a hook that would never be called is refused at the start.
+
+use crate::plugin::{Algorithm, Bucket, Context};
+use hexagram_logical::{Buffer, Result};
+use std::any::TypeId;
+use std::pin::Pin;
+use std::task::{Context as Polling, Poll};
+
+/// Future of a hook that an algorithm does not write. It is ready at once.
+pub(super) struct Unwritten;
+
+impl Future for Unwritten {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Polling<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Returns the first hook of an algorithm that is written and needs parameters to be called.
+pub(super) fn hook_on_parameters<A: Algorithm>() -> Option<&'static str> {
+    if writes_before_forward(A::before_forward) {
+        return Some("before_forward");
+    }
+    writes_after_step(A::after_step).then_some("after_step")
+}
+
+fn writes_before_forward<A: Algorithm, F: 'static>(
+    _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static Buffer) -> F,
+) -> bool {
+    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+}
+
+fn writes_after_step<A: Algorithm, F: 'static>(
+    _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static mut Bucket) -> F,
+) -> bool {
+    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+}
