@@ -23,8 +23,9 @@
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::asynchronous::{Background, Called};
+use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Mean of the parameters, beside the training.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -133,7 +134,7 @@ impl Averaging {
             comm.all_reduce(&mut r, ReduceOp::Mean).await?;
             Ok(Average { s, r })
         })?);
-        self.posted = Some(Instant::now());
+        self.posted = Some(runtime::now());
         Ok(())
     }
 

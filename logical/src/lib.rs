@@ -39,6 +39,8 @@ pub use communicator::Communicator;
 /// The layer below, for those who start worlds or write transports.
 pub use hexagram_physical as physical;
 pub use hexagram_physical::native::NOTICE_BYTES;
+/// Clocks, sleeps, threads and sockets, which a simulated world may give out.
+pub use hexagram_physical::runtime;
 pub use hexagram_physical::transport::{HEADER_BYTES, Land};
 pub use hexagram_physical::{
     Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind,

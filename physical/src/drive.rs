@@ -6,10 +6,11 @@
 //! ([`beside_computation`]) leaves it the core at once: to spin would take from the computation what it hides.
 
 use crate::patience::patience;
+use crate::runtime;
 use crate::stopwatch::Stopwatch;
 use crate::transport::Transport;
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake, Waker};
@@ -87,6 +88,10 @@ impl Wait {
             *self = Wait::default();
             return;
         }
+        if let Some(runtime) = runtime::current() {
+            // Nobody spins in virtual time: it would not pass.
+            return runtime.park(transport, TICK);
+        }
         let beside = BESIDE.get();
         if self.idle.is_multiple_of(LOOKS) && !beside {
             self.look_around(transport);
@@ -101,6 +106,25 @@ impl Wait {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
+        }
+    }
+
+    /// Makes progress, or rests, as [`Wait::round`] does, for a [task](runtime::spawn_task): it blocks a thread that is the
+    /// task's own, and lets an executor go on with others.
+    pub async fn rest(&mut self, transport: &dyn Transport) {
+        match runtime::current() {
+            None => self.round(transport),
+            Some(_) if transport.progress() => {}
+            Some(runtime) => {
+                let mut is_over = false;
+                let rested = |context: &mut Context<'_>| {
+                    if std::mem::replace(&mut is_over, true) {
+                        return Poll::Ready(());
+                    }
+                    runtime.poll_park(transport, TICK, context)
+                };
+                poll_fn(rested).await;
+            }
         }
     }
 

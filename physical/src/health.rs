@@ -6,6 +6,7 @@
 use crate::bootstrap::{exhausted, variable};
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::runtime::{self, Instant};
 use crate::stopwatch::Stopwatch;
 use crate::transport::Label;
 use crate::waits::{Missing, Waits};
@@ -13,7 +14,7 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a failed connection is only a suspicion, so that the verdict can name the rank that really failed: far longer
 /// than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
@@ -205,7 +206,7 @@ impl Health {
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
         let mut waited = Stopwatch::start();
         while self.verdict().is_none() && !is_own && waited.elapsed() < GRACE {
-            std::thread::sleep(TICK);
+            runtime::sleep(TICK);
         }
         match self.verdict() {
             Some(verdict) => verdict.error(during),
@@ -256,7 +257,7 @@ impl Health {
     /// Makes known that an operation of this rank waits for `ranks`, for as long as the notice is kept.
     pub(crate) fn notice(&self, label: Label, ranks: &[usize]) -> Notice {
         let number = self.waits().enter(self.rank, label, ranks);
-        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: Instant::now() }
+        Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
     }
 
     /// For whom everyone in this operation waits in the end; nobody if that is not known.

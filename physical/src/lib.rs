@@ -46,6 +46,7 @@ pub mod operation;
 pub mod output;
 mod patience;
 mod process;
+pub mod runtime;
 mod shm;
 mod socket;
 pub mod stdout;

@@ -6,7 +6,8 @@
 //! only as one such interval. It follows that whoever judges by a stopwatch has to have looked for what has arrived
 //! since the gap: it is there by now, unread.
 
-use std::time::{Duration, Instant};
+use crate::runtime::{self, Instant};
+use std::time::Duration;
 
 /// Longest gap between two looks that counts whole: several times the longest sleep of a thread that waits.
 const GAP: Duration = Duration::from_millis(250);
@@ -27,12 +28,12 @@ impl Stopwatch {
 
     /// Starts one for somebody who may sleep for as long as `gap` between two looks.
     pub fn with_gap(gap: Duration) -> Self {
-        Stopwatch { looked: Instant::now(), lived: Duration::ZERO, gap }
+        Stopwatch { looked: runtime::now(), lived: Duration::ZERO, gap }
     }
 
     /// Returns the time that this process has lived since the last look.
     pub fn lap(&mut self) -> Duration {
-        self.lap_at(Instant::now())
+        self.lap_at(runtime::now())
     }
 
     /// Returns the time that this process has lived since the start.

@@ -3,10 +3,10 @@
 use super::flight::{Flight, Order, PLUGIN};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use hexagram_logical::physical::transport::Bell;
+use hexagram_logical::runtime::{self, Thread};
 use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 /// A bucket's memory, on its way between the threads; what is not on its way is `None`.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) type Done = Result<(usize, Memory)>;
 pub(super) struct Scheduler {
     port: Port,
     done: Receiver<Done>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// Where work for the communication thread is handed over.
@@ -82,8 +82,7 @@ impl Scheduler {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("hexagram-comm".to_owned()).spawn(run);
-        let thread = thread.map_err(Error::no_thread)?;
+        let thread = runtime::spawn("hexagram-comm", run)?;
         let bell = starting.recv().map_err(|_| died())??;
         let port = Port { orders: Arc::new(Mutex::new(Some(to_thread))), bell };
         Ok(Scheduler { port, done, thread: Some(thread) })

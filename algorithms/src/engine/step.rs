@@ -8,9 +8,8 @@ use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::trace::Kind;
 use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Error, Result};
+use hexagram_logical::{Error, Result, runtime};
 use std::sync::Arc;
-use std::time::Instant;
 
 impl DataParallel {
     /// A training forward pass begins: algorithms that communicate parameters do it beside that pass. Whoever does not
@@ -293,7 +292,7 @@ impl DataParallel {
 
     /// Waits for a bucket whose hooks are done; returns which it is.
     fn take_back(&mut self) -> Result<usize> {
-        let started = Instant::now();
+        let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
         if let Some(gradients) = memory.gradients {
             backward::lock(&self.backward).take_back(bucket, gradients);

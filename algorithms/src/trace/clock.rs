@@ -12,8 +12,8 @@
 //! Of several exchanges the one with the shortest way is kept. Clocks also run at different speeds, so there is one
 //! alignment as a trace begins and one as it ends, and a line between them.
 
+use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Communicator, Result};
-use std::time::Instant;
 
 /// Exchanges with each rank. The first ones find caches and links cold.
 const EXCHANGES: usize = 16;
@@ -24,11 +24,11 @@ pub(crate) struct Clock(Instant);
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        Clock(Instant::now())
+        Clock(runtime::now())
     }
 
     pub(crate) fn now(&self) -> i64 {
-        self.at(Instant::now())
+        self.at(runtime::now())
     }
 
     /// A moment; those before the trace are its beginning.
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn offsets_are_as_far_from_an_injected_skew_as_their_error_says() {
         for transport in TransportKind::ALL {
-            let origin = Instant::now();
+            let origin = runtime::now();
             // As far as its clock knows, rank r's trace began 250 ms earlier than that of the rank before.
             let skew = |rank: usize| Duration::from_millis(250) * rank as u32;
             let clock = |rank: usize| Clock(origin.checked_sub(skew(rank)).unwrap());

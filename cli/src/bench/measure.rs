@@ -4,9 +4,10 @@ use super::Bench;
 use super::operation::Work;
 use super::pattern::{Pattern, spoil};
 use super::report::{Row, Times};
+use hexagram::logical::runtime;
 use hexagram::testing::Reference;
 use hexagram::{Communicator, Error, ReduceOp, Result};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Above this size, in bytes, a barrier comes before each iteration: small operations keep the ranks together by
 /// themselves, and a barrier would only add its own echo to them.
@@ -104,7 +105,7 @@ fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -
     })?;
     if bench.back_to_back {
         comm.block_on(comm.barrier())?;
-        let start = Instant::now();
+        let start = runtime::now();
         (0..iterations).try_for_each(|_| work.once())?;
         return Ok(vec![start.elapsed() / iterations]);
     }
@@ -112,7 +113,7 @@ fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -
         if bytes > BARRIER_ABOVE {
             comm.block_on(comm.barrier())?;
         }
-        let start = Instant::now();
+        let start = runtime::now();
         work.once()?;
         times.push(start.elapsed());
     }

@@ -5,10 +5,11 @@ use super::report::Report;
 use crate::say;
 use crate::transports::{built_in, mpi};
 use hexagram::launch::{Job, Outcome, Output, as_rank};
+use hexagram::logical::runtime::{self, Instant};
 use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RANKS: usize = 2;
 /// Elements: enough for several frames of any transport.
@@ -22,7 +23,7 @@ pub(super) fn check(report: &mut Report) {
     let by_mpirun = mpi();
     let ours = |kind: &TransportKind| *kind != TransportKind::Thread && Some(*kind) != by_mpirun;
     for transport in built_in().into_iter().filter(ours) {
-        let start = Instant::now();
+        let start = runtime::now();
         let outcome = ranks(transport).and_then(|job| job.run());
         conclude(
             report,
@@ -34,7 +35,7 @@ pub(super) fn check(report: &mut Report) {
         );
     }
     if let (Some(transport), Some(mpirun)) = (by_mpirun, program("mpirun")) {
-        let start = Instant::now();
+        let start = runtime::now();
         conclude(report, transport, start, under(&mpirun, transport));
     }
 }

@@ -7,9 +7,9 @@ use hexagram::algorithms::local_sgd::LocalSgd;
 use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, Mode, Optimizer, Sgd, optimizer::Update, registry,
 };
+use hexagram::logical::runtime;
 use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Of plain SGD; small, so that the parameters stay where they are.
 const LEARNING_RATE: f64 = 1e-3;
@@ -68,7 +68,7 @@ fn timed(
     }
     comm.block_on(comm.barrier())?;
     let before = comm.world().traffic().bytes_sent();
-    let began = Instant::now();
+    let began = runtime::now();
     for _ in 0..options.steps {
         step(replica, profile)?;
     }

@@ -1,8 +1,8 @@
 //! When the threads beside a communicator were at work, for whoever draws or sums up where the time went: what they do is
 //! in no operation of the communicator's own thread.
 
+use crate::runtime::{self, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// Work that is kept at most (40 MiB); what comes later is only counted.
 const LIMIT: usize = 1 << 20;
@@ -60,7 +60,7 @@ impl Activity {
 
     pub(super) fn ends(&self, start: Instant, sent: u64) {
         if let Some(Record { work, dropped }) = &mut *self.lock() {
-            let end = Instant::now();
+            let end = runtime::now();
             if work.len() < LIMIT { work.push(Work { start, end, sent }) } else { *dropped += 1 }
         }
     }

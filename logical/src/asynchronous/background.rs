@@ -3,13 +3,12 @@
 use super::companion;
 use super::spares::copy_all;
 use crate::encoding::Encoding;
+use crate::runtime;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// What is worked on in the background: floats, of any type. Whoever reads or writes them holds the lock.
 pub type Model = Arc<Mutex<Buffer>>;
@@ -69,7 +68,7 @@ pub struct Background {
     aborting: Arc<AtomicBool>,
     spares: Arc<Spares>,
     failure: Arc<OnceLock<Error>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<runtime::Thread>,
 }
 
 /// An operation that was posted.
@@ -103,7 +102,7 @@ impl Handle {
     pub fn wait(self) -> Result<Outcome> {
         match self.known {
             Some(outcome) => Ok(outcome),
-            None => self.answer.recv().map_err(|_| ended(&self.failure)),
+            None => runtime::receive(&self.answer).map_err(|_| ended(&self.failure)),
         }
     }
 }
@@ -342,7 +341,7 @@ impl Runner {
     /// Works until nothing can be posted any more, or the first error.
     fn run(mut self, items: &Receiver<Item>, failure: &OnceLock<Error>) {
         for Item { posted, answers } in items {
-            let start = Instant::now();
+            let start = runtime::now();
             let served = self.serve(posted);
             // Before whoever waits for it asks what was done.
             self.comm.activity().ends(start, self.comm.world().traffic().bytes_sent());

@@ -1,11 +1,11 @@
 //! Threads that communicate beside the one that computes, each with a communicator of its own.
 
 use super::agree::check_ranks;
+use crate::runtime::{self, Thread};
 use crate::{Communicator, Error, Result};
 use hexagram_physical::drive;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread that runs `work` with a communicator of all ranks of `comm`'s world. A collective call: all ranks make
 /// it, in the same order as others like it.
@@ -17,7 +17,7 @@ pub(super) fn start(
     comm: &Communicator,
     name: &str,
     work: impl FnOnce(Communicator) + Send + 'static,
-) -> Result<JoinHandle<()>> {
+) -> Result<Thread> {
     let world = comm.world().clone();
     check_ranks(comm, world.size())?;
     let number = world.fresh_channel()?;
@@ -33,13 +33,11 @@ pub(super) fn start(
             work(comm);
         }
     };
-    let thread = Builder::new().name(name.to_owned()).spawn(run).map_err(|cause| {
-        let error = Error::no_thread(cause);
+    let thread = runtime::spawn(name, run).inspect_err(|error| {
         // The others wait for this rank's end of the channel.
-        comm.give_up(&error);
-        error
+        comm.give_up(error);
     })?;
     let died = |_| Error::usage(format!("thread {name} ended as it began"), "see its panic message");
-    opening.recv().map_err(died)??;
+    runtime::receive(&opening).map_err(died)??;
     Ok(thread)
 }

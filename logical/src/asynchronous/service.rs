@@ -8,13 +8,13 @@ use super::companion;
 use super::core::{Core, Handlers, Payload};
 use super::thread::{Command, Task, Worker};
 use super::wire::Request;
+use crate::runtime;
 use crate::{Buffer, Communicator, Error, Peer, Result, World};
 use hexagram_physical::transport::Bell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 /// What a payload was stored in: the first `bytes` bytes of a buffer.
 pub(crate) struct Landed {
@@ -77,7 +77,7 @@ struct Inner {
     handlers: Arc<Handlers>,
     closing: Arc<AtomicBool>,
     failure: Arc<OnceLock<Error>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<runtime::Thread>>,
 }
 
 impl Service {
@@ -103,7 +103,7 @@ impl Service {
         let thread = Mutex::new(Some(companion::start(comm, "hexagram-service", work)?));
         let died = |_| Error::usage("the service ended as it began", "see its panic message");
         let world = comm.world().clone();
-        let bell = rings.recv().map_err(died)?;
+        let bell = runtime::receive(&rings).map_err(died)?;
         Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, failure, thread })))
     }
 
@@ -212,7 +212,7 @@ impl<T> Pending<T> {
     pub fn wait(mut self) -> Result<T> {
         match self.outcome.take() {
             Some(outcome) => outcome,
-            None => self.answered.recv().unwrap_or_else(|_| Err(self.ended())),
+            None => runtime::receive(&self.answered).unwrap_or_else(|_| Err(self.ended())),
         }
     }
 

@@ -2,6 +2,7 @@
 //! go on with all that is under way.
 
 use super::core::{Core, mailbox, request_label};
+use crate::runtime::{self, Instant};
 use crate::{Buffer, Error, Land, Result};
 use hexagram_physical::drive::{self, Wait};
 use hexagram_physical::error::{During, Straggler};
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 /// Something under way.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -89,7 +89,7 @@ impl Worker {
     fn note(&mut self) {
         let comm = &self.core.comm;
         if self.own.len() + self.theirs.len() > self.core.postponed.get() {
-            self.working.get_or_insert_with(Instant::now);
+            self.working.get_or_insert_with(runtime::now);
         } else if let Some(start) = self.working.take() {
             comm.activity().ends(start, comm.world().traffic().bytes_sent());
         }

@@ -11,14 +11,13 @@ use super::exhausted;
 use super::pending::{Authenticated, PendingConnection, Progress};
 use super::poller::Poller;
 use super::rejections::Rejections;
-use crate::doorbell::timespec;
 use crate::error::{Error, Result};
 use crate::limits;
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::runtime::{self, Instant, PollFd, PollFlags};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a caller may take from its connection to the proof.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -98,7 +97,7 @@ impl<A: Accept> Acceptor<A> {
         others: &[BorrowedFd<'_>],
     ) -> Vec<Authenticated<A::Connection>> {
         self.sleep(at_most, others);
-        if self.resume.is_some_and(|resume| resume <= Instant::now()) {
+        if self.resume.is_some_and(|resume| resume <= runtime::now()) {
             self.resume = None;
             // Watched before, so there is memory for it.
             let _ = self.poller.watch(&self.listener, LISTENER);
@@ -124,11 +123,11 @@ impl<A: Accept> Acceptor<A> {
         sources.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
         let expiry = self.oldest().map(|(_, since)| since + HANDSHAKE_TIMEOUT);
         let until = [expiry, self.resume].into_iter().flatten().min();
-        let until = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let until = until.map(|until| until.saturating_duration_since(runtime::now()));
         // A millisecond late rather than early, which would turn the last one into a busy loop.
         let until = until.map(|until| until + Duration::from_millis(1));
-        let timeout = [until, at_most].into_iter().flatten().min().map(timespec);
-        let _ = poll(&mut sources, timeout.as_ref());
+        let timeout = [until, at_most].into_iter().flatten().min();
+        let _ = runtime::poll(&mut sources, timeout);
     }
 
     fn accept_all(&mut self) {
@@ -147,7 +146,7 @@ impl<A: Accept> Acceptor<A> {
                     self.evict();
                     self.reject(&error);
                     self.poller.forget(&self.listener);
-                    self.resume = Some(Instant::now() + ACCEPT_PAUSE);
+                    self.resume = Some(runtime::now() + ACCEPT_PAUSE);
                     return;
                 }
                 Err(error) => self.rejections.record(&error),
@@ -178,7 +177,7 @@ impl<A: Accept> Acceptor<A> {
         if !exhausted(error) {
             return self.rejections.record(error);
         }
-        self.short.get_or_insert_with(Instant::now);
+        self.short.get_or_insert_with(runtime::now);
         let what = format!("{error}; see ulimit -n, or what else this process has open");
         self.rejections.record(&io::Error::new(error.kind(), what));
     }

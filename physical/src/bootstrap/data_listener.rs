@@ -18,20 +18,19 @@ use super::message::{Incoming, Outgoing, malformed};
 use super::peer_info::PeerTable;
 use super::pending::Authenticated;
 use super::{deadline, is_cut_off, is_late};
-use crate::doorbell::{Doorbell, timespec};
+use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::limits;
+use crate::runtime::{self, Instant, PollFd, PollFlags, Thread};
 use crate::transport::Bell;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The callee has put the connection unclaimed.
 const WELCOME: [u8; 1] = [1];
@@ -108,8 +107,7 @@ impl<C: Read + Write> Unclaimed<C> {
     /// The connection of this caller, if it comes before `at_most` is over.
     fn take(&self, call: Call, at_most: Duration) -> Option<C> {
         let absent = |connections: &mut HashMap<Call, C>| !connections.contains_key(&call);
-        let waited = self.more.wait_timeout_while(self.lock(), at_most, absent);
-        waited.unwrap_or_else(PoisonError::into_inner).0.remove(&call)
+        runtime::wait_while(&self.more, &self.connections, at_most, absent).remove(&call)
     }
 }
 
@@ -118,7 +116,7 @@ pub(crate) struct DataListener<C> {
     unclaimed: Arc<Unclaimed<C>>,
     bell: Arc<Doorbell>,
     closed: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl<C: Read + Write + Send + 'static> DataListener<C> {
@@ -147,8 +145,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("hexagram-accept".to_owned()).spawn(attend);
-        let thread = thread.map_err(Error::no_thread)?;
+        let thread = runtime::spawn("hexagram-accept", attend)?;
         Ok(DataListener { unclaimed, bell, closed, thread: Some(thread) })
     }
 
@@ -230,7 +227,7 @@ impl Opening<'_> {
             Err(error) if is_late(&error) => Ok(None),
             // Strangers at the door may have pushed this call unclaimed.
             Err(error) if is_cut_off(&error) => {
-                std::thread::sleep(TICK);
+                runtime::sleep(TICK);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -255,13 +252,13 @@ impl Opening<'_> {
         loop {
             let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
             match attempt() {
-                Err(_) if !hopeless && Instant::now() > deadline => {
+                Err(_) if !hopeless && runtime::now() > deadline => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Err(error) if !hopeless && is_late(&error) => {}
                 Err(error) if !hopeless && is_cut_off(&error) && refusals < MAX_REFUSALS => {
                     refusals += 1;
-                    std::thread::sleep(TICK);
+                    runtime::sleep(TICK);
                 }
                 outcome => return outcome,
             }
@@ -277,7 +274,7 @@ impl Opening<'_> {
         self.poll_until(|at_most| {
             let found = look()?;
             if found.is_none() {
-                let _ = poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&timespec(at_most)));
+                let _ = runtime::poll(&mut [PollFd::new(source, PollFlags::IN)], Some(at_most));
             }
             Ok(found)
         })
@@ -324,7 +321,7 @@ impl Opening<'_> {
                 None if health.verdict().is_some() => {
                     return refused(format!("channel {channel} was given up"));
                 }
-                None if Instant::now() > deadline => {
+                None if runtime::now() > deadline => {
                     return refused(format!("{who} did not open channel {channel} within {limit:?}"));
                 }
                 None => {}

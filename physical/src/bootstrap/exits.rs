@@ -62,8 +62,8 @@ fn one_rank() {
 /// Says whom this rank blames, be it before it has joined or afterwards.
 fn survive() {
     let blamed = World::join(&options()).map(|world| {
-        let until = Instant::now() + DEADLINE;
-        while world.health().verdict().is_none() && Instant::now() < until {
+        let until = runtime::now() + DEADLINE;
+        while world.health().verdict().is_none() && runtime::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
         world.health().verdict().cloned()

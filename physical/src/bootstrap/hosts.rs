@@ -9,8 +9,9 @@
 use super::peer_info::PeerInfo;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
+use crate::runtime;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often those who wait look whether the world has failed.
 const TICK: Duration = Duration::from_millis(50);
@@ -122,11 +123,12 @@ impl Hosts {
             // Whoever has told where it is, and left, has left the others what they wait for.
             let silent = |rank: usize| recorded[rank].is_none() && health.has_left(rank);
             let given_up = health.verdict().is_some() || (0..recorded.len()).any(silent);
-            if given_up || Instant::now() > deadline {
+            if given_up || runtime::now() > deadline {
                 let what = format!("the ranks did not report each other their hosts within {limit:?}");
                 return Err(Error::setup(what, "see which of them has ended, or is stopped"));
             }
-            recorded = self.more.wait_timeout(recorded, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            drop(recorded);
+            recorded = runtime::wait_while(&self.more, &self.recorded, TICK, |_| self.agreed.get().is_none());
         }
         Ok(())
     }

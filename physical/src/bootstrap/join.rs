@@ -29,11 +29,12 @@ use super::variables::Placement;
 use super::{deadline, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
 use crate::health::Health;
+use crate::runtime;
 use crate::socket::Tls;
 use crate::transport::Traffic;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const REFUSED: usize = 0;
 const PEERS: usize = 1;
@@ -273,7 +274,7 @@ impl Joiner<'_> {
         let mut timeout = GREETING_TIMEOUT;
         let mut attempt = 0;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(runtime::now());
             let known = self.secret.read()?;
             let cause = match self.attempt(known.as_deref(), attempt, timeout.min(left), left) {
                 Ok(connection) => return Ok(connection),
@@ -282,7 +283,7 @@ impl Joiner<'_> {
             };
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
-            if hopeless || Instant::now() + pause > deadline {
+            if hopeless || runtime::now() + pause > deadline {
                 let rendezvous = &self.placement.rendezvous;
                 let doing = match hopeless {
                     true => format!("join rank 0 at {rendezvous}"),
@@ -296,7 +297,7 @@ impl Joiner<'_> {
             }
             attempt += 1;
             // Nothing announces that a listener has come up.
-            std::thread::sleep(pause);
+            runtime::sleep(pause);
         }
     }
 
@@ -305,17 +306,17 @@ impl Joiner<'_> {
     pub(crate) fn find_other_leader(&self) -> Option<Error> {
         let deadline = deadline(GREETING_TIMEOUT.min(self.limit));
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(runtime::now());
             let known = self.secret.read().ok()?;
             match self.attempt(known.as_deref(), 0, left, left) {
                 Err(AttemptError::Fatal(error)) => return Some(error),
                 Err(AttemptError::Transient(cause)) if cause.kind() != io::ErrorKind::PermissionDenied => {}
                 _ => return None,
             }
-            if Instant::now() + RETRY_INTERVAL > deadline {
+            if runtime::now() + RETRY_INTERVAL > deadline {
                 return None;
             }
-            std::thread::sleep(RETRY_INTERVAL);
+            runtime::sleep(RETRY_INTERVAL);
         }
     }
 

@@ -14,14 +14,13 @@ use super::pending::Authenticated;
 use super::poller::Poller;
 use super::rendezvous::{Listener, Stream};
 use super::secret::Secret;
-use crate::doorbell::timespec;
 use crate::error::{Error, Peer, Result};
 use crate::limits;
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::runtime::{self, PollFd, PollFlags};
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long rank 0, when it has given up, tells those who come why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -44,7 +43,7 @@ pub(crate) fn lead(
     // Asked before anybody calls: what strangers take is given back.
     let mut outcome = registry.check_open_files();
     while outcome.is_ok() && !registry.is_complete() {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(runtime::now());
         // Those who have come are heard before others are missed, however late this process was woken.
         let callers = acceptor.wait(Some(left), &[registry.poller.as_fd()]);
         outcome = registry.serve(callers);
@@ -337,9 +336,9 @@ impl Registry {
         let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
         let registered = self.peers.iter_mut().flatten().map(|peer| &mut peer.stream);
         let mut told = 1 + usize::from(gone) + send_to_all(registered.chain(&mut self.refused), &answer);
-        let until = Instant::now() + LINGER;
-        while told < self.size() && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
+        let until = runtime::now() + LINGER;
+        while told < self.size() && runtime::now() < until {
+            let left = until.saturating_duration_since(runtime::now());
             let mut late = acceptor.wait(Some(left), &[]);
             // They are closed at once: there may be no descriptors for more of them.
             told += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);
@@ -365,7 +364,7 @@ impl Registry {
 fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
     let mut unsaid: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsaid.len();
-    let mut until = Instant::now() + ANSWER_TIMEOUT;
+    let mut until = runtime::now() + ANSWER_TIMEOUT;
     loop {
         let mut has_moved = false;
         unsaid.retain_mut(|(stream, said)| {
@@ -375,15 +374,15 @@ fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]
             is_unsaid
         });
         if has_moved {
-            until = Instant::now() + ANSWER_TIMEOUT;
+            until = runtime::now() + ANSWER_TIMEOUT;
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(runtime::now());
         if unsaid.is_empty() || left.is_zero() {
             break;
         }
         let mut sources: Vec<_> =
             unsaid.iter().map(|(stream, _)| PollFd::new(&**stream, PollFlags::OUT)).collect();
-        let _ = poll(&mut sources, Some(&timespec(left)));
+        let _ = runtime::poll(&mut sources, Some(left));
     }
     for (stream, _) in unsaid {
         let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);

@@ -5,6 +5,7 @@
 
 use super::QUEUE;
 use super::poller::Poller;
+use crate::runtime;
 use rustix::io::Errno;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -36,7 +37,7 @@ impl Listeners {
             if addresses[..index].contains(address) {
                 continue;
             }
-            match TcpListener::bind(address) {
+            match runtime::listen(*address) {
                 Ok(socket) => sockets.push(socket),
                 Err(cause) if is_of_another_host(&cause) => {
                     refused = Some(BindError { address: *address, cause })
@@ -115,8 +116,7 @@ impl AsFd for Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doorbell::timespec;
-    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::event::{PollFd, PollFlags};
     use std::time::Duration;
 
     fn addresses(ips: &[&str], port: u16) -> Vec<SocketAddr> {
@@ -126,7 +126,7 @@ mod tests {
     /// The next caller, once one is announced.
     fn next(listeners: &Listeners) -> TcpStream {
         let mut sources = [PollFd::new(listeners, PollFlags::IN)];
-        assert_eq!(poll(&mut sources, Some(&timespec(Duration::from_secs(20)))).unwrap(), 1);
+        assert_eq!(runtime::poll(&mut sources, Some(Duration::from_secs(20))).unwrap(), 1);
         listeners.accept().unwrap()
     }
 

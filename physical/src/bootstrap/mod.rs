@@ -48,8 +48,9 @@ pub(crate) use rendezvous::{ListenContext, Listener};
 pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 
+use crate::runtime::{self, Instant};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections that may wait to be accepted; the system may keep fewer.
 pub(crate) const QUEUE: i32 = 4096;
@@ -57,7 +58,7 @@ pub(crate) const QUEUE: i32 = 4096;
 /// When `limit` will be over; a limit beyond any job's life is as good as none.
 pub(crate) fn deadline(limit: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-    Instant::now() + limit.min(LONGEST)
+    runtime::now() + limit.min(LONGEST)
 }
 
 /// Whether an attempt was only too slow, on a connection whose reads and writes are bounded.

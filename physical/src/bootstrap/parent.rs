@@ -8,9 +8,10 @@
 
 use super::variables::{Launcher, variable};
 use crate::process::Process;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::runtime::{self, PollFd, PollFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// Names the processes that have started a rank: each as `pid-number`, the outermost first. The number is nobody else's.
 pub(crate) const STARTERS: &str = "HEXAGRAM_LAUNCHER";
@@ -60,7 +61,7 @@ impl Parent {
         let ended = match &self.held {
             Some(held) => {
                 let mut source = [PollFd::new(held, PollFlags::IN)];
-                poll(&mut source, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+                runtime::poll(&mut source, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
             }
             None => self.process.has_ended(),
         };

@@ -11,8 +11,8 @@ use super::handshake::{Build, GREETING, MAGIC, PROOF, Responder, TLS_ALERT, TLS_
 use super::join::Hello;
 use super::message::{Incoming, LENGTH, malformed};
 use crate::error::Peer;
+use crate::runtime::{self, Instant};
 use std::io::{self, Read, Write};
-use std::time::Instant;
 
 /// Longest message of who could not prove to belong to the job.
 const MAX_CLAIM: usize = 1 << 10;
@@ -75,7 +75,7 @@ impl<C: Read + Write> PendingConnection<C> {
             step: HandshakeStep::Magic,
             received: Vec::new(),
             needed: MAGIC.len(),
-            accepted_at: Instant::now(),
+            accepted_at: runtime::now(),
             has_sent: false,
         }
     }

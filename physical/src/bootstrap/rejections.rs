@@ -1,10 +1,11 @@
 //! What is said about callers who are turned away: why, once, and then how many more were, as a port scan must not fill a
 //! log.
 
+use crate::runtime::{self, Instant};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Default)]
 pub(super) struct Rejections {
@@ -21,7 +22,7 @@ impl Rejections {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.denied = Some(error.to_string());
         }
-        let now = Instant::now();
+        let now = runtime::now();
         match self.kinds.entry(error.kind()) {
             Entry::Vacant(entry) => {
                 tracing::warn!("turned a connection away: {error}");

@@ -3,14 +3,15 @@
 use super::QUEUE;
 use super::acceptor::Accept;
 use super::listeners::{BindError, Listeners};
-use super::local::{self, abstract_address, same_user};
+use super::local::same_user;
 use super::socket_owner::SocketOwner;
 use crate::error::{Error, Result};
+use crate::runtime;
 use crate::socket::{Socket, Tls};
 use rustix::net::sockopt::{self, Timeout};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -286,8 +287,7 @@ impl Rendezvous {
     }
 
     fn bind_name(&self, name: &str, context: ListenContext) -> Result<UnixListener> {
-        let bound = abstract_address(name).and_then(|address| {
-            let listener = UnixListener::bind_addr(&address)?;
+        let bound = runtime::listen_local(name).and_then(|listener| {
             listener.set_nonblocking(true)?;
             rustix::net::listen(&listener, QUEUE)?;
             Ok(listener)
@@ -320,7 +320,7 @@ impl Rendezvous {
             None => Vec::new(),
         };
         let is_loopback = !addresses.is_empty() && addresses.iter().all(|address| address.ip().is_loopback());
-        let mut own = addresses.into_iter().filter(|address| is_of_this_host(*address));
+        let mut own = addresses.into_iter().filter(|address| runtime::is_of_this_host(*address));
         match (cause.kind(), own.find_map(SocketOwner::of_address)) {
             (io::ErrorKind::ConnectionRefused, _) if is_loopback => format!(
                 "nobody listens there; {self} is this host itself: if rank 0 is on another host, name an address of that \
@@ -345,7 +345,7 @@ impl Rendezvous {
             }
             Rendezvous::Inherited(Inherited { host, port, .. }) => connect(host, *port, timeout, tls),
             Rendezvous::Local(name) => {
-                let stream = local::connect(name, timeout)?;
+                let stream = runtime::connect_local(name, timeout)?;
                 same_user(&stream)?;
                 Ok(Stream::Local(stream))
             }
@@ -353,14 +353,9 @@ impl Rendezvous {
     }
 }
 
-/// Whether an address is of this host: no others can be bound.
-pub(super) fn is_of_this_host(address: SocketAddr) -> bool {
-    UdpSocket::bind(at_any_port(address)).is_ok()
-}
-
 fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let found: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let found = runtime::resolve(host, port)?;
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("no address for {host}")));
     }
@@ -370,7 +365,7 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
     let mut last = None;
     for address in addresses(host, port)? {
-        match TcpStream::connect_timeout(&address, timeout) {
+        match runtime::connect(&address, timeout) {
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 // Loopback quirk: a connect to a free ephemeral port may meet itself.
                 last = Some(io::ErrorKind::ConnectionRefused.into());

@@ -5,10 +5,10 @@ use super::acceptor::Acceptor;
 use super::handshake::authenticate;
 use super::join::{Hello, LeaderMessage};
 use super::rendezvous::{ListenContext, Listener, Rendezvous};
-use crate::doorbell::{Doorbell, timespec};
+use crate::doorbell::Doorbell;
 use crate::error::Peer;
+use crate::runtime::{self, PollFd, PollFlags};
 use crate::socket::Tls;
-use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -73,5 +73,5 @@ impl RendezvousAccess {
 /// Whether `bell` is rung before the next try is due.
 fn is_rung(bell: &Doorbell) -> bool {
     let mut sources = [PollFd::new(bell, PollFlags::IN)];
-    poll(&mut sources, Some(&timespec(RETRY_INTERVAL))).is_ok_and(|rung| rung > 0)
+    runtime::poll(&mut sources, Some(RETRY_INTERVAL)).is_ok_and(|rung| rung > 0)
 }

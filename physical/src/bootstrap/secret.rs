@@ -8,9 +8,9 @@
 
 use super::handshake::random;
 use super::peer_info::network_namespace;
-use super::rendezvous::is_of_this_host;
 use super::variables::{Placement, variable_os};
 use crate::error::{Error, Result};
+use crate::runtime;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};
 use rustix::io::FdFlags;
 use sha2::{Digest, Sha256};
@@ -209,7 +209,7 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
             "correct the name of rank 0's host",
         )
     })?;
-    let own = |address: &&SocketAddr| is_of_this_host(**address);
+    let own = |address: &&SocketAddr| runtime::is_of_this_host(**address);
     let several = placement.local_size < placement.size;
     // The lowest, as names may be resolved in another order on the next call.
     match addresses.iter().filter(own).min() {
@@ -282,7 +282,7 @@ impl SecretFile {
 fn take_turn(folder: &File) -> bool {
     (0..TURNS).any(|turn| {
         if turn > 0 {
-            std::thread::sleep(Duration::from_millis(1));
+            runtime::sleep(Duration::from_millis(1));
         }
         flock(folder, FlockOperation::NonBlockingLockExclusive).is_ok()
     })

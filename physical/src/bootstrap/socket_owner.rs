@@ -5,7 +5,7 @@
 //! is shows in the list of its open files, which only its own user and root may read. At an abstract unix socket the
 //! kernel tells every caller who listens there.
 
-use super::local;
+use crate::runtime;
 use rustix::net::sockopt;
 use std::fmt;
 use std::fs;
@@ -56,7 +56,7 @@ impl SocketOwner {
 
     /// Who listens at this abstract unix socket.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
-        let stream = local::connect(name, CONNECT_TIMEOUT).ok()?;
+        let stream = runtime::connect_local(name, CONNECT_TIMEOUT).ok()?;
         Self::of_stream(&stream)
     }
 

@@ -23,11 +23,12 @@ mod search;
 use super::{DataParallel, EngineOptions};
 use crate::plugin::Buckets;
 use crate::record::Record;
+use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Error, ReduceOp, Result};
 use search::{Change, Search};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is tried, and for how long. All ranks must use the same.
 #[derive(Debug, Clone)]
@@ -103,7 +104,7 @@ impl Tuner {
 
     /// Counts a step; whether it was the last of the warm-up or of a trial.
     fn count(&mut self, present: Tuning) -> bool {
-        let now = Instant::now();
+        let now = runtime::now();
         let took = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
         self.steps += 1;
         if self.search.is_none() {

@@ -24,17 +24,16 @@ use super::hosts::{Hosts, Locality};
 use super::is_cut_off;
 use super::join::ControlStreams;
 use super::parent::Parent;
-use crate::doorbell::{Doorbell, timespec};
-use crate::error::{Error, Result};
+use crate::doorbell::Doorbell;
+use crate::error::Result;
 use crate::health::{Health, Reporter};
+use crate::runtime::{self, Instant, PollFd, PollFlags, Thread};
 use crate::stopwatch::Stopwatch;
 use crate::transport::Bell;
 use messages::ControlMessage;
-use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stream::ControlStream;
 
 /// How long the last messages of a process that leaves may take.
@@ -49,7 +48,7 @@ enum Command {
 /// This process's part in the star: a thread that watches, and a way to tell it something.
 pub(crate) struct Control {
     queue: Arc<CommandQueue>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     limit: Duration,
 }
 
@@ -108,12 +107,11 @@ impl Control {
     /// Takes from the system what watching needs: a thread, which waits for its work, and a way to wake it.
     fn prepare(
         monitor: mpsc::Receiver<Monitor>,
-    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, JoinHandle<()>)> {
+    ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, Thread)> {
         let (sender, commands) = mpsc::channel();
         let queue = Arc::new(CommandQueue { commands: sender, bell: Doorbell::new()? });
-        let thread = std::thread::Builder::new().name("hexagram-control".to_owned());
-        let run = move || monitor.recv().map_or((), Monitor::run);
-        Ok((queue, commands, thread.spawn(run).map_err(Error::no_thread)?))
+        let run = move || runtime::receive(&monitor).map_or((), Monitor::run);
+        Ok((queue, commands, runtime::spawn("hexagram-control", run)?))
     }
 
     /// Tells rank 0 where this rank found itself to be.
@@ -210,7 +208,7 @@ impl Monitor {
         let beat = self.health.vigilance().beat;
         let tolerance = self.health.vigilance().tolerance();
         if self.last_heartbeat.is_none_or(|last_heartbeat| last_heartbeat.elapsed() >= beat) {
-            self.last_heartbeat = Some(Instant::now());
+            self.last_heartbeat = Some(runtime::now());
             self.send_heartbeats();
         }
         let until_beat = self
@@ -245,9 +243,9 @@ impl Monitor {
         }));
         // Without streams and without a launcher there is nothing to do before the bell rings.
         let is_idle = sources.len() == 1 && self.parent.is_none();
-        let at_most = (!is_idle).then(|| timespec(at_most));
+        let at_most = (!is_idle).then_some(at_most);
         // A signal ends the sleep early, and then nothing is known about the streams.
-        let _ = poll(&mut sources, at_most.as_ref());
+        let _ = runtime::poll(&mut sources, at_most);
         self.queue.bell.hush();
         let mut ready = sources[others..].iter().map(|source| !source.revents().is_empty());
         self.streams.iter().map(|stream| stream.is_some() && ready.next().unwrap_or_default()).collect()

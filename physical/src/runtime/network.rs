@@ -1,0 +1,89 @@
+//! Connections between processes that are no transport's: for start-up, heartbeats and the news of failures.
+
+use super::current;
+use crate::bootstrap::local;
+use crate::doorbell::timespec;
+use rustix::event::PollFd;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+/// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over; `None` waits for ever. Returns
+/// how many are ready.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn poll(sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result<usize> {
+    match current() {
+        Some(runtime) => runtime.poll(sources, at_most),
+        None => Ok(rustix::event::poll(sources, at_most.map(timespec).as_ref())?),
+    }
+}
+
+/// Returns the addresses of `host`, with `port`.
+///
+/// # Errors
+/// Those of the resolver.
+pub fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match current() {
+        Some(runtime) => runtime.resolve(host, port),
+        None => Ok((host, port).to_socket_addrs()?.collect()),
+    }
+}
+
+/// Returns true if `address` is of this host: no others can be bound.
+pub fn is_of_this_host(address: SocketAddr) -> bool {
+    let mut any_port = address;
+    any_port.set_port(0);
+    match current() {
+        Some(runtime) => runtime.listen(any_port).is_ok(),
+        None => UdpSocket::bind(any_port).is_ok(),
+    }
+}
+
+/// Connects to `address`, within `patience`.
+///
+/// # Errors
+/// Those of connect(2); `TimedOut` after `patience`.
+pub fn connect(address: &SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    match current() {
+        Some(runtime) => runtime.connect(address, patience),
+        None => TcpStream::connect_timeout(address, patience),
+    }
+}
+
+/// Listens at `address`; port 0 stands for any that is free.
+///
+/// # Errors
+/// Those of bind(2) and listen(2).
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match current() {
+        Some(runtime) => runtime.listen(address),
+        None => TcpListener::bind(address),
+    }
+}
+
+/// Connects to the process of this host that listens under the abstract `name`; every later read and write is bounded by
+/// `patience`, too.
+///
+/// # Errors
+/// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as
+/// many as may wait.
+pub fn connect_local(name: &str, patience: Duration) -> io::Result<UnixStream> {
+    match current() {
+        Some(runtime) => runtime.connect_local(name, patience),
+        None => local::connect(name, patience),
+    }
+}
+
+/// Listens under the abstract `name`, for processes of this host only.
+///
+/// # Errors
+/// Those of bind(2) and listen(2).
+pub fn listen_local(name: &str) -> io::Result<UnixListener> {
+    match current() {
+        Some(runtime) => runtime.listen_local(name),
+        None => UnixListener::bind_addr(&local::abstract_address(name)?),
+    }
+}

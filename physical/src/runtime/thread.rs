@@ -1,0 +1,204 @@
+//! Threads and tasks, and how one waits for another.
+
+use super::{current, enter, is_replaced, sleep, within};
+use crate::error::{Error, Result};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{self, RecvError, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Builder};
+use std::time::Duration;
+
+/// Time between two looks at what another thread has to do, where a look cannot be waited for.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Makes a future on the thread that drives it, so that the future need not be [`Send`].
+pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// How a thread ended: well, or by this panic.
+type End = std::thread::Result<()>;
+
+/// A thread or task that was spawned. Dropping it lets the work go on by itself.
+#[derive(Debug)]
+pub struct Thread(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    System(thread::JoinHandle<()>),
+    /// Where it leaves how it ended.
+    Given(Arc<OnceLock<Mutex<Option<End>>>>),
+}
+
+impl Thread {
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// The value with which it panicked.
+    pub fn join(self) -> End {
+        match self.0 {
+            Kind::System(thread) => thread.join(),
+            Kind::Given(end) => loop {
+                if let Some(end) = end.get() {
+                    return end.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(Ok(()));
+                }
+                sleep(LOOK);
+            },
+        }
+    }
+
+    /// Returns true once it has ended.
+    pub fn is_finished(&self) -> bool {
+        match &self.0 {
+            Kind::System(thread) => thread.is_finished(),
+            Kind::Given(end) => end.get().is_some(),
+        }
+    }
+}
+
+/// Starts a thread, which inherits this one's runtime. Its `name` begins with `hexagram-`, so that tools show whose it is.
+///
+/// # Errors
+/// [`Error::System`] if there can be no further thread.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Thread> {
+    let Some(runtime) = current() else {
+        let thread = Builder::new().name(name.to_owned()).spawn(work).map_err(Error::no_thread)?;
+        return Ok(Thread(Kind::System(thread)));
+    };
+    let end = Arc::new(OnceLock::new());
+    let ended = Arc::clone(&end);
+    let inherited = Arc::clone(&runtime);
+    let work = move || {
+        let outcome = within(inherited, || catch_unwind(AssertUnwindSafe(work)));
+        let _ = ended.set(Mutex::new(Some(outcome)));
+    };
+    runtime.spawn(name, Box::new(work)).map_err(Error::no_thread)?;
+    Ok(Thread(Kind::Given(end)))
+}
+
+/// Starts the future that `task` makes: driven by a thread of its own, or where this thread's runtime wants it. It inherits
+/// the runtime.
+///
+/// A service is such a task: where it would block its thread, it awaits [`Wait::rest`](crate::drive::Wait::rest) instead,
+/// which blocks as long as it has a thread of its own.
+///
+/// ```
+/// use hexagram_physical::runtime;
+/// use std::sync::mpsc::channel;
+///
+/// let (sender, receiver) = channel();
+/// let task = runtime::spawn_task("hexagram-example", move || async move { drop(sender.send(7)) })?;
+/// assert_eq!(runtime::receive(&receiver), Ok(7));
+/// assert!(task.join().is_ok());
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_task<F: Future<Output = ()> + 'static>(
+    name: &str,
+    task: impl FnOnce() -> F + Send + 'static,
+) -> Result<Thread> {
+    let Some(runtime) = current() else {
+        return spawn(name, move || drive(Box::pin(task())));
+    };
+    let end = Arc::new(OnceLock::new());
+    let ended = Arc::clone(&end);
+    let inherited = Arc::clone(&runtime);
+    let task: Task = Box::new(move || {
+        Box::pin(async move {
+            // Made at the first poll, so that a panic of the maker is the task's.
+            let mut future: Option<Pin<Box<F>>> = None;
+            let mut task = Some(task);
+            let outcome = std::future::poll_fn(|context| {
+                let _guard = enter(Some(Arc::clone(&inherited)));
+                let polled = catch_unwind(AssertUnwindSafe(|| {
+                    if let Some(task) = task.take() {
+                        future = Some(Box::pin(task()));
+                    }
+                    let ready = future.as_mut().map(|future| future.as_mut().poll(context));
+                    ready.unwrap_or(Poll::Ready(()))
+                }));
+                match polled {
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                }
+            });
+            let outcome: Result<(), Box<dyn Any + Send>> = outcome.await;
+            let _ = ended.set(Mutex::new(Some(outcome)));
+        })
+    });
+    runtime.spawn_task(name, task).map_err(Error::no_thread)?;
+    Ok(Thread(Kind::Given(end)))
+}
+
+/// Runs `future` to its end on this thread, which parks until it is woken.
+pub(super) fn drive(future: Pin<Box<dyn Future<Output = ()>>>) {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    while future.as_mut().poll(&mut context).is_pending() {
+        if is_replaced() { sleep(LOOK) } else { thread::park() }
+    }
+}
+
+/// Waits for a message of another thread.
+///
+/// # Errors
+/// [`RecvError`] once there is no sender any more.
+pub fn receive<T>(receiver: &mpsc::Receiver<T>) -> Result<T, RecvError> {
+    wait_for(
+        || receiver.recv(),
+        || match receiver.try_recv() {
+            Ok(message) => Some(Ok(message)),
+            Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
+            Err(TryRecvError::Empty) => None,
+        },
+    )
+}
+
+/// Waits for something that another thread does, whatever tells of it: by `block`, which blocks until then, or where the
+/// threads of a [runtime](super::Runtime) take turns by `look`, which returns `None` until then.
+pub fn wait_for<T>(block: impl FnOnce() -> T, mut look: impl FnMut() -> Option<T>) -> T {
+    if !is_replaced() {
+        return block();
+    }
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        sleep(LOOK);
+    }
+}
+
+/// Waits on `condition` while `waits` says so of what `mutex` holds, for `at_most` so long; returns what it holds then.
+pub fn wait_while<'a, T>(
+    condition: &Condvar,
+    mutex: &'a Mutex<T>,
+    at_most: Duration,
+    mut waits: impl FnMut(&mut T) -> bool,
+) -> MutexGuard<'a, T> {
+    let lock = || mutex.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_replaced() {
+        let waited = condition.wait_timeout_while(lock(), at_most, waits);
+        return waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    let start = super::now();
+    loop {
+        let mut held = lock();
+        if !waits(&mut held) || start.elapsed() >= at_most {
+            return held;
+        }
+        // Not while it sleeps: others have to change it.
+        drop(held);
+        sleep(LOOK);
+    }
+}

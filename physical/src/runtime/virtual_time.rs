@@ -1,0 +1,173 @@
+//! A runtime in virtual time, whose threads take turns. Use it to test what waits for seconds, in milliseconds and with
+//! the same outcome every time.
+
+use super::{Instant, Runtime, within};
+use crate::bootstrap::local;
+use crate::transport::Transport;
+use rustix::event::{PollFd, Timespec};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+/// Virtual time between two looks at descriptors or at a transport.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A runtime whose clock moves only when all of its threads wait, and then at once. One thread runs at a time, in an order
+/// that follows from what they wait for, so that a run is like any other.
+///
+/// Its sockets are the system's. A thread that waits for another in any other way than through [`runtime`](super) keeps its
+/// turn meanwhile, and both wait for ever.
+///
+/// ```
+/// use hexagram_physical::runtime::{self, VirtualTime};
+/// use std::time::Duration;
+///
+/// let slept = VirtualTime::run(|| {
+///     let start = runtime::now();
+///     runtime::sleep(Duration::from_secs(3600));
+///     start.elapsed()
+/// });
+/// assert_eq!(slept, Duration::from_secs(3600));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct VirtualTime(Arc<Turns>);
+
+#[derive(Debug, Default)]
+struct Turns {
+    schedule: Mutex<Schedule>,
+    passed_on: Condvar,
+}
+
+/// Number of a thread, in the order of their starts.
+type Number = u64;
+
+#[derive(Debug, Default)]
+struct Schedule {
+    /// Time since the start.
+    now: Duration,
+    /// The thread whose turn it is.
+    running: Number,
+    started: Number,
+    /// Number of waits so far: of threads that may go on at the same time, the one that has waited longest goes first.
+    waits: u64,
+    waiting: BTreeMap<(Duration, u64), Number>,
+}
+
+thread_local! {
+    static MINE: Cell<Number> = const { Cell::new(0) };
+}
+
+impl Schedule {
+    fn wait(&mut self, thread: Number, duration: Duration) {
+        self.waits += 1;
+        self.waiting.insert((self.now.saturating_add(duration), self.waits), thread);
+    }
+
+    fn pass_on(&mut self) {
+        if let Some(((time, _), thread)) = self.waiting.pop_first() {
+            self.now = time;
+            self.running = thread;
+        }
+    }
+}
+
+impl VirtualTime {
+    /// Runs `work` from time zero, and returns what it returns.
+    pub fn run<R>(work: impl FnOnce() -> R) -> R {
+        MINE.set(0);
+        within(Arc::new(VirtualTime::default()), work)
+    }
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn await_turn(&self, mut schedule: MutexGuard<'_, Schedule>) {
+        self.passed_on.notify_all();
+        while schedule.running != MINE.get() {
+            schedule = self.passed_on.wait(schedule).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn sleep(&self, duration: Duration) {
+        let mut schedule = self.lock();
+        schedule.wait(MINE.get(), duration);
+        schedule.pass_on();
+        self.await_turn(schedule);
+    }
+}
+
+impl Runtime for VirtualTime {
+    fn now(&self) -> Instant {
+        Instant::after_origin(self.0.lock().now)
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.0.lock().now
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration);
+    }
+
+    fn park(&self, _: &dyn Transport, at_most: Duration) {
+        self.0.sleep(LOOK.min(at_most));
+    }
+
+    fn poll(&self, sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result<usize> {
+        let start = self.0.lock().now;
+        loop {
+            let ready = rustix::event::poll(sources, Some(&Timespec::default()))?;
+            let passed = self.0.lock().now - start;
+            let left = at_most.map_or(LOOK, |at_most| at_most.saturating_sub(passed));
+            if ready > 0 || left.is_zero() {
+                return Ok(ready);
+            }
+            self.0.sleep(LOOK.min(left));
+        }
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let turns = Arc::clone(&self.0);
+        let mut schedule = self.0.lock();
+        let number = schedule.started + 1;
+        let run = move || {
+            MINE.set(number);
+            turns.await_turn(turns.lock());
+            work();
+            turns.lock().pass_on();
+            turns.passed_on.notify_all();
+        };
+        Builder::new().name(name.to_owned()).spawn(run)?;
+        schedule.started = number;
+        schedule.wait(number, Duration::ZERO);
+        Ok(())
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok((host, port).to_socket_addrs()?.collect())
+    }
+
+    fn connect(&self, address: &SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+        TcpStream::connect_timeout(address, patience)
+    }
+
+    fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        TcpListener::bind(address)
+    }
+
+    fn connect_local(&self, name: &str, patience: Duration) -> io::Result<UnixStream> {
+        local::connect(name, patience)
+    }
+
+    fn listen_local(&self, name: &str) -> io::Result<UnixListener> {
+        UnixListener::bind_addr(&local::abstract_address(name)?)
+    }
+}
