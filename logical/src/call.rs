@@ -14,14 +14,15 @@
 //! .await
 //! ```
 
+use crate::encoding::MessageSender;
 use crate::group::Group;
-use hexagram_physical::codec::{Codec, CodecError};
+use hexagram_physical::codec::Codec;
 use hexagram_physical::error::During;
 use hexagram_physical::memory::{ReadView, WriteView};
 use hexagram_physical::operation::{Operation, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Label, Land, Source};
-use hexagram_physical::{Buffer, Device, Error, Host, Peer, Result};
+use hexagram_physical::{Buffer, Peer, Result};
 use std::ops::Range;
 
 /// Some elements of a buffer.
@@ -123,56 +124,29 @@ impl<'a> Call<'a> {
     /// Writes the message for `from` to the beginning of `to`, a buffer of bytes, and returns its size in bytes.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] with this rank and the element's index in its buffer, where the codec refuses it; as
+    /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the element's index in its buffer, where the codec refuses it; as
     /// [`Device::encode`](crate::Device::encode).
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
         let start = from.range.start;
-        self.encode_as(codec, start, from, to, seed)
+        self.own().encode(codec, start, from, to, seed)
     }
 
-    /// As [`Call::encode`], for elements that errors count from `start` on.
-    pub(crate) fn encode_as(
-        &self,
-        codec: &dyn Codec,
-        start: usize,
-        from: Part<'_>,
-        to: Part<'_>,
-        seed: u64,
-    ) -> Result<usize> {
-        let elements = from.read()?;
-        let mut message = to.write()?;
-        let encoded =
-            Host.encode(codec, &elements, &mut message, seed).map_err(|error| self.spread(error))?;
-        encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
+    /// Returns this rank as the sender of messages of this operation.
+    pub(crate) fn own(&self) -> MessageSender<'_> {
+        self.sender(self.group.rank())
     }
 
-    /// The error for elements, counted from `start` on, that a codec of this name refuses.
-    pub(crate) fn refused(&self, codec: &str, start: usize, refusal: CodecError) -> Error {
-        self.spread(match refusal {
-            CodecError::NotFinite { index, value } => Error::NotFinite {
-                place: self.peer(self.group.rank()),
-                tensor: None,
-                index: start + index,
-                value,
-                during: self.during(),
-            },
-            CodecError::Damaged { what } => {
-                Error::usage(format!("{codec} cannot encode: {what}"), "mend the codec")
-            }
-        })
-    }
-
-    /// Tells the other ranks at once: what is dropped on the way out, unfinished, would be the failure that they hear of.
-    fn spread(&self, error: Error) -> Error {
-        self.terms.poison.spread(self.terms.transport.health(), &error);
-        error
+    /// Returns a rank of the group as the sender of messages of this operation.
+    pub(crate) fn sender(&self, rank: usize) -> MessageSender<'_> {
+        let during = During::Operation(self.label.fingerprint, self.label.tag);
+        MessageSender { rank: self.peer(rank), during, ends: Some(self.terms) }
     }
 
     /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a message that rank `sender`
     /// encoded.
     ///
     /// # Errors
-    /// [`Error::PeerFailed`] with the sender, if it is no message of the codec; as
+    /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the sender, if it is no message of the codec; as
     /// [`Device::decode`](crate::Device::decode).
     pub fn decode(
         &self,
@@ -182,16 +156,7 @@ impl<'a> Call<'a> {
         weight: Option<f32>,
         to: Part<'_>,
     ) -> Result<()> {
-        let message = from.read()?;
-        let mut elements = to.write()?;
-        let decoded = Host.decode(codec, &message, weight, &mut elements)?;
-        decoded.map_err(|refusal| self.damaged(codec, sender, &refusal))
-    }
-
-    /// The error for a message of `sender` that is none of the codec.
-    pub(crate) fn damaged(&self, codec: &dyn Codec, sender: usize, refusal: &CodecError) -> Error {
-        let cause = format!("sent a message that {} cannot decode ({refusal})", codec.name());
-        self.spread(Error::PeerFailed { culprit: self.peer(sender), cause, during: self.during() })
+        self.sender(sender).decode(codec, from, weight, to)
     }
 
     /// Moves bytes that can be moved now. For between two pieces of work, so that the wire is busy meanwhile.
@@ -199,17 +164,13 @@ impl<'a> Call<'a> {
         self.terms.transport.progress();
     }
 
-    fn peer(&self, rank: usize) -> Peer {
-        self.terms.transport.health().peers()[self.group.members()[rank]].clone()
+    fn peer(&self, rank: usize) -> &Peer {
+        &self.terms.transport.health().peers()[self.group.members()[rank]]
     }
 
     fn in_world(&self, rank: usize) -> Result<usize> {
         self.group.check(rank)?;
         Ok(self.group.members()[rank])
-    }
-
-    fn during(&self) -> During {
-        During::Operation(self.label.fingerprint, self.label.tag)
     }
 
     /// Has the backend carry out the whole operation, if it offers to: see

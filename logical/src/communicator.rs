@@ -272,13 +272,8 @@ impl Communicator {
     /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not do the same before the deadline.
     pub fn registered(&self, dtype: DType, len: usize) -> Result<Buffer> {
         if !self.shared.group.is_world() {
-            return self.scratch(dtype, len);
+            return Buffer::zeroed(dtype, len);
         }
         self.endpoint().register(dtype, len, self.world().deadline())
-    }
-
-    /// A buffer for intermediate results.
-    pub(crate) fn scratch(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        self.device().alloc(dtype, len)
     }
 }

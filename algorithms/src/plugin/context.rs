@@ -161,7 +161,7 @@ impl Context {
     ) -> Result<()> {
         let rate = self.learning_rate()?;
         if rate == 0.0 {
-            self.comm.device().clear(&mut gradients.write(0..gradients.len())?);
+            gradients.write_all()?.clear();
             return Ok(());
         }
         self.scale(rate, gradients)?;
@@ -256,7 +256,7 @@ impl Context {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn zeros_like(&self, buffer: &Buffer) -> Result<Buffer> {
-        self.comm.device().alloc(buffer.dtype(), buffer.len())
+        buffer.beside(buffer.dtype(), buffer.len())
     }
 
     /// A copy of a buffer.
@@ -264,9 +264,7 @@ impl Context {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn copy_of(&self, buffer: &Buffer) -> Result<Buffer> {
-        let copy = self.zeros_like(buffer)?;
-        self.copy(buffer, &copy)?;
-        Ok(copy)
+        buffer.copied()
     }
 
     /// `to ← from`.
@@ -274,7 +272,7 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] if types or lengths differ.
     pub fn copy(&self, from: &Buffer, to: &Buffer) -> Result<()> {
-        self.comm.device().copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)
+        to.write_all()?.copy_from(&from.read_all()?)
     }
 
     /// The square root of the sum of all squares, summed in double precision.
@@ -290,7 +288,7 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] for integers.
     pub fn scale(&self, factor: f64, to: &Buffer) -> Result<()> {
-        self.comm.device().scale(factor, &mut to.write(0..to.len())?)
+        to.write_all()?.scale(factor)
     }
 
     /// `to ← to + weight · from`.
@@ -298,7 +296,7 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] if types or lengths differ, and for integers.
     pub fn add_scaled(&self, weight: f64, from: &Buffer, to: &Buffer) -> Result<()> {
-        self.comm.device().add_scaled(weight, &from.read(0..from.len())?, &mut to.write(0..to.len())?)
+        to.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
     /// `to ← own · to + weight · from`.
@@ -314,10 +312,10 @@ impl Context {
     /// # Errors
     /// As [`Context::add_scaled`].
     pub fn combine(&self, own: f64, to: &Buffer, terms: &[(f64, &Buffer)]) -> Result<()> {
-        let views = terms.iter().map(|(_, from)| from.read(0..from.len())).collect::<Result<Vec<_>>>()?;
+        let views = terms.iter().map(|(_, from)| from.read_all()).collect::<Result<Vec<_>>>()?;
         let terms = terms.iter().zip(&views).map(|((weight, _), view)| (*weight, Some(view)));
         let terms: Vec<_> = std::iter::once((own, None)).chain(terms).collect();
-        self.comm.device().weighted_sum(&terms, &mut to.write(0..to.len())?)
+        to.write_all()?.weighted_sum(&terms)
     }
 }
 

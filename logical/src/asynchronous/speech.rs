@@ -12,10 +12,9 @@
 use super::core::Payload;
 use super::spares::{Spares, add, copy_all};
 use super::wire::nonsense;
-use crate::codec::{Codec, CodecError};
-use crate::encoding::{Encoding, Feedback, State};
-use crate::{Buffer, DType, Device, Error, Host, Part, Peer, Result};
-use hexagram_physical::error::During;
+use crate::codec::Codec;
+use crate::encoding::{Encoding, Feedback, MessageSender, State};
+use crate::{Buffer, DType, Part, Peer, Result};
 use std::sync::Arc;
 
 /// What becomes of values on their way: shared by all pairs of ranks.
@@ -77,7 +76,7 @@ impl Language {
     /// The message of `rank` to `to` for `value`. Nothing is remembered of a message that cannot be made.
     ///
     /// # Errors
-    /// [`Error::NotFinite`], where the codec refuses an element.
+    /// [`Error::NotFinite`](crate::Error::NotFinite), where the codec refuses an element.
     pub(super) fn say(
         &self,
         speaker: &mut Speaker,
@@ -99,7 +98,7 @@ impl Language {
             return Ok(Payload { buffer: message, len });
         }
         let (name, sign) = if feedback == Feedback::Error { ("error", 1.0) } else { ("difference", -1.0) };
-        let (remembered, _) = encoding.state_mut().entry(&Host, name, DType::F32, len)?;
+        let (remembered, _) = encoding.state_mut().entry(value, name, DType::F32, len)?;
         let said = self.values.copy_of(value)?;
         add(sign, &remembered, &said)?;
         let bytes = encode(&*codec, rank, 0, Part::whole(&said), &message, seed)?;
@@ -126,7 +125,7 @@ impl Language {
             self.decode(from, message, bytes, None, &value)?;
             return Ok(value);
         }
-        let (remembered, _) = listener.0.entry(&Host, "difference", DType::F32, value.len())?;
+        let (remembered, _) = listener.0.entry(&value, "difference", DType::F32, value.len())?;
         self.decode(from, message, bytes, Some(1.0), &remembered)?;
         copy_all(&remembered, &value)?;
         Ok(value)
@@ -190,19 +189,7 @@ pub(super) fn encode(
     to: &Buffer,
     seed: u64,
 ) -> Result<usize> {
-    let from = from.read()?;
-    let mut to = to.write(0..to.len())?;
-    Host.encode(codec, &from, &mut to, seed)?.map_err(|refusal| match refusal {
-        CodecError::NotFinite { index, value } => {
-            let place = rank.clone();
-            let index = start + index;
-            let during = During::Nothing;
-            Error::NotFinite { place, tensor: None, index, value, during }
-        }
-        CodecError::Damaged { what } => {
-            Error::usage(format!("{} cannot encode: {what}", codec.name()), "mend the codec")
-        }
-    })
+    MessageSender::aside(rank).encode(codec, start, from, Part::whole(to), seed)
 }
 
 /// `to ← to + weight × D(message)`, or `to ← D(message)` without a weight, of a message of `from`.
@@ -213,8 +200,5 @@ pub(super) fn decode(
     weight: Option<f32>,
     to: Part<'_>,
 ) -> Result<()> {
-    let decoded = Host.decode(codec, &message.read()?, weight, &mut to.write()?)?;
-    decoded.map_err(|refusal| {
-        nonsense(from, &format!("a message that {} cannot decode ({refusal})", codec.name()))
-    })
+    MessageSender::aside(from).decode(codec, message, weight, to)
 }

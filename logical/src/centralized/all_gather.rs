@@ -16,13 +16,13 @@ impl Communicator {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
     pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
         check_blocks(mine, all, self.size())?;
-        let input = mine.read(0..mine.len())?;
-        let output = all.write(0..all.len())?;
+        let input = mine.read_all()?;
+        let output = all.write_all()?;
         self.operate(Fingerprint::new(OperationKind::AllGather, mine.dtype(), mine.len()), async |call| {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
-            self.copy(mine, 0..mine.len(), all, block(mine.len(), self.rank()))?;
+            all.write(block(mine.len(), self.rank()))?.copy_from(&mine.read_all()?)?;
             Ring::of(self, all).all_gather(call, all).await
         })
         .await

@@ -55,7 +55,7 @@ impl Communicator {
         buffer: &mut Buffer,
         op: ReduceOp,
     ) -> Result<()> {
-        let output = buffer.write(0..buffer.len())?;
+        let output = buffer.write_all()?;
         self.operate(fingerprint, async |call| {
             if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);

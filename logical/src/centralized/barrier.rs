@@ -1,6 +1,6 @@
 //! Barrier: nobody goes on before everybody has come.
 
-use crate::{Communicator, DType, Land, Result};
+use crate::{Buffer, Communicator, DType, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -16,7 +16,7 @@ impl Communicator {
         if let Some(outcome) = self.at_once(fingerprint, &mut []) {
             return outcome;
         }
-        let nothing = self.scratch(DType::U8, 0)?;
+        let nothing = Buffer::zeroed(DType::U8, 0)?;
         let rank = self.rank();
         let size = self.size();
         self.operate(fingerprint, async |call| {

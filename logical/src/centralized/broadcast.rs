@@ -22,7 +22,7 @@ impl Communicator {
         if let Some(outcome) = outcome {
             return outcome;
         }
-        let output = buffer.write(0..buffer.len())?;
+        let output = buffer.write_all()?;
         self.operate(fingerprint, async |call| {
             if let Some(native) = call.native(None, output) {
                 return native.await.map(drop);

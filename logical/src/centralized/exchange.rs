@@ -15,8 +15,8 @@ impl Communicator {
         let size = self.size();
         let len = buffer.len();
         // Block i is that of rank r + i.
-        let blocks = self.scratch(buffer.dtype(), size * len)?;
-        self.copy(buffer, 0..len, &blocks, 0..len)?;
+        let blocks = buffer.beside(buffer.dtype(), size * len)?;
+        blocks.write(0..len)?.copy_from(&buffer.read_all()?)?;
         for round in 0.. {
             let have = 1 << round;
             if have >= size {
@@ -43,10 +43,12 @@ impl Communicator {
         for distance in 1..=size {
             let from = block(len, (owner + distance + size - rank) % size).start;
             let from = from + part.start..from + part.end;
+            let contribution = blocks.read(from)?;
+            let mut result = buffer.write(part.clone())?;
             if distance == 1 {
-                self.copy(blocks, from, buffer, part.clone())?;
+                result.copy_from(&contribution)?;
             } else {
-                self.device().reduce(op, &blocks.read(from)?, &mut buffer.write(part.clone())?)?;
+                result.reduce(op, &contribution)?;
             }
         }
         Ok(())

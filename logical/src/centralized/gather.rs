@@ -30,7 +30,7 @@ impl Communicator {
         check_blocks(mine, all, self.size())?;
         free_to_write(all)?;
         self.operate(fingerprint, async |call| {
-            self.copy(mine, 0..len, all, block(len, root))?;
+            all.write(block(len, root))?.copy_from(&mine.read_all()?)?;
             let others = (0..self.size()).filter(|rank| *rank != root);
             let receives: Result<Vec<_>> =
                 others.map(|rank| call.recv(rank, 0, all, block(len, rank), Land::Copy)).collect();

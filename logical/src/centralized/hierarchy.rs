@@ -169,8 +169,7 @@ impl Hierarchy {
             ..Fingerprint::new(OperationKind::Reduce, buffer.dtype(), buffer.len())
         };
         let (root_host, root_place) = self.place(root);
-        let sum = self.all.scratch(buffer.dtype(), buffer.len())?;
-        self.all.copy(buffer, whole(), &sum, whole())?;
+        let sum = buffer.copied()?;
         self.reduce_to_leaders(fingerprint, &sum, op).await?;
         if let Some(leaders) = &self.leaders {
             let climb = async |call: &Call<'_>| leaders.climb(call, &sum, summing(op), root_host).await;
@@ -183,7 +182,7 @@ impl Hierarchy {
             self.all.after_reduce(op, &sum, whole())?;
         }
         let hand_over = async |call: &Call<'_>| match (self.host.rank(), root_place) {
-            (LEADER, LEADER) => self.all.copy(&sum, whole(), buffer, whole()),
+            (LEADER, LEADER) => buffer.write_all()?.copy_from(&sum.read_all()?),
             (LEADER, place) => call.send(place, 0, &sum, whole())?.await.map(drop),
             (place, root) if place == root => {
                 call.recv(LEADER, 0, buffer, whole(), Land::Copy)?.await.map(drop)
@@ -230,19 +229,19 @@ impl Hierarchy {
         free_to_write(all)?;
         let len = mine.len();
         let fingerprint = Fingerprint::new(OperationKind::AllGather, mine.dtype(), len);
-        self.all.copy(mine, 0..len, all, block(len, self.all.rank()))?;
+        all.write(block(len, self.all.rank()))?.copy_from(&mine.read_all()?)?;
         let gather = async |call: &Call<'_>| self.gather_blocks(call, all, len).await;
         self.host.operate(fingerprint, gather).await?;
         if let Some(leaders) = &self.leaders {
             for (host, ranks) in self.hosts.iter().enumerate() {
-                let blocks = self.all.scratch(all.dtype(), ranks.len() * len)?;
+                let blocks = all.beside(all.dtype(), ranks.len() * len)?;
                 let place = |at: usize| (block(len, ranks[at]), block(len, at));
                 for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host == self.mine) {
-                    self.all.copy(all, theirs, &blocks, packed)?;
+                    blocks.write(packed)?.copy_from(&all.read(theirs)?)?;
                 }
                 leaders.operate(fingerprint, async |call| leaders.spread(call, &blocks, host).await).await?;
                 for (theirs, packed) in (0..ranks.len()).map(place).filter(|_| host != self.mine) {
-                    self.all.copy(&blocks, packed, all, theirs)?;
+                    all.write(theirs)?.copy_from(&blocks.read(packed)?)?;
                 }
             }
         }
@@ -262,8 +261,7 @@ impl Hierarchy {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
         };
-        let sum = self.all.scratch(all.dtype(), all.len())?;
-        self.all.copy(all, 0..all.len(), &sum, 0..all.len())?;
+        let sum = all.copied()?;
         self.reduce_to_leaders(fingerprint, &sum, op).await?;
         if let Some(leaders) = &self.leaders {
             let all_reduce = async |call: &Call<'_>| leaders.reduce_everywhere(call, &sum, summing(op)).await;
@@ -301,7 +299,7 @@ impl Hierarchy {
         if self.leaders.is_none() {
             return call.recv(LEADER, 0, mine, 0..len, Land::Copy)?.await.map(drop);
         }
-        self.all.copy(sum, block(len, self.all.rank()), mine, 0..len)?;
+        mine.write_all()?.copy_from(&sum.read(block(len, self.all.rank()))?)?;
         let others = self.hosts[self.mine].iter().enumerate().skip(1);
         let sends: Result<Vec<_>> =
             others.map(|(place, rank)| call.send(place, 0, sum, block(len, *rank))).collect();

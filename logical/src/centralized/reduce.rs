@@ -42,12 +42,12 @@ impl Communicator {
         // Leaves, the odd places, send their buffer as it is, unless it has to be divided first.
         let divides = op == ReduceOp::Mean && buffer.dtype().is_half();
         let aside = place != 0 && (place.is_multiple_of(2) || divides);
-        let scratch = if aside { Some(self.scratch(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
+        let scratch = if aside { Some(buffer.beside(buffer.dtype(), len.div_ceil(pieces))?) } else { None };
         for index in 0..pieces {
             let piece = chunk(len, pieces, index);
             let (sum, at) = match &scratch {
                 Some(scratch) => {
-                    self.copy(buffer, piece.clone(), scratch, 0..piece.len())?;
+                    scratch.write(0..piece.len())?.copy_from(&buffer.read(piece.clone())?)?;
                     (scratch, 0..piece.len())
                 }
                 None => (buffer, piece),

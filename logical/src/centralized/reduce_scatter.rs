@@ -23,15 +23,15 @@ impl Communicator {
             reduce: Some(op),
             ..Fingerprint::new(OperationKind::ReduceScatter, all.dtype(), all.len())
         };
-        let input = all.read(0..all.len())?;
-        let output = mine.write(0..mine.len())?;
+        let input = all.read_all()?;
+        let output = mine.write_all()?;
         self.operate(fingerprint, async |call| {
             if let Some(native) = call.native(Some(input), output) {
                 return native.await.map(drop);
             }
             let ring = Ring::of(self, all);
             let pieces = pieces(len, all.dtype(), ring.steps());
-            let scratch = || self.scratch(all.dtype(), len.div_ceil(pieces));
+            let scratch = || all.beside(all.dtype(), len.div_ceil(pieces));
             let mut sending = scratch()?;
             let mut arriving = scratch()?;
             for index in 0..pieces {
@@ -39,7 +39,8 @@ impl Communicator {
                 let place = 0..piece.len();
                 let contribute = |distance: usize, to: &Buffer| {
                     let block = block(len, ring.behind(distance)).start;
-                    self.copy(all, block + piece.start..block + piece.end, to, place.clone())?;
+                    let from = all.read(block + piece.start..block + piece.end)?;
+                    to.write(place.clone())?.copy_from(&from)?;
                     self.before_reduce(op, to, place.clone())
                 };
                 // A partial result arrives on top of this rank's contribution in one scratch while the other is sent on.
@@ -54,7 +55,7 @@ impl Communicator {
                 }
                 // With one rank, behind(1) is the rank itself.
                 self.after_reduce(op, &sending, place.clone())?;
-                self.copy(&sending, place.clone(), mine, piece.clone())?;
+                mine.write(piece.clone())?.copy_from(&sending.read(place.clone())?)?;
             }
             Ok(())
         })

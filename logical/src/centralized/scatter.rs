@@ -29,7 +29,7 @@ impl Communicator {
         check_blocks(mine, all, self.size())?;
         free_to_read(all)?;
         self.operate(fingerprint, async |call| {
-            self.copy(all, block(len, root), mine, 0..len)?;
+            mine.write_all()?.copy_from(&all.read(block(len, root))?)?;
             let others = (0..self.size()).filter(|rank| *rank != root);
             let sends: Result<Vec<_>> =
                 others.map(|rank| call.send(rank, 0, all, block(len, rank))).collect();

@@ -47,19 +47,18 @@ pub(super) fn check_op(op: ReduceOp, dtype: DType) -> Result<()> {
 
 /// Whether a buffer can be read now. Asked before an operation is counted, so that a caller may try again.
 pub(crate) fn free_to_read(buffer: &Buffer) -> Result<()> {
-    buffer.read(0..buffer.len()).map(drop)
+    buffer.read_all().map(drop)
 }
 
 /// Whether a buffer can be written now; as [`free_to_read`].
 pub(crate) fn free_to_write(buffer: &Buffer) -> Result<()> {
-    buffer.write(0..buffer.len()).map(drop)
+    buffer.write_all().map(drop)
 }
 
 impl Communicator {
     /// `range ← range × (1 ÷ n)`.
     fn divide(&self, buffer: &Buffer, range: Range<usize>) -> Result<()> {
-        let factor = 1.0 / self.size() as f64;
-        self.device().scale(factor, &mut buffer.write(range)?)
+        buffer.write(range)?.scale(1.0 / self.size() as f64)
     }
 
     /// Prepares a contribution: in 16 bits a mean is divided before summing, as the sum may not fit.
@@ -70,16 +69,5 @@ impl Communicator {
     /// Completes a result.
     pub(super) fn after_reduce(&self, op: ReduceOp, buffer: &Buffer, range: Range<usize>) -> Result<()> {
         if op == ReduceOp::Mean && !buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
-    }
-
-    /// Copies elements between buffers of one rank.
-    pub(super) fn copy(
-        &self,
-        from: &Buffer,
-        elements: Range<usize>,
-        to: &Buffer,
-        place: Range<usize>,
-    ) -> Result<()> {
-        self.device().copy(&from.read(elements)?, &mut to.write(place)?)
     }
 }

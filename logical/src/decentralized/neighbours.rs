@@ -58,9 +58,9 @@ impl<'a> Neighbours<'a> {
         self.mixing.sources(self.comm.rank())
     }
 
-    /// A buffer for each source.
-    pub(super) fn inboxes(&self, dtype: DType, len: usize) -> Result<Vec<Buffer>> {
-        self.sources().iter().map(|_| self.comm.device().alloc(dtype, len)).collect()
+    /// Makes a buffer for each source, beside the one that it is mixed into.
+    pub(super) fn inboxes(&self, served: &Buffer, dtype: DType, len: usize) -> Result<Vec<Buffer>> {
+        self.sources().iter().map(|_| served.beside(dtype, len)).collect()
     }
 
     /// Starts sending `part` to every destination and receiving into `place` of every inbox.
@@ -88,7 +88,7 @@ impl<'a> Neighbours<'a> {
         let dtype = buffer.dtype();
         let segments = (len * dtype.size()).div_ceil(SEGMENT).clamp(1, BESIDE);
         let room = len.div_ceil(segments);
-        let inboxes = self.inboxes(dtype, room * AHEAD.min(segments))?;
+        let inboxes = self.inboxes(buffer, dtype, room * AHEAD.min(segments))?;
         let slot = |position: usize| {
             let start = position % AHEAD * room;
             start..start + chunk(len, segments, position).len()
@@ -122,6 +122,6 @@ impl<'a> Neighbours<'a> {
         let mut arrived = views.iter();
         let mut term = |(from, weight)| (weight, if from == rank { None } else { arrived.next() });
         let terms: Vec<_> = self.mixing.row(rank).into_iter().map(&mut term).collect();
-        self.comm.device().weighted_sum(&terms, &mut to.write(range)?)
+        to.write(range)?.weighted_sum(&terms)
     }
 }

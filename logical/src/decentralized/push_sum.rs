@@ -43,7 +43,7 @@ impl Communicator {
         self.operate(fingerprint, async |call| {
             let neighbours = Neighbours::of(self, call, &mixing);
             let own = Buffer::from_slice(&[*weight])?;
-            let inboxes = neighbours.inboxes(DType::F64, 1)?;
+            let inboxes = neighbours.inboxes(&own, DType::F64, 1)?;
             let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, Land::Copy)?;
             neighbours.mix(buffer).await?;
             weights.land().await?;

@@ -14,9 +14,13 @@
 //! ```
 
 mod feedback;
+mod link;
+mod message;
 mod state;
 
 pub use feedback::Feedback;
+pub(crate) use link::{Coding, FeedbackLink, LinkNames};
+pub(crate) use message::MessageSender;
 pub use state::State;
 
 use crate::codec::LinearCodec;

@@ -2,7 +2,7 @@
 //!
 //! State belongs to one rank and one bucket layout: it cannot be restored with other ranks or buckets.
 
-use hexagram_physical::{Buffer, DType, Device, Error, Host, Result};
+use hexagram_physical::{Buffer, DType, Error, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,33 +10,19 @@ use std::sync::Arc;
 /// Named buffers, made at their first use, zeroed.
 ///
 /// ```
+/// use hexagram_logical::Buffer;
 /// use hexagram_logical::encoding::State;
-/// use hexagram_logical::{Buffer, DType, Result};
 ///
-/// type Saved = (u64, Vec<(String, DType, Vec<u8>)>);
+/// let mut state = State::default();
+/// state.restore(7, [("error".to_owned(), Buffer::from_slice(&[1f32, 2.0])?)]);
 ///
-/// fn save(state: &State) -> Result<Saved> {
-///     let entry = |(name, buffer): (&str, &Buffer)| {
-///         Ok((name.to_owned(), buffer.dtype(), buffer.read(0..buffer.len())?.bytes().to_vec()))
-///     };
-///     Ok((state.operations(), state.entries().map(entry).collect::<Result<_>>()?))
-/// }
-///
-/// fn restore(state: &mut State, (operations, entries): Saved) -> Result<()> {
-///     let entry = |(name, dtype, bytes): (String, DType, Vec<u8>)| {
-///         let buffer = Buffer::zeroed(dtype, bytes.len() / dtype.size())?;
-///         buffer.write(0..buffer.len())?.bytes_mut().copy_from_slice(&bytes);
-///         Ok((name, buffer))
-///     };
-///     let entries: Vec<_> = entries.into_iter().map(entry).collect::<Result<_>>()?;
-///     state.restore(operations, entries);
-///     Ok(())
-/// }
-///
-/// let (mut one, mut other) = (State::default(), State::default());
-/// one.restore(7, [("error".to_owned(), Buffer::from_slice(&[1f32, 2.0])?)]);
-/// restore(&mut other, save(&one)?)?;
-/// assert_eq!((other.operations(), other.bytes()), (7, 8));
+/// // To save it: the number of operations, and each entry's name and elements.
+/// let saved: Vec<(String, Vec<f32>)> = state
+///     .entries()
+///     .map(|(name, buffer)| Ok((name.to_owned(), buffer.host::<f32>()?.to_vec())))
+///     .collect::<Result<_, hexagram_logical::Error>>()?;
+/// assert_eq!(state.operations(), 7);
+/// assert_eq!(saved, [("error".to_owned(), vec![1.0, 2.0])]);
 /// # Ok::<(), hexagram_logical::Error>(())
 /// ```
 #[derive(Default)]
@@ -69,16 +55,12 @@ impl State {
         self.entries().find(|(known, _)| *known == name).map(|(_, buffer)| buffer)
     }
 
-    /// A copy, which goes its own way from here.
+    /// Copies the state; the copy goes its own way from here.
     ///
     /// # Errors
-    /// [`Error::System`] if memory runs out.
+    /// As [`Buffer::copied`].
     pub fn copied(&self) -> Result<State> {
-        let copy = |(name, from): (&str, &Buffer)| -> Result<(String, Buffer)> {
-            let to = Host.alloc(from.dtype(), from.len())?;
-            Host.copy(&from.read(0..from.len())?, &mut to.write(0..to.len())?)?;
-            Ok((name.to_owned(), to))
-        };
+        let copy = |(name, buffer): (&str, &Buffer)| Ok((name.to_owned(), buffer.copied()?));
         let entries = self.entries().map(copy).collect::<Result<Vec<_>>>()?;
         let mut state = State::default();
         state.restore(self.operations, entries);
@@ -97,38 +79,71 @@ impl State {
         self.restored = entries.into_iter().map(|(name, buffer)| (name, Arc::new(buffer))).collect();
     }
 
-    /// The buffer of a name; whether it is new, and so zeroed, is the second value.
+    /// Returns the buffer of a name, made beside `served` (the buffer that it is remembered for) when it is first asked
+    /// for, and true if it is new, and so zeroed.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it was restored, or used before, with another type or length; as [`Buffer::zeroed`].
+    /// [`Error::Usage`] if it was restored, or used before, with another type or length; as [`Buffer::beside`].
     pub fn entry(
         &mut self,
-        device: &dyn Device,
+        served: &Buffer,
         name: &'static str,
         dtype: DType,
         len: usize,
     ) -> Result<(Arc<Buffer>, bool)> {
-        if let Some(buffer) = self.restored.remove(name) {
-            self.entries.insert(name, buffer);
+        self.find_or_make(name, dtype, len, || served.beside(dtype, len))
+    }
+
+    /// Returns the numbers of a name, in the host's memory: those that steer the work rather than take part in it. The
+    /// second value is as in [`State::entry`].
+    ///
+    /// # Errors
+    /// As [`State::entry`].
+    pub(crate) fn control(
+        &mut self,
+        name: &'static str,
+        dtype: DType,
+        len: usize,
+    ) -> Result<(Arc<Buffer>, bool)> {
+        self.find_or_make(name, dtype, len, || Buffer::zeroed(dtype, len))
+    }
+
+    fn find_or_make(
+        &mut self,
+        name: &'static str,
+        dtype: DType,
+        len: usize,
+        make: impl Fn() -> Result<Buffer>,
+    ) -> Result<(Arc<Buffer>, bool)> {
+        if let Some(restored) = self.restored.get(name) {
+            check_size(name, restored, dtype, len)?;
+            // Checkpoints come in the host's memory.
+            let buffer = make()?;
+            buffer.write_all()?.copy_from(&restored.read_all()?)?;
+            self.entries.insert(name, Arc::new(buffer));
+            self.restored.remove(name);
         }
-        let Some(buffer) = self.entries.get(name) else {
-            let buffer = Arc::new(device.alloc(dtype, len)?);
-            self.entries.insert(name, Arc::clone(&buffer));
-            return Ok((buffer, true));
-        };
-        if (buffer.dtype(), buffer.len()) == (dtype, len) {
+        if let Some(buffer) = self.entries.get(name) {
+            check_size(name, buffer, dtype, len)?;
             return Ok((Arc::clone(buffer), false));
         }
-        let what = format!(
-            "an encoding that remembers {} × {} as its {name} was given {len} × {dtype}",
-            buffer.len(),
-            buffer.dtype()
-        );
-        Err(Error::usage(
-            what,
-            "use one encoding for one bucket, and restore it with the same ranks and buckets",
-        ))
+        let buffer = Arc::new(make()?);
+        self.entries.insert(name, Arc::clone(&buffer));
+        Ok((buffer, true))
     }
+}
+
+/// Fails if an entry is not of this type and length.
+fn check_size(name: &str, entry: &Buffer, dtype: DType, len: usize) -> Result<()> {
+    if (entry.dtype(), entry.len()) == (dtype, len) {
+        return Ok(());
+    }
+    let what = format!(
+        "an encoding that remembers {} × {} as its {name} was given {len} × {dtype}",
+        entry.len(),
+        entry.dtype()
+    );
+    Err(Error::usage(what, "use one encoding for one bucket, and restore it with the same ranks and buckets"))
 }
 
 impl fmt::Debug for State {
@@ -141,27 +156,31 @@ impl fmt::Debug for State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn entries_are_made_once_and_keep_their_size() {
+        let served = testing::zeroed(DType::F32, 3);
         let mut state = State::default();
-        let (made, new) = state.entry(&Host, "error", DType::F32, 3).unwrap();
+        let (made, new) = state.entry(&served, "error", DType::F32, 3).unwrap();
         assert!(new);
-        made.write(0..3).unwrap().bytes_mut()[0] = 9;
-        let (again, new) = state.entry(&Host, "error", DType::F32, 3).unwrap();
-        assert!(!new && again.read(0..1).unwrap().bytes()[0] == 9);
+        let nine = testing::buffer(&[9f32; 3]);
+        made.write_all().unwrap().copy_from(&nine.read_all().unwrap()).unwrap();
+        let (again, new) = state.entry(&served, "error", DType::F32, 3).unwrap();
+        assert!(!new && *again.host::<f32>().unwrap() == [9.0; 3]);
         assert_eq!(state.bytes(), 12);
-        let error = state.entry(&Host, "error", DType::F32, 4).map(drop).unwrap_err();
+        let error = state.entry(&served, "error", DType::F32, 4).map(drop).unwrap_err();
         assert!(matches!(error, Error::Usage { .. }), "{error}");
     }
 
     #[test]
     fn a_restored_state_goes_on() {
+        let served = testing::zeroed(DType::F32, 2);
         let mut state = State::default();
         state.restore(5, [("error".to_owned(), Buffer::from_slice(&[1.0f32, 2.0]).unwrap())]);
         assert_eq!(state.operations(), 5);
         assert_eq!(state.entries().map(|(name, _)| name).collect::<Vec<_>>(), ["error"]);
-        let (error, new) = state.entry(&Host, "error", DType::F32, 2).unwrap();
+        let (error, new) = state.entry(&served, "error", DType::F32, 2).unwrap();
         assert!(!new);
         assert_eq!(*error.host::<f32>().unwrap(), [1.0, 2.0]);
     }

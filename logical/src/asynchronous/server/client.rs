@@ -27,7 +27,7 @@ impl Server {
         let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
         let copies = copies.collect::<Result<Vec<_>>>()?;
         let payloads = match self.terms.pushed {
-            Some(_) => self.encode(&pieces, &range, &copies)?,
+            Some(_) => self.encode(&pieces, &range, &copies, delta)?,
             None => copies,
         };
         for (piece, payload) in pieces.iter().zip(payloads) {
@@ -48,12 +48,18 @@ impl Server {
     }
 
     /// The messages `C(g)` for copies of g, or `C(g + e); e ← g + e − D(C(g + e))` with error feedback.
-    fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, copies: &[Payload]) -> Result<Vec<Payload>> {
+    fn encode(
+        &mut self,
+        pieces: &[Piece],
+        range: &Range<usize>,
+        copies: &[Payload],
+        delta: &Buffer,
+    ) -> Result<Vec<Payload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
         let codec = Arc::clone(encoding.codec());
         let terms = &*self.terms;
         let error = match encoding.feedback() {
-            Feedback::Error => Some(encoding.state_mut().entry(&Host, "pushed", DType::F32, terms.len)?.0),
+            Feedback::Error => Some(encoding.state_mut().entry(delta, "pushed", DType::F32, terms.len)?.0),
             _ => None,
         };
         let mut messages = Vec::with_capacity(pieces.len());

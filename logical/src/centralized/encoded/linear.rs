@@ -1,13 +1,13 @@
 //! All-reduce of what is encoded: for codecs whose messages add up, so that nothing is decoded between ranks.
 
-use super::memory::entry;
-use super::{check_dtype, check_op};
+use super::{WORKER_NAMES, check_dtype, check_op};
 use crate::centralized::free_to_write;
 use crate::codec::{LinearCodec, Round};
-use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Call, Communicator, DType, ReduceOp, Result};
+use crate::encoding::{Encoding, Feedback, FeedbackLink};
+use crate::{Buffer, Call, Communicator, DType, Part, ReduceOp, Result};
 use bytemuck::cast_slice_mut;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+use hexagram_physical::memory::WriteView;
 
 impl Communicator {
     /// `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, from what rank i has as xᵢ; w is 1 for a sum and 1/n for a mean.
@@ -46,11 +46,9 @@ impl Communicator {
         free_to_write(buffer)?;
         let len = buffer.len();
         let codec = encoding.codec().clone();
-        let memory = entry(self, encoding, "codec", codec.memory_len(len))?;
-        let error = match encoding.feedback() {
-            Feedback::Error => Some(entry(self, encoding, "error", len)?),
-            _ => None,
-        };
+        // Linear codecs work on the host, and so what they remember is there.
+        let memory = encoding.state_mut().control("codec", DType::F32, codec.memory_len(len))?.0;
+        let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, len)?;
         let seed = encoding.draw(&[]);
         let digest = Some(encoding.digest());
         let fingerprint = |count| {
@@ -59,21 +57,20 @@ impl Communicator {
         };
         // Sends nothing itself: its rounds are operations of their own.
         self.operate(fingerprint(len), async |call| {
-            if let Some(error) = &error {
-                self.device().reduce(ReduceOp::Sum, &buffer.read(0..len)?, &mut error.write(0..len)?)?;
-            }
+            let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
             let linear = Linear { call, codec: &*codec, memory: &memory, seed };
-            let mut reduced = self.scratch(DType::F32, 0)?;
+            let mut reduced = buffer.beside(DType::F32, 0)?;
             for number in 0..codec.rounds() {
-                let mut message = self.scratch(DType::F32, codec.message_len(number, len))?;
-                linear.encode(number, error.as_deref().unwrap_or(buffer), &reduced, &message)?;
+                let mut message = buffer.beside(DType::F32, codec.message_len(number, len))?;
+                linear.encode(number, sum.buffer, &reduced, &mut message)?;
                 self.all_reduce_as(fingerprint(message.len()), &mut message, op).await?;
                 reduced = message;
             }
             linear.decode(&reduced, buffer)?;
-            let Some(error) = &error else { return Ok(()) };
             let share = if op == ReduceOp::Mean { 1.0 } else { 1.0 / self.size() as f64 };
-            self.device().add_scaled(-share, &buffer.read(0..len)?, &mut error.write(0..len)?)
+            link.remember_in_place(0..len, |weight, error| {
+                error.write()?.add_scaled(f64::from(weight) * share, &buffer.read_all()?)
+            })
         })
         .await?;
         encoding.state_mut().advance();
@@ -90,24 +87,26 @@ struct Linear<'a> {
 }
 
 impl Linear<'_> {
-    fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer, to: &Buffer) -> Result<()> {
+    fn encode(&self, number: usize, from: &Buffer, reduced: &Buffer, to: &mut Buffer) -> Result<()> {
         let from = from.host::<f32>()?;
         let reduced = reduced.host::<f32>()?;
-        let mut memory = self.memory.write(0..self.memory.len())?;
-        let mut to = to.write(0..to.len())?;
+        let mut memory = self.memory.write_all()?;
+        let mut to = to.host_mut::<f32>()?;
         let round = Round { number, from: &from, reduced: &reduced, seed: self.seed };
-        let encoded =
-            self.codec.encode(round, cast_slice_mut(memory.bytes_mut()), cast_slice_mut(to.bytes_mut()));
-        encoded.map_err(|refusal| self.call.refused(&self.codec.name(), 0, refusal))
+        let encoded = self.codec.encode(round, floats(&mut memory), &mut to);
+        encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
     }
 
-    fn decode(&self, reduced: &Buffer, to: &Buffer) -> Result<()> {
+    fn decode(&self, reduced: &Buffer, to: &mut Buffer) -> Result<()> {
         let reduced = reduced.host::<f32>()?;
-        let mut memory = self.memory.write(0..self.memory.len())?;
-        let mut to = to.write(0..to.len())?;
-        let memory = cast_slice_mut(memory.bytes_mut());
-        let to = cast_slice_mut(to.bytes_mut());
-        let decoded = self.codec.decode(&reduced, memory, to, self.seed);
-        decoded.map_err(|refusal| self.call.refused(&self.codec.name(), 0, refusal))
+        let mut memory = self.memory.write_all()?;
+        let mut to = to.host_mut::<f32>()?;
+        let decoded = self.codec.decode(&reduced, floats(&mut memory), &mut to, self.seed);
+        decoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
     }
+}
+
+/// Returns the elements of a view of the host's memory.
+fn floats(memory: &mut WriteView) -> &mut [f32] {
+    cast_slice_mut(memory.host_bytes_mut().unwrap_or_default())
 }

@@ -7,12 +7,12 @@
 //! | [`all_reduce_linear`](crate::Communicator::all_reduce_linear) | all-reduce of what is encoded | codecs whose messages add up: PowerSGD, random-k at common places |
 //! | [`majority_vote`](crate::Communicator::majority_vote) | scatter-gather of signs, which are counted | signSGD |
 //!
-//! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `memory` is what a rank
-//! says, and remembers of it.
+//! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `roles` is what a rank does
+//! with each segment of an encoded one.
 
 mod ballot;
 mod linear;
-mod memory;
+mod roles;
 pub(super) mod scatter_gather;
 mod segments;
 mod sparse;
@@ -20,7 +20,22 @@ mod vote;
 
 pub use segments::Segments;
 
+use crate::encoding::{Encoding, LinkNames};
 use crate::{Buffer, DType, Error, ReduceOp, Result};
+use std::sync::Arc;
+
+/// Names of what a rank remembers of its contributions.
+const WORKER_NAMES: LinkNames = LinkNames { error: "error", difference: "estimate" };
+
+/// Returns what an encoding remembers of `len` elements under a name, beside `served`; zero at first.
+fn entry<C: ?Sized>(
+    encoding: &mut Encoding<C>,
+    name: &'static str,
+    served: &Buffer,
+    len: usize,
+) -> Result<Arc<Buffer>> {
+    Ok(encoding.state_mut().entry(served, name, DType::F32, len)?.0)
+}
 
 /// Codecs encode f32.
 fn check_dtype(buffer: &Buffer) -> Result<()> {

@@ -3,12 +3,12 @@
 //! Rank r owns chunk r of the buffer. Every chunk is cut into k segments, which go through three stages:
 //!
 //! ```text
-//! said      on every rank     one message for each owner's segment           step s, to the owner
-//! settled   on its owner      n messages become one                          step k + s, to everyone
-//! heard     on every rank     the owner's message becomes the result
+//! contribute   on every rank    one message for each owner's segment         step s, to the owner
+//! combine      on its owner     n messages become one                        step k + s, to everyone
+//! finish       on every rank    the owner's message becomes the result
 //! ```
 //!
-//! While segment s + 2·LAG is said, s + LAG is settled and s is heard, so that encoding, both directions of the wire and
+//! While segment s + 2·LAG is contributed to, s + LAG is combined and s is finished, so that encoding, both directions of the wire and
 //! decoding overlap. Messages may be shorter than announced: only their sender knows their size.
 
 use super::super::share::{TAGS, block, chunk};
@@ -68,48 +68,50 @@ pub(super) struct Segment {
     pub(super) range: Range<usize>,
 }
 
-/// What becomes of a segment that is not empty. Messages are written to the beginning of a part; the result is their size.
+/// What a rank does with each segment that is not empty. Messages are written to the beginning of a part; the result is
+/// their size in bytes.
 pub(super) trait Stages {
-    /// Size of the largest message for so many elements, in bytes.
+    /// Returns the size of the largest message for `len` elements, in bytes.
     fn largest(&self, len: usize) -> usize;
 
-    /// Writes what this rank says about a segment, which it says once.
-    fn say(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize>;
+    /// Writes this rank's contribution to a segment; called once for each.
+    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize>;
 
-    /// Writes what becomes of what all ranks have said, in their order, about a segment of this rank's.
-    fn settle(
+    /// Writes what the contributions of all ranks, in their order, make together; called for segments of this rank.
+    fn combine(
         &self,
         call: &Call<'_>,
         segment: &Segment,
-        said: &[Part<'_>],
+        contributions: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize>;
 
     /// Stores the result that the owner's message stands for.
-    fn hear(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
+    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
 }
 
-/// Takes all segments through all stages.
+/// Takes all segments of `buffer` through all stages.
 pub(super) async fn run(
     comm: &Communicator,
     call: &Call<'_>,
-    cut: Segments,
+    buffer: &Buffer,
     stages: &impl Stages,
 ) -> Result<()> {
+    let cut = Segments::of(buffer.len(), comm.size());
     let count = cut.count();
-    let mut pipeline = Pipeline::new(comm, call, cut, stages)?;
+    let mut pipeline = Pipeline::new(comm, call, buffer, cut, stages)?;
     for index in 0..count.min(DEPTH) {
         pipeline.expect(index)?;
     }
     for index in 0..count + 2 * LAG {
         if index < count {
-            pipeline.say(index)?;
+            pipeline.contribute(index)?;
         }
         if let Some(behind) = index.checked_sub(LAG).filter(|behind| *behind < count) {
-            pipeline.settle(behind).await?;
+            pipeline.combine(behind).await?;
         }
         if let Some(behind) = index.checked_sub(2 * LAG) {
-            pipeline.hear(behind).await?;
+            pipeline.finish(behind).await?;
         }
     }
     Ok(())
@@ -129,34 +131,40 @@ struct Pipeline<'a, S> {
 
 /// A segment's index under way: n segments, of n owners.
 struct Slot<'a> {
-    /// This rank's message for each owner; where the owner is this rank, among `said`.
-    saying: Buffer,
+    /// This rank's message for each owner; where the owner is this rank, among `contributed`.
+    outgoing: Buffer,
     /// Each rank's message about this rank's segment.
-    said: Buffer,
+    contributed: Buffer,
     /// Each owner's result.
     results: Buffer,
     sends: Vec<Operation<'a>>,
     /// From each rank but this one, in order; none from this one.
     contributions: Vec<Option<Operation<'a>>>,
     outcomes: Vec<Option<Operation<'a>>>,
-    /// Bytes of what this rank said about its own segment, and of what that was settled to.
+    /// Bytes of what this rank contributed about its own segment, and of what that was settled to.
     own: (usize, usize),
 }
 
 impl<'a, S: Stages> Pipeline<'a, S> {
-    fn new(comm: &Communicator, call: &'a Call<'a>, cut: Segments, stages: &'a S) -> Result<Self> {
+    fn new(
+        comm: &Communicator,
+        call: &'a Call<'a>,
+        served: &Buffer,
+        cut: Segments,
+        stages: &'a S,
+    ) -> Result<Self> {
         let rank = comm.rank();
         let ranks = comm.size();
         let largest = stages.largest(cut.longest());
-        let messages = || comm.scratch(DType::U8, ranks.saturating_mul(largest));
+        let messages = || served.beside(DType::U8, ranks.saturating_mul(largest));
         let slot = |_| -> Result<Slot<'a>> {
-            let saying = messages()?;
-            let said = messages()?;
+            let outgoing = messages()?;
+            let contributed = messages()?;
             let results = messages()?;
             let sends = Vec::new();
             let contributions = Vec::new();
             let outcomes = Vec::new();
-            Ok(Slot { saying, said, results, sends, contributions, outcomes, own: (0, 0) })
+            Ok(Slot { outgoing, contributed, results, sends, contributions, outcomes, own: (0, 0) })
         };
         let slots = (0..cut.count().min(DEPTH)).map(slot).collect::<Result<_>>()?;
         Ok(Pipeline { call, stages, cut, rank, ranks, largest, slots })
@@ -196,14 +204,14 @@ impl<'a, S: Stages> Pipeline<'a, S> {
                 }
                 call.recv(from, step, buffer, block(largest, from), Land::AtMost).map(Some)
             };
-            slot.contributions.push(receive(index, &slot.said)?);
+            slot.contributions.push(receive(index, &slot.contributed)?);
             slot.outcomes.push(receive(count + index, &slot.results)?);
         }
         Ok(())
     }
 
     /// Encodes and sends, to the next rank first, to this one last.
-    fn say(&mut self, index: usize) -> Result<()> {
+    fn contribute(&mut self, index: usize) -> Result<()> {
         for distance in 1..=self.ranks {
             let owner = (self.rank + distance) % self.ranks;
             let segment = self.segment(owner, index);
@@ -212,16 +220,16 @@ impl<'a, S: Stages> Pipeline<'a, S> {
             let stages = self.stages;
             let rank = self.rank;
             let slot = self.slot(index);
-            let buffer = if owner == rank { &slot.said } else { &slot.saying };
+            let buffer = if owner == rank { &slot.contributed } else { &slot.outgoing };
             let bytes = match segment.range.is_empty() {
                 true => 0,
-                false => stages.say(call, &segment, Part::of(buffer, place.clone()))?,
+                false => stages.contribute(call, &segment, Part::of(buffer, place.clone()))?,
             };
             if owner == rank {
                 slot.own.0 = bytes;
             } else {
                 let message = place.start..place.start + bytes;
-                slot.sends.push(call.send(owner, index, &slot.saying, message)?);
+                slot.sends.push(call.send(owner, index, &slot.outgoing, message)?);
             }
             call.progress();
         }
@@ -229,7 +237,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
     }
 
     /// Waits for what the others say about this rank's segment, and tells them what becomes of it.
-    async fn settle(&mut self, index: usize) -> Result<()> {
+    async fn combine(&mut self, index: usize) -> Result<()> {
         let contributions = std::mem::take(&mut self.slot(index).contributions);
         let own = self.slot(index).own.0;
         let mut messages = Vec::with_capacity(self.ranks);
@@ -248,10 +256,11 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         let ranks = self.ranks;
         let count = self.cut.count();
         let slot = self.slot(index);
-        let said: Vec<Part<'_>> = messages.into_iter().map(|place| Part::of(&slot.said, place)).collect();
+        let contributed: Vec<Part<'_>> =
+            messages.into_iter().map(|place| Part::of(&slot.contributed, place)).collect();
         slot.own.1 = match segment.range.is_empty() {
             true => 0,
-            false => stages.settle(call, &segment, &said, Part::of(&slot.results, place.clone()))?,
+            false => stages.combine(call, &segment, &contributed, Part::of(&slot.results, place.clone()))?,
         };
         for distance in 1..ranks {
             let message = place.start..place.start + slot.own.1;
@@ -263,7 +272,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
     }
 
     /// Waits for the results, and makes room for a later segment.
-    async fn hear(&mut self, index: usize) -> Result<()> {
+    async fn finish(&mut self, index: usize) -> Result<()> {
         let slot = self.slot(index);
         let outcomes = std::mem::take(&mut slot.outcomes);
         let sends = std::mem::take(&mut slot.sends);
@@ -278,7 +287,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
             if !segment.range.is_empty() {
                 let call = self.call;
                 let stages = self.stages;
-                stages.hear(call, &segment, Part::of(&self.slot(index).results, message))?;
+                stages.finish(call, &segment, Part::of(&self.slot(index).results, message))?;
                 call.progress();
             }
         }

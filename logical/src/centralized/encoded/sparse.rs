@@ -1,10 +1,9 @@
 //! All-reduce of few numbers: everyone gets everyone's message, and adds them all up.
 
-use super::memory::{Memory, entry};
-use super::{check_dtype, check_op, weight};
+use super::{WORKER_NAMES, check_dtype, check_op, entry, weight};
 use crate::centralized::free_to_write;
 use crate::centralized::share::block;
-use crate::encoding::{Encoding, Feedback};
+use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Land, Part, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
@@ -49,16 +48,16 @@ impl Communicator {
             codec: Some(encoding.digest()),
             ..Fingerprint::new(OperationKind::SparseAllReduce, buffer.dtype(), buffer.len())
         };
-        let memory = Memory::of_worker(self, encoding, buffer.len())?;
+        let link = FeedbackLink::of(encoding, WORKER_NAMES, buffer, buffer.len())?;
         let mean = match encoding.feedback() {
-            Feedback::Difference => Some(entry(self, encoding, "mean", buffer.len())?),
+            Feedback::Difference => Some(entry(encoding, "mean", buffer, buffer.len())?),
             _ => None,
         };
         self.operate(fingerprint, async |call| {
             let sum = mean.as_deref().unwrap_or(buffer);
-            self.gather_and_add(call, buffer, encoding, &memory, (sum, weight(op, self.size()))).await?;
+            self.gather_and_add(call, buffer, encoding, &link, (sum, weight(op, self.size()))).await?;
             match &mean {
-                Some(mean) => self.copy(mean, 0..mean.len(), buffer, 0..mean.len()),
+                Some(mean) => buffer.write_all()?.copy_from(&mean.read_all()?),
                 None => Ok(()),
             }
         })
@@ -73,14 +72,14 @@ impl Communicator {
         call: &Call<'_>,
         buffer: &Buffer,
         encoding: &Encoding,
-        memory: &Memory,
+        link: &FeedbackLink,
         (sum, weight): (&Buffer, f32),
     ) -> Result<()> {
         let rank = self.rank();
         let size = self.size();
         let len = buffer.len();
         let largest = encoding.codec().encoded_len(len);
-        let messages = self.scratch(DType::U8, size.saturating_mul(largest))?;
+        let messages = buffer.beside(DType::U8, size.saturating_mul(largest))?;
         let mut receives = Vec::with_capacity(size);
         for from in 0..size {
             let receive = || call.recv(from, 0, &messages, block(largest, from), Land::AtMost);
@@ -88,12 +87,14 @@ impl Communicator {
         }
         let message = Part::of(&messages, block(largest, rank));
         let seed = encoding.draw(&[rank as u64]);
-        let bytes = memory.say((self, call), encoding, (buffer, 0..len), (message.clone(), seed))?;
+        let numbers = link.compensate_in_place(0..len, Part::whole(buffer))?;
+        let coding = Coding { codec: &**encoding.codec(), seed, sender: call.own(), start: 0 };
+        let bytes = link.encode(coding, 0..len, numbers, message.clone())?;
         let said = message.first(bytes).range;
         let send = |distance| call.send((rank + distance) % size, 0, &messages, said.clone());
         let sends: Vec<_> = (1..size).map(send).collect::<Result<_>>()?;
         if std::ptr::eq(sum, buffer) {
-            self.device().clear(&mut sum.write(0..len)?);
+            sum.write_all()?.clear();
         }
         for (from, receive) in receives.into_iter().enumerate() {
             let bytes = match receive {

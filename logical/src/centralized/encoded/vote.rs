@@ -2,7 +2,7 @@
 
 use super::ballot::{Ballot, count};
 use super::check_dtype;
-use super::segments::{self, Segment, Segments, Stages};
+use super::segments::{self, Segment, Stages};
 use crate::centralized::free_to_write;
 use crate::{Buffer, Call, Communicator, Part, Result};
 use hexagram_physical::codec::Codec;
@@ -16,7 +16,7 @@ impl Communicator {
     /// Every rank owns a chunk: it gets the signs of all ranks, packed, counts them, and sends everyone the signs of the
     /// result. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank: with b(d) = ⌈d/8⌉
     /// for d elements, Σ b(segment) over the segments of the other ranks, and (n−1) Σ b(segment) over its own: about
-    /// 2(n−1)/n · d/8, in 2(n−1) · k messages, k being [`Segments::count`].
+    /// 2(n−1)/n · d/8, in 2(n−1) · k messages, k being [`Segments::count`](super::Segments::count).
     ///
     /// Determinism: counts are exact, whatever their order.
     ///
@@ -34,8 +34,7 @@ impl Communicator {
             ..Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), len)
         };
         let stages = Vote { buffer };
-        let body =
-            async |call: &Call<'_>| segments::run(self, call, Segments::of(len, self.size()), &stages).await;
+        let body = async |call: &Call<'_>| segments::run(self, call, buffer, &stages).await;
         self.operate(fingerprint, body).await
     }
 }
@@ -49,29 +48,31 @@ impl Stages for Vote<'_> {
         Ballot.encoded_len(len)
     }
 
-    fn say(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
+    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
         call.encode(&Ballot, Part::of(self.buffer, segment.range.clone()), message, 0)
     }
 
-    fn settle(
+    fn combine(
         &self,
         call: &Call<'_>,
         segment: &Segment,
-        said: &[Part<'_>],
+        contributions: &[Part<'_>],
         message: Part<'_>,
     ) -> Result<usize> {
         let len = segment.range.len();
-        let views: Vec<_> = said.iter().map(Part::read).collect::<Result<_>>()?;
+        let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
         let ballots: Vec<&[u8]> = views.iter().map(ReadView::bytes).collect();
         for (rank, ballot) in ballots.iter().enumerate() {
-            Ballot.check(ballot, len).map_err(|refusal| call.damaged(&Ballot, rank, &refusal))?;
+            Ballot
+                .check(ballot, len)
+                .map_err(|refusal| call.sender(rank).damaged(&Ballot.name(), &refusal))?;
         }
         let bytes = Ballot.encoded_len(len);
         count(&ballots, message.first(bytes).write()?.bytes_mut());
         Ok(bytes)
     }
 
-    fn hear(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
+    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
         call.decode(&Ballot, segment.owner, message, None, Part::of(self.buffer, segment.range.clone()))
     }
 }

@@ -36,10 +36,9 @@ use super::mixing::Mixing;
 use super::neighbours::Neighbours;
 use super::schedule::Schedule;
 use crate::centralized::{free_to_read, free_to_write};
-use crate::encoding::{Encoding, Feedback};
+use crate::encoding::{Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Communicator, DType, Error, Result};
-use rules::{Copies, Round};
-use std::sync::Arc;
+use rules::{Copies, Round, sum};
 
 /// How gossip at low precision goes on. Equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,14 +104,14 @@ impl Communicator {
         let mixing = self.encodable(buffer, schedule, step)?;
         free_to_write(buffer)?;
         options.check()?;
-        let rule = Rule::of(self, encoding, &mixing, options, buffer.len())?;
+        let rule = Rule::of(encoding, &mixing, options, buffer)?;
         let codec = encoding.digest_with(&format!(", {options:?}"));
         self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
             let consensus = options.consensus;
             let round = Round { comm: self, call, mixing: &mixing, x: buffer, encoding, consensus };
             match &rule {
                 Rule::None => round.without_feedback().await,
-                Rule::Error(error) => round.with_error(error).await,
+                Rule::Error(link) => round.with_error(link).await,
                 Rule::Before(copies) => round.difference_before(copies).await,
                 Rule::After(copies) => round.difference_after(copies).await,
                 Rule::Extrapolation(copies) => round.extrapolate(copies).await,
@@ -144,11 +143,11 @@ impl Communicator {
         let mixing = self.encodable(buffer, schedule, step)?;
         free_to_read(buffer)?;
         encoding.expect_feedback("gossip_synchronize", &[Feedback::Difference, Feedback::Extrapolation])?;
-        let copies = Copies::of(self, encoding, buffer.len())?;
+        let copies = Copies::of(encoding, buffer)?;
         let codec = encoding.digest_with(", synchronized");
         self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
-            self.sum(&[(1.0, Some(buffer))], &copies.own)?;
-            self.sum(&[(1.0, Some(buffer))], &copies.neighbours)?;
+            sum(&[(1.0, Some(buffer))], &copies.own)?;
+            sum(&[(1.0, Some(buffer))], &copies.neighbours)?;
             Neighbours::of(self, call, &mixing).mix(&copies.neighbours).await
         })
         .await?;
@@ -177,26 +176,20 @@ impl GossipOptions {
 /// One of the rules, with what it remembers.
 enum Rule {
     None,
-    Error(Arc<Buffer>),
+    Error(FeedbackLink),
     Before(Copies),
     After(Copies),
     Extrapolation(Copies),
 }
 
 impl Rule {
-    fn of(
-        comm: &Communicator,
-        encoding: &mut Encoding,
-        mixing: &Mixing,
-        options: GossipOptions,
-        len: usize,
-    ) -> Result<Self> {
+    fn of(encoding: &mut Encoding, mixing: &Mixing, options: GossipOptions, x: &Buffer) -> Result<Self> {
         let known = [Feedback::None, Feedback::Error, Feedback::Difference, Feedback::Extrapolation];
         encoding.expect_feedback("gossip", &known)?;
         let feedback = encoding.feedback();
         match feedback {
             Feedback::Difference | Feedback::Extrapolation => {
-                let copies = Copies::of(comm, encoding, len)?;
+                let copies = Copies::of(encoding, x)?;
                 copies.check(mixing)?;
                 Ok(match (feedback, options.difference) {
                     (Feedback::Extrapolation, _) => Rule::Extrapolation(copies),
@@ -205,8 +198,8 @@ impl Rule {
                 })
             }
             Feedback::Error => {
-                let (error, _) = encoding.state_mut().entry(comm.device(), "error", DType::F32, len)?;
-                Ok(Rule::Error(error))
+                let (error, _) = encoding.state_mut().entry(x, "error", DType::F32, x.len())?;
+                Ok(Rule::Error(FeedbackLink::Error(error)))
             }
             _ => Ok(Rule::None),
         }

@@ -2,7 +2,7 @@
 
 use super::super::mixing::Mixing;
 use super::super::neighbours::Neighbours;
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Error, Land, Part, Result};
 use std::sync::Arc;
 
@@ -15,15 +15,13 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub(super) fn of(comm: &Communicator, encoding: &mut Encoding, len: usize) -> Result<Self> {
-        let mut entry = |name, dtype, len| {
-            encoding.state_mut().entry(comm.device(), name, dtype, len).map(|(buffer, _)| buffer)
-        };
-        Ok(Copies {
-            own: entry("own", DType::F32, len)?,
-            neighbours: entry("neighbours", DType::F32, len)?,
-            graph: entry("graph", DType::I64, 1)?,
-        })
+    pub(super) fn of(encoding: &mut Encoding, x: &Buffer) -> Result<Self> {
+        let state = encoding.state_mut();
+        let mut entry = |name| Ok(state.entry(x, name, DType::F32, x.len())?.0);
+        let own = entry("own")?;
+        let neighbours = entry("neighbours")?;
+        let graph = state.control("graph", DType::I64, 1)?.0;
+        Ok(Copies { own, neighbours, graph })
     }
 
     /// Fails if another matrix has been used, as nothing is known of what its neighbours have decoded.
@@ -36,9 +34,13 @@ impl Copies {
         Err(Error::usage(what, "keep to one mixing matrix, or call gossip_synchronize after it has changed"))
     }
 
+    /// Returns the feedback link of this rank's own messages.
+    fn link(&self) -> FeedbackLink {
+        FeedbackLink::Difference(Arc::clone(&self.own))
+    }
+
     pub(super) fn belong_to(&self, mixing: &Mixing) -> Result<()> {
-        self.graph.write(0..1)?.bytes_mut().copy_from_slice(&number(mixing).to_le_bytes());
-        Ok(())
+        self.graph.write_all()?.copy_from(&Buffer::from_slice(&[number(mixing)])?.read_all()?)
     }
 }
 
@@ -61,37 +63,48 @@ pub(super) struct Round<'a> {
 impl Round<'_> {
     pub(super) async fn without_feedback(&self) -> Result<()> {
         let mixed = self.scratch()?;
-        self.say(self.x, &mixed, 1.0, &[(-1.0, &mixed)]).await?;
-        self.comm.sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
+        self.exchange(Part::whole(self.x), &mixed, 1.0, |decode| decode(-1.0, Part::whole(&mixed))).await?;
+        sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
     }
 
     /// DeepSqueeze.
-    pub(super) async fn with_error(&self, error: &Buffer) -> Result<()> {
+    pub(super) async fn with_error(&self, link: &FeedbackLink) -> Result<()> {
         let mixed = self.scratch()?;
-        self.comm.sum(&[(1.0, Some(self.x)), (1.0, None)], error)?;
-        self.say(error, &mixed, 1.0, &[(-1.0, &mixed), (-1.0, error)]).await?;
-        self.comm.sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
+        let whole = 0..self.x.len();
+        let error = link.compensate_in_place(whole.clone(), Part::whole(self.x))?;
+        self.exchange(error, &mixed, 1.0, |decode| {
+            decode(-1.0, Part::whole(&mixed))?;
+            link.remember_in_place(whole, decode)
+        })
+        .await?;
+        sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
     }
 
     /// CHOCO.
     pub(super) async fn difference_before(&self, copies: &Copies) -> Result<()> {
         let Copies { own, neighbours, .. } = copies;
+        let link = copies.link();
         let difference = self.scratch()?;
-        self.comm.sum(&[(1.0, Some(self.x)), (-1.0, Some(own))], &difference)?;
-        self.say(&difference, neighbours, 1.0, &[(1.0, own)]).await?;
+        let difference = Part::whole(&difference);
+        let whole = 0..self.x.len();
+        link.compensate_into(whole.clone(), &Part::whole(self.x), &difference)?;
+        self.exchange(difference, neighbours, 1.0, |decode| link.remember_in_place(whole, decode)).await?;
         let gamma = self.consensus;
-        self.comm.sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(own))], self.x)
+        sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(own))], self.x)
     }
 
     /// DCD.
     pub(super) async fn difference_after(&self, copies: &Copies) -> Result<()> {
         let Copies { own, neighbours, .. } = copies;
+        let link = copies.link();
         let difference = self.scratch()?;
         let gamma = self.consensus;
         let terms = [(1.0, Some(self.x)), (gamma, Some(&**neighbours)), (-1.0 - gamma, Some(own))];
-        self.comm.sum(&terms, &difference)?;
-        self.say(&difference, neighbours, 1.0, &[(1.0, own)]).await?;
-        self.comm.sum(&[(1.0, Some(own))], self.x)
+        sum(&terms, &difference)?;
+        let send = Part::whole(&difference);
+        let whole = 0..self.x.len();
+        self.exchange(send, neighbours, 1.0, |decode| link.remember_in_place(whole, decode)).await?;
+        sum(&[(1.0, Some(own))], self.x)
     }
 
     /// ECD.
@@ -100,35 +113,38 @@ impl Round<'_> {
         let extrapolation = self.scratch()?;
         let gamma = self.consensus;
         let t = (self.encoding.state().operations() + 1) as f64;
-        self.comm.sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(last))], self.x)?;
-        self.comm.sum(&[(1.0 - t / 2.0, Some(last)), (t / 2.0, Some(self.x))], &extrapolation)?;
-        self.comm.sum(&[(1.0, Some(self.x))], last)?;
-        self.comm.sum(&[(1.0 - 2.0 / t, None)], neighbours)?;
-        self.say(&extrapolation, neighbours, 2.0 / t, &[]).await
+        sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(last))], self.x)?;
+        sum(&[(1.0 - t / 2.0, Some(last)), (t / 2.0, Some(self.x))], &extrapolation)?;
+        sum(&[(1.0, Some(self.x))], last)?;
+        sum(&[(1.0 - 2.0 / t, None)], neighbours)?;
+        self.exchange(Part::whole(&extrapolation), neighbours, 2.0 / t, |_| Ok(())).await
     }
 
     fn scratch(&self) -> Result<Buffer> {
-        self.comm.scratch(DType::F32, self.x.len())
+        self.x.beside(DType::F32, self.x.len())
     }
 
-    /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks, and besides
-    /// `to ← to + weight qᵢ` for each of `own`.
-    async fn say(&self, what: &Buffer, sum: &Buffer, factor: f64, own: &[(f32, &Buffer)]) -> Result<()> {
+    /// Encodes `what` as qᵢ and sends it: `sum ← sum + factor Σⱼ wᵢⱼ qⱼ`, in the order of ranks. While messages are on
+    /// their way, `meanwhile` may add qᵢ elsewhere, at the weight that it gives.
+    async fn exchange(
+        &self,
+        what: Part<'_>,
+        sum: &Buffer,
+        factor: f64,
+        meanwhile: impl FnOnce(&dyn Fn(f32, Part<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
         let Round { comm, call, mixing, encoding, .. } = *self;
         let codec = &**encoding.codec();
         let rank = comm.rank();
         let neighbours = Neighbours::of(comm, call, mixing);
-        let largest = codec.encoded_len(what.len());
-        let message = comm.scratch(DType::U8, largest)?;
-        let inboxes = neighbours.inboxes(DType::U8, largest)?;
+        let largest = codec.encoded_len(what.range.len());
+        let message = sum.beside(DType::U8, largest)?;
+        let inboxes = neighbours.inboxes(sum, DType::U8, largest)?;
 
-        let bytes =
-            call.encode(codec, Part::whole(what), Part::whole(&message), encoding.draw(&[rank as u64]))?;
+        let bytes = call.encode(codec, what, Part::whole(&message), encoding.draw(&[rank as u64]))?;
         let said = || Part::of(&message, 0..bytes);
         let mut flight = neighbours.post(0, said(), &inboxes, 0..largest, Land::AtMost)?;
-        for (weight, to) in own {
-            call.decode(codec, rank, said(), Some(*weight), Part::whole(to))?;
-        }
+        meanwhile(&|weight, to| call.decode(codec, rank, said(), Some(weight), to))?;
         let mut arriving = inboxes.iter();
         for (from, weight) in mixing.row(rank) {
             let weight = Some((factor * weight) as f32);
@@ -143,13 +159,11 @@ impl Round<'_> {
     }
 }
 
-impl Communicator {
-    /// `to ← Σ weight × term` on whole buffers; a term `None` is `to` itself.
-    pub(super) fn sum(&self, terms: &[(f64, Option<&Buffer>)], to: &Buffer) -> Result<()> {
-        let read = |term: &Option<&Buffer>| term.map(|buffer| buffer.read(0..buffer.len())).transpose();
-        let views: Vec<_> = terms.iter().map(|(_, term)| read(term)).collect::<Result<_>>()?;
-        let terms: Vec<_> =
-            terms.iter().zip(&views).map(|((weight, _), view)| (*weight, view.as_ref())).collect();
-        self.device().weighted_sum(&terms, &mut to.write(0..to.len())?)
-    }
+/// Stores `to ← Σ weight × term` on whole buffers; a term `None` is `to` itself.
+pub(super) fn sum(terms: &[(f64, Option<&Buffer>)], to: &Buffer) -> Result<()> {
+    let read = |term: &Option<&Buffer>| term.map(Buffer::read_all).transpose();
+    let views: Vec<_> = terms.iter().map(|(_, term)| read(term)).collect::<Result<_>>()?;
+    let terms: Vec<_> =
+        terms.iter().zip(&views).map(|((weight, _), view)| (*weight, view.as_ref())).collect();
+    to.write_all()?.weighted_sum(&terms)
 }

@@ -1,0 +1,161 @@
+//! What a rank does with a segment of an encoded all-reduce: as a worker it contributes, and as the owner of a chunk it
+//! combines what all have contributed. Open this for the lines of the table in `scatter_gather`.
+
+use super::segments::{Segment, Stages};
+use super::{WORKER_NAMES, entry, weight};
+use crate::centralized::share::chunk;
+use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink};
+use crate::{Buffer, Call, Communicator, Part, ReduceOp, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Both roles of one rank in one operation.
+pub(super) struct Roles<'a> {
+    rank: usize,
+    buffer: &'a Buffer,
+    encoding: &'a Encoding,
+    /// Weight of every contribution.
+    weight: f32,
+    worker: FeedbackLink,
+    owner: Owner,
+    /// First element of the chunk that this rank owns.
+    start: usize,
+}
+
+/// What an owner remembers of its chunk.
+enum Owner {
+    Forgetful,
+    /// What its messages lost, in which it sums contributions.
+    Error {
+        error: Arc<Buffer>,
+        link: FeedbackLink,
+    },
+    /// The mean of all contributions so far, and what everyone has decoded of it, in all chunks.
+    Difference {
+        mean: Arc<Buffer>,
+        decoded: Arc<Buffer>,
+        link: FeedbackLink,
+    },
+}
+
+impl Owner {
+    fn of(encoding: &mut Encoding, buffer: &Buffer, owned: usize) -> Result<Self> {
+        Ok(match encoding.feedback() {
+            Feedback::TwoLevel => {
+                let error = entry(encoding, "server error", buffer, owned)?;
+                let link = FeedbackLink::Error(Arc::clone(&error));
+                Owner::Error { error, link }
+            }
+            Feedback::Difference => {
+                let mean = entry(encoding, "mean", buffer, owned)?;
+                let decoded = entry(encoding, "heard", buffer, buffer.len())?;
+                let link = FeedbackLink::Difference(Arc::clone(&decoded));
+                Owner::Difference { mean, decoded, link }
+            }
+            _ => Owner::Forgetful,
+        })
+    }
+}
+
+/// Whose message a draw is for.
+const WORKER: u64 = 0;
+const OWNER: u64 = 1;
+
+impl<'a> Roles<'a> {
+    /// Returns the roles of this rank, with what `encoding` remembers of them.
+    ///
+    /// # Errors
+    /// As [`State::entry`](crate::encoding::State::entry).
+    pub(super) fn of(
+        comm: &Communicator,
+        buffer: &'a Buffer,
+        op: ReduceOp,
+        encoding: &'a mut Encoding,
+    ) -> Result<Self> {
+        let owned = chunk(buffer.len(), comm.size(), comm.rank());
+        let worker = FeedbackLink::of(encoding, WORKER_NAMES, buffer, buffer.len())?;
+        let owner = Owner::of(encoding, buffer, owned.len())?;
+        let weight = weight(op, comm.size());
+        Ok(Roles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
+    }
+
+    fn coding<'b>(&'b self, call: &'b Call<'_>, by: u64, segment: &Segment) -> Coding<'b> {
+        let names = [self.rank, segment.owner, segment.index];
+        let [rank, owner, index] = names.map(|name| name as u64);
+        let seed = self.encoding.draw(&[by, rank, owner, index]);
+        let codec = &**self.encoding.codec();
+        Coding { codec, seed, sender: call.own(), start: segment.range.start }
+    }
+
+    /// Adds contributions, in their order: `to ← to + w Σ D(cᵢ)`.
+    fn add(&self, call: &Call<'_>, contributions: &[Part<'_>], to: &Part<'_>) -> Result<()> {
+        let codec = &**self.encoding.codec();
+        let mut numbered = contributions.iter().cloned().enumerate();
+        numbered
+            .try_for_each(|(rank, message)| call.decode(codec, rank, message, Some(self.weight), to.clone()))
+    }
+
+    fn numbers(&self, segment: &Segment) -> Part<'_> {
+        Part::of(self.buffer, segment.range.clone())
+    }
+
+    /// A segment's elements counted from the beginning of this rank's chunk.
+    fn owned(&self, segment: &Segment) -> Range<usize> {
+        segment.range.start - self.start..segment.range.end - self.start
+    }
+}
+
+impl Stages for Roles<'_> {
+    fn largest(&self, len: usize) -> usize {
+        self.encoding.codec().encoded_len(len)
+    }
+
+    fn contribute(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<usize> {
+        let at = segment.range.clone();
+        let numbers = self.worker.compensate_in_place(at.clone(), self.numbers(segment))?;
+        self.worker.encode(self.coding(call, WORKER, segment), at, numbers, message)
+    }
+
+    fn combine(
+        &self,
+        call: &Call<'_>,
+        segment: &Segment,
+        contributions: &[Part<'_>],
+        message: Part<'_>,
+    ) -> Result<usize> {
+        let coding = self.coding(call, OWNER, segment);
+        let numbers = self.numbers(segment);
+        match &self.owner {
+            Owner::Forgetful => {
+                numbers.write()?.clear();
+                self.add(call, contributions, &numbers)?;
+                FeedbackLink::Direct.encode(coding, segment.range.clone(), numbers, message)
+            }
+            Owner::Error { error, link } => {
+                let at = self.owned(segment);
+                let sum = Part::of(error, at.clone());
+                self.add(call, contributions, &sum)?;
+                link.encode(coding, at, sum, message)
+            }
+            Owner::Difference { mean, link, .. } => {
+                let mean = Part::of(mean, self.owned(segment));
+                self.add(call, contributions, &mean)?;
+                link.compensate_into(segment.range.clone(), &mean, &numbers)?;
+                // Every rank, this one included, remembers the message when it has arrived.
+                FeedbackLink::Direct.encode(coding, segment.range.clone(), numbers, message)
+            }
+        }
+    }
+
+    fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
+        let codec = &**self.encoding.codec();
+        let numbers = self.numbers(segment);
+        let Owner::Difference { decoded, link, .. } = &self.owner else {
+            return call.decode(codec, segment.owner, message, None, numbers);
+        };
+        let at = segment.range.clone();
+        let decode = |weight, to: Part<'_>| call.decode(codec, segment.owner, message, Some(weight), to);
+        link.remember_in_place(at.clone(), decode)?;
+        numbers.write()?.copy_from(&decoded.read(at)?)
+    }
+}

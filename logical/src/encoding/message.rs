@@ -1,0 +1,87 @@
+//! Messages of codecs, made and read: what an error of a codec means among ranks is said here, for every primitive.
+
+use crate::Part;
+use hexagram_physical::codec::{Codec, CodecError};
+use hexagram_physical::error::During;
+use hexagram_physical::operation::Terms;
+use hexagram_physical::{Error, Peer, Result};
+
+/// The rank that encodes a message, as errors name it.
+#[derive(Clone, Copy)]
+pub(crate) struct MessageSender<'a> {
+    pub(crate) rank: &'a Peer,
+    pub(crate) during: During,
+    /// The operation that the message is part of, which an error ends on all ranks at once: they would otherwise hear of
+    /// what is dropped unfinished on the way out.
+    pub(crate) ends: Option<Terms<'a>>,
+}
+
+impl<'a> MessageSender<'a> {
+    /// Creates the sender of messages that are part of no operation.
+    pub(crate) fn aside(rank: &'a Peer) -> Self {
+        MessageSender { rank, during: During::Nothing, ends: None }
+    }
+
+    /// Writes the message for `from`, whose elements errors count from `start` on, to the beginning of `to`; returns its
+    /// size in bytes.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses.
+    pub(crate) fn encode(
+        &self,
+        codec: &dyn Codec,
+        start: usize,
+        from: Part<'_>,
+        to: Part<'_>,
+        seed: u64,
+    ) -> Result<usize> {
+        let elements = from.read()?;
+        let mut message = to.write()?;
+        let encoded = message.encode(codec, &elements, seed).map_err(|error| self.end(error))?;
+        encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
+    }
+
+    /// Decodes a message of this rank: `to ← to + weight × decode(message)`, or `to ← decode(message)` without a weight.
+    ///
+    /// # Errors
+    /// [`Error::PeerFailed`] with this rank, if it is no message of the codec.
+    pub(crate) fn decode(
+        &self,
+        codec: &dyn Codec,
+        message: Part<'_>,
+        weight: Option<f32>,
+        to: Part<'_>,
+    ) -> Result<()> {
+        let decoded = to.write()?.decode(codec, &message.read()?, weight)?;
+        decoded.map_err(|refusal| self.damaged(&codec.name(), &refusal))
+    }
+
+    /// Returns the error for elements, counted from `start` on, that a codec of this name refuses.
+    pub(crate) fn refused(&self, codec: &str, start: usize, refusal: CodecError) -> Error {
+        self.end(match refusal {
+            CodecError::NotFinite { index, value } => Error::NotFinite {
+                place: self.rank.clone(),
+                tensor: None,
+                index: start + index,
+                value,
+                during: self.during,
+            },
+            CodecError::Damaged { what } => {
+                Error::usage(format!("{codec} cannot encode: {what}"), "mend the codec")
+            }
+        })
+    }
+
+    /// Returns the error for a message of this rank that is none of the codec of this name.
+    pub(crate) fn damaged(&self, codec: &str, refusal: &CodecError) -> Error {
+        let cause = format!("sent a message that {codec} cannot decode ({refusal})");
+        self.end(Error::PeerFailed { culprit: self.rank.clone(), cause, during: self.during })
+    }
+
+    fn end(&self, error: Error) -> Error {
+        if let Some(terms) = &self.ends {
+            terms.poison.spread(terms.transport.health(), &error);
+        }
+        error
+    }
+}
