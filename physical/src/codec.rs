@@ -5,6 +5,7 @@
 //! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// Encodes runs of f32. What it decodes depends on the message alone, bit for bit: replicas stay identical thereby.
 ///
@@ -57,6 +58,18 @@ pub trait Codec: Send + Sync + fmt::Debug {
 
     /// Size of the largest message that `len` elements can become, in bytes. Monotonic in `len`.
     fn encoded_len(&self, len: usize) -> usize;
+
+    /// Returns true if every message is as long as the largest, so that its size is known before it is encoded: then a
+    /// device need not be waited for.
+    fn has_fixed_size(&self) -> bool {
+        false
+    }
+
+    /// Returns a copy of the codec for work that outlives the call, on a device that encodes late; `None`, as here, lets
+    /// the host encode and decode, which waits for the device.
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        None
+    }
 
     /// Writes the message for `from` to the beginning of `to`, which holds [`Codec::encoded_len`] bytes at least, and
     /// returns its size in bytes. Equal input and seed make an equal message; codecs that do not draw ignore the seed.

@@ -1,28 +1,38 @@
-//! Counted memory: the buffers that transports read and write, and the only file in which that aliasing is unsafe.
+//! Counted memory: the buffers that transports read and write. All aliasing that is unsafe is in this folder.
 //!
 //! A transport may touch a buffer long after the call that posted the operation has returned, and even after the future
 //! that stood for it was leaked. Borrowed slices cannot express that. So an operation holds a *view*: a counted lease on
 //! a range of a [`Buffer`]. While a view lives, its memory lives, and the memory keeps a list of the ranges in use:
 //! any number may read a range, or one may write it. A lease that would break this is refused with
 //! [`Error::Busy`]; access from the program ([`Buffer::host`], [`Buffer::host_mut`]) is a lease like any other.
+//!
+//! Memory is the host's, or it belongs to one [`Queue`] of another device. Views of such memory give no bytes: work on
+//! it is asked of the views (see [`crate::device`]), and the program's access copies down, and back.
 
+mod elements;
+mod lend;
+mod span;
+mod view;
+
+pub use elements::{Elements, ElementsMut};
+pub use span::Span;
+pub use view::{ReadView, WriteView};
+
+use crate::device::{DeviceQueue, Order, Queue};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::stopwatch::Stopwatch;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
-use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-/// Alignment of every buffer, in bytes: a cache line, and any SIMD register of today.
+/// Alignment of every buffer that is allocated here, in bytes: a cache line, and any SIMD register of today.
 pub const ALIGNMENT: usize = 64;
 
-/// How long [`Buffer::lend`] waits for the last view before it gives the process up.
-const LEND_LIMIT: Duration = Duration::from_secs(30);
+/// What keeps memory that somebody else has allocated: it is dropped when neither buffer nor view is left.
+pub type Keeper = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
@@ -37,7 +47,7 @@ struct Lease {
     access: Access,
 }
 
-/// What the leases of one memory are, and whether new ones are given.
+/// The leases of one memory.
 #[derive(Debug, Default)]
 struct Ledger {
     leases: Vec<Lease>,
@@ -53,9 +63,11 @@ enum Owner {
     },
     /// A mapping that other processes have as well, kept by whatever this is.
     Shared {
-        _keeper: Arc<dyn Any + Send + Sync>,
+        _keeper: Keeper,
         registration: Registration,
     },
+    /// Another library, or a device.
+    Foreign(Keeper),
 }
 
 /// Which registered memory this is, to the endpoint that it was registered with.
@@ -67,10 +79,19 @@ pub(crate) struct Registration {
     pub(crate) index: u32,
 }
 
+/// The queue that writes a device's memory, and the order of others' work with it.
+struct Place {
+    queue: Arc<dyn DeviceQueue>,
+    order: Order,
+}
+
 struct Memory {
+    /// Never dereferenced here if `place` is set.
     pointer: NonNull<u8>,
     bytes: usize,
     owner: Owner,
+    /// `None` of host memory.
+    place: Option<Box<Place>>,
     ledger: Mutex<Ledger>,
     /// Leases in the ledger, written while it is held.
     in_use: AtomicUsize,
@@ -83,6 +104,10 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    fn new(pointer: NonNull<u8>, bytes: usize, owner: Owner) -> Self {
+        Memory { pointer, bytes, owner, place: None, ledger: Mutex::default(), in_use: AtomicUsize::new(0) }
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // The ledger is valid after every statement, so a panic elsewhere while it was held does not matter.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,7 +144,7 @@ impl Drop for Memory {
         if let Owner::Heap(layout) = self.owner
             && layout.size() > 0
         {
-            // SAFETY: allocated in `Buffer::alloc` with this layout, and no view is left, as views hold an Arc.
+            // SAFETY: allocated in `Buffer::zeroed` with this layout, and no view is left, as views hold an Arc.
             unsafe { dealloc(self.pointer.as_ptr(), layout) }
         }
     }
@@ -141,6 +166,10 @@ impl Lent {
         self.lease.end - self.lease.start
     }
 
+    fn place(&self) -> Option<&Place> {
+        self.memory.place.as_deref()
+    }
+
     #[cfg(feature = "mpi")]
     fn is_lent(&self) -> bool {
         matches!(self.memory.owner, Owner::Lent { .. })
@@ -152,130 +181,40 @@ impl Lent {
             _ => None,
         }
     }
-}
 
-impl Drop for Lent {
-    fn drop(&mut self) {
+    /// Removes the entry from the ledger, or puts another in its place.
+    fn replace(&self, by: Option<Lease>) {
         let mut ledger = self.memory.ledger();
         let Lease { start, end, access } = self.lease;
         let entry = ledger.leases.iter().position(|l| l.start == start && l.end == end && l.access == access);
         if let Some(entry) = entry {
             ledger.leases.swap_remove(entry);
         }
+        ledger.leases.extend(by);
         // Whoever sees that nothing is in use sees what was written through this lease.
         self.memory.in_use.store(ledger.leases.len(), Ordering::Release);
     }
 }
 
-/// A counted lease that allows reading a range of a buffer.
-pub struct ReadView(Lent, DType);
-
-impl ReadView {
-    /// Whether its owner takes the memory back even from an operation that failed.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn is_lent(&self) -> bool {
-        self.0.is_lent()
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.1
-    }
-
-    /// Which registered memory it is of, and from which byte on.
-    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
-        self.0.registration()
-    }
-
-    /// Returns the number of elements.
-    pub fn len(&self) -> usize {
-        self.byte_len() / self.1.size()
-    }
-
-    /// Returns true if there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.byte_len() == 0
-    }
-
-    /// Returns the number of bytes.
-    pub fn byte_len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the bytes, which nobody writes while this view lives; `None` if they are not in host memory.
-    pub fn host_bytes(&self) -> Option<&[u8]> {
-        Some(self.bytes())
-    }
-
-    /// The bytes, which nobody writes while this view lives.
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is initialised.
-        unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) }
-    }
-}
-
-/// A counted lease that allows reading and writing a range of a buffer.
-pub struct WriteView(Lent, DType);
-
-impl WriteView {
-    /// Whether its owner takes the memory back even from an operation that failed.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn is_lent(&self) -> bool {
-        self.0.is_lent()
-    }
-
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.1
-    }
-
-    /// Which registered memory it is of, and from which byte on.
-    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
-        self.0.registration()
-    }
-
-    /// Returns the number of elements.
-    pub fn len(&self) -> usize {
-        self.byte_len() / self.1.size()
-    }
-
-    /// Returns true if there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.byte_len() == 0
-    }
-
-    /// Returns the number of bytes.
-    pub fn byte_len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the bytes; `None` if they are not in host memory.
-    pub fn host_bytes(&self) -> Option<&[u8]> {
-        Some(self.bytes())
-    }
-
-    /// Returns the bytes for writing; `None` if they are not in host memory.
-    pub fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(self.bytes_mut())
-    }
-
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the ledger admits no other view that overlaps this one, and `self` is borrowed for reading.
-        unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) }
-    }
-
-    /// The bytes, for writing.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.len()) }
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.replace(None);
     }
 }
 
 /// A typed run of elements that operations can send from and receive into.
 ///
 /// It owns its memory, except inside [`Buffer::lend`]. Dropping it while operations are in flight is fine: their views
-/// keep the memory alive.
+/// keep the memory alive, and so does work that is under way on a device.
+///
+/// ```
+/// use hexagram_physical::Buffer;
+///
+/// let mut buffer = Buffer::from_slice(&[1.0f32, 2.0, 3.0])?;
+/// buffer.host_mut::<f32>()?[1] = 5.0;
+/// assert_eq!(*buffer.host::<f32>()?, [1.0, 5.0, 3.0]);
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
 pub struct Buffer {
     memory: Arc<Memory>,
     dtype: DType,
@@ -283,17 +222,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeroed elements in host memory.
+    /// Returns zeroed elements in host memory.
     ///
     /// # Errors
     /// [`Error::Usage`] if the size overflows the address space, [`Error::System`] if memory runs out.
     pub fn zeroed(dtype: DType, len: usize) -> Result<Self> {
-        let layout = len
-            .checked_mul(dtype.size())
-            .and_then(|bytes| Layout::from_size_align(bytes, ALIGNMENT).ok())
-            .ok_or_else(|| {
-                Error::usage(format!("{len} elements of {dtype} exceed the address space"), "use fewer")
-            })?;
+        let layout = layout(dtype, len)?;
         let pointer = if layout.size() == 0 {
             NonNull::<Aligned>::dangling().cast()
         } else {
@@ -303,53 +237,108 @@ impl Buffer {
                 Error::system(format!("allocate {} bytes", layout.size()), cause, "use smaller buffers")
             })?
         };
-        Ok(Self::over(pointer, layout.size(), Owner::Heap(layout), dtype, len))
+        Ok(Self::over(Memory::new(pointer, layout.size(), Owner::Heap(layout)), dtype, len))
     }
 
-    /// A copy of `elements`.
+    /// Returns a copy of `elements`, in host memory.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
     pub fn from_slice<T: Element>(elements: &[T]) -> Result<Self> {
         let buffer = Self::zeroed(T::DTYPE, elements.len())?;
-        buffer.write(0..elements.len())?.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
+        buffer.write_all()?.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
         Ok(buffer)
     }
 
-    /// Memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed bytes, aligned
-    /// to [`ALIGNMENT`], that live as long as `keeper`.
+    /// Returns zeroed elements that `queue` writes: in the memory of its device.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the size overflows the address space, [`Error::System`] if the device's memory runs out.
+    pub fn zeroed_on(queue: &Queue, dtype: DType, len: usize) -> Result<Self> {
+        let Some(device) = queue.device() else { return Self::zeroed(dtype, len) };
+        let bytes = layout(dtype, len)?.size();
+        let allocation = device.alloc(bytes)?;
+        let memory = Memory::new(allocation.address, bytes, Owner::Foreign(allocation.keeper));
+        Ok(Self::over(memory.at(queue), dtype, len))
+    }
+
+    /// Returns a copy of `elements` that `queue` writes.
+    ///
+    /// # Errors
+    /// As [`Buffer::zeroed_on`].
+    pub fn from_slice_on<T: Element>(queue: &Queue, elements: &[T]) -> Result<Self> {
+        let host = Self::from_slice(elements)?;
+        if queue.is_host() {
+            return Ok(host);
+        }
+        let buffer = Self::zeroed_on(queue, T::DTYPE, elements.len())?;
+        buffer.write_all()?.copy_up(host.read_all()?);
+        Ok(buffer)
+    }
+
+    /// Returns a buffer over memory that another library has allocated, such as a tensor: on the host, or on the device
+    /// of `queue`, which orders all work on it. `keeper` is dropped when neither buffer nor view is left.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the size overflows the address space or `address` is not aligned to the element type.
+    ///
+    /// # Safety
+    /// `address` is that of `len` initialised elements of `dtype`, in host memory or in that of `queue`'s device, which
+    /// live as long as `keeper`. While an operation is under way on the buffer, or a view or guard of it lives, nobody
+    /// reaches them but through it; on a device, nobody ever does outside the order of `queue`.
+    pub unsafe fn over_foreign(
+        queue: &Queue,
+        address: NonNull<u8>,
+        dtype: DType,
+        len: usize,
+        keeper: Keeper,
+    ) -> Result<Self> {
+        let bytes = layout(dtype, len)?.size();
+        if !address.as_ptr().addr().is_multiple_of(dtype.size()) {
+            let what = format!("memory at {address:p} is not aligned to {dtype}");
+            return Err(Error::usage(what, "copy it to a buffer of its own"));
+        }
+        Ok(Self::over(Memory::new(address, bytes, Owner::Foreign(keeper)).at(queue), dtype, len))
+    }
+
+    /// Returns memory that is shared with other processes, which only read it. `pointer` is that of `bytes` zeroed bytes,
+    /// aligned to [`ALIGNMENT`], that live as long as `keeper`.
     ///
     /// # Safety
     /// As just said; and nobody in this process reaches the bytes but through the buffer.
     pub(crate) unsafe fn shared(
         pointer: NonNull<u8>,
-        keeper: Arc<dyn Any + Send + Sync>,
+        keeper: Keeper,
         registration: Registration,
         dtype: DType,
         len: usize,
     ) -> Self {
         let owner = Owner::Shared { _keeper: keeper, registration };
-        Self::over(pointer, len * dtype.size(), owner, dtype, len)
+        Self::over(Memory::new(pointer, len * dtype.size(), owner), dtype, len)
     }
 
-    fn over(pointer: NonNull<u8>, bytes: usize, owner: Owner, dtype: DType, len: usize) -> Self {
-        let memory = Memory { pointer, bytes, owner, ledger: Mutex::default(), in_use: AtomicUsize::new(0) };
+    fn over(memory: Memory, dtype: DType, len: usize) -> Self {
         Buffer { memory: Arc::new(memory), dtype, len }
     }
 
-    /// Element type.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the queue that orders all work that writes these elements.
+    pub fn queue(&self) -> Queue {
+        self.memory.place.as_ref().map_or_else(Queue::host, |place| Queue::of(Arc::clone(&place.queue)))
     }
 
     /// Leases a range of elements for reading.
@@ -368,17 +357,18 @@ impl Buffer {
         self.memory.lease(self.in_bytes(elements), Access::Write).map(|lent| WriteView(lent, self.dtype))
     }
 
-    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them, and of lent elements,
-    /// whose owner waits for leases only.
+    /// Returns all bytes, for writing, without a lease; `None` while an operation uses any of them, of lent elements,
+    /// whose owner waits for leases only, and of elements that are not in host memory.
     ///
     /// For operations that are over before the borrow is.
     pub fn idle_bytes(&mut self) -> Option<&mut [u8]> {
-        let Memory { pointer, bytes, owner, in_use, .. } = &*self.memory;
-        if in_use.load(Ordering::Acquire) > 0 || matches!(owner, Owner::Lent { .. }) {
+        let Memory { pointer, bytes, owner, place, in_use, .. } = &*self.memory;
+        let elsewhere = place.is_some() || matches!(owner, Owner::Lent { .. });
+        if elsewhere || in_use.load(Ordering::Acquire) > 0 {
             return None;
         }
         // SAFETY: leases are made only by way of this buffer, which is borrowed exclusively, and there is none now. The
-        // memory is initialised, and lives as long as the buffer, as it is not lent.
+        // memory is the host's, initialised, and lives as long as the buffer, as it is not lent.
         Some(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), *bytes) })
     }
 
@@ -386,121 +376,28 @@ impl Buffer {
         let size = self.dtype.size();
         elements.start.saturating_mul(size)..elements.end.saturating_mul(size)
     }
+}
 
-    /// The elements, for the program to read.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes.
-    pub fn host<T: Element>(&self) -> Result<Elements<'_, T>> {
-        self.expect::<T>()?;
-        Ok(Elements { view: self.read(0..self.len)?, elements: PhantomData })
+impl Memory {
+    /// The same memory, written by `queue`.
+    fn at(mut self, queue: &Queue) -> Self {
+        let place =
+            |queue: &Arc<dyn DeviceQueue>| Place { queue: Arc::clone(queue), order: Order::default() };
+        self.place = queue.device().map(place).map(Box::new);
+        self
     }
+}
 
-    /// The elements, for the program to change.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation is in flight.
-    pub fn host_mut<T: Element>(&mut self) -> Result<ElementsMut<'_, T>> {
-        self.expect::<T>()?;
-        Ok(ElementsMut { view: self.write(0..self.len)?, elements: PhantomData })
-    }
-
-    fn expect<T: Element>(&self) -> Result<()> {
-        if T::DTYPE == self.dtype {
-            return Ok(());
-        }
-        let what = format!("a buffer of {} was accessed as {}", self.dtype, T::DTYPE);
-        Err(Error::usage(what, "use the buffer's own element type"))
-    }
-
-    /// Lets `work` use borrowed elements as a buffer that can be read, without a copy.
-    ///
-    /// Returns when no operation uses the elements any more, so that a late read can never reach freed memory.
-    ///
-    /// # Aborts
-    /// The process ends if a view is still alive 30 s after `work` returned, which only a leaked operation can cause.
-    pub fn lend<T: Element, R>(elements: &[T], work: impl FnOnce(&Buffer) -> R) -> R {
-        Self::lent(NonNull::from(elements), false, |buffer| work(buffer))
-    }
-
-    /// Like [`Buffer::lend`], for elements that `work` may change.
-    pub fn lend_mut<T: Element, R>(elements: &mut [T], work: impl FnOnce(&mut Buffer) -> R) -> R {
-        Self::lent(NonNull::from(elements), true, work)
-    }
-
-    fn lent<T: Element, R>(elements: NonNull<[T]>, writable: bool, work: impl FnOnce(&mut Buffer) -> R) -> R {
-        /// Takes the memory back even if `work` panics.
-        struct Guard(Arc<Memory>);
-        impl Drop for Guard {
-            fn drop(&mut self) {
-                take_back(&self.0);
-            }
-        }
-        let bytes = elements.len() * size_of::<T>();
-        let mut buffer =
-            Self::over(elements.cast(), bytes, Owner::Lent { writable }, T::DTYPE, elements.len());
-        let _guard = Guard(Arc::clone(&buffer.memory));
-        work(&mut buffer)
-    }
+fn layout(dtype: DType, len: usize) -> Result<Layout> {
+    let bytes = len.checked_mul(dtype.size());
+    bytes.and_then(|bytes| Layout::from_size_align(bytes, ALIGNMENT).ok()).ok_or_else(|| {
+        Error::usage(format!("{len} elements of {dtype} exceed the address space"), "use fewer")
+    })
 }
 
 /// Type with a buffer's alignment, for the address of an empty one.
 #[repr(align(64))]
 struct Aligned;
-
-/// Revokes borrowed memory: waits until no view is left and allows no new one.
-fn take_back(memory: &Memory) {
-    let mut waited = Stopwatch::start();
-    loop {
-        let mut ledger = memory.ledger();
-        if ledger.leases.is_empty() {
-            ledger.revoked = true;
-            return;
-        }
-        drop(ledger);
-        // A view outlives its operation only while another thread finishes one copy: brief, and there is nothing to
-        // be woken by.
-        if waited.elapsed() > LEND_LIMIT {
-            eprintln!(
-                "hexagram: a leaked operation still uses borrowed memory; aborting rather than corrupt it"
-            );
-            std::process::abort();
-        }
-        std::thread::yield_now();
-    }
-}
-
-/// Elements of a buffer, open for reading.
-pub struct Elements<'a, T> {
-    view: ReadView,
-    elements: PhantomData<&'a [T]>,
-}
-
-impl<T: Element> Deref for Elements<'_, T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(self.view.bytes())
-    }
-}
-
-/// Elements of a buffer, open for changing.
-pub struct ElementsMut<'a, T> {
-    view: WriteView,
-    elements: PhantomData<&'a mut [T]>,
-}
-
-impl<T: Element> Deref for ElementsMut<'_, T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        bytemuck::cast_slice(self.view.bytes())
-    }
-}
-
-impl<T: Element> DerefMut for ElementsMut<'_, T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(self.view.bytes_mut())
-    }
-}
 
 #[cfg(test)]
 mod tests;

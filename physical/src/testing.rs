@@ -3,12 +3,15 @@
 //! The ranks are threads of the test's process, but over `shm` and `tcp` they meet, connect and speak exactly as
 //! processes do. For the tests of this library and of everyone who builds on it.
 
+mod device;
+pub mod late;
+
+pub use device::{buffer, queue, zeroed};
+
 use crate::bootstrap::{Launcher, Placement, Rendezvous, random, variable};
-use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::health::Vigilance;
 use crate::launch::side_by_side;
-use crate::memory::Buffer;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use std::io::Write;
@@ -82,23 +85,6 @@ fn tell(what: &str) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     // Not by a macro that prints: the test harness shows what those print of failing tests only.
     let _ = writeln!(std::io::stderr(), "under mpi: {program}::{test} {what}");
-}
-
-/// Returns a buffer of `elements` on the device under test, which is the host's memory unless `HEXAGRAM_TEST_DEVICE` names
-/// another.
-///
-/// # Panics
-/// If memory runs out.
-pub fn buffer<T: Element>(elements: &[T]) -> Buffer {
-    Buffer::from_slice(elements).unwrap_or_else(|error| fail(error))
-}
-
-/// Returns `len` zeroed elements on the device under test; see [`buffer`].
-///
-/// # Panics
-/// As [`buffer`].
-pub fn zeroed(dtype: DType, len: usize) -> Buffer {
-    Buffer::zeroed(dtype, len).unwrap_or_else(|error| fail(error))
 }
 
 /// Runs `body` once per rank, each on a thread of its own, and returns what the ranks returned, by rank.

@@ -8,6 +8,7 @@ use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use ::half::{bf16, f16};
 use hexagram_physical::device::kernels;
+use std::sync::Arc;
 
 /// Sixteen-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,14 @@ impl Codec for Half {
 
     fn encoded_len(&self, len: usize) -> usize {
         len.saturating_mul(2)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {

@@ -11,6 +11,7 @@ use super::blocks::Blocks;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use hexagram_physical::device::kernels::{self, Range};
+use std::sync::Arc;
 
 /// Eight bits for each number, relative to the range of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,14 @@ impl Codec for MinMax8 {
 
     fn encoded_len(&self, len: usize) -> usize {
         self.blocks.encoded_len(len)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {

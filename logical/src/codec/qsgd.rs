@@ -22,6 +22,7 @@ use hexagram_physical::device::kernels::levels::{
 };
 use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Bytes of a bucket's norm.
 const NORM: usize = 4;
@@ -150,6 +151,14 @@ impl Codec for Qsgd {
         let rest = len % self.bucket;
         let last = if rest == 0 { 0 } else { self.bucket_len(rest) };
         len / self.bucket * self.bucket_len(self.bucket) + last
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {

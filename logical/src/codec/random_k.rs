@@ -18,6 +18,7 @@ use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, 
 use crate::encoding::mix;
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
+use std::sync::Arc;
 
 /// Bytes of the seed in a message.
 const SEED: usize = 8;
@@ -89,6 +90,14 @@ impl Codec for RandomK {
 
     fn encoded_len(&self, len: usize) -> usize {
         SEED + 4 * self.keep.of(len)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {

@@ -12,6 +12,7 @@ use super::blocks::Blocks;
 use super::not_finite::{PIECE, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use hexagram_physical::device::kernels;
+use std::sync::Arc;
 
 /// One bit for each number, its sign, and the mean absolute value of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,14 @@ impl Codec for Sign {
 
     fn encoded_len(&self, len: usize) -> usize {
         self.blocks.encoded_len(len)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {

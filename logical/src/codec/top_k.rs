@@ -23,6 +23,7 @@ use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
+use std::sync::Arc;
 
 /// Keeps the largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,6 +61,14 @@ impl Codec for TopK {
 
     fn encoded_len(&self, len: usize) -> usize {
         Layout::new(self.keep.of(len), len).bytes()
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(*self))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {

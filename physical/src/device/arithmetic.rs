@@ -1,83 +1,151 @@
 //! Arithmetic on views: what a collective or an algorithm does to a buffer. Open this to see what it may ask for.
 //!
-//! The work goes to the device of the view that is written. Nothing here names that device, nor does whoever calls it.
+//! The work goes to the queue of the view that is written. Nothing here names its device, nor does whoever calls it; on
+//! the host it is done at once, by way of no table. What is NaN in the results is the one NaN that
+//! [`ReduceOp`] promises.
 
-use super::{Device, Host};
+use super::{elsewhere, host};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Buffer, ReadView, WriteView};
 
 impl WriteView {
     /// Sets every element to 0.
     pub fn clear(&mut self) {
-        Host.clear(self);
+        match self.host_bytes_mut() {
+            Some(to) => to.fill(0),
+            None => elsewhere::clear(self),
+        }
     }
 
     /// Copies the elements of `from`, which has equal type and length.
     ///
     /// # Errors
-    /// As [`Device::copy`].
+    /// [`Error::Usage`] if lengths or types differ.
     pub fn copy_from(&mut self, from: &ReadView) -> Result<()> {
-        Host.copy(from, self)
+        alike(from, self)?;
+        match (from.host_bytes(), self.host_bytes_mut()) {
+            (Some(from), Some(to)) => to.copy_from_slice(from),
+            _ => elsewhere::copy(from, self)?,
+        }
+        Ok(())
     }
 
-    /// Combines each element with that of `from`: `self ← self ∘ from`.
+    /// Combines each element with that of `from`: `self ← self ∘ from`, to the bits that [`ReduceOp`] promises in either
+    /// order. [`ReduceOp::Mean`] adds; its division is a [`WriteView::scale`].
     ///
     /// # Errors
-    /// As [`Device::reduce`].
+    /// [`Error::Usage`] if lengths or types differ.
     pub fn reduce(&mut self, op: ReduceOp, from: &ReadView) -> Result<()> {
-        Host.reduce(op, from, self)
+        alike(from, self)?;
+        let dtype = self.dtype();
+        match (from.host_bytes(), self.host_bytes_mut()) {
+            (Some(from), Some(to)) => host::reduce(op, dtype, from, to),
+            _ => elsewhere::reduce(op, from, self)?,
+        }
+        Ok(())
     }
 
-    /// Multiplies each element: `self ← factor × self`.
+    /// Multiplies each element: `self ← factor × self`, computed in f64 for f64 and f32, in f32 for 16-bit floats, and
+    /// rounded once.
     ///
     /// # Errors
-    /// As [`Device::scale`].
+    /// [`Error::Usage`] for integers.
     pub fn scale(&mut self, factor: f64) -> Result<()> {
-        Host.scale(factor, self)
+        let dtype = self.dtype();
+        if !dtype.is_float() {
+            return Err(Error::usage(format!("{dtype} cannot be scaled"), "use a float type"));
+        }
+        match self.host_bytes_mut() {
+            Some(to) => host::scale(dtype, factor, to),
+            None => elsewhere::scale(factor, self),
+        }
+        Ok(())
     }
 
-    /// Adds a multiple of `from`: `self ← self + weight × from`.
+    /// Adds a multiple of `from`: `self ← self + weight × from`, computed in f64 for f64 and in f32 for the narrower
+    /// floats, and rounded once.
     ///
     /// # Errors
-    /// As [`Device::add_scaled`].
+    /// [`Error::Usage`] if lengths or types differ, and for integers.
     pub fn add_scaled(&mut self, weight: f64, from: &ReadView) -> Result<()> {
-        Host.add_scaled(weight, from, self)
+        alike(from, self)?;
+        let dtype = weightable(self.dtype())?;
+        match (from.host_bytes(), self.host_bytes_mut()) {
+            (Some(from), Some(to)) => host::add_scaled(dtype, weight, from, to),
+            _ => elsewhere::add_scaled(weight, from, self)?,
+        }
+        Ok(())
     }
 
-    /// Stores a weighted sum, `self ← Σ weight × term`, where the term `None` is `self` as it was.
+    /// Stores a weighted sum, `self ← Σ weight × term`, in the order of `terms`; the term `None` is `self` as it was.
+    /// Computed in f64 for f64 and f32, in f32 for 16-bit floats, and rounded once.
     ///
     /// # Errors
-    /// As [`Device::weighted_sum`].
+    /// As [`WriteView::add_scaled`].
     pub fn weighted_sum(&mut self, terms: &[(f64, Option<&ReadView>)]) -> Result<()> {
-        Host.weighted_sum(terms, self)
+        terms.iter().filter_map(|(_, term)| *term).try_for_each(|term| alike(term, self))?;
+        let dtype = weightable(self.dtype())?;
+        let all_on_host = terms.iter().all(|(_, term)| term.is_none_or(ReadView::is_on_host));
+        match self.host_bytes_mut().filter(|_| all_on_host) {
+            Some(to) => {
+                let terms: Vec<_> = terms
+                    .iter()
+                    .map(|(weight, term)| (*weight, term.and_then(ReadView::host_bytes)))
+                    .collect();
+                host::weighted_sum(dtype, &terms, to);
+            }
+            None => elsewhere::weighted_sum(terms, self)?,
+        }
+        Ok(())
     }
 
-    /// Encodes `from` to the beginning of this view, which holds bytes; returns the size of the message in bytes.
+    /// Encodes `from` to the beginning of this view, which holds bytes; returns the size of the message in bytes. See
+    /// [`Codec::encode`].
+    ///
+    /// On a device a codec's refusal is kept as a [failure](crate::device::Failure) of the queue if the codec's [size
+    /// follows from the length](Codec::has_fixed_size); otherwise this waits for the queue.
     ///
     /// # Errors
-    /// As [`Device::encode`].
+    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; what the codec says.
     pub fn encode(
         &mut self,
         codec: &dyn Codec,
         from: &ReadView,
         seed: u64,
     ) -> Result<Result<usize, CodecError>> {
-        Host.encode(codec, from, self, seed)
+        encodable(from.dtype())?;
+        let largest = codec.encoded_len(from.len());
+        let room = self.byte_len();
+        if room < largest {
+            let what = format!("{largest} bytes of {} may not fit {room}", codec.name());
+            return Err(Error::usage(what, "make room for Codec::encoded_len bytes"));
+        }
+        match (from.host_bytes(), self.host_bytes_mut()) {
+            (Some(from), Some(to)) => Ok(host::encode(codec, from, to, seed)),
+            _ => elsewhere::encode(codec, from, self, seed),
+        }
     }
 
-    /// Decodes the message `from`: `self ← self + weight × decode(from)`, or `self ← decode(from)` without a weight.
+    /// Decodes the message `from`: `self ← self + weight × decode(from)`, or `self ← decode(from)` without a weight. See
+    /// [`Codec::decode_add`].
+    ///
+    /// On a device a damaged message is a [failure](crate::device::Failure) of the queue.
     ///
     /// # Errors
-    /// As [`Device::decode`].
+    /// [`Error::Usage`] unless this view holds f32; what the codec says.
     pub fn decode(
         &mut self,
         codec: &dyn Codec,
         from: &ReadView,
         weight: Option<f32>,
     ) -> Result<Result<(), CodecError>> {
-        Host.decode(codec, from, weight, self)
+        encodable(self.dtype())?;
+        match (from.host_bytes(), self.host_bytes_mut()) {
+            (Some(from), Some(to)) => Ok(host::decode(codec, from, weight, to)),
+            _ => elsewhere::decode(codec, from, weight, self),
+        }
     }
 }
 
@@ -101,9 +169,9 @@ impl Buffer {
     /// Returns zeroed elements beside these: in memory of the same kind, and written in the same order of work.
     ///
     /// # Errors
-    /// As [`Buffer::zeroed`].
+    /// As [`Buffer::zeroed_on`].
     pub fn beside(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        Host.alloc(dtype, len)
+        Buffer::zeroed_on(&self.queue(), dtype, len)
     }
 
     /// Returns a copy of the elements, beside these.
@@ -115,4 +183,28 @@ impl Buffer {
         copy.write_all()?.copy_from(&self.read_all()?)?;
         Ok(copy)
     }
+}
+
+fn weightable(dtype: DType) -> Result<DType> {
+    if dtype.is_float() {
+        return Ok(dtype);
+    }
+    Err(Error::usage(format!("{dtype} cannot be weighted"), "use a float type"))
+}
+
+fn encodable(dtype: DType) -> Result<()> {
+    if dtype == DType::F32 {
+        return Ok(());
+    }
+    Err(Error::usage(format!("codecs encode f32, not {dtype}"), "convert to f32 first"))
+}
+
+fn alike(from: &ReadView, to: &WriteView) -> Result<()> {
+    if from.dtype() == to.dtype() && from.byte_len() == to.byte_len() {
+        return Ok(());
+    }
+    let say = |dtype: DType, bytes: usize| format!("{bytes} bytes of {dtype}");
+    let from = say(from.dtype(), from.byte_len());
+    let to = say(to.dtype(), to.byte_len());
+    Err(Error::usage(format!("{from} do not fit {to}"), "use ranges of equal type and length"))
 }

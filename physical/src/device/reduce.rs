@@ -12,7 +12,7 @@ use half::{bf16, f16};
 const BLOCK: usize = 512;
 
 /// `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
-pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
+pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::U8 => integers::<u8>(op, from, to),
         DType::I32 => integers::<i32>(op, from, to),
@@ -25,7 +25,7 @@ pub(super) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
 }
 
 /// `to ← to × factor`, for float types.
-pub(super) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
+pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     match dtype {
         DType::F64 => kernels::scale_f64(factor, bytemuck::cast_slice_mut(to)),
         DType::F32 => kernels::scale_f32(factor, bytemuck::cast_slice_mut(to)),
@@ -46,7 +46,7 @@ pub(super) fn canonicalize(dtype: DType, to: &mut [u8]) {
 }
 
 /// `to ← to + weight × from`, for float types; as [`reduce`].
-pub(super) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
+pub(crate) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::F64 => combine(from, to, |from: &[f64], to| {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to + weight * from).canonical());

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 const BLOCK: usize = 512;
 
 /// `to ← Σ weight × term`, in order, where no term is `to` as it was. All hold equally many elements, at their alignment.
-pub(super) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
+pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     match dtype {
         DType::F64 => typed(terms, to, add_f64, narrow_f64),
         DType::F32 => typed(terms, to, add_f32, |to, sum| narrow(sum, to)),

@@ -4,6 +4,7 @@
 
 use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels;
+use std::sync::Arc;
 
 /// Elements packed at a time.
 const PIECE: usize = 2048;
@@ -23,6 +24,14 @@ impl Codec for Ballot {
 
     fn encoded_len(&self, len: usize) -> usize {
         len.div_ceil(8)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(Ballot))
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {

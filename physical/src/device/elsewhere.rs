@@ -1,0 +1,208 @@
+//! Arithmetic on views of which at least one is not in host memory: what a queue waits for, and where operands have to go
+//! first.
+//!
+//! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
+//! the host; that is slow, and hardly ever needed.
+
+use super::queue::synchronize;
+use super::{DeviceQueue, Event, host};
+use crate::codec::{Codec, CodecError};
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, ReadView, Span, WriteView};
+use std::sync::{Arc, Once};
+
+pub(super) fn clear(to: &WriteView) {
+    enqueue(&to.span(), &[], |queue, to| queue.clear(to));
+}
+
+pub(super) fn copy(from: &ReadView, to: &mut WriteView) -> Result<()> {
+    if to.is_on_host() {
+        return to.copy_from(&brought_down(from)?);
+    }
+    if from.is_on_host() {
+        to.copy_up(snapshot(from, to.span().queue().device())?);
+        return Ok(());
+    }
+    with(from, to, |queue, from, to| queue.copy(from, to))
+}
+
+pub(super) fn reduce(op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()> {
+    if to.is_on_host() {
+        return to.reduce(op, &brought_down(from)?);
+    }
+    with(from, to, |queue, from, to| queue.reduce(op, from, to))
+}
+
+pub(super) fn scale(factor: f64, to: &WriteView) {
+    enqueue(&to.span(), &[], |queue, to| queue.scale(factor, to));
+}
+
+pub(super) fn add_scaled(weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
+    if to.is_on_host() {
+        return to.add_scaled(weight, &brought_down(from)?);
+    }
+    with(from, to, |queue, from, to| queue.add_scaled(weight, from, to))
+}
+
+pub(super) fn weighted_sum(terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()> {
+    if to.is_on_host() {
+        let views = terms.iter().map(|(_, term)| term.map(brought_down).transpose());
+        let views = views.collect::<Result<Vec<_>>>()?;
+        let terms: Vec<_> =
+            terms.iter().zip(&views).map(|((weight, _), view)| (*weight, view.as_ref())).collect();
+        return to.weighted_sum(&terms);
+    }
+    let to = to.span();
+    let spans = terms.iter().map(|(weight, term)| {
+        let span = term.map(|term| beside(term, &to)).transpose()?;
+        Ok((*weight, span))
+    });
+    let terms = spans.collect::<Result<Vec<_>>>()?;
+    let operands: Vec<Span> = terms.iter().filter_map(|(_, term)| term.clone()).collect();
+    enqueue(&to, &operands, |queue, to| queue.weighted_sum(terms, to));
+    Ok(())
+}
+
+pub(super) fn encode(
+    codec: &dyn Codec,
+    from: &ReadView,
+    to: &mut WriteView,
+    seed: u64,
+) -> Result<Result<usize, CodecError>> {
+    let mut enqueued = false;
+    if codec.has_fixed_size() && !to.is_on_host() {
+        with(from, to, |queue, from, to| enqueued = queue.encode(codec, from, to, seed))?;
+    }
+    let largest = codec.encoded_len(from.len());
+    if enqueued {
+        return Ok(Ok(largest));
+    }
+    let from = brought_down(from)?;
+    if let Some(to) = to.host_bytes_mut() {
+        return Ok(host::encode(codec, from.bytes(), to, seed));
+    }
+    let message = Buffer::zeroed(DType::U8, largest)?;
+    let size = host::encode(codec, from.bytes(), message.write_all()?.bytes_mut(), seed);
+    if let Ok(size) = size {
+        to.copy_up(message.read(0..size)?);
+    }
+    Ok(size)
+}
+
+pub(super) fn decode(
+    codec: &dyn Codec,
+    from: &ReadView,
+    weight: Option<f32>,
+    to: &mut WriteView,
+) -> Result<Result<(), CodecError>> {
+    if to.is_on_host() {
+        return to.decode(codec, &brought_down(from)?, weight);
+    }
+    let mut enqueued = false;
+    with(from, to, |queue, from, to| enqueued = queue.decode(codec, from, weight, to))?;
+    if enqueued {
+        return Ok(Ok(()));
+    }
+    let from = brought_down(from)?;
+    let mut numbers = down(&to.span())?;
+    let outcome = host::decode(codec, from.bytes(), weight, numbers.bytes_mut());
+    to.copy_up(numbers.into_read());
+    Ok(outcome)
+}
+
+impl ReadView {
+    /// Returns a copy in host memory, when the queue has done all that was enqueued so far.
+    pub(crate) fn copied_down(&self) -> Result<WriteView> {
+        down(&self.span())
+    }
+
+    /// Lets the queue of this view copy it to host memory; returns the event after which `to` is given back. `None` if it
+    /// is in host memory itself.
+    #[allow(dead_code, reason = "for the staging of messages, next")]
+    pub(crate) fn copy_down(&self, to: WriteView) -> Option<Arc<dyn Event>> {
+        let span = self.span();
+        let queue = Arc::clone(span.place()?.0);
+        queue.copy_down(span, to);
+        Some(queue.record())
+    }
+}
+
+impl WriteView {
+    /// Lets the queue of this view copy `from`, which is in host memory, to its first bytes.
+    pub(crate) fn copy_up(&mut self, from: ReadView) {
+        enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
+    }
+}
+
+/// Enqueues work with one operand.
+fn with(from: &ReadView, to: &WriteView, kernel: impl FnOnce(&dyn DeviceQueue, Span, Span)) -> Result<()> {
+    let to = to.span();
+    let from = beside(from, &to)?;
+    let operand = from.clone();
+    enqueue(&to, std::slice::from_ref(&operand), |queue, to| kernel(queue, from, to));
+    Ok(())
+}
+
+/// Enqueues work that writes `to` and reads `operands`, all on one device, behind all that it has to wait for.
+fn enqueue(to: &Span, operands: &[Span], kernel: impl FnOnce(&dyn DeviceQueue, Span)) {
+    let Some((queue, order)) = to.place() else { return };
+    let places = || operands.iter().filter_map(Span::place);
+    order.before_write(&**queue);
+    places().for_each(|(own, order)| order.before_read(own, queue));
+    kernel(&**queue, to.clone());
+    order.after_write();
+    places().for_each(|(own, order)| order.after_read(own, queue));
+}
+
+/// Returns the span of a view where the queue of `to` can read it: its own, or that of a copy.
+fn beside(view: &ReadView, to: &Span) -> Result<Span> {
+    let span = view.span();
+    let device = |span: &Span| span.place().map(|(queue, _)| queue.device().to_owned());
+    if device(&span) == device(to) {
+        return Ok(span);
+    }
+    let copy = Buffer::zeroed_on(&to.queue(), view.dtype(), view.len())?;
+    let mut place = copy.write_all()?;
+    place.copy_up(match view.is_on_host() {
+        true => snapshot(view, to.queue().device())?,
+        false => view.copied_down()?.into_read(),
+    });
+    Ok(place.span())
+}
+
+/// Returns a copy of host memory, so that whoever owns that may write it while `queue` has yet to read the copy.
+fn snapshot(view: &ReadView, queue: Option<&Arc<dyn DeviceQueue>>) -> Result<ReadView> {
+    let zeroed = |queue: &Arc<dyn DeviceQueue>| queue.host_memory(view.dtype(), view.len());
+    let copy = queue.map_or_else(|| Buffer::zeroed(view.dtype(), view.len()), zeroed)?;
+    copy.write_all()?.copy_from(view)?;
+    copy.read_all()
+}
+
+/// Returns a view of the same elements in host memory, which may be the same view.
+fn brought_down(view: &ReadView) -> Result<ReadView> {
+    if view.is_on_host() { Ok(view.again()) } else { view.copied_down().map(WriteView::into_read) }
+}
+
+/// Copies to host memory, and waits until the queue has done so.
+fn down(from: &Span) -> Result<WriteView> {
+    let queue = from.queue();
+    let Some(queue) = queue.device() else {
+        return Err(Error::usage("host memory was to be copied down", "use it where it is"));
+    };
+    warn(queue.device());
+    let copy = queue.host_memory(from.dtype(), from.len())?;
+    queue.copy_down(from.clone(), copy.write_all()?);
+    synchronize(&**queue)?;
+    copy.write_all()
+}
+
+/// Says once that a program waits for its device.
+fn warn(device: &str) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "the host reads or writes memory of {device}: it waits and copies, here and wherever it does so"
+        );
+    });
+}

@@ -1,0 +1,272 @@
+//! Queues: ordered work on one device. Open this to add a kind of memory.
+//!
+//! Work is *enqueued*: a call returns once it is ordered behind the earlier work of its queue, and nobody awaits it. A
+//! buffer belongs to one queue, which does all work that writes it. Where work reads memory of another queue, and where
+//! memory is written that another queue has read, the queue waits for an [`Event`] of the other one; [`Order`] keeps
+//! which. The host's queue has nothing to enqueue: its work is done when the call returns, and it costs nothing.
+//!
+//! A device implements [`DeviceQueue`] and [`Event`]. What stands above sees [`Queue`] alone, and hardly ever that:
+//! scratch, state and snapshots are made [beside](crate::Buffer::beside) the buffer that they serve.
+//!
+//! # Failures
+//! Work that runs late fails late. The first [`Failure`] of a queue is kept until somebody waits for the queue, who gets
+//! it: access from the program, a message that is sent, or [`Queue::check`]. On the host, work fails at once.
+
+use crate::codec::{Codec, CodecError};
+use crate::dtype::{DType, ReduceOp};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, Keeper, ReadView, Span, WriteView};
+use crate::transport::Bell;
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest that the program waits for the work of a queue.
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+
+/// Handle of a queue: the host's, or one of a [`Device`]. Cheap to clone.
+///
+/// ```
+/// use hexagram_physical::device::Queue;
+/// use hexagram_physical::{Buffer, DType};
+///
+/// let parameters = Buffer::zeroed_on(&Queue::host(), DType::F32, 1000)?;
+/// let momentum = Buffer::zeroed_on(&parameters.queue(), DType::F32, 1000)?;
+/// momentum.queue().check()?;
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Queue(Option<Arc<dyn DeviceQueue>>);
+
+impl Queue {
+    /// Returns the host's queue, whose work is done when the call returns.
+    pub fn host() -> Self {
+        Queue(None)
+    }
+
+    /// Returns the handle of a device's queue.
+    pub fn of(queue: Arc<dyn DeviceQueue>) -> Self {
+        Queue(Some(queue))
+    }
+
+    /// Returns true for the host's queue.
+    pub fn is_host(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the queue of a device other than the host.
+    pub fn device(&self) -> Option<&Arc<dyn DeviceQueue>> {
+        self.0.as_ref()
+    }
+
+    /// Returns what to call the device in messages: `host`, `cuda:0`.
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or("host", |queue| queue.device())
+    }
+
+    /// Waits until all work that was enqueued so far is done.
+    ///
+    /// An engine calls this once a step: a codec's refusal on a device is known only then.
+    ///
+    /// # Errors
+    /// The first failure of the queue's work since the last time that somebody waited; [`Error::System`] if the work takes
+    /// longer than 300 s. Never on the host.
+    pub fn check(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queue({})", self.name())
+    }
+}
+
+/// Memory of a device, as its queue has allocated it.
+pub struct Allocation {
+    /// Address of the first byte, which only the device may follow.
+    pub address: NonNull<u8>,
+    /// What frees the memory when it is dropped. Work in flight keeps it.
+    pub keeper: Keeper,
+}
+
+/// Ordered work on one device other than the host.
+///
+/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done.
+/// Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) for what it must. The bits of
+/// every result are those of the host's kernels.
+pub trait DeviceQueue: Send + Sync {
+    /// Returns the name of the device. Queues with equal names reach each other's memory and wait for each other's events.
+    fn device(&self) -> &str;
+
+    /// Allocates `bytes` bytes that are zero for all work that is enqueued later.
+    ///
+    /// # Errors
+    /// [`Error::System`] if memory runs out.
+    fn alloc(&self, bytes: usize) -> Result<Allocation>;
+
+    /// Returns zeroed host memory from which and to which copies are quick.
+    ///
+    /// # Errors
+    /// As [`Buffer::zeroed`].
+    fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        Buffer::zeroed(dtype, len)
+    }
+
+    /// Copies host bytes up to the first bytes of `to`, and drops the view when it has done so.
+    fn copy_up(&self, from: ReadView, to: Span);
+
+    /// Copies down to host bytes, equally many, and drops the view before any event that is recorded later happens.
+    fn copy_down(&self, from: Span, to: WriteView);
+
+    /// Sets every element to 0.
+    fn clear(&self, to: Span);
+
+    /// Copies: `to ← from`.
+    fn copy(&self, from: Span, to: Span);
+
+    /// Combines: `to ← to ∘ from`. See [`WriteView::reduce`].
+    fn reduce(&self, op: ReduceOp, from: Span, to: Span);
+
+    /// Multiplies: `to ← factor × to`. See [`WriteView::scale`].
+    fn scale(&self, factor: f64, to: Span);
+
+    /// Adds a multiple: `to ← to + weight × from`. See [`WriteView::add_scaled`].
+    fn add_scaled(&self, weight: f64, from: Span, to: Span);
+
+    /// Stores a weighted sum: `to ← Σ weight × term`, where `None` is `to` as it was. See [`WriteView::weighted_sum`].
+    fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span);
+
+    /// Encodes `from` to the first [`Codec::encoded_len`] bytes of `to`, for a codec whose size follows from the length.
+    /// Returns false, having done nothing, if it has no kernel for this codec: then the host encodes.
+    fn encode(&self, codec: &dyn Codec, from: Span, to: Span, seed: u64) -> bool;
+
+    /// Decodes the message `from`: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight. Returns
+    /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
+    fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
+
+    /// Returns an event that happens when all work that was enqueued so far is done.
+    fn record(&self) -> Arc<dyn Event>;
+
+    /// Lets work that is enqueued from now on wait for an event of a queue of this device.
+    fn wait(&self, event: &Arc<dyn Event>);
+
+    /// Takes the first failure of work that is done.
+    fn take_failure(&self) -> Option<Failure>;
+}
+
+/// A point in the work of a queue.
+pub trait Event: Send + Sync {
+    /// Returns true once all work up to the event is done.
+    fn has_happened(&self) -> bool;
+
+    /// Waits until the event happens, and returns true, or until `at_most` has passed.
+    fn wait(&self, at_most: Duration) -> bool;
+
+    /// Rings `bell` when the event happens, or at once if it has happened.
+    fn ring(&self, bell: Arc<dyn Bell>);
+
+    /// Returns the event as what its device made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// What has gone wrong in the work of a queue.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// A codec refused what it was to encode or decode.
+    Refused {
+        /// Name of the codec.
+        codec: String,
+        /// What it said. Elements count from the beginning of what was to be encoded at a time.
+        refusal: CodecError,
+    },
+    /// Something else, such as a fault of the device.
+    Fault(Error),
+}
+
+impl Failure {
+    /// Returns the failure as the error of whoever waits for the queue of `device`.
+    pub fn into_error(self, device: &str) -> Error {
+        match self {
+            Failure::Refused { codec, refusal } => {
+                let what = format!("{codec} on {device}: {refusal}");
+                Error::usage(
+                    what,
+                    "see why training diverges, or choose a codec that propagates or saturates",
+                )
+            }
+            Failure::Fault(error) => error,
+        }
+    }
+}
+
+/// Waits until the queue has done what was enqueued so far, and takes its failure.
+pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
+    let happened = queue.record().wait(LIMIT);
+    if let Some(failure) = queue.take_failure() {
+        return Err(failure.into_error(queue.device()));
+    }
+    if happened {
+        return Ok(());
+    }
+    let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+    Err(Error::system(format!("wait {LIMIT:?} for a queue of {}", queue.device()), cause, "see what it does"))
+}
+
+/// The events of one memory that work on it has to wait for: those of its own queue's writes, for readers on other queues,
+/// and those of other queues' reads, for its writers.
+///
+/// Work calls what it needs while it holds views, so that the program's order is settled; this is about when it runs.
+#[derive(Default)]
+pub struct Order(Mutex<Events>);
+
+#[derive(Default)]
+struct Events {
+    /// An event of the memory's own queue after the last write, recorded when another queue first asks.
+    written: Option<Arc<dyn Event>>,
+    /// The last read of each other queue since the last write.
+    read: Vec<(Arc<dyn DeviceQueue>, Arc<dyn Event>)>,
+}
+
+impl Order {
+    fn events(&self) -> MutexGuard<'_, Events> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the memory's own queue wait for what others still read.
+    pub(crate) fn before_write(&self, own: &dyn DeviceQueue) {
+        for (_, event) in self.events().read.drain(..) {
+            own.wait(&event);
+        }
+    }
+
+    /// Notes that the memory's own queue has work that writes it. Called after that was enqueued, so that an event recorded
+    /// meanwhile for another range does not pass for one after it.
+    pub(crate) fn after_write(&self) {
+        self.events().written = None;
+    }
+
+    /// Lets `reader` wait for the last write, which the queue `own` did or will do.
+    pub(crate) fn before_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
+        if Arc::ptr_eq(own, reader) {
+            return;
+        }
+        let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
+        reader.wait(&event);
+    }
+
+    /// Notes that `reader` has work that reads the memory, once that was enqueued.
+    pub(crate) fn after_read(&self, own: &Arc<dyn DeviceQueue>, reader: &Arc<dyn DeviceQueue>) {
+        if Arc::ptr_eq(own, reader) {
+            return;
+        }
+        let event = reader.record();
+        let mut events = self.events();
+        match events.read.iter_mut().find(|(queue, _)| Arc::ptr_eq(queue, reader)) {
+            Some((_, last)) => *last = event,
+            None => events.read.push((Arc::clone(reader), event)),
+        }
+    }
+}

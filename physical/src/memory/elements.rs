@@ -1,0 +1,96 @@
+//! The program's access to elements: in place on the host; on a device a copy, which goes back when it was for changing.
+
+use super::{Buffer, ReadView, WriteView};
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// Elements of a buffer, open for reading.
+pub struct Elements<'a, T> {
+    view: ReadView,
+    /// The bytes of a view that is not in host memory.
+    copy: Option<WriteView>,
+    elements: PhantomData<&'a [T]>,
+}
+
+/// Elements of a buffer, open for changing.
+pub struct ElementsMut<'a, T> {
+    opened: Opened,
+    elements: PhantomData<&'a mut [T]>,
+}
+
+/// A view that is open for changing.
+struct Opened {
+    view: WriteView,
+    /// The bytes of a view that is not in host memory; they go back when this is dropped.
+    copy: Option<WriteView>,
+}
+
+impl Buffer {
+    /// Opens the elements for the program to read.
+    ///
+    /// On a device other than the host this waits for all work that writes them, and copies; the first time in a process,
+    /// a warning says so. What is done often gets a kernel instead.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if `T` is not the element type, [`Error::Busy`] while an operation writes; on a device, the failure
+    /// of earlier work of its queue.
+    pub fn host<T: Element>(&self) -> Result<Elements<'_, T>> {
+        self.expect::<T>()?;
+        let view = self.read_all()?;
+        let copy = if view.is_on_host() { None } else { Some(view.copied_down()?) };
+        Ok(Elements { view, copy, elements: PhantomData })
+    }
+
+    /// Opens the elements for the program to change.
+    ///
+    /// On a device other than the host this copies as [`Buffer::host`] does, and copies back when the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Buffer::host`]; [`Error::Busy`] while an operation is in flight.
+    pub fn host_mut<T: Element>(&mut self) -> Result<ElementsMut<'_, T>> {
+        self.expect::<T>()?;
+        let copy = if self.memory.place.is_none() { None } else { Some(self.read_all()?.copied_down()?) };
+        let opened = Opened { view: self.write_all()?, copy };
+        Ok(ElementsMut { opened, elements: PhantomData })
+    }
+
+    fn expect<T: Element>(&self) -> Result<()> {
+        if T::DTYPE == self.dtype {
+            return Ok(());
+        }
+        let what = format!("a buffer of {} was accessed as {}", self.dtype, T::DTYPE);
+        Err(Error::usage(what, "use the buffer's own element type"))
+    }
+}
+
+impl<T: Element> Deref for Elements<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        bytemuck::cast_slice(self.copy.as_ref().map_or_else(|| self.view.bytes(), WriteView::bytes))
+    }
+}
+
+impl<T: Element> Deref for ElementsMut<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        let Opened { view, copy } = &self.opened;
+        bytemuck::cast_slice(copy.as_ref().unwrap_or(view).bytes())
+    }
+}
+
+impl<T: Element> DerefMut for ElementsMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let Opened { view, copy } = &mut self.opened;
+        bytemuck::cast_slice_mut(copy.as_mut().unwrap_or(view).bytes_mut())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            self.view.copy_up(copy.into_read());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Spans: what work in flight on a device holds of the memory that it reads and writes. Open this to write a device.
+
+use super::{Keeper, Lent, Memory, Owner};
+use crate::device::{DeviceQueue, Order, Queue};
+use crate::dtype::DType;
+use std::any::Any;
+use std::sync::Arc;
+
+/// A range of a device's memory, which lives at least as long as this does.
+///
+/// It is no lease: events order the work on it, see [`crate::device`].
+#[derive(Clone)]
+pub struct Span {
+    memory: Arc<Memory>,
+    start: usize,
+    bytes: usize,
+    dtype: DType,
+}
+
+impl Span {
+    pub(super) fn new(lent: &Lent, dtype: DType) -> Self {
+        Span { memory: Arc::clone(&lent.memory), start: lent.lease.start, bytes: lent.len(), dtype }
+    }
+
+    /// Returns the type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes / self.dtype.size()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Returns the number of bytes.
+    pub fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of bytes from the beginning of the allocation to this range.
+    pub fn offset(&self) -> usize {
+        self.start
+    }
+
+    /// Returns the address of the first byte, to the device.
+    pub fn address(&self) -> *mut u8 {
+        self.memory.pointer.as_ptr().wrapping_add(self.start)
+    }
+
+    /// Returns what keeps the allocation, if that is a `T`: the device's own, or another library's.
+    pub fn keeper<T: Any>(&self) -> Option<&T> {
+        let Owner::Foreign(keeper) = &self.memory.owner else { return None };
+        let keeper: &Keeper = keeper;
+        (**keeper).downcast_ref()
+    }
+
+    /// Returns the first `bytes` of the range, or all if there are fewer.
+    pub(crate) fn first(mut self, bytes: usize) -> Self {
+        self.bytes = self.bytes.min(bytes);
+        self
+    }
+
+    pub(crate) fn queue(&self) -> Queue {
+        self.place().map_or_else(Queue::host, |(queue, _)| Queue::of(Arc::clone(queue)))
+    }
+
+    /// Returns the queue that writes this memory, and the order of work with it; `None` of host memory.
+    pub(crate) fn place(&self) -> Option<(&Arc<dyn DeviceQueue>, &Order)> {
+        self.memory.place.as_ref().map(|place| (&place.queue, &place.order))
+    }
+}

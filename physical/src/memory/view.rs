@@ -1,0 +1,161 @@
+//! Views: counted leases on a range of a buffer. Open this to see what a holder may do with the bytes.
+
+use super::{Access, Lease, Lent, Registration};
+use crate::dtype::DType;
+use crate::memory::Span;
+
+/// A counted lease that allows reading a range of a buffer.
+pub struct ReadView(pub(super) Lent, pub(super) DType);
+
+/// A counted lease that allows reading and writing a range of a buffer.
+pub struct WriteView(pub(super) Lent, pub(super) DType);
+
+impl ReadView {
+    /// Returns true if the owner takes the memory back even from an operation that failed.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.is_lent()
+    }
+
+    /// Returns the type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.1
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.byte_len() / self.1.size()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.byte_len() == 0
+    }
+
+    /// Returns the number of bytes.
+    pub fn byte_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns true if the bytes are in host memory.
+    pub fn is_on_host(&self) -> bool {
+        self.0.place().is_none()
+    }
+
+    /// Returns which registered memory this is of, and from which byte on.
+    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
+        self.0.registration()
+    }
+
+    /// Returns the bytes, which nobody writes while this view lives; `None` if they are not in host memory.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        if !self.is_on_host() {
+            return None;
+        }
+        // SAFETY: the ledger admits no writing view that overlaps this one, and the memory is the host's and initialised.
+        Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
+    }
+
+    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
+    pub fn bytes(&self) -> &[u8] {
+        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        self.host_bytes().unwrap_or_default()
+    }
+
+    /// Returns another view of the same range.
+    pub(crate) fn again(&self) -> ReadView {
+        let memory = std::sync::Arc::clone(&self.0.memory);
+        let lease = self.0.lease;
+        // Readers share, and this one keeps writers away meanwhile.
+        let mut ledger = memory.ledger();
+        ledger.leases.push(lease);
+        memory.in_use.store(ledger.leases.len(), std::sync::atomic::Ordering::Relaxed);
+        drop(ledger);
+        ReadView(Lent { memory, lease }, self.1)
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        Span::new(&self.0, self.1)
+    }
+}
+
+impl WriteView {
+    /// Returns true if the owner takes the memory back even from an operation that failed.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.is_lent()
+    }
+
+    /// Returns the type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.1
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.byte_len() / self.1.size()
+    }
+
+    /// Returns true if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.byte_len() == 0
+    }
+
+    /// Returns the number of bytes.
+    pub fn byte_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns true if the bytes are in host memory.
+    pub fn is_on_host(&self) -> bool {
+        self.0.place().is_none()
+    }
+
+    /// Returns which registered memory this is of, and from which byte on.
+    pub(crate) fn registration(&self) -> Option<(Registration, usize)> {
+        self.0.registration()
+    }
+
+    /// Returns the bytes; `None` if they are not in host memory.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        if !self.is_on_host() {
+            return None;
+        }
+        // SAFETY: the ledger admits no other view that overlaps this one, `self` is borrowed for reading, and the memory
+        // is the host's and initialised.
+        Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
+    }
+
+    /// Returns the bytes for writing; `None` if they are not in host memory.
+    pub fn host_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.is_on_host() {
+            return None;
+        }
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.len()) })
+    }
+
+    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
+    pub fn bytes(&self) -> &[u8] {
+        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        self.host_bytes().unwrap_or_default()
+    }
+
+    /// Returns the bytes for writing of a view that is known to be in host memory.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        self.host_bytes_mut().unwrap_or_default()
+    }
+
+    /// Turns this into a view for reading.
+    pub(crate) fn into_read(mut self) -> ReadView {
+        let lease = Lease { access: Access::Read, ..self.0.lease };
+        self.0.replace(Some(lease));
+        self.0.lease = lease;
+        ReadView(self.0, self.1)
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        Span::new(&self.0, self.1)
+    }
+}

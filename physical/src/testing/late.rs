@@ -1,0 +1,389 @@
+//! `Late`: a device for tests, whose memory only its own thread reaches, and which works as late as it may.
+//!
+//! Work is done with the host's kernels, so that results have the host's bits if they are right. Nothing is done before
+//! somebody waits for it, and queues overtake each other wherever no event forbids it: a program that forgets to wait
+//! gets wrong bytes, every time. [`Late::leaving_out`] forgets on purpose, for tests of tests.
+
+mod schedule;
+
+use crate::codec::{Codec, CodecError};
+use crate::device::{Allocation, DeviceQueue, Event, Failure, Queue, host};
+use crate::dtype::ReduceOp;
+use crate::error::{Error, Result};
+use crate::memory::{ReadView, Span, WriteView};
+use crate::transport::Bell;
+use schedule::{Job, Point, Schedule};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Address that no process can follow: host code that tries ends at once.
+const NOWHERE: usize = 0xdead << 48;
+
+/// A kind of waiting that is left out, to see that it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Omission {
+    /// The wait of a queue for another one: the first, the second, …, counted from 0.
+    QueueWait(u64),
+    /// All waits of the host: whatever was enqueued passes for done.
+    HostWaits,
+}
+
+/// A device that works late; see the [module](self).
+///
+/// ```
+/// use hexagram_physical::testing::late::Late;
+/// use hexagram_physical::Buffer;
+///
+/// let late = Late::new(0);
+/// let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, 2.0])?;
+/// let mut y = Buffer::from_slice_on(&late.queue(), &[0.5f32, 0.5])?;
+/// y.write_all()?.add_scaled(2.0, &x.read_all()?)?;
+/// assert!(y.read_all()?.host_bytes().is_none());
+/// assert_eq!(*y.host::<f32>()?, [2.5, 4.5]);
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+pub struct Late(Arc<Handle>);
+
+impl Late {
+    /// Starts a device. `seed` decides what is done by chance; with 0 nothing is.
+    pub fn new(seed: u64) -> Self {
+        Self::start(seed, None)
+    }
+
+    /// Starts a device that leaves out some waits.
+    pub fn leaving_out(omission: Omission) -> Self {
+        Self::start(0, Some(omission))
+    }
+
+    fn start(seed: u64, omission: Option<Omission>) -> Self {
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let name = format!("late:{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        let state = State {
+            schedule: Schedule::new(seed),
+            bells: Vec::new(),
+            failures: Vec::new(),
+            waits: 0,
+            over: false,
+        };
+        let shared = Arc::new(Shared {
+            name,
+            omission,
+            state: Mutex::new(state),
+            wanted: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let worker = Arc::clone(&shared);
+        std::thread::spawn(move || worker.work());
+        Late(Arc::new(Handle(shared)))
+    }
+
+    /// Creates a queue.
+    pub fn queue(&self) -> Queue {
+        let mut state = self.0.0.state();
+        let number = state.schedule.open();
+        let queues = state.failures.len().max(number + 1);
+        state.failures.resize(queues, None);
+        Queue::of(Arc::new(LateQueue { device: Arc::clone(&self.0), number }))
+    }
+
+    /// Returns how often queues have waited for others so far.
+    pub fn queue_waits(&self) -> u64 {
+        self.0.0.state().waits
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        // What nobody waits for holds memory, which holds its queue, which holds the device.
+        let mut state = self.0.0.state();
+        (0..state.failures.len()).for_each(|queue| {
+            let end = state.schedule.end(queue);
+            state.schedule.want(end);
+        });
+        self.0.0.wanted.notify_one();
+    }
+}
+
+/// Ends the worker with the last queue.
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.state().over = true;
+        self.0.wanted.notify_one();
+    }
+}
+
+/// What the worker and the queues share.
+struct Shared {
+    name: String,
+    omission: Option<Omission>,
+    state: Mutex<State>,
+    wanted: Condvar,
+    done: Condvar,
+}
+
+struct State {
+    schedule: Schedule,
+    bells: Vec<(Point, Arc<dyn Bell>)>,
+    /// By queue, the first.
+    failures: Vec<Option<Failure>>,
+    /// Of queues for others.
+    waits: u64,
+    over: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does one job after the other. Jobs and bells run, and are dropped, while the state is free.
+    fn work(&self) {
+        let mut state = self.state();
+        while !state.over {
+            let Some((queue, job)) = state.schedule.next() else {
+                state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let failure = catch_unwind(AssertUnwindSafe(job))
+                .unwrap_or_else(|panic| Err(Failure::Fault(Error::panicked("a kernel", &*panic))))
+                .err();
+            state = self.state();
+            state.schedule.finish(queue);
+            state.failures[queue] = state.failures[queue].take().or(failure);
+            let bells = state.take_bells();
+            drop(state);
+            self.done.notify_all();
+            bells.iter().for_each(|bell| bell.ring());
+            state = self.state();
+        }
+    }
+}
+
+impl State {
+    /// Takes the bells of what has happened.
+    fn take_bells(&mut self) -> Vec<Arc<dyn Bell>> {
+        let schedule = &self.schedule;
+        self.bells.extract_if(.., |(point, _)| schedule.has_happened(*point)).map(|(_, bell)| bell).collect()
+    }
+}
+
+/// The device's memory: a lock around it, so that only forgotten waits are wrong, and nothing is undefined.
+struct Cells(Mutex<Vec<u64>>);
+
+impl Cells {
+    fn of(span: &Span) -> Result<&Cells, Failure> {
+        let strange = || Failure::Fault(Error::usage("memory that is not of the late device", "copy it"));
+        span.keeper().ok_or_else(strange)
+    }
+
+    /// Returns a copy of the bytes of a span, as wide as to be aligned to any element.
+    fn read(span: &Span) -> Result<Vec<u64>, Failure> {
+        let cells = Self::of(span)?.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = &bytemuck::cast_slice::<u64, u8>(&cells)[span.offset()..][..span.byte_len()];
+        let mut copy = vec![0u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut copy)[..bytes.len()].copy_from_slice(bytes);
+        Ok(copy)
+    }
+
+    fn write<R>(span: &Span, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, Failure> {
+        let mut cells = Self::of(span)?.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(write(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut cells)[span.offset()..][..span.byte_len()]))
+    }
+
+    /// Lets `kernel` write `to` from the bytes that `from` has now.
+    fn combine<R>(from: &Span, to: &Span, kernel: impl FnOnce(&[u8], &mut [u8]) -> R) -> Result<R, Failure> {
+        let cells = Self::read(from)?;
+        let bytes = &bytemuck::cast_slice(&cells)[..from.byte_len()];
+        Self::write(to, |to| kernel(bytes, to))
+    }
+}
+
+struct LateQueue {
+    device: Arc<Handle>,
+    number: usize,
+}
+
+impl LateQueue {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.device.0
+    }
+
+    fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) {
+        let job: Job = Box::new(job);
+        self.shared().state().schedule.enqueue(self.number, job);
+        self.shared().wanted.notify_one();
+    }
+}
+
+impl Drop for LateQueue {
+    fn drop(&mut self) {
+        let mut state = self.shared().state();
+        state.failures[self.number] = None;
+        state.schedule.close(self.number);
+    }
+}
+
+impl DeviceQueue for LateQueue {
+    fn device(&self) -> &str {
+        &self.shared().name
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Allocation> {
+        let address = NonNull::new(ptr::without_provenance_mut(NOWHERE));
+        let address = address.ok_or_else(|| Error::usage("no address", "choose another"))?;
+        Ok(Allocation { address, keeper: Arc::new(Cells(Mutex::new(vec![0; bytes.div_ceil(8)]))) })
+    }
+
+    fn copy_up(&self, from: ReadView, to: Span) {
+        self.enqueue(move || {
+            Cells::write(&to, |to| to.copy_from_slice(from.host_bytes().unwrap_or_default()))
+        });
+    }
+
+    fn copy_down(&self, from: Span, mut to: WriteView) {
+        self.enqueue(move || {
+            let cells = Cells::read(&from)?;
+            let bytes = &bytemuck::cast_slice(&cells)[..from.byte_len()];
+            to.host_bytes_mut().unwrap_or_default().copy_from_slice(bytes);
+            Ok(())
+        });
+    }
+
+    fn clear(&self, to: Span) {
+        self.enqueue(move || Cells::write(&to, |to| to.fill(0)));
+    }
+
+    fn copy(&self, from: Span, to: Span) {
+        self.enqueue(move || Cells::combine(&from, &to, |from, to| to.copy_from_slice(from)));
+    }
+
+    fn reduce(&self, op: ReduceOp, from: Span, to: Span) {
+        let dtype = to.dtype();
+        self.enqueue(move || Cells::combine(&from, &to, |from, to| host::reduce(op, dtype, from, to)));
+    }
+
+    fn scale(&self, factor: f64, to: Span) {
+        let dtype = to.dtype();
+        self.enqueue(move || Cells::write(&to, |to| host::scale(dtype, factor, to)));
+    }
+
+    fn add_scaled(&self, weight: f64, from: Span, to: Span) {
+        let dtype = to.dtype();
+        self.enqueue(move || {
+            Cells::combine(&from, &to, |from, to| host::add_scaled(dtype, weight, from, to))
+        });
+    }
+
+    fn weighted_sum(&self, terms: Vec<(f64, Option<Span>)>, to: Span) {
+        self.enqueue(move || {
+            let bytes = to.byte_len();
+            let read = |(weight, term): &(f64, Option<Span>)| {
+                Ok((*weight, term.as_ref().map(Cells::read).transpose()?))
+            };
+            let cells = terms.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
+            let terms: Vec<(f64, Option<&[u8]>)> = cells
+                .iter()
+                .map(|(weight, cells)| {
+                    (*weight, cells.as_deref().map(|cells| &bytemuck::cast_slice(cells)[..bytes]))
+                })
+                .collect();
+            Cells::write(&to, |bytes| host::weighted_sum(to.dtype(), &terms, bytes))
+        });
+    }
+
+    fn encode(&self, codec: &dyn Codec, from: Span, to: Span, seed: u64) -> bool {
+        let Some(codec) = codec.shared() else { return false };
+        self.enqueue(move || {
+            let largest = codec.encoded_len(from.len());
+            let size = Cells::combine(&from, &to, |from, to| host::encode(&*codec, from, to, seed))?;
+            let refusal = match size {
+                Ok(size) if size == largest => return Ok(()),
+                Ok(size) => CodecError::damaged(format!("{size} bytes, where all messages have {largest}")),
+                Err(refusal) => refusal,
+            };
+            Err(Failure::Refused { codec: codec.name(), refusal })
+        });
+        true
+    }
+
+    fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool {
+        let Some(codec) = codec.shared() else { return false };
+        self.enqueue(move || {
+            let decoded = Cells::combine(&from, &to, |from, to| host::decode(&*codec, from, weight, to))?;
+            decoded.map_err(|refusal| Failure::Refused { codec: codec.name(), refusal })
+        });
+        true
+    }
+
+    fn record(&self) -> Arc<dyn Event> {
+        let point = self.shared().state().schedule.end(self.number);
+        Arc::new(LateEvent { shared: Arc::clone(self.shared()), point })
+    }
+
+    fn wait(&self, event: &Arc<dyn Event>) {
+        let mut state = self.shared().state();
+        let number = state.waits;
+        state.waits += 1;
+        let Some(event) = event.as_any().downcast_ref::<LateEvent>() else { return };
+        if self.shared().omission != Some(Omission::QueueWait(number)) {
+            state.schedule.wait(self.number, event.point);
+        }
+    }
+
+    fn take_failure(&self) -> Option<Failure> {
+        self.shared().state().failures[self.number].take()
+    }
+}
+
+struct LateEvent {
+    shared: Arc<Shared>,
+    point: Point,
+}
+
+impl LateEvent {
+    /// Lets the device work until this has happened. Returns true if it has, or passes for it.
+    fn want(&self, state: &mut State) -> bool {
+        state.schedule.want(self.point);
+        self.shared.wanted.notify_one();
+        self.shared.omission == Some(Omission::HostWaits) || state.schedule.has_happened(self.point)
+    }
+}
+
+impl Event for LateEvent {
+    fn has_happened(&self) -> bool {
+        self.want(&mut self.shared.state())
+    }
+
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut state = self.shared.state();
+        if self.want(&mut state) {
+            return true;
+        }
+        let waiting = |state: &mut State| !state.schedule.has_happened(self.point);
+        let waited = self.shared.done.wait_timeout_while(state, at_most, waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn ring(&self, bell: Arc<dyn Bell>) {
+        let mut state = self.shared.state();
+        if self.want(&mut state) {
+            drop(state);
+            return bell.ring();
+        }
+        state.bells.push((self.point, bell));
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

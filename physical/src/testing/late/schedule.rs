@@ -1,0 +1,231 @@
+//! The order of the late device's work: nothing is done before somebody waits for it, and then hardly more than that.
+//!
+//! Work of one queue is done in order. Between queues the order is as unlike that of the program as it may be, so that
+//! whoever has left out a wait gets bytes of too early or too late. With a seed other than 0, other work than what is
+//! waited for is done by chance, too.
+
+use crate::device::Failure;
+use std::collections::VecDeque;
+
+/// What is done in one go; its failure is kept.
+pub(super) type Job = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+
+/// Steps of all queues together, above which work is done although nobody waits for it.
+const MOST: usize = 4096;
+/// One step in so many is drawn among all that could be done.
+const CHANCE: u64 = 4;
+
+/// A point in the work of a queue: it has happened when so many of its steps are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) queue: usize,
+    pub(super) steps: u64,
+}
+
+enum Step {
+    Work(Job),
+    Wait(Point),
+}
+
+/// The steps of one queue.
+#[derive(Default)]
+struct Line {
+    steps: VecDeque<Step>,
+    done: u64,
+}
+
+/// What has been enqueued, and what is waited for.
+pub(super) struct Schedule {
+    lines: Vec<Line>,
+    /// Lines that no queue has any more. Steps are counted on by the next queue that gets one.
+    free: Vec<usize>,
+    wanted: Vec<Point>,
+    seed: u64,
+}
+
+impl Schedule {
+    pub(super) fn new(seed: u64) -> Self {
+        Schedule { lines: Vec::new(), free: Vec::new(), wanted: Vec::new(), seed }
+    }
+
+    /// Returns the number of a queue that nobody else has.
+    pub(super) fn open(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.lines.push(Line::default());
+            self.lines.len() - 1
+        })
+    }
+
+    /// Lets another queue have this one's number.
+    pub(super) fn close(&mut self, queue: usize) {
+        self.free.push(queue);
+    }
+
+    pub(super) fn enqueue(&mut self, queue: usize, job: Job) {
+        self.lines[queue].steps.push_back(Step::Work(job));
+        if self.lines.iter().map(|line| line.steps.len()).sum::<usize>() > MOST {
+            self.want(self.end(queue));
+        }
+    }
+
+    pub(super) fn wait(&mut self, queue: usize, point: Point) {
+        self.lines[queue].steps.push_back(Step::Wait(point));
+    }
+
+    /// Returns the point after all that was enqueued so far.
+    pub(super) fn end(&self, queue: usize) -> Point {
+        let line = &self.lines[queue];
+        Point { queue, steps: line.done + line.steps.len() as u64 }
+    }
+
+    pub(super) fn has_happened(&self, point: Point) -> bool {
+        self.lines[point.queue].done >= point.steps
+    }
+
+    /// Lets work be done until `point` has happened.
+    pub(super) fn want(&mut self, point: Point) {
+        if !self.has_happened(point) && !self.wanted.contains(&point) {
+            self.wanted.push(point);
+        }
+    }
+
+    /// Takes the next job and the number of its queue; `None` while nothing is waited for. Its end is told by
+    /// [`Schedule::finish`] before the next is taken.
+    pub(super) fn next(&mut self) -> Option<(usize, Job)> {
+        loop {
+            let lines = &self.lines;
+            self.wanted.retain(|point| lines[point.queue].done < point.steps);
+            let wanted = *self.wanted.last()?;
+            let queue = self.by_chance().unwrap_or_else(|| self.needed_for(wanted));
+            match self.lines[queue].steps.pop_front()? {
+                Step::Work(job) => return Some((queue, job)),
+                Step::Wait(_) => self.finish(queue),
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, queue: usize) {
+        self.lines[queue].done += 1;
+    }
+
+    /// Returns the point for which a queue's next step waits, if it has not happened.
+    fn obstacle(&self, queue: usize) -> Option<Point> {
+        match self.lines[queue].steps.front() {
+            Some(Step::Wait(point)) if !self.has_happened(*point) => Some(*point),
+            _ => None,
+        }
+    }
+
+    /// Returns the queue whose next step has to be done before `point` can happen. Steps wait for earlier ones only, so
+    /// that there is one.
+    fn needed_for(&self, point: Point) -> usize {
+        let mut queue = point.queue;
+        while let Some(obstacle) = self.obstacle(queue) {
+            queue = obstacle.queue;
+        }
+        queue
+    }
+
+    /// Returns now and then a queue that could go on, needed or not.
+    fn by_chance(&mut self) -> Option<usize> {
+        if self.seed == 0 || !self.draw().is_multiple_of(CHANCE) {
+            return None;
+        }
+        let can_go_on =
+            |queue: &usize| !self.lines[*queue].steps.is_empty() && self.obstacle(*queue).is_none();
+        let ready: Vec<usize> = (0..self.lines.len()).filter(can_go_on).collect();
+        let place = self.draw() as usize % ready.len().max(1);
+        ready.get(place).copied()
+    }
+
+    /// Returns the next of a sequence of numbers that the seed determines (xorshift).
+    fn draw(&mut self) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed >> 11
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Enqueues a job that writes a name into a list.
+    fn note(
+        schedule: &mut Schedule,
+        queue: usize,
+        names: &Arc<Mutex<Vec<&'static str>>>,
+        name: &'static str,
+    ) {
+        let names = Arc::clone(names);
+        let job = move || {
+            names.lock().unwrap().push(name);
+            Ok(())
+        };
+        schedule.enqueue(queue, Box::new(job));
+    }
+
+    fn run(schedule: &mut Schedule) {
+        while let Some((queue, job)) = schedule.next() {
+            job().unwrap();
+            schedule.finish(queue);
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_before_it_is_waited_for_and_then_no_more() {
+        let names = Arc::default();
+        let mut schedule = Schedule::new(0);
+        let first = schedule.open();
+        let second = schedule.open();
+        note(&mut schedule, first, &names, "a");
+        note(&mut schedule, second, &names, "b");
+        let end = schedule.end(second);
+        note(&mut schedule, second, &names, "c");
+        run(&mut schedule);
+        assert!(names.lock().unwrap().is_empty());
+        schedule.want(end);
+        run(&mut schedule);
+        assert_eq!(*names.lock().unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_queue_that_waits_is_behind_what_it_waits_for() {
+        for seed in 0..50 {
+            let names = Arc::default();
+            let mut schedule = Schedule::new(seed);
+            let [first, second, third] = [(); 3].map(|()| schedule.open());
+            note(&mut schedule, first, &names, "a");
+            let point = schedule.end(first);
+            schedule.wait(second, point);
+            note(&mut schedule, second, &names, "b");
+            note(&mut schedule, third, &names, "c");
+            let point = schedule.end(second);
+            schedule.wait(first, point);
+            note(&mut schedule, first, &names, "d");
+            schedule.want(schedule.end(first));
+            run(&mut schedule);
+            let names = names.lock().unwrap().iter().copied().filter(|name| *name != "c").collect::<Vec<_>>();
+            assert_eq!(names, ["a", "b", "d"], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_seed_makes_one_order_and_seeds_make_several() {
+        let order = |seed| {
+            let names = Arc::default();
+            let mut schedule = Schedule::new(seed);
+            let queues = [(); 3].map(|()| schedule.open());
+            for name in ["a", "b", "c", "d"] {
+                queues.iter().for_each(|queue| note(&mut schedule, *queue, &names, name));
+            }
+            queues.iter().for_each(|queue| schedule.want(schedule.end(*queue)));
+            run(&mut schedule);
+            names.lock().unwrap().clone()
+        };
+        assert_eq!(order(7), order(7));
+        assert!((1..20).any(|seed| order(seed) != order(7)));
+    }
+}

@@ -1,0 +1,258 @@
+//! The device that works late: results have the host's bits, and each wait that is left out takes them away.
+
+use super::*;
+use crate::codec::{Noise, Properties};
+use crate::dtype::DType;
+use crate::memory::Buffer;
+
+/// Sends numbers to and fro between three queues, so that every kind of wait is needed, and returns them.
+fn relay(queues: &[Queue; 3]) -> Result<Vec<f32>> {
+    let [a, b, c] = queues;
+    let mut x = Buffer::from_slice_on(a, &[1.0f32, 2.0, 3.0, 4.0])?;
+    let y = Buffer::from_slice_on(b, &[10.0f32, 20.0, 30.0, 40.0])?;
+    let z = Buffer::zeroed_on(c, DType::F32, 4)?;
+    for round in 0..3 {
+        // Reads what another queue writes.
+        y.write_all()?.reduce(ReduceOp::Sum, &x.read_all()?)?;
+        z.write_all()?.weighted_sum(&[
+            (0.5, Some(&x.read_all()?)),
+            (2.0, Some(&y.read_all()?)),
+            (1.0, None),
+        ])?;
+        // Writes what others still read.
+        x.write_all()?.add_scaled(f64::from(round), &z.read_all()?)?;
+        y.write(0..2)?.copy_from(&z.read(2..4)?)?;
+        x.host_mut::<f32>()?[3] += 1.0;
+    }
+    z.write_all()?.add_scaled(1.0, &y.read_all()?)?;
+    let sum = z.copied()?;
+    sum.write_all()?.add_scaled(1.0, &x.read_all()?)?;
+    Ok(sum.host::<f32>()?.to_vec())
+}
+
+fn on(late: &Late) -> Result<Vec<f32>> {
+    relay(&[late.queue(), late.queue(), late.queue()])
+}
+
+fn on_host() -> Vec<f32> {
+    relay(&[Queue::host(), Queue::host(), Queue::host()]).unwrap()
+}
+
+#[test]
+fn every_order_has_the_bits_of_the_host() {
+    let want = on_host();
+    for seed in 0..40 {
+        assert_eq!(on(&Late::new(seed)).unwrap(), want, "seed {seed}");
+    }
+    let one = Late::new(0).queue();
+    assert_eq!(relay(&[one.clone(), one.clone(), one]).unwrap(), want, "one queue waits for nobody");
+}
+
+#[test]
+fn host_and_devices_mix() {
+    let want = on_host();
+    let late = Late::new(3);
+    let other = Late::new(4);
+    for place in 0..3 {
+        let mut queues = [late.queue(), other.queue(), late.queue()];
+        queues[place] = Queue::host();
+        assert_eq!(relay(&queues).unwrap(), want, "the host is queue {place}");
+    }
+}
+
+#[test]
+fn one_queue_needs_no_event() {
+    let late = Late::new(0);
+    let queue = late.queue();
+    relay(&[queue.clone(), queue.clone(), queue]).unwrap();
+    assert_eq!(late.queue_waits(), 0);
+}
+
+/// Checks that a program goes wrong if one of these waits of a queue is left out, or those of the host.
+fn goes_wrong(waits: &[u64], program: impl Fn(&Late) -> Result<Vec<f32>>) {
+    let late = Late::new(0);
+    let want = program(&late).unwrap();
+    assert_eq!(late.queue_waits(), waits.last().unwrap() + 1);
+    for wait in waits {
+        let got = program(&Late::leaving_out(Omission::QueueWait(*wait)));
+        assert!(got.is_err() || got.is_ok_and(|got| got != want), "wait {wait} changes nothing");
+    }
+    let got = program(&Late::leaving_out(Omission::HostWaits));
+    assert!(got.is_err() || got.is_ok_and(|got| got != want), "waits of the host change nothing");
+}
+
+#[test]
+fn a_reader_waits_for_the_writer() {
+    goes_wrong(&[0], |late| {
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, 2.0])?;
+        let y = Buffer::from_slice_on(&late.queue(), &[3.0f32, 4.0])?;
+        y.write_all()?.reduce(ReduceOp::Sum, &x.read_all()?)?;
+        Ok(y.host::<f32>()?.to_vec())
+    });
+}
+
+#[test]
+fn a_writer_waits_for_the_reader() {
+    // Before wait 0 the program has waited itself.
+    goes_wrong(&[1], |late| {
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, 2.0])?;
+        let y = Buffer::zeroed_on(&late.queue(), DType::F32, 2)?;
+        x.queue().check()?;
+        y.write_all()?.copy_from(&x.read_all()?)?;
+        x.write_all()?.scale(10.0)?;
+        let x = x.host::<f32>()?.to_vec();
+        Ok([x, y.host::<f32>()?.to_vec()].concat())
+    });
+}
+
+#[test]
+fn a_second_write_is_waited_for_as_the_first() {
+    // Before wait 1 the program has waited itself.
+    goes_wrong(&[0, 2], |late| {
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, 2.0])?;
+        let y = Buffer::zeroed_on(&late.queue(), DType::F32, 2)?;
+        y.write_all()?.add_scaled(1.0, &x.read_all()?)?;
+        let before = y.host::<f32>()?.to_vec();
+        x.write_all()?.scale(3.0)?;
+        y.write_all()?.add_scaled(1.0, &x.read_all()?)?;
+        Ok([before, y.host::<f32>()?.to_vec()].concat())
+    });
+}
+
+#[test]
+fn a_dropped_buffer_lives_until_its_work_is_done() {
+    let late = Late::new(0);
+    let y = Buffer::zeroed_on(&late.queue(), DType::F64, 3).unwrap();
+    for _ in 0..10 {
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f64, 2.0, 3.0]).unwrap();
+        y.write_all().unwrap().reduce(ReduceOp::Sum, &x.read_all().unwrap()).unwrap();
+    }
+    drop(late);
+    assert_eq!(*y.host::<f64>().unwrap(), [10.0, 20.0, 30.0]);
+}
+
+#[test]
+fn busy_memory_is_busy_as_on_the_host() {
+    let mut x = Buffer::zeroed_on(&Late::new(0).queue(), DType::I32, 4).unwrap();
+    assert!(x.idle_bytes().is_none());
+    let view = x.write(1..2).unwrap();
+    assert!(matches!(x.host::<i32>(), Err(Error::Busy { .. })));
+    assert!(matches!(x.read(0..2), Err(Error::Busy { .. })));
+    drop(view);
+    x.host_mut::<i32>().unwrap()[2] = 7;
+    let guard = x.host::<i32>().unwrap();
+    assert_eq!(*guard, [0, 0, 7, 0]);
+    assert!(matches!(x.write(0..1), Err(Error::Busy { .. })));
+}
+
+/// Keeps every number, and refuses NaN.
+#[derive(Debug)]
+struct Whole {
+    fixed: bool,
+}
+
+impl Codec for Whole {
+    fn name(&self) -> String {
+        "whole".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: true, contraction: Some(1.0), linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        4 * len
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        self.fixed
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        self.fixed.then(|| Arc::new(Whole { fixed: true }) as Arc<dyn Codec>)
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        if let Some(index) = from.iter().position(|x| x.is_nan()) {
+            return Err(CodecError::NotFinite { index, value: from[index] });
+        }
+        to[..4 * from.len()].copy_from_slice(bytemuck::cast_slice(from));
+        Ok(4 * from.len())
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        if from.len() != 4 * to.len() {
+            return Err(CodecError::damaged("too long or too short"));
+        }
+        let numbers = from.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]));
+        to.iter_mut().zip(numbers).for_each(|(to, x)| *to += weight * x);
+        Ok(())
+    }
+}
+
+#[test]
+fn codecs_have_the_bits_of_the_host_with_and_without_a_kernel() {
+    for fixed in [false, true] {
+        let codec = Whole { fixed };
+        let late = Late::new(0);
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, -2.0]).unwrap();
+        let message = Buffer::zeroed_on(&late.queue(), DType::U8, 9).unwrap();
+        let y = Buffer::from_slice_on(&late.queue(), &[0.5f32, 0.5]).unwrap();
+        let size = message.write_all().unwrap().encode(&codec, &x.read_all().unwrap(), 0).unwrap().unwrap();
+        assert_eq!(size, 8);
+        let mut to = y.write_all().unwrap();
+        to.decode(&codec, &message.read(0..size).unwrap(), Some(2.0)).unwrap().unwrap();
+        drop(to);
+        assert_eq!(*y.host::<f32>().unwrap(), [2.5, -3.5], "a kernel: {fixed}");
+    }
+}
+
+#[test]
+fn a_refusal_is_told_to_the_next_who_waits_and_to_nobody_else() {
+    let late = Late::new(0);
+    let x = Buffer::from_slice_on(&late.queue(), &[1.0f32, f32::NAN]).unwrap();
+    let message = Buffer::zeroed_on(&late.queue(), DType::U8, 8).unwrap();
+    let encode =
+        |codec: &Whole| message.write_all().unwrap().encode(codec, &x.read_all().unwrap(), 0).unwrap();
+    let at_once = encode(&Whole { fixed: false });
+    assert!(matches!(at_once, Err(CodecError::NotFinite { index: 1, .. })), "its size had to be known");
+    assert_eq!(encode(&Whole { fixed: true }).unwrap(), 8);
+    x.queue().check().unwrap();
+    let refusal = message.queue().check().unwrap_err().to_string();
+    assert!(refusal.contains("whole on late:") && refusal.contains("element 1 is NaN"), "{refusal}");
+    message.queue().check().unwrap();
+    encode(&Whole { fixed: true }).unwrap();
+    assert!(message.host::<u8>().is_err());
+    assert!(message.host::<u8>().is_ok());
+}
+
+#[test]
+fn a_damaged_message_is_a_failure() {
+    let late = Late::new(0);
+    let message = Buffer::zeroed_on(&late.queue(), DType::U8, 7).unwrap();
+    let y = Buffer::zeroed_on(&late.queue(), DType::F32, 2).unwrap();
+    let mut to = y.write_all().unwrap();
+    to.decode(&Whole { fixed: true }, &message.read_all().unwrap(), None).unwrap().unwrap();
+    assert!(y.queue().check().unwrap_err().to_string().contains("too long or too short"));
+}
+
+#[test]
+fn memory_of_another_library_is_kept_as_long_as_its_work() {
+    let late = Late::new(0);
+    let queue = late.queue();
+    let tensor = queue.device().unwrap().alloc(16).unwrap();
+    let weak = Arc::downgrade(&tensor.keeper);
+    // SAFETY: 4 zeroed elements that nobody else reaches.
+    let x = unsafe { Buffer::over_foreign(&queue, tensor.address, DType::F32, 4, tensor.keeper) }.unwrap();
+    x.write_all()
+        .unwrap()
+        .reduce(ReduceOp::Sum, &Buffer::from_slice(&[1.0f32; 4]).unwrap().read_all().unwrap())
+        .unwrap();
+    let y = Buffer::zeroed_on(&late.queue(), DType::F32, 4).unwrap();
+    y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
+    drop(x);
+    assert!(weak.upgrade().is_some());
+    assert_eq!(*y.host::<f32>().unwrap(), [1.0; 4]);
+    drop((late, queue, y));
+    assert!(weak.upgrade().is_none(), "nobody needs it any more");
+}
