@@ -11,6 +11,7 @@
 pub mod ad_psgd;
 pub mod async_model_average;
 pub mod bytegrad;
+mod bytes;
 pub mod checkpoint;
 pub mod choco_sgd;
 pub mod d_psgd;

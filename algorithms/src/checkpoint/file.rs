@@ -1,8 +1,9 @@
 //! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
 
 use super::SAVED_AS;
+use crate::bytes::{bytes_of, from_bytes};
 use crate::record::{Record, does_not_fit};
-use hexagram_logical::{Buffer, DType, Error, Result};
+use hexagram_logical::{DType, Error, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,13 +22,14 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     let mut facts: HashMap<String, String> = record.facts.clone().into_iter().collect();
     facts.insert(FORMAT.to_owned(), VERSION.to_owned());
     facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
-    let views = record.tensors.values().map(|saved| saved.values.read(0..saved.values.len()));
+    let views = record.tensors.values().map(|saved| saved.values.read_all());
     let views: Vec<_> = views.collect::<Result<_>>()?;
+    let bytes: Vec<_> = views.iter().map(bytes_of).collect::<Result<_>>()?;
     let mut tensors = Vec::new();
-    for ((name, saved), view) in record.tensors.iter().zip(&views) {
+    for ((name, saved), bytes) in record.tensors.iter().zip(&bytes) {
         let dtype = to_format(saved.values.dtype());
         let shape = saved.shape.clone();
-        let tensor = TensorView::new(dtype, shape, view.bytes());
+        let tensor = TensorView::new(dtype, shape, bytes);
         tensors.push((name, tensor.map_err(|cause| unwritable(path, cause))?));
     }
     let bytes = safetensors::serialize(tensors, Some(facts)).map_err(|cause| unwritable(path, cause))?;
@@ -84,9 +86,7 @@ pub(super) fn read(path: &Path) -> Result<Record> {
         let dtype = from_format(tensor.dtype()).ok_or_else(|| {
             does_not_fit(format!("has `{name}` of {:?}, which nobody saved", tensor.dtype()))
         })?;
-        let values = Buffer::zeroed(dtype, tensor.shape().iter().product())?;
-        values.write(0..values.len())?.bytes_mut().copy_from_slice(tensor.data());
-        record.put_tensor(name, tensor.shape(), values)?;
+        record.put_tensor(name, tensor.shape(), from_bytes(dtype, tensor.data())?)?;
     }
     if format!("{:016x}", record.checksum()?) != checksum {
         return Err(damaged(path, "its checksum is wrong"));
@@ -131,6 +131,7 @@ fn damaged(path: &Path, cause: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hexagram_logical::testing::buffer;
     use std::os::unix::net::UnixListener;
 
     fn record() -> Record {
@@ -138,7 +139,7 @@ mod tests {
         record.put("numbers", &[1.5f32, -2.0, f32::NAN]).unwrap();
         record.put("bytes", b"abc").unwrap();
         record.put("nothing", &[0i64; 0]).unwrap();
-        record.put_tensor("matrix", &[2, 1], Buffer::from_slice(&[3.0f64, 4.0]).unwrap()).unwrap();
+        record.put_tensor("matrix", &[2, 1], buffer(&[3.0f64, 4.0])).unwrap();
         record.note("epoch", 7);
         record
     }

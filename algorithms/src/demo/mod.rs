@@ -72,7 +72,7 @@ impl Algorithm for DeMo {
         check_option(self.keep > 0, "what demo keeps of a block", &self.keep, "1 or more")?;
         let blocks = Blocks::new(&bucket.tensors);
         let codec = Arc::new(LargestOfEach::new(self.keep, blocks.places().collect()));
-        let exchanged = Buffer::zeroed(bucket.gradients.dtype(), 2 * bucket.len())?;
+        let exchanged = bucket.gradients.beside(bucket.gradients.dtype(), 2 * bucket.len())?;
         Ok(State { blocks, exchanged, encoding: context.encoding(codec, Feedback::Error) })
     }
 

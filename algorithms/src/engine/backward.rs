@@ -7,7 +7,7 @@ use super::scheduler::{Memory, Port};
 use super::{Mode, Unused};
 use crate::plugin::Turn;
 use hexagram_logical::physical::memory::{ReadView, WriteView};
-use hexagram_logical::{Buffer, DType, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A parameter's gradient in the pass under way.
@@ -177,7 +177,7 @@ impl Backward {
             return Err(self.refused(parameter, &what, &format!("{len} × {dtype} were announced")));
         }
         let mut to = self.expected(parameter)?;
-        widen(&gradient.read(0..len)?, &mut to, self.gradients[parameter] == Gradient::Partial)?;
+        widen(&gradient.read_all()?, &mut to, self.gradients[parameter] == Gradient::Partial)?;
         drop(to);
         self.mark(parameter)
     }
@@ -214,10 +214,16 @@ impl Backward {
     pub(super) fn in_place(&mut self, parameter: usize) -> Result<WriteView> {
         let mut to = self.expected(parameter)?;
         if self.gradients[parameter] == Gradient::Missing {
-            Host.clear(&mut to);
+            to.clear();
             self.gradients[parameter] = Gradient::Partial;
         }
         Ok(to)
+    }
+
+    /// Returns what is there of a gradient.
+    pub(super) fn written(&self, parameter: usize) -> Result<ReadView> {
+        let (bucket, range) = self.plan.place(parameter)?;
+        self.slots[bucket].buffer.as_ref().ok_or_else(on_their_way)?.read(range)
     }
 
     /// A gradient was written in place.
@@ -330,7 +336,7 @@ impl Backward {
             }
             let (bucket, range) = self.plan.place(parameter)?;
             if let (Gradient::Missing, Some(buffer)) = (before, &self.slots[bucket].buffer) {
-                Host.clear(&mut buffer.write(range)?);
+                buffer.write(range)?.clear();
             }
             self.count(bucket)?;
         }
@@ -356,7 +362,7 @@ impl Backward {
         let (bucket, range) = self.plan.place(parameter)?;
         match (self.results, &self.slots[bucket].buffer) {
             (Results::Synchronized, Some(buffer)) => {
-                narrow(buffer.read(range)?, self.plan.parameters()[parameter].dtype)
+                narrow(buffer, range, self.plan.parameters()[parameter].dtype)
             }
             (Results::Overflowed, _) => {
                 let remedy = "skip the step where LossScaling::overflowed says so";

@@ -11,7 +11,7 @@
 
 use super::plan::Plan;
 use crate::plugin::with_float;
-use hexagram_logical::{Buffer, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, Error, Result};
 
 pub(super) fn check_limit(limit: f64) -> Result<()> {
     if limit.is_finite() && limit > 0.0 {
@@ -30,7 +30,7 @@ pub(super) fn clip(plan: &Plan, gradients: &[&Buffer], limit: f64) -> Result<()>
     if norm <= limit {
         return Ok(());
     }
-    gradients.iter().try_for_each(|g| Host.scale(limit / norm, &mut g.write(0..g.len())?))
+    gradients.iter().try_for_each(|g| g.write_all()?.scale(limit / norm))
 }
 
 fn squares(gradients: &Buffer) -> Result<f64> {

@@ -338,7 +338,7 @@ impl Work {
         let parameters = match self.memory.parameters.take() {
             Some(parameters) => parameters,
             None if self.parameters => return Err(missing()),
-            None => Buffer::zeroed(gradients.dtype(), 0)?,
+            None => gradients.beside(gradients.dtype(), 0)?,
         };
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
         let outcome = match (stage, &mut self.instance, &self.algorithm) {

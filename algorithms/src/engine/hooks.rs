@@ -1,6 +1,8 @@
 //! What a framework calls from inside its backward pass.
 
 use super::backward::{Backward, lock};
+use crate::bytes::on_host;
+use hexagram_logical::physical::memory::WriteView;
 use hexagram_logical::{Buffer, Element, Error, Result};
 use std::sync::{Arc, Mutex};
 
@@ -56,19 +58,29 @@ impl Hooks {
         parameter: usize,
         work: impl FnOnce(&mut [T]) -> R,
     ) -> Result<R> {
-        let mut view = lock(&self.0).hook(|backward| {
+        let mut view = self.in_place::<T>(parameter)?;
+        // Not under the lock: other threads may have gradients of their own meanwhile.
+        if let Some(bytes) = view.host_bytes_mut() {
+            return Ok(work(bytemuck::cast_slice_mut(bytes)));
+        }
+        drop(view);
+        let mut copy = on_host(&lock(&self.0).hook(|backward| backward.written(parameter))?)?;
+        let outcome = work(&mut copy.host_mut::<T>()?);
+        self.in_place::<T>(parameter)?.copy_from(&copy.read_all()?)?;
+        Ok(outcome)
+    }
+
+    fn in_place<T: Element>(&self, parameter: usize) -> Result<WriteView> {
+        lock(&self.0).hook(|backward| {
             let view = backward.in_place(parameter)?;
             let asked = T::DTYPE;
             let there = view.dtype();
-            let what = || format!("the gradient of parameter {parameter} was asked for as {asked}");
             if asked == there {
-                Ok(view)
-            } else {
-                Err(Error::usage(what(), format!("it is {there} in its bucket")))
+                return Ok(view);
             }
-        })?;
-        // Not under the lock: other threads may have gradients of their own meanwhile.
-        Ok(work(bytemuck::cast_slice_mut(view.bytes_mut())))
+            let what = format!("the gradient of parameter {parameter} was asked for as {asked}");
+            Err(Error::usage(what, format!("it is {there} in its bucket")))
+        })
     }
 
     /// [`Hooks::ready`] for a gradient that [`Hooks::with_gradient`] has written.

@@ -9,7 +9,7 @@ use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
-use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ impl Plan {
     pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[&Buffer]) -> Result<()> {
         for ((bucket, range), (new_bucket, new_range)) in self.places.iter().zip(&other.places) {
             let source = from[*bucket].read(range.clone())?;
-            Host.copy(&source, &mut to[*new_bucket].write(new_range.clone())?)?;
+            to[*new_bucket].write(new_range.clone())?.copy_from(&source)?;
         }
         Ok(())
     }

@@ -18,7 +18,8 @@ use super::clip::not_finite;
 use crate::plugin::Fields;
 use hexagram_logical::codec::{Half, NotFinite};
 use hexagram_logical::physical::memory::{ReadView, WriteView};
-use hexagram_logical::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use std::ops::Range;
 
 /// Scaling of the loss under way: see [`DataParallel::loss_scaling`].
 pub struct LossScaling<'a>(&'a DataParallel);
@@ -110,7 +111,7 @@ impl Scaler {
             comm.blocking().all_reduce(&mut overflow, ReduceOp::Max)?;
         }
         if overflow[0] == 0 {
-            gradients.iter().try_for_each(|g| Host.scale(1.0 / self.scale, &mut g.write(0..g.len())?))?;
+            gradients.iter().try_for_each(|g| g.write_all()?.scale(1.0 / self.scale))?;
         }
         Ok(overflow[0] != 0)
     }
@@ -150,22 +151,22 @@ fn half(dtype: DType) -> Half {
 /// `to ← from`, or `to ← to + from`, converted if `from` has 16 bits and `to` 32.
 pub(super) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()> {
     if from.dtype() == to.dtype() {
-        return if add { Host.reduce(ReduceOp::Sum, from, to) } else { Host.copy(from, to) };
+        return if add { to.reduce(ReduceOp::Sum, from) } else { to.copy_from(from) };
     }
-    let converted = Host.decode(&half(from.dtype()), from, add.then_some(1.0), to)?;
+    let converted = to.decode(&half(from.dtype()), from, add.then_some(1.0))?;
     converted.map_err(|refusal| Error::usage(refusal.to_string(), "give as many elements as announced"))
 }
 
-/// The elements of a range of a bucket as a parameter of type `dtype`: rounded, where that has 16 bits.
-pub(super) fn narrow(from: ReadView, dtype: DType) -> Result<ReadView> {
-    if from.dtype() == dtype {
-        return Ok(from);
+/// Returns some elements of a bucket as a parameter of type `dtype`: rounded, where that has 16 bits.
+pub(super) fn narrow(from: &Buffer, range: Range<usize>, dtype: DType) -> Result<ReadView> {
+    let wide = from.read(range)?;
+    if wide.dtype() == dtype {
+        return Ok(wide);
     }
-    let len = from.bytes().len() / from.dtype().size();
-    let narrow = Buffer::zeroed(dtype, len)?;
-    let converted = Host.encode(&half(dtype), &from, &mut narrow.write(0..len)?, 0)?;
+    let narrow = from.beside(dtype, wide.len())?;
+    let converted = narrow.write_all()?.encode(&half(dtype), &wide, 0)?;
     converted.map_err(|refusal| Error::usage(refusal.to_string(), "report this: 16 bits hold any number"))?;
-    narrow.read(0..len)
+    narrow.read_all()
 }
 
 #[cfg(test)]

@@ -31,9 +31,10 @@ impl Replica {
         }
         let names: &[&str] = options.optimizer.as_ref().map_or(&[], |optimizer| optimizer.slots());
         let slot = |bucket: &super::plan::BucketPlan| -> Result<Slot> {
-            let zeroed = || Buffer::zeroed(bucket.dtype, bucket.len);
-            let memory = names.iter().map(|_| zeroed()).collect::<Result<_>>()?;
-            Ok(Slot { parameters: Some(zeroed()?), memory })
+            let parameters = Buffer::zeroed(bucket.dtype, bucket.len)?;
+            let beside = |_| parameters.beside(bucket.dtype, bucket.len);
+            let memory = names.iter().map(beside).collect::<Result<_>>()?;
+            Ok(Slot { parameters: Some(parameters), memory })
         };
         Ok(Replica { slots: Some(plan.buckets().iter().map(slot).collect::<Result<_>>()?), names })
     }
@@ -82,12 +83,12 @@ impl Replica {
             return Err(Error::usage(given, remedy));
         }
         let (parameters, range) = self.of(plan, parameter)?;
-        widen(&values.read(0..values.len())?, &mut parameters.write(range)?, false)
+        widen(&values.read_all()?, &mut parameters.write(range)?, false)
     }
 
     pub(super) fn get(&self, plan: &Plan, parameter: usize) -> Result<ReadView> {
         let (parameters, range) = self.of(plan, parameter)?;
-        narrow(parameters.read(range)?, plan.parameter(parameter)?.dtype)
+        narrow(parameters, range, plan.parameter(parameter)?.dtype)
     }
 
     /// Moves everything into the buckets of another plan; into `registered` buffers where there are any.

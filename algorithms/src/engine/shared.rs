@@ -3,6 +3,7 @@
 use super::backward::Results;
 use super::options::Buffers;
 use super::{DataParallel, backward};
+use crate::bytes::{bytes_of, from_bytes, write_bytes};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
@@ -99,22 +100,18 @@ fn together(
 ) -> Result<()> {
     let bytes = |buffer: &Buffer| buffer.len() * buffer.dtype().size();
     let total: usize = buffers.iter().map(|buffer| bytes(buffer)).sum();
-    let mut flat = Buffer::zeroed(dtype, total / dtype.size())?;
-    let all = 0..flat.len();
-    let mut view = flat.write(all.clone())?;
-    let mut rest = view.bytes_mut();
+    let mut all = Vec::with_capacity(total);
     for buffer in &buffers {
-        let (to, others) = rest.split_at_mut(bytes(buffer));
-        to.copy_from_slice(buffer.read(0..buffer.len())?.bytes());
-        rest = others;
+        all.extend_from_slice(&bytes_of(&buffer.read_all()?)?);
     }
-    drop(view);
+    let mut flat = from_bytes(dtype, &all)?;
     work(&mut flat)?;
-    let view = flat.read(all)?;
-    let mut rest = view.bytes();
+    let view = flat.read_all()?;
+    let all = bytes_of(&view)?;
+    let mut rest = &*all;
     for buffer in buffers {
         let (from, others) = rest.split_at(bytes(buffer));
-        buffer.write(0..buffer.len())?.bytes_mut().copy_from_slice(from);
+        write_bytes(&mut buffer.write_all()?, from)?;
         rest = others;
     }
     Ok(())

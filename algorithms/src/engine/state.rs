@@ -14,10 +14,10 @@ use super::backward::Results;
 use super::plan::{Layout, Plan};
 use super::precision::wide;
 use super::{DataParallel, backward};
+use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
-use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Buffer, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
 /// State of an engine, to be saved and put back: see [`DataParallel::checkpoint`].
@@ -64,7 +64,7 @@ impl DataParallel {
         for (name, slots) in self.replica.memories()? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let (bucket, range) = plan.place(index)?;
-                let values = copied(&slots[bucket].read(range)?)?;
+                let values = on_host(&slots[bucket].read(range)?)?;
                 let name = format!("{name}/{}", parameter.name);
                 if record.tensor(&name).is_ok() {
                     let what = format!("two parameters are called `{}`", parameter.name);
@@ -230,7 +230,7 @@ impl DataParallel {
             for (index, parameter) in old.parameters().iter().enumerate() {
                 let (bucket, range) = old.place(index)?;
                 let saved = &record.tensor(&format!("{name}/{}", parameter.name))?.values;
-                Host.copy(&saved.read(0..saved.len())?, &mut slots[bucket].write(range)?)?;
+                slots[bucket].write(range)?.copy_from(&saved.read_all()?)?;
             }
         }
         self.turn.step = record.noted("step")?;
@@ -257,12 +257,6 @@ impl DataParallel {
 
 fn buffers(record: Record) -> BTreeMap<String, Buffer> {
     record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
-}
-
-fn copied(from: &ReadView) -> Result<Buffer> {
-    let copy = Buffer::zeroed(from.dtype(), from.bytes().len() / from.dtype().size())?;
-    Host.copy(from, &mut copy.write(0..copy.len())?)?;
-    Ok(copy)
 }
 
 /// The model's parameters, one a line.

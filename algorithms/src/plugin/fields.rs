@@ -3,8 +3,9 @@
 //! An algorithm names each part of its state once; whether the part is copied out or in is the [`Fields`]' business. So
 //! the two directions cannot differ.
 
+use crate::bytes::on_host;
 use hexagram_logical::encoding::{Encoding, State};
-use hexagram_logical::{Buffer, Device, Error, Host, Result};
+use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
 /// The parts of a state, by name, on their way out of it or into it.
@@ -68,7 +69,7 @@ impl Fields {
     pub fn buffer(&mut self, name: &str, buffer: &mut Buffer) -> Result<()> {
         let name = format!("{}{name}", self.prefix);
         match &mut self.direction {
-            Direction::Saving(saved) => drop(saved.insert(name, copied(buffer)?)),
+            Direction::Saving(saved) => drop(saved.insert(name, on_host(&buffer.read_all()?)?)),
             Direction::Loading(rest) => {
                 let Some(from) = rest.remove(&name) else {
                     return Err(does_not_fit(format!("has no `{name}`")));
@@ -77,7 +78,7 @@ impl Fields {
                     let say = |buffer: &Buffer| format!("{} × {}", buffer.len(), buffer.dtype());
                     return Err(does_not_fit(format!("has {} as `{name}`, not {}", say(&from), say(buffer))));
                 }
-                Host.copy(&from.read(0..from.len())?, &mut buffer.write(0..buffer.len())?)?;
+                buffer.write_all()?.copy_from(&from.read_all()?)?;
             }
         }
         Ok(())
@@ -125,7 +126,7 @@ impl Fields {
             match &mut fields.direction {
                 Direction::Saving(saved) => {
                     for (entry, buffer) in memory.entries() {
-                        saved.insert(format!("{prefix}{entry}"), copied(buffer)?);
+                        saved.insert(format!("{prefix}{entry}"), on_host(&buffer.read_all()?)?);
                     }
                 }
                 Direction::Loading(rest) => {
@@ -140,12 +141,6 @@ impl Fields {
             Ok(())
         })
     }
-}
-
-fn copied(buffer: &Buffer) -> Result<Buffer> {
-    let copy = Host.alloc(buffer.dtype(), buffer.len())?;
-    Host.copy(&buffer.read(0..buffer.len())?, &mut copy.write(0..copy.len())?)?;
-    Ok(copy)
 }
 
 fn does_not_fit(what: String) -> Error {

@@ -10,6 +10,7 @@ mod claims;
 pub(crate) use agree::{all_or_none, gather_texts};
 pub(crate) use claims::Claims;
 
+use crate::bytes::bytes_of;
 use hexagram_logical::{Buffer, DType, Element, Error, Result};
 use std::collections::BTreeMap;
 
@@ -129,7 +130,7 @@ impl Record {
         }
         for (name, Saved { shape, values }) in &self.tensors {
             let described = format!("{name} {} {shape:?}", values.dtype());
-            hash = mixed(mixed(hash, described.as_bytes()), values.read(0..values.len())?.bytes());
+            hash = mixed(mixed(hash, described.as_bytes()), &bytes_of(&values.read_all()?)?);
         }
         Ok(hash)
     }

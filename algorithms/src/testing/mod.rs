@@ -22,11 +22,12 @@ mod resume;
 
 pub use resume::{Scratch, resumes_exactly};
 
+use crate::bytes::bytes_of;
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
 use crate::optimizer::{Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;
-use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, Communicator, Element, HEADER_BYTES, Result, TransportKind};
+use hexagram_logical::testing::{buffer, spawn};
+use hexagram_logical::{Communicator, Element, HEADER_BYTES, Result, TransportKind};
 use std::sync::Arc;
 
 /// How a [`Trainer`] trains.
@@ -160,7 +161,7 @@ impl<T: Element> Trainer<T> {
         let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
         engine.set_learning_rate(setup.learning_rate);
         for (index, values) in initial.iter().enumerate() {
-            engine.set_parameter(index, &Buffer::from_slice(values)?)?;
+            engine.set_parameter(index, &buffer(values))?;
         }
         Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
     }
@@ -184,7 +185,7 @@ impl<T: Element> Trainer<T> {
     fn values(&self, parameter: usize) -> Result<Vec<T>> {
         let values = self.engine.parameter(parameter)?;
         let size = std::mem::size_of::<T>();
-        Ok(values.bytes().chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
+        Ok(bytes_of(&values)?.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
     }
 
     /// All parameters of this rank's replica.

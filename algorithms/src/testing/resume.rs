@@ -1,6 +1,7 @@
 //! Whether an algorithm goes on from a checkpoint as if nothing had been: [`resumes_exactly`].
 
 use super::{Setup, Trainer};
+use crate::bytes::bytes_of;
 use crate::checkpoint::{Checkpoints, Record};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::spawn;
@@ -117,8 +118,7 @@ fn same(expected: &Record, found: &Record) -> Result<()> {
     for (name, saved) in expected.tensors() {
         let one = &saved.values;
         let other = &found.tensor(name)?.values;
-        let same = one.len() == other.len()
-            && one.read(0..one.len())?.bytes() == other.read(0..other.len())?.bytes();
+        let same = one.len() == other.len() && bytes_of(&one.read_all()?)? == bytes_of(&other.read_all()?)?;
         if !same {
             return Err(differs(name));
         }

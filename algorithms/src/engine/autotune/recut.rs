@@ -2,6 +2,7 @@
 
 use super::super::plan::Plan;
 use super::super::{DataParallel, EngineOptions, backward};
+use crate::bytes::bytes_of;
 use hexagram_logical::{Buffer, DType, ReduceOp, Result};
 use std::collections::BTreeMap;
 
@@ -80,18 +81,13 @@ fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buff
 
 fn the_same(from: &[&Buffer], buckets: usize) -> Result<Option<Vec<Buffer>>> {
     let Some(first) = from.first() else { return Ok(None) };
-    let all = first.read(0..first.len())?;
+    let view = first.read_all()?;
+    let bytes = bytes_of(&view)?;
     for buffer in from {
-        let same =
-            (buffer.dtype(), buffer.len()) == (first.dtype(), 1) && buffer.read(0..1)?.bytes() == all.bytes();
-        if !same {
+        let alike = (buffer.dtype(), buffer.len()) == (first.dtype(), 1);
+        if !alike || bytes_of(&buffer.read_all()?)? != bytes {
             return Ok(None);
         }
     }
-    let copy = |_| {
-        let copy = Buffer::zeroed(first.dtype(), 1)?;
-        copy.write(0..1)?.bytes_mut().copy_from_slice(all.bytes());
-        Ok(copy)
-    };
-    (0..buckets).map(copy).collect::<Result<_>>().map(Some)
+    (0..buckets).map(|_| first.copied()).collect::<Result<_>>().map(Some)
 }

@@ -21,7 +21,7 @@ fn rows_are_added_up_and_the_others_are_zero() {
                     0 => (&[1, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
                     _ => (&[4], &[10.0, 20.0]),
                 };
-                engine.hooks().ready_rows(0, rows, &Buffer::from_slice(values)?)?;
+                engine.hooks().ready_rows(0, rows, &buffer(values))?;
                 engine.finish()?;
                 assert_eq!(gradient(&engine, 0), [0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 1.5, 2.0, 5.0, 10.0]);
             }
@@ -35,8 +35,8 @@ fn rows_are_added_up_and_the_others_are_zero() {
 fn rows_accumulate_and_are_converted() {
     spawn(TransportKind::Thread, 1, |comm| {
         let mut engine = engine(&comm, embedding(DType::BF16), options(400, 400))?;
-        let two = Buffer::zeroed(DType::BF16, 2)?;
-        two.write(0..2)?.bytes_mut().copy_from_slice(&[0x80, 0x3f, 0x00, 0x40]);
+        let two = zeroed(DType::BF16, 2);
+        write_bytes(&mut two.write_all()?, &[0x80, 0x3f, 0x00, 0x40])?;
         for mode in [Mode::Accumulate, Mode::Accumulate, Mode::Synchronize] {
             engine.begin(mode)?;
             engine.hooks().ready_slice(1, &[1.0f32; 3])?;
@@ -44,7 +44,7 @@ fn rows_accumulate_and_are_converted() {
             engine.finish()?;
         }
         // 3 and 6, in bf16.
-        assert_eq!(engine.gradient(0)?.bytes()[8..12], [0x40, 0x40, 0xc0, 0x40]);
+        assert_eq!(bytes_of(&engine.gradient(0)?)?[8..12], [0x40, 0x40, 0xc0, 0x40]);
         Ok(())
     })
     .unwrap();
@@ -56,7 +56,7 @@ fn rows_that_do_not_fit_are_refused() {
         let mut engine = engine(&comm, embedding(DType::F32), options(400, 400))?;
         engine.begin(Mode::Synchronize)?;
         let refused = |rows: &[usize], values: &[f32], what: &str| {
-            let outcome = engine.hooks().ready_rows(0, rows, &Buffer::from_slice(values).unwrap());
+            let outcome = engine.hooks().ready_rows(0, rows, &buffer(values));
             let text = outcome.unwrap_err().to_string();
             assert!(text.contains(what), "{text}");
         };

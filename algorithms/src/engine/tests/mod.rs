@@ -18,6 +18,7 @@ mod uncalled;
 
 use super::plan::Plan;
 use super::*;
+use crate::bytes::{bytes_of, write_bytes};
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::optimizer::Sgd;
@@ -26,7 +27,7 @@ use crate::plugin::Context;
 use crate::plugin::{Algorithm, Buckets, Trigram};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::spawn;
+use hexagram_logical::testing::{buffer, spawn, zeroed};
 use hexagram_logical::{DType, HEADER_BYTES, NOTICE_BYTES, TransportKind};
 use probe::{Act, Probe};
 use std::sync::atomic::Ordering;
@@ -68,7 +69,7 @@ fn trained_by(
     let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
     engine.set_learning_rate(rate);
     for (index, len) in lengths.into_iter().enumerate() {
-        engine.set_parameter(index, &Buffer::from_slice(&vec![at; len])?)?;
+        engine.set_parameter(index, &buffer(&vec![at; len]))?;
     }
     Ok(engine)
 }
@@ -85,11 +86,11 @@ fn pass(engine: &mut DataParallel, mode: Mode, gradients: &[Vec<f32>]) -> Result
 
 /// What a parameter is.
 fn value(engine: &DataParallel, parameter: usize) -> Vec<f32> {
-    floats(engine.parameter(parameter).unwrap().bytes())
+    floats(&bytes_of(&engine.parameter(parameter).unwrap()).unwrap())
 }
 
 fn gradient(engine: &DataParallel, parameter: usize) -> Vec<f32> {
-    floats(engine.gradient(parameter).unwrap().bytes())
+    floats(&bytes_of(&engine.gradient(parameter).unwrap()).unwrap())
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

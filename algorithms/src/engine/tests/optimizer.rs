@@ -10,14 +10,14 @@ fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<
         let options = EngineOptions { optimizer: Some(Arc::new(optimizer.clone())), ..options(8, 8) };
         let mut engine = DataParallel::new(&comm, list, Arc::new(GradientAllReduce), options)?;
         engine.set_learning_rate(0.1);
-        engine.set_parameter(0, &Buffer::from_slice(&[start])?)?;
+        engine.set_parameter(0, &buffer(&[start]))?;
         let mut path = Vec::new();
         for gradient in gradients {
             engine.begin(Mode::Synchronize)?;
             engine.hooks().ready_slice(0, &[*gradient])?;
             engine.finish()?;
             engine.step()?;
-            path.push(bytemuck::pod_read_unaligned(engine.parameter(0)?.bytes()));
+            path.push(bytemuck::pod_read_unaligned(&bytes_of(&engine.parameter(0)?)?));
         }
         Ok(path)
     });
@@ -146,7 +146,7 @@ fn several_buckets(at_once: bool, clip_norm: Option<f64>) -> Vec<u8> {
         }
         let mut all = Vec::new();
         for index in 0..6 {
-            all.extend_from_slice(engine.parameter(index)?.bytes());
+            all.extend_from_slice(&bytes_of(&engine.parameter(index)?)?);
         }
         Ok(all)
     });

@@ -178,9 +178,9 @@ fn mixed_types_and_large_parameters_are_synchronized() {
         hooks.ready_slice(1, &[comm.rank() as f32; 3])?;
         hooks.ready_slice(0, &vec![comm.rank() as f64; 30_000])?;
         engine.finish()?;
-        assert_eq!(engine.gradient(3).unwrap().bytes(), 0.5f64.to_le_bytes());
+        assert_eq!(*bytes_of(&engine.gradient(3)?)?, 0.5f64.to_le_bytes());
         assert_eq!(gradient(&engine, 1), [0.5; 3]);
-        assert_eq!(engine.gradient(0).unwrap().bytes(), 0.5f64.to_le_bytes().repeat(30_000));
+        assert_eq!(*bytes_of(&engine.gradient(0)?)?, 0.5f64.to_le_bytes().repeat(30_000));
         Ok(())
     })
     .unwrap();
@@ -300,8 +300,8 @@ fn gradients_of_no_elements_live_in_their_buckets_too() {
                 assert_eq!(gradient(&engine, 2), [0.5; 2]);
             }
             engine.begin(Mode::Synchronize)?;
-            hooks.ready_rows(0, &[], &Buffer::zeroed(DType::F64, 0)?)?;
-            hooks.ready_rows(1, &[], &Buffer::zeroed(DType::F32, 0)?)?;
+            hooks.ready_rows(0, &[], &zeroed(DType::F64, 0))?;
+            hooks.ready_rows(1, &[], &zeroed(DType::F32, 0))?;
             hooks.ready_slice(2, &[1.0f32; 2])?;
             engine.finish()
         })

@@ -5,10 +5,9 @@ use super::*;
 
 /// Numbers in 16 bits.
 fn halves(dtype: DType, numbers: &[f32]) -> Buffer {
-    let wide = Buffer::from_slice(numbers).unwrap();
-    let view = super::super::precision::narrow(wide.read(0..numbers.len()).unwrap(), dtype).unwrap();
-    let narrow = Buffer::zeroed(dtype, numbers.len()).unwrap();
-    narrow.write(0..numbers.len()).unwrap().bytes_mut().copy_from_slice(view.bytes());
+    let view = super::super::precision::narrow(&buffer(numbers), 0..numbers.len(), dtype).unwrap();
+    let narrow = zeroed(dtype, numbers.len());
+    narrow.write_all().unwrap().copy_from(&view).unwrap();
     narrow
 }
 
@@ -30,7 +29,7 @@ fn sixteen_bit_gradients_are_accumulated_and_communicated_in_32() {
             }
             pass(&mut engine, Mode::Synchronize, small)?;
             let expected = halves(dtype, &[1.0 + 16.0 * small; 3]);
-            assert_eq!(engine.gradient(0)?.bytes(), expected.read(0..3)?.bytes());
+            assert_eq!(bytes_of(&engine.gradient(0)?)?, bytes_of(&expected.read_all()?)?);
             assert_eq!(engine.gradient(0)?.dtype(), dtype);
             Ok(())
         })
@@ -47,7 +46,7 @@ fn the_master_keeps_steps_that_16_bits_would_lose() {
         assert_eq!(engine.telemetry().buckets(), [(DType::F32, 4)], "they share their buckets with f32");
         engine.set_learning_rate(1.0 / 8192.0);
         engine.set_parameter(0, &halves(DType::F16, &[1.0; 2]))?;
-        let refused = engine.set_parameter(0, &Buffer::from_slice(&[1.0f32; 2])?).unwrap_err().to_string();
+        let refused = engine.set_parameter(0, &buffer(&[1.0f32; 2])).unwrap_err().to_string();
         assert!(refused.contains("`h` was given 2 × f32; 2 × f16 were announced"), "{refused}");
         for _ in 0..32 {
             engine.begin(Mode::Synchronize)?;
@@ -57,7 +56,7 @@ fn the_master_keeps_steps_that_16_bits_would_lose() {
             engine.step()?;
         }
         let expected = halves(DType::F16, &[1.0 - 32.0 / 8192.0; 2]);
-        assert_eq!(engine.parameter(0)?.bytes(), expected.read(0..2)?.bytes());
+        assert_eq!(bytes_of(&engine.parameter(0)?)?, bytes_of(&expected.read_all()?)?);
         assert_eq!(value(&engine, 1), [-32.0 / 8192.0; 2]);
         Ok(())
     })

@@ -6,7 +6,7 @@ use super::*;
 fn tensors_are_broadcast_from_rank_0() {
     spawn(TransportKind::Tcp, 3, |comm| {
         let mut engine = engine(&comm, parameters(1, 1), EngineOptions::default())?;
-        let mut tensor = Buffer::from_slice(&[comm.rank() as f32 + 7.0; 100])?;
+        let mut tensor = buffer(&[comm.rank() as f32 + 7.0; 100]);
         engine.initial().broadcast(&mut tensor)?;
         assert_eq!(*tensor.host::<f32>()?, [7.0; 100]);
         Ok(())
@@ -33,11 +33,7 @@ fn the_initial_state_is_rank_0s() {
                 }
             }
             let mine = comm.rank() as i64;
-            let mut tensors = [
-                Buffer::from_slice(&[mine + 1; 3])?,
-                Buffer::from_slice(&[mine as f32; 5])?,
-                Buffer::from_slice::<f64>(&[])?,
-            ];
+            let mut tensors = [buffer(&[mine + 1; 3]), buffer(&[mine as f32; 5]), buffer::<f64>(&[])];
             engine.initial().broadcast_state(&mut tensors)?;
             assert_eq!(
                 (&*tensors[0].host::<i64>()?, &*tensors[1].host::<f32>()?),
@@ -60,10 +56,10 @@ fn synchronized(buffers: Buffers) -> Vec<(Vec<f32>, f64, i64, u64)> {
             engine(&comm, parameters(1, 1), EngineOptions { buffers, ..EngineOptions::default() })?;
         let mine = comm.rank() as f32;
         let mut all = [
-            Buffer::from_slice(&[mine; 3])?,
+            buffer(&[mine; 3]),
             Buffer::from_slice(&[i64::from(comm.rank() as u32) + 5])?,
-            Buffer::from_slice(&[f64::from(mine) * 2.0])?,
-            Buffer::from_slice(&[mine + 10.0, mine + 20.0])?,
+            buffer(&[f64::from(mine) * 2.0]),
+            buffer(&[mine + 10.0, mine + 20.0]),
         ];
         comm.blocking().barrier()?;
         let before = comm.world().traffic().messages_sent();
@@ -107,7 +103,7 @@ fn buffers_stay_where_ranks_do_not_step_together() {
         let uneven = EngineOptions { uneven: true, ..options(4, 4) };
         let mut asynchronous = DataParallel::new(&comm, parameters(1, 1), Arc::new(alone), options(4, 4))?;
         let mut joinable = engine(&comm, parameters(1, 1), uneven)?;
-        let mut buffers = [Buffer::from_slice(&[comm.rank() as f32])?];
+        let mut buffers = [buffer(&[comm.rank() as f32])];
         for _ in 0..comm.rank() {
             asynchronous.synchronize_buffers(&mut buffers)?;
             joinable.synchronize_buffers(&mut buffers)?;
