@@ -1,11 +1,15 @@
-//! Where callers wait until they have proved who they are: in front of the rendezvous, and of every data port.
+//! Accepts connections, and holds them until the peer has completed the handshake: at the rendezvous and at every data
+//! port. Open this file to see what an unauthenticated connection can cost a rank.
 //!
-//! Anyone can connect to a port. A connection costs one descriptor and a hundred bytes for at most [`HANDSHAKE_TIMEOUT`]; when
-//! there are too many of them, or descriptors run out, one gives way. Strangers pile up at some step of the handshake,
-//! whichever it is; a rank takes all of them at once. So the one gives way who has waited longest at the step where there
-//! are most: silent ones never keep a rank out, nor do those who greet and say no more. Those who have greeted count half,
-//! as many ranks may do so together, and who has proved to belong to the job never gives way. Nobody is waited for: those
-//! who speak are served whenever they do, at a cost that does not grow with the number of those who do not.
+//! Anyone can connect to a port. A pending connection costs one descriptor and a hundred bytes for at most
+//! [`HANDSHAKE_TIMEOUT`]. When there are more than [`MAX_PENDING`], or descriptors run out, one is evicted: the oldest
+//! at the step of the handshake at which most connections are. Unauthenticated connections pile up at some step,
+//! whichever it is, and a rank passes all steps at once, so that neither silent connections nor those that stop after
+//! their greeting keep a rank out. Connections that have greeted count half, as many ranks may be there at once. A
+//! connection that has proved the secret is never evicted.
+//!
+//! Nothing blocks on one connection, and the cost of serving those that send does not grow with the number of silent
+//! ones.
 
 use super::exhausted;
 use super::pending::{Authenticated, PendingConnection, Progress};
@@ -19,50 +23,60 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// How long a caller may take from its connection to the proof.
+/// Longest time from a connection to its proof, before it is rejected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Callers who have not yet proved who they are, where there are descriptors enough.
+/// Most pending connections at once, if descriptors suffice.
 const MAX_PENDING: usize = 1024;
-/// The same where there are not.
+/// Most pending connections at once if the limit of open files is low.
 const MIN_PENDING: usize = 16;
-/// Callers let in before those inside have their turn.
+/// Most connections accepted in a row before pending ones are served.
 const BATCH: usize = 256;
-/// Before accepting again when the process has no descriptors left: nothing announces that some are free.
+/// Pause before accepting again after descriptors ran out. No event announces that some are free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Where those are who have greeted.
+/// Index of the connections that have greeted, in [`Acceptor::unproved`].
 const GREETED: usize = Progress::Greeted as usize;
-/// The listener's number; callers count from 0.
+/// Poller number of the listener. Connections count from 0.
 const LISTENER: u64 = u64::MAX;
 
-/// A listener. Nothing here blocks, nor do its connections.
+/// Listener whose `accept`, and whose connections, never block.
 pub(crate) trait Accept: AsFd {
+    /// Type of an accepted connection.
     type Connection: Read + Write + AsFd;
 
-    /// The next caller, or `WouldBlock`.
+    /// Returns the next connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none.
     fn accept(&self) -> io::Result<Self::Connection>;
 }
 
+/// Listener, and the connections to it that have not completed the handshake.
 pub(super) struct Acceptor<A: Accept> {
+    /// Source of connections.
     listener: A,
+    /// Key that every peer has to prove.
     key: Vec<u8>,
+    /// Readiness of the listener and of all pending connections.
     poller: Poller,
-    /// By number, in the order in which they came.
+    /// Pending connections by number, in the order in which they were accepted.
     pending: HashMap<u64, PendingConnection<A::Connection>>,
-    /// Those who have not proved who they are, by their standing; the first of each have waited longest.
+    /// Numbers of the connections without a proof, one set for each [`Progress`]. The lowest number is the oldest.
     unproved: [BTreeSet<u64>; Progress::Proved as usize],
-    /// How many of them there may be.
+    /// Most connections without a proof.
     capacity: usize,
-    /// How many have ever accepted.
+    /// Number of connections accepted so far.
     accepted: u64,
+    /// Log of rejected connections.
     rejections: Rejections,
-    /// When to accept again, after descriptors ran out.
+    /// Instant at which to accept again, after descriptors ran out.
     resume: Option<Instant>,
-    /// Since when descriptors have been missing for those who call.
+    /// Instant since which descriptors have been missing for new connections.
     short: Option<Instant>,
 }
 
 impl<A: Accept> Acceptor<A> {
-    /// Lets callers in who know `key`; so many `ranks` will keep a descriptor or more each.
+    /// Creates an acceptor of connections whose peers prove `key`. The `ranks` of the job are each expected to keep a
+    /// descriptor or more.
     ///
     /// # Errors
     /// [`Error::System`] if the system gives no epoll.
@@ -89,8 +103,8 @@ impl<A: Accept> Acceptor<A> {
         })
     }
 
-    /// Waits until somebody calls or speaks, one of `others` can be read or the time is over; returns those who have
-    /// proved themselves, if any.
+    /// Waits until a connection arrives or sends, one of `others` can be read, or `at_most` is over. Returns the
+    /// connections that have completed the handshake.
     pub(super) fn wait(
         &mut self,
         at_most: Option<Duration>,
@@ -118,6 +132,7 @@ impl<A: Accept> Acceptor<A> {
         proved
     }
 
+    /// Waits for readiness, but not beyond the next expiry or the end of [`ACCEPT_PAUSE`].
     fn sleep(&self, at_most: Option<Duration>, others: &[BorrowedFd<'_>]) {
         let mut sources = vec![PollFd::new(&self.poller, PollFlags::IN)];
         sources.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
@@ -130,6 +145,7 @@ impl<A: Accept> Acceptor<A> {
         let _ = runtime::poll(&mut sources, timeout);
     }
 
+    /// Accepts up to [`BATCH`] waiting connections.
     fn accept_all(&mut self) {
         for _ in 0..BATCH {
             match self.listener.accept() {
@@ -154,7 +170,7 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Hears a caller; returns it once it has said everything.
+    /// Reads what a pending connection has sent. Returns it once its first message is complete.
     fn serve(
         &mut self,
         number: u64,
@@ -172,7 +188,7 @@ impl<A: Accept> Acceptor<A> {
         None
     }
 
-    /// Complains about a caller that has failed, or whom this process has failed.
+    /// Records a connection that failed, and the shortage if this process itself lacks descriptors.
     fn reject(&mut self, error: &io::Error) {
         if !exhausted(error) {
             return self.rejections.record(error);
@@ -182,6 +198,7 @@ impl<A: Accept> Acceptor<A> {
         self.rejections.record(&io::Error::new(error.kind(), what));
     }
 
+    /// Adds a pending connection, and evicts one if there are now too many.
     fn put(&mut self, number: u64, connection: PendingConnection<A::Connection>) {
         if let Some(equals) = self.unproved.get_mut(connection.progress() as usize) {
             equals.insert(number);
@@ -192,6 +209,7 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
+    /// Removes a pending connection, and returns it.
     fn take(&mut self, number: u64) -> Option<PendingConnection<A::Connection>> {
         let connection = self.pending.remove(&number)?;
         if let Some(equals) = self.unproved.get_mut(connection.progress() as usize) {
@@ -200,8 +218,7 @@ impl<A: Accept> Acceptor<A> {
         Some(connection)
     }
 
-    /// Sends away the one who has waited longest where there are most; of several such places, where they have come least
-    /// far.
+    /// Evicts the oldest connection of the step with most connections. Of several such steps the earliest loses one.
     fn evict(&mut self) {
         let weight = |(standing, equals): &(usize, &mut BTreeSet<u64>)| match *standing {
             GREETED => equals.len(),
@@ -214,7 +231,7 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Sends away those whose time is over.
+    /// Rejects the connections whose [`HANDSHAKE_TIMEOUT`] is over.
     fn expire(&mut self) {
         while let Some((number, _)) = self.oldest().filter(|(_, since)| since.elapsed() > HANDSHAKE_TIMEOUT) {
             self.take(number);
@@ -222,22 +239,24 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Who has waited longest of those who have proved nothing, and since when.
+    /// Returns the oldest connection without a proof, and the instant of its acceptance.
     fn oldest(&self) -> Option<(u64, Instant)> {
         let oldest = *self.unproved.iter().filter_map(BTreeSet::first).min()?;
         Some((oldest, self.pending.get(&oldest)?.accepted_at))
     }
 
+    /// Returns the listener.
     pub(super) fn listener(&self) -> &A {
         &self.listener
     }
 
-    /// Since when callers have been turned away because there are no descriptors for them, if nobody has come in since.
+    /// Returns the instant since which new connections have been rejected for want of descriptors. `None` once one has
+    /// completed the handshake.
     pub(super) fn short_since(&self) -> Option<Instant> {
         self.short
     }
 
-    /// How the last caller failed who spoke hexagram's language but knew another secret.
+    /// Returns the last rejection of a peer that spoke the protocol but proved another secret.
     pub(super) fn denied(&self) -> Option<&str> {
         self.rejections.denied.as_deref()
     }
@@ -262,7 +281,7 @@ mod tests {
         }
     }
 
-    /// A acceptor with little capacity, and a way to call there.
+    /// Creates an acceptor with room for four connections, and a function that connects to it.
     fn small() -> (Acceptor<UnixListener>, impl Fn() -> UnixStream + Clone + Send) {
         use std::os::linux::net::SocketAddrExt;
         let name = format!("hexagram-test-{:032x}", u128::from_le_bytes(crate::bootstrap::random().unwrap()));
@@ -278,8 +297,8 @@ mod tests {
         acceptor.wait(Some(Duration::ZERO), &[])
     }
 
-    /// The callers who are still there, by the order in which they came. The acceptor itself says so: the end of a connection
-    /// arrives late where a process that was just being started has a copy of its descriptor.
+    /// Returns the numbers of the pending connections. Reading the end of a connection would prove less: it arrives
+    /// late while a process that is just being started holds a copy of the descriptor.
     fn present(acceptor: &Acceptor<UnixListener>) -> Vec<u64> {
         let mut present: Vec<u64> = acceptor.pending.keys().copied().collect();
         present.sort_unstable();

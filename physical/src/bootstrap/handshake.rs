@@ -1,4 +1,5 @@
-//! The first payload between two processes: both prove that they know a key, and neither sends it.
+//! The handshake between two processes: both prove that they know a key, and neither sends it. Open this file to change
+//! what a connection begins with.
 //!
 //! ```text
 //! caller → callee   greeting         greeting = MAGIC protocol:u32 version:16 challenge:32
@@ -6,9 +7,9 @@
 //! caller → callee   proof            proof:32 = HMAC-SHA-256(key, "caller" caller's greeting callee's greeting)
 //! ```
 //!
-//! These payload never change with the protocol, so that ranks of different versions can tell each other so: each compares
-//! the builds once the other has proved itself. Where ranks meet the key is the job's secret; data connections have a key
-//! that is derived from it anew for each job.
+//! These bytes are the same in every version of the protocol, so that ranks of different builds can report each other:
+//! each side compares the builds once the other has proved the key. At the rendezvous the key is the job's secret. Data
+//! connections use a key that is derived from the secret anew for each job.
 
 use super::message::malformed;
 use crate::error::Error;
@@ -17,20 +18,22 @@ use sha2::Sha256;
 use std::fmt;
 use std::io::{self, Read, Write};
 
+/// First bytes of every connection.
 pub(super) const MAGIC: &[u8; 8] = b"hexagram";
-/// Bytes of a greeting.
+/// Length of a greeting, in bytes.
 pub(super) const GREETING: usize = 8 + 4 + VERSION + 32;
-/// Bytes of a proof.
+/// Length of a proof, in bytes.
 pub(super) const PROOF: usize = 32;
+/// Length of a version, in bytes.
 const VERSION: usize = 16;
-/// How a TLS connection begins.
+/// First byte of a TLS connection.
 pub(super) const TLS_HELLO: u8 = 22;
-/// What ends one that should not be one, in its own language: unexpected message.
+/// TLS alert "unexpected message", for a peer that speaks TLS where nobody expects it.
 pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
-/// Of everything that follows the handshake.
+/// Version of the protocol that follows the handshake.
 const PROTOCOL: u32 = 3;
 
-/// Random bytes from the system.
+/// Returns random bytes from the system.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -41,36 +44,39 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 impl Error {
-    /// Returns the error of a system that gives no random bytes, for `cause`.
+    /// Creates the error of a system that gives no random bytes, for `cause`.
     pub(crate) fn no_random(cause: io::Error) -> Self {
         Error::system("draw random bytes", cause, "see whether getrandom(2) is allowed")
     }
 }
 
-/// What proves that a data connection belongs to a job. Never printed.
+/// Key that the data connections of one job prove. Never printed.
 #[derive(Clone, Copy)]
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// The key of the job that drew `job` when its ranks met.
+    /// Derives the key of the job that drew the number `job` at its rendezvous.
     pub(super) fn derive(secret: &[u8], job: &[u8; 16]) -> io::Result<Self> {
         Ok(Key(mac(secret, &[b"data connections", job])?.finalize().into_bytes().into()))
     }
 
+    /// Returns the bytes of the key.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Which hexagram the other side is.
+/// Build of hexagram: protocol and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Build {
+    /// Version of the protocol.
     protocol: u32,
-    /// Of the crate; padded with zeros.
+    /// Version of the crate, padded with zeros.
     version: [u8; VERSION],
 }
 
 impl Build {
+    /// Build of this process.
     pub(super) const MINE: Build = {
         let text = env!("CARGO_PKG_VERSION").as_bytes();
         let mut version = [0; VERSION];
@@ -90,19 +96,23 @@ impl fmt::Display for Build {
     }
 }
 
+/// First bytes of one side: magic, build and challenge.
 #[derive(Debug, Clone, Copy)]
 struct Greeting([u8; GREETING]);
 
 impl Greeting {
+    /// Creates a greeting with a fresh challenge.
     fn of(build: Build) -> io::Result<Self> {
         let parts = [MAGIC.as_slice(), &build.protocol.to_le_bytes(), &build.version, &random::<32>()?];
         parts.concat().try_into().map(Greeting).map_err(|_| malformed())
     }
 
+    /// Decodes a greeting, and refuses one of another protocol.
     fn parse(bytes: [u8; GREETING]) -> io::Result<Self> {
         if bytes.starts_with(MAGIC) { Ok(Greeting(bytes)) } else { Err(malformed()) }
     }
 
+    /// Returns the build that the greeting states.
     fn build(&self) -> Build {
         let mut build = Build { protocol: 0, version: [0; VERSION] };
         if let Some((protocol, rest)) = self.0[MAGIC.len()..].split_first_chunk() {
@@ -113,6 +123,7 @@ impl Greeting {
     }
 }
 
+/// Returns the HMAC of `parts` under `key`, not yet finished.
 fn mac(key: &[u8], parts: &[&[u8]]) -> io::Result<Hmac<Sha256>> {
     let mac = Hmac::<Sha256>::new_from_slice(key);
     let mut mac = mac.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "unusable secret"))?;
@@ -120,22 +131,26 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> io::Result<Hmac<Sha256>> {
     Ok(mac)
 }
 
-/// The greetings of both sides.
+/// Greetings of both sides.
 struct Greetings {
+    /// Greeting of the side that connected.
     caller: Greeting,
+    /// Greeting of the side that accepted.
     callee: Greeting,
 }
 
 impl Greetings {
+    /// Returns the HMAC of both greetings for one `side`, not yet finished.
     fn mac(&self, key: &[u8], side: &str) -> io::Result<Hmac<Sha256>> {
         mac(key, &[side.as_bytes(), &self.caller.0, &self.callee.0])
     }
 
+    /// Returns the proof of one `side`.
     fn prove(&self, key: &[u8], side: &str) -> io::Result<[u8; PROOF]> {
         Ok(self.mac(key, side)?.finalize().into_bytes().into())
     }
 
-    /// Takes the same time whichever byte is wrong.
+    /// Checks the proof of the other `side`, in a time that does not depend on the bytes.
     fn verify(&self, key: &[u8], side: &str, proof: &[u8]) -> io::Result<()> {
         self.mac(key, side)?.verify_slice(proof).map_err(|_| {
             let what = "the job's secret differs: give all ranks the same HEXAGRAM_SECRET_FILE";
@@ -144,7 +159,10 @@ impl Greetings {
     }
 }
 
-/// The caller's side, on a blocking stream, where `payload` follow at once. Who answered, proved.
+/// Performs the caller's side on a blocking stream, and sends `payload` with the proof. Returns the callee's build.
+///
+/// # Errors
+/// `PermissionDenied` if the callee proves another key, or speaks TLS; others of the stream.
 pub(super) fn authenticate(
     stream: &mut (impl Read + Write),
     key: &[u8],
@@ -153,6 +171,7 @@ pub(super) fn authenticate(
     authenticate_as(Build::MINE, stream, key, payload)
 }
 
+/// Performs [`authenticate`] as the build `mine`.
 pub(super) fn authenticate_as(
     mine: Build,
     stream: &mut (impl Read + Write),
@@ -182,15 +201,17 @@ pub(super) fn authenticate_as(
     Ok(greetings.callee.build())
 }
 
-/// The callee's side after the first greeting. Reads and writes are its owner's, who must not wait for strangers.
+/// Callee's side after the caller's greeting. Its owner reads and writes, as it must not block on an unauthenticated
+/// connection.
 pub(super) struct Responder(Greetings);
 
 impl Responder {
-    /// What to answer to a greeting.
+    /// Creates the callee's side, and returns the bytes that answer `greeting`.
     pub(super) fn new(greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
         Self::as_build(Build::MINE, greeting, key)
     }
 
+    /// Performs [`Responder::new`] as the build `mine`.
     fn as_build(mine: Build, greeting: [u8; GREETING], key: &[u8]) -> io::Result<(Self, Vec<u8>)> {
         let caller = Greeting::parse(greeting)?;
         let callee = Greeting::of(mine)?;
@@ -199,7 +220,7 @@ impl Responder {
         Ok((Responder(greetings), payload))
     }
 
-    /// Who called, once proved.
+    /// Checks the caller's proof, and returns its build.
     pub(super) fn conclude(&self, key: &[u8], proof: &[u8]) -> io::Result<Build> {
         self.0.verify(key, "caller", proof)?;
         Ok(self.0.caller.build())
@@ -211,14 +232,14 @@ pub(super) mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    /// Of a rank that was built from other sources.
+    /// Returns a build that differs from this one in protocol and version.
     pub(in crate::bootstrap) fn another_build() -> Build {
         let mut build = Build { protocol: 77, ..Build::MINE };
         build.version[..5].copy_from_slice(b"9.8.7");
         build
     }
 
-    /// The callee's side, on a blocking stream.
+    /// Performs the callee's side on a blocking stream, as the build `mine`.
     pub(in crate::bootstrap) fn answer_as(
         mine: Build,
         stream: &mut UnixStream,

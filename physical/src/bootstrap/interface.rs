@@ -1,4 +1,4 @@
-//! Network interfaces of this host: where a rank accepts connections if the user wants to choose.
+//! Network interfaces of this host: where a rank accepts connections if `HEXAGRAM_INTERFACE` names one.
 
 use crate::error::{Error, Result};
 use std::ffi::CStr;
@@ -7,16 +7,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ptr;
 
-/// An address of this host.
+/// Address of this host, and the interface that has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Name of the interface that has it: `eth0`.
+    /// Name of the interface, for example `eth0`.
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// Number of the interface, without which a link-local IPv6 address means nothing; 0 for all other addresses.
+    /// Number of the interface for a link-local IPv6 address, which is ambiguous without it; 0 for all other addresses.
     pub scope: u32,
-    /// Whether the interface is up.
+    /// True if the interface is up.
     pub is_up: bool,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Returns the addresses of this host, those of interfaces that are down included.
+/// Returns the addresses of this host, including those of interfaces that are down.
 ///
 /// # Errors
 /// [`Error::System`] if the system does not tell.
@@ -55,6 +55,8 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     Ok(found)
 }
 
+/// Decodes a socket address and its scope. Returns `None` for families other than IPv4 and IPv6.
+///
 /// # Safety
 /// `socket` is null or points to a socket address as large as its family says.
 unsafe fn address(socket: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
@@ -74,8 +76,11 @@ unsafe fn address(socket: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     }
 }
 
-/// The address that `name` means, at any port: one of this host's, or the first of the interface of that name, IPv4 before
-/// IPv6, and link-local ones (`fe80::1%eth0`) last.
+/// Returns the address that `name` denotes, with port 0: that address of this host, or the first of the interface of
+/// that name. IPv4 comes before IPv6, and link-local addresses (`fe80::1%eth0`) come last.
+///
+/// # Errors
+/// [`Error::Setup`] if this host has no such interface or address.
 pub(crate) fn find(name: &str) -> Result<SocketAddr> {
     let name = name.trim();
     let all = interfaces()?;

@@ -1,7 +1,7 @@
-//! Sockets that listen at several addresses of this host, and are waited for as one.
+//! Sockets that listen at several addresses of this host, waited for as one.
 //!
-//! A name may stand for addresses of both families, of which another host may reach one only: whoever listens at a name
-//! listens at all of its addresses that are of this host.
+//! A name may resolve to addresses of both families, of which another host may reach only one. Therefore whoever
+//! listens at a name listens at all of its addresses that belong to this host.
 
 use super::QUEUE;
 use super::poller::Poller;
@@ -12,24 +12,31 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// At least one socket that listens. Nothing here blocks, nor do the connections.
+/// One or more listening sockets. Neither they nor the connections block.
 pub(crate) struct Listeners {
+    /// The sockets, at least one.
     sockets: Vec<TcpListener>,
-    /// Readable whenever one of several sockets is.
+    /// Descriptor that is readable whenever one of several sockets is. `None` for one socket.
     all: Option<Poller>,
-    /// Which socket is asked first, so that a flood at one of them cannot hide the others.
+    /// Number of calls so far, which rotates the first socket asked, so that a flood at one of them cannot hide the
+    /// others.
     turn: AtomicUsize,
 }
 
-/// An address at which this process may not listen, and why.
+/// Address at which this process may not listen, and why.
 #[derive(Debug)]
 pub(crate) struct BindError {
+    /// The refused address.
     pub(crate) address: SocketAddr,
+    /// Error of the system.
     pub(crate) cause: io::Error,
 }
 
 impl Listeners {
-    /// Listens at those of `addresses` that are of this host; all of them must be free.
+    /// Listens at those of `addresses` that belong to this host.
+    ///
+    /// # Errors
+    /// The first address that is taken, or one of another host if none belongs to this one.
     pub(crate) fn bind(addresses: &[SocketAddr]) -> Result<Self, BindError> {
         let mut sockets = Vec::new();
         let mut refused = None;
@@ -56,7 +63,7 @@ impl Listeners {
         }
     }
 
-    /// Takes sockets over that listen already.
+    /// Creates listeners from sockets that listen already.
     pub(crate) fn new(sockets: Vec<TcpListener>) -> io::Result<Self> {
         for socket in &sockets {
             socket.set_nonblocking(true)?;
@@ -66,7 +73,10 @@ impl Listeners {
         Ok(Listeners { sockets, all, turn: AtomicUsize::new(0) })
     }
 
-    /// Returns the next caller, or fails with `WouldBlock`.
+    /// Returns the next connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<TcpStream> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut outcome = Err(io::ErrorKind::WouldBlock.into());
@@ -82,23 +92,24 @@ impl Listeners {
         Ok(stream)
     }
 
-    /// Returns where the sockets listen.
+    /// Returns the addresses at which the sockets listen.
     pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.sockets.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Gives the sockets away.
+    /// Returns the sockets as descriptors.
     pub(crate) fn into_files(self) -> Vec<OwnedFd> {
         self.sockets.into_iter().map(OwnedFd::from).collect()
     }
 }
 
+/// Returns true if an address was refused because it belongs to another host.
 fn is_of_another_host(cause: &io::Error) -> bool {
     // The second is what a host without IPv6 says of its addresses.
     matches!(Errno::from_io_error(cause), Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT))
 }
 
-/// Readable whenever one of the sockets is.
+/// Creates a poller that is readable whenever one of the sockets is.
 fn watch(sockets: &[TcpListener]) -> io::Result<Poller> {
     let all = Poller::new()?;
     for (number, socket) in sockets.iter().enumerate() {
@@ -123,7 +134,7 @@ mod tests {
         ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), port)).collect()
     }
 
-    /// The next caller, once one is announced.
+    /// Waits until a connection is announced, and returns it.
     fn next(listeners: &Listeners) -> TcpStream {
         let mut sources = [PollFd::new(listeners, PollFlags::IN)];
         assert_eq!(runtime::poll(&mut sources, Some(Duration::from_secs(20))).unwrap(), 1);

@@ -1,5 +1,5 @@
-//! Unix sockets with abstract names: no file, gone with their process, reachable on this host only. Open this to see who
-//! may talk over them, and what happens where nobody answers.
+//! Unix sockets with abstract names: they have no file, end with their process, and are reachable on this host only.
+//! Open this file to see who may connect to them, and what happens if nobody accepts.
 
 use super::socket_owner::SocketOwner;
 use rustix::io::Errno;
@@ -15,11 +15,10 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Connects with whoever listens at `name`; every later read and write is bounded by `timeout`, too.
+/// Connects to the listener at `name`. The `timeout` also bounds every later read and write.
 ///
 /// # Errors
-/// `WouldBlock` if that process does not accept connections, stopped as it may be, and those that wait already are as
-/// many as may wait.
+/// `WouldBlock` if the backlog of the listener is full, for example because its process is stopped.
 pub(crate) fn connect(name: &str, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Zero would mean for ever.
@@ -36,7 +35,7 @@ pub(crate) fn connect(name: &str, timeout: Duration) -> io::Result<UnixStream> {
     }
 }
 
-/// Refuses a connection across users: an abstract name is free for anyone on the host to take.
+/// Refuses a connection whose peer runs as another user, as any user of the host may take an abstract name.
 pub(crate) fn same_user(stream: &UnixStream) -> io::Result<()> {
     if sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid() {
         return Ok(());
@@ -55,7 +54,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc;
 
-    /// As a process does that is stopped: it listens, and accepts nobody.
+    /// Stands for a stopped process: it listens, and accepts nobody.
     #[test]
     fn who_does_not_accept_is_not_waited_for_without_limit() {
         let name = format!("hexagram-test-local-{}", std::process::id());

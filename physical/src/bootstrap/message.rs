@@ -1,4 +1,5 @@
-//! Small messages between processes: length-prefixed, length-capped, read without trusting them.
+//! Small messages between processes: length-prefixed, of bounded length, and decoded without trust in the sender. Use
+//! it for everything that is sent rarely; tensors go over the transports' frames.
 //!
 //! ```text
 //! message = length:u32 field*          (length of the fields, at most CAP; little-endian)
@@ -8,27 +9,31 @@
 
 use std::io::{self, Read, Write};
 
-/// Longest message: the roster of as many ranks as a job may have.
+/// Longest message, in bytes: enough for the peer table of the largest job.
 const CAP: usize = 16 << 20;
-/// Bytes that say how long a message is.
+/// Length of the prefix that states a message's length, in bytes.
 pub(super) const LENGTH: usize = 4;
-/// Longest text that is kept; the rest of it is cut.
+/// Longest text, in bytes. Longer ones are cut.
 const TEXT_CAP: usize = 1000;
 
+/// Message to be sent, built field by field.
 #[derive(Default)]
 pub(crate) struct Outgoing(Vec<u8>);
 
 impl Outgoing {
+    /// Appends a number as `u32`. Larger ones become `u32::MAX`.
     pub(crate) fn number(mut self, value: usize) -> Self {
         self.0.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
         self
     }
 
+    /// Appends bytes, without their length.
     pub(crate) fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
+    /// Appends a text, cut after [`TEXT_CAP`] bytes at the end of a character.
     pub(crate) fn text(mut self, text: &str) -> Self {
         let mut end = text.len().min(TEXT_CAP);
         while !text.is_char_boundary(end) {
@@ -39,22 +44,30 @@ impl Outgoing {
         self
     }
 
+    /// Writes the message with its length.
     pub(crate) fn send(&self, to: &mut impl Write) -> io::Result<()> {
         to.write_all(&self.whole())
     }
 
-    /// With its length in front.
+    /// Returns the message with its length in front.
     pub(crate) fn whole(&self) -> Vec<u8> {
         [&(self.0.len() as u32).to_le_bytes(), self.0.as_slice()].concat()
     }
 }
 
+/// Received message, decoded field by field.
 pub(crate) struct Incoming {
+    /// Fields of the message.
     bytes: Vec<u8>,
+    /// Offset of the next field.
     at: usize,
 }
 
 impl Incoming {
+    /// Reads a whole message from a blocking stream.
+    ///
+    /// # Errors
+    /// `InvalidData` for a length above [`CAP`]; `UnexpectedEof` if the stream ends before.
     pub(crate) fn receive(from: &mut impl Read) -> io::Result<Self> {
         let mut length = [0; LENGTH];
         from.read_exact(&mut length)?;
@@ -67,19 +80,21 @@ impl Incoming {
         Ok(Self::from(bytes))
     }
 
-    /// Decodes a length.
+    /// Decodes a length, and refuses one above `cap`.
     pub(super) fn length(bytes: &[u8], cap: usize) -> io::Result<usize> {
         let length = u32::from_le_bytes(bytes.try_into().map_err(|_| malformed())?) as usize;
         if length > cap { Err(malformed()) } else { Ok(length) }
     }
 
-    /// The fields of a message that has arrived already.
+    /// Creates a message from its fields, without the length.
     pub(super) fn from(bytes: Vec<u8>) -> Self {
         Incoming { bytes, at: 0 }
     }
 
-    /// Takes the first message out of what has been read so far; none if it is not there as a whole. A message longer
-    /// than `cap` is refused.
+    /// Removes the first message from the bytes read so far. Returns `None` if it is not complete.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is longer than `cap`.
     pub(crate) fn split(from: &mut Vec<u8>, cap: usize) -> io::Result<Option<Self>> {
         let Some((length, rest)) = from.split_at_checked(LENGTH) else { return Ok(None) };
         let length = Self::length(length, cap)?;
@@ -89,26 +104,31 @@ impl Incoming {
         Ok(Some(message))
     }
 
+    /// Takes the next `len` bytes.
     fn take(&mut self, len: usize) -> io::Result<&[u8]> {
         let taken = self.bytes.get(self.at..self.at.saturating_add(len)).ok_or_else(malformed)?;
         self.at += len;
         Ok(taken)
     }
 
+    /// Decodes a `u32`.
     pub(crate) fn number(&mut self) -> io::Result<usize> {
         Ok(u32::from_le_bytes(self.bytes()?) as usize)
     }
 
+    /// Takes the next `N` bytes.
     pub(crate) fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         self.take(N)?.try_into().map_err(|_| malformed())
     }
 
+    /// Decodes a text.
     pub(crate) fn text(&mut self) -> io::Result<String> {
         let length = u16::from_le_bytes(self.bytes()?) as usize;
         String::from_utf8(self.take(length)?.to_vec()).map_err(|_| malformed())
     }
 }
 
+/// Creates the error for bytes that break the protocol.
 pub(crate) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the other side does not speak hexagram's language")
 }

@@ -1,15 +1,21 @@
-//! Start-up: from variables that a launcher set to a world whose ranks know each other.
+//! Start-up: turns the variables that a launcher set into a world whose ranks know each other.
 //!
-//! `variables` says who this rank is and where all ranks meet; `rendezvous` is that place; `handshake` proves that a
-//! newcomer belongs to the job; `join` is the rendezvous itself, which rank 0 leads (`lead`), and a `card` what each rank
-//! brings there; `control` keeps its connections open afterwards, to tell everyone who left and who failed; `doorway`
-//! accepts the data connections of a transport, at the interface that the user chose with `interface`, or by which the
-//! ranks met. In the `hall` callers of either wait until they have proved themselves, with the `secret` that all ranks
-//! share: `stranger` is one of them, a `poller` tells which of them speak, and `complaints` says who was turned away.
-//! Where a launcher has started the ranks, it says in a `report` which of them have ended that rank 0 does not know, as
-//! their `attendance` tells. `parent` is the launcher, which no rank outlives; `local` are the sockets that never leave
-//! this host, `listeners` those at several addresses, and `holder` is who else has an address that is taken. `hosts` says
-//! which ranks share memory.
+//! Start here to follow a rank from its environment to its first endpoint:
+//!
+//! | module | content |
+//! |---|---|
+//! | `variables` | rank, size, and where the ranks of the job rendezvous |
+//! | `rendezvous` | the address of the rendezvous, its listener and the connections to it |
+//! | `secret` | the secret that all ranks of a job share |
+//! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
+//! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
+//! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
+//! | `peer_info` | the fields that each rank sends there, and the table that it gets back |
+//! | `control` | the connections that stay open afterwards, for heartbeats, failures and departures |
+//! | `data_listener` | data connections of a transport, accepted and opened |
+//! | `interface`, `listeners`, `local`, `socket_owner` | addresses, sockets at several of them, unix sockets, and the owner of an address that is taken |
+//! | `hosts` | the ranks that share memory |
+//! | `parent`, `registered`, `report` | the launcher: its end, its record of joined ranks, and its report of a rank that ended early |
 
 mod acceptor;
 pub(crate) mod control;
@@ -52,27 +58,28 @@ use crate::runtime::{self, Instant};
 use std::io;
 use std::time::Duration;
 
-/// Connections that may wait to be accepted; the system may keep fewer.
+/// Longest backlog of a listener, in connections. The system may keep fewer.
 pub(crate) const QUEUE: i32 = 4096;
 
-/// When `limit` will be over; a limit beyond any job's life is as good as none.
+/// Returns the instant at which `limit`, counted from now, is over. A limit beyond one year counts as one year.
 pub(crate) fn deadline(limit: Duration) -> Instant {
+    /// Longest limit that is added to a clock: one year.
     const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
     runtime::now() + limit.min(LONGEST)
 }
 
-/// Whether an attempt was only too slow, on a connection whose reads and writes are bounded.
+/// Returns true if a read or write failed only because its timeout was over.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Whether the other side has ended a connection, or with its process.
+/// Returns true if the peer has closed the connection, or its process has ended.
 pub(crate) fn is_cut_off(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether a listener failed for want of descriptors or memory, which trying again does not mend.
+/// Returns true if a call failed for want of descriptors or memory, which trying again at once does not mend.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -1,10 +1,10 @@
-//! The launcher's own process, which a rank does not outlive. Open this to see which process that is under which launcher.
+//! The launcher's process, which a rank does not outlive. Open this file to see which process that is under which
+//! launcher.
 //!
-//! A launcher that is killed can end nothing any more. So each rank looks for it among the processes that it descends
-//! from, when it joins, and watches it from then on: `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`, the
-//! others are known by their names. A rank that was started by hand, with a launcher's variables but not by it, descends
-//! from none, and ends whenever it likes. So does one that the launcher's death has left to another parent before it
-//! joined.
+//! A launcher that was killed can end nothing any more. Therefore each rank looks for it among its ancestors when it
+//! joins, and watches it from then on. `hexagram run` leaves its process id in `HEXAGRAM_LAUNCHER`; other launchers are
+//! known by their names. A rank that was started by hand with a launcher's variables has no such ancestor, and ends by
+//! itself. The same holds for a rank whose launcher ended before it joined.
 
 use super::variables::{Launcher, variable};
 use crate::process::Process;
@@ -13,10 +13,10 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Names the processes that have started a rank: each as `pid-number`, the outermost first. The number is nobody else's.
+/// Name of the variable with the launchers of a rank, each as `pid-number`, the outermost first. The number is random.
 pub(crate) const STARTERS: &str = "HEXAGRAM_LAUNCHER";
 
-/// Programs that start ranks on their host for MPI or Slurm, as far as the system keeps their names.
+/// Programs that start ranks of MPI or Slurm on their host, by the 15 bytes of a name that the system keeps.
 const PROGRAMS: [&str; 12] = [
     "mpirun",
     "mpiexec",
@@ -31,18 +31,19 @@ const PROGRAMS: [&str; 12] = [
     "mpirun_rsh",
     "slurmstepd",
 ];
-/// What torchrun is called with, whatever Python is called.
+/// Names by which Python runs torchrun.
 const MODULES: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
 
-/// A launcher whose end is noticed.
+/// Launcher's process, whose end is noticed.
 pub(crate) struct Parent {
+    /// The process, as it was found.
     process: Process,
-    /// Ready once it has ended; none where the system has no such thing.
+    /// Descriptor that is readable once the process has ended. `None` where the system has no such descriptors.
     held: Option<OwnedFd>,
 }
 
 impl Parent {
-    /// The process that has started this one as a rank, by the variables of `launcher`.
+    /// Returns the ancestor of this process that started it as a rank, by the variables of `launcher`.
     pub(crate) fn find(launcher: Launcher) -> Option<Self> {
         let starter = variable(STARTERS).as_deref().and_then(last_pid);
         let is_it = |process: &Process| match launcher {
@@ -56,7 +57,7 @@ impl Parent {
         (!process.has_ended()).then_some(Parent { process, held })
     }
 
-    /// What becomes of a rank whose launcher has ended, as a verb phrase; `None` while that lives.
+    /// Returns the failure of this rank, as a verb phrase, if the launcher has ended.
     pub(crate) fn end(&self) -> Option<String> {
         let ended = match &self.held {
             Some(held) => {
@@ -69,23 +70,25 @@ impl Parent {
         ended.then(|| format!("lost its launcher, {name} (pid {pid}), which has ended"))
     }
 
-    /// What is ready once it has ended.
+    /// Returns the descriptor that is readable once the launcher has ended.
     pub(crate) fn source(&self) -> Option<&OwnedFd> {
         self.held.as_ref()
     }
 }
 
+/// Returns the process id of the innermost launcher.
 fn last_pid(starters: &str) -> Option<i32> {
     starters.split_whitespace().last()?.split_once('-')?.0.parse().ok()
 }
 
-/// Also as distributions call it, `mpirun.openmpi`.
+/// Returns true for a name in [`PROGRAMS`], also with a suffix such as `mpirun.openmpi`.
 fn is_program(name: &str) -> bool {
     PROGRAMS.iter().any(|program| {
         name.strip_prefix(program).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 
+/// Returns true for the command line of torchrun.
 fn is_torchrun(arguments: &[String]) -> bool {
     let named = |word: &String| word.rsplit('/').next().is_some_and(|name| MODULES.contains(&name));
     // The program itself, or the script or module that Python runs.

@@ -1,10 +1,11 @@
-//! One caller, from its connection to the end of its first message. Open this file to see what is read from somebody who
-//! has proved nothing yet: never more than the next received of the handshake, and never waiting for them.
+//! A connection from its acceptance to the end of its first message. Open this file to see what is read from a peer
+//! that has proved nothing yet: never more than the next field of the handshake, and never by blocking.
 //!
 //! ```text
 //! caller → callee   greeting
 //! callee → caller   greeting proof
-//! caller → callee   proof message       message as in `message`: at most MAX_FIRST_MESSAGE bytes; MAX_CLAIM bytes if the proof is none
+//! caller → callee   proof message       message as in `message`: at most MAX_FIRST_MESSAGE bytes,
+//!                                       or MAX_CLAIM bytes after a wrong proof
 //! ```
 
 use super::handshake::{Build, GREETING, MAGIC, PROOF, Responder, TLS_ALERT, TLS_HELLO};
@@ -14,61 +15,76 @@ use crate::error::Peer;
 use crate::runtime::{self, Instant};
 use std::io::{self, Read, Write};
 
-/// Longest message of who could not prove to belong to the job.
+/// Longest message accepted after a wrong proof, in bytes.
 const MAX_CLAIM: usize = 1 << 10;
-/// Longest first message: who calls, and for what.
+/// Longest first message of a peer that has proved the secret, in bytes.
 const MAX_FIRST_MESSAGE: usize = 8 << 10;
 
-/// Somebody who has proved to belong to the job, and what it said then.
+/// Connection whose peer has proved the secret, with its first message.
 pub(super) struct Authenticated<C> {
+    /// Connection, ready for what follows the first message.
     pub(super) connection: C,
+    /// Build of the peer.
     pub(super) build: Build,
+    /// First message of the peer, not yet decoded.
     pub(super) message: Incoming,
 }
 
-/// What is known of a stranger, and what is awaited next.
+/// Step of the handshake that is awaited next.
 enum HandshakeStep {
+    /// The first bytes, which tell the protocol.
     Magic,
+    /// The rest of the greeting.
     Greeting,
+    /// The proof of the peer.
     Proof(Responder),
+    /// The length of the first message.
     Length(Build),
+    /// The first message.
     Message(Build),
-    /// It has another key. What it says of itself proves nothing, and helps whoever reads it.
+    /// The length of the message after a wrong proof. Its content proves nothing, but helps whoever reads the warning.
     DeniedLength,
+    /// The message after a wrong proof.
     DeniedMessage,
 }
 
-/// The steps of the handshake that a caller has taken, in order.
+/// Steps of the handshake that a connection has completed, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It has said nothing.
+    /// Nothing was received.
     Silent,
-    /// It has said something.
+    /// Some bytes were received.
     Sending,
-    /// It has greeted as a rank does, and was answered.
+    /// The greeting was received and answered.
     Greeted,
-    /// It belongs to the job.
+    /// The peer has proved the secret.
     Proved,
 }
 
+/// Returns the error for a peer, described by `who`, that has proved another secret.
 fn denied(who: &str) -> io::Error {
     let what = format!("{who} has another secret: give all ranks the same HEXAGRAM_SECRET_FILE");
     io::Error::new(io::ErrorKind::PermissionDenied, what)
 }
 
+/// Accepted connection whose first message is not complete.
 pub(super) struct PendingConnection<C> {
+    /// The connection itself.
     pub(super) connection: C,
+    /// Step that is awaited.
     step: HandshakeStep,
+    /// All bytes received so far.
     pub(super) received: Vec<u8>,
-    /// Length of `received` at which the step ends.
+    /// Length of `received` at which the step is complete.
     needed: usize,
-    /// When it was let in.
+    /// Instant of the acceptance.
     pub(super) accepted_at: Instant,
-    /// Whether anything has come: inside TLS, not only received.
+    /// Set once anything has arrived, even if it is still inside TLS.
     pub(super) has_sent: bool,
 }
 
 impl<C: Read + Write> PendingConnection<C> {
+    /// Creates the state of a connection that was just accepted.
     pub(super) fn new(connection: C) -> Self {
         PendingConnection {
             connection,
@@ -80,6 +96,7 @@ impl<C: Read + Write> PendingConnection<C> {
         }
     }
 
+    /// Returns the steps that the connection has completed.
     pub(super) fn progress(&self) -> Progress {
         match &self.step {
             HandshakeStep::Magic | HandshakeStep::Greeting if self.has_sent || !self.received.is_empty() => {
@@ -93,7 +110,11 @@ impl<C: Read + Write> PendingConnection<C> {
         }
     }
 
-    /// Reads what has come; the build of one who has said everything.
+    /// Reads the bytes that have arrived. Returns the peer's build once the first message is complete, `None` if more
+    /// is to come.
+    ///
+    /// # Errors
+    /// Those of the connection, and of a peer that breaks the protocol or proves another secret.
     pub(super) fn receive(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let mut piece = [0; 1024];
         loop {
@@ -114,7 +135,7 @@ impl<C: Read + Write> PendingConnection<C> {
         }
     }
 
-    /// Ends a step; the build of one who has ended the last.
+    /// Completes a step. Returns the peer's build after the last one.
     fn advance(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let (step, more) = match &self.step {
             HandshakeStep::Magic if self.received[0] == TLS_HELLO => return Err(self.refuse_tls()),
@@ -151,7 +172,7 @@ impl<C: Read + Write> PendingConnection<C> {
         Ok(None)
     }
 
-    /// The refusal of a caller that has another key, with who it says it is.
+    /// Returns the error for a peer with another secret, with the rank, host and process that it claims.
     fn claim(&self) -> io::Error {
         let received = self.received[GREETING + PROOF + LENGTH..].to_vec();
         match Hello::read(&mut Incoming::from(received)) {
@@ -164,7 +185,7 @@ impl<C: Read + Write> PendingConnection<C> {
         }
     }
 
-    /// Tells whoever speaks TLS here that nobody else does. One that is a rank prints it.
+    /// Answers a TLS greeting with a TLS alert, which a rank on the other side prints, and returns the error.
     fn refuse_tls(&mut self) -> io::Error {
         // Bytes left unread would cut the connection before the answer.
         let _ = self.connection.read(&mut [0; 4096]);
@@ -173,6 +194,7 @@ impl<C: Read + Write> PendingConnection<C> {
         io::Error::new(io::ErrorKind::PermissionDenied, what)
     }
 
+    /// Takes the connection and its first message.
     pub(super) fn into_authenticated(mut self, build: Build) -> Authenticated<C> {
         let message = Incoming::from(self.received.split_off(GREETING + PROOF + LENGTH));
         Authenticated { connection: self.connection, build, message }

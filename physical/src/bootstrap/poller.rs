@@ -1,5 +1,5 @@
-//! Which of many descriptors can be read, at a cost that does not grow with their number. Open this file to see how rank
-//! 0 listens to thousands of connections at once.
+//! Readiness of many descriptors, at a cost that does not grow with their number. Open this file to see how rank 0
+//! watches thousands of connections at once.
 
 use crate::doorbell::timespec;
 use rustix::buffer::spare_capacity;
@@ -8,29 +8,30 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Readable descriptors told at once; those beyond are told the next time.
+/// Most readable descriptors returned at once. The next call returns the others.
 const AT_ONCE: usize = 1024;
 
-/// Descriptors, each with a number that its owner gave it. Itself readable while any of them is.
+/// Set of watched descriptors, each with a number of its owner's choice. Readable itself while any of them is.
 pub(super) struct Poller(OwnedFd);
 
 impl Poller {
+    /// Creates an empty set.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Poller(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Tells `number` from now on whenever `source` can be read or has ended, until that is closed or forgotten.
+    /// Watches `source`, as `number`, for bytes to read or its end, until it is closed or forgotten.
     pub(super) fn watch(&self, source: impl AsFd, number: u64) -> io::Result<()> {
         Ok(epoll::add(&self.0, source, EventData::new_u64(number), EventFlags::IN)?)
     }
 
-    /// Tells nothing about `source` any more.
+    /// Stops watching `source`.
     pub(super) fn forget(&self, source: impl AsFd) {
         // It fails only if nobody watched it.
         let _ = epoll::delete(&self.0, source);
     }
 
-    /// The numbers of those that can be read now.
+    /// Returns the numbers of the descriptors that can be read now.
     pub(super) fn ready(&self) -> Vec<u64> {
         let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
         // An interrupted or refused look finds nothing: whoever waits looks again.

@@ -1,9 +1,9 @@
-//! Which ranks of one machine rank 0 knows: a flag from each rank to its launcher. Open this file to see when a launcher
-//! tells rank 0 that a rank has ended, and when it leaves that to rank 0 itself.
+//! A flag for each rank of a machine, set once rank 0 has registered it: from the ranks to their launcher. Open this
+//! file to see when a launcher reports to rank 0 that a rank has ended, and when rank 0 notices by itself.
 //!
-//! A rank that rank 0 knows has a connection there, whose end is the end of the rank. Of any other only its launcher
-//! learns that it has ended. The flag is a file of memory, with a byte for each rank of the machine; ranks that another
-//! launcher started have none.
+//! A registered rank has a connection to rank 0, whose end is the end of the rank. If any other rank ends, only its
+//! launcher can tell. The flags are bytes of a memory file, one for each rank of the machine. Ranks of other launchers
+//! have none.
 
 use super::variables::{Launcher, Placement, variable};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -14,28 +14,29 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The variable with the file's descriptor.
+/// Name of the variable that holds the file's descriptor.
 pub(crate) const VARIABLE: &str = "HEXAGRAM_ATTENDANCE_FD";
+/// Name of the memory file.
 const NAME: &str = "hexagram-attendance";
 
-/// What a launcher reads.
+/// Launcher's side of the flags.
 #[derive(Clone)]
 pub(crate) struct RegisteredFlags(Arc<OwnedFd>);
 
 impl RegisteredFlags {
-    /// Nobody is known yet of so many `ranks`.
+    /// Creates the flags of so many `ranks`, none of them set.
     pub(crate) fn open(ranks: usize) -> io::Result<Self> {
         let file = memfd_create(NAME, MemfdFlags::CLOEXEC)?;
         ftruncate(&file, ranks as u64)?;
         Ok(RegisteredFlags(Arc::new(file)))
     }
 
-    /// The file, which the ranks inherit.
+    /// Returns the file, which the ranks inherit.
     pub(crate) fn file(&self) -> &Arc<OwnedFd> {
         &self.0
     }
 
-    /// Whether rank 0 knows the rank of this local number.
+    /// Returns true if rank 0 has registered the rank with this local number.
     pub(crate) fn is_registered(&self, local_rank: usize) -> bool {
         let mut flag = [0];
         let read = rustix::io::pread(&*self.0, &mut flag, local_rank as u64);
@@ -43,7 +44,7 @@ impl RegisteredFlags {
     }
 }
 
-/// Notes whether rank 0 knows this process, where its launcher wants to know.
+/// Sets or clears the flag of this process, if its launcher reads flags.
 pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
     if placement.launcher != Launcher::Hexagram {
         return;

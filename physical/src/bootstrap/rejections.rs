@@ -1,5 +1,5 @@
-//! What is said about callers who are turned away: why, once, and then how many more were, as a port scan must not fill a
-//! log.
+//! Warnings about rejected connections: the first of each kind at once, then counts, so that a port scan does not fill
+//! a log.
 
 use crate::runtime::{self, Instant};
 use std::collections::HashMap;
@@ -7,17 +7,20 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::time::Duration;
 
+/// Rejected connections by kind.
 #[derive(Default)]
 pub(super) struct Rejections {
-    /// By kind: how many since the last word, and when that was.
+    /// Number of rejections since the last warning, and the instant of that warning, by kind.
     kinds: HashMap<io::ErrorKind, (usize, Instant)>,
-    /// How the last caller failed who spoke hexagram's language but knew another secret.
+    /// Last rejection of a peer that spoke the protocol but proved another secret.
     pub(super) denied: Option<String>,
 }
 
 impl Rejections {
+    /// Shortest time between two warnings of one kind.
     const INTERVAL: Duration = Duration::from_secs(10);
 
+    /// Counts a rejected connection, and warns about it if its kind was not warned about lately.
     pub(super) fn record(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.denied = Some(error.to_string());

@@ -1,5 +1,5 @@
-//! What a launcher says to ranks that are still rendezvous: one of its ranks has ended. Open this file to see how they learn
-//! of a rank that rank 0 has never seen, or that rank 0 itself has ended. `join` has the grammar.
+//! A launcher's message to ranks that have not joined yet: one of its ranks has ended. Open this file to see how they
+//! learn of a rank that rank 0 has not registered, or that rank 0 itself has ended. The grammar is in `join`.
 
 use super::acceptor::Acceptor;
 use super::handshake::authenticate;
@@ -13,30 +13,35 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Longest that one step of a try may take.
+/// Longest time for one step of an attempt.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two tries.
+/// Time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A rank that has ended, and how, as a verb phrase.
+/// Rank that has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct EndedRank {
+    /// Rank, host and process.
     pub(crate) peer: Peer,
+    /// How it ended, as a verb phrase.
     pub(crate) cause: String,
 }
 
-/// Where the others meet, and what they have to prove there.
+/// Everything needed to connect to the rendezvous of a job, or to listen there.
 #[derive(Clone)]
 pub(crate) struct RendezvousAccess {
+    /// Address of the rendezvous.
     pub(crate) rendezvous: Rendezvous,
+    /// Secret of the job.
     pub(crate) secret: Vec<u8>,
+    /// TLS of the job, if it uses it.
     pub(crate) tls: Option<Tls>,
-    /// How many ranks meet there.
+    /// Number of ranks of the job.
     pub(crate) size: usize,
 }
 
 impl RendezvousAccess {
-    /// Tells rank 0 who has ended; tries again, as rank 0 may start later, until `stop` is rung.
+    /// Tells rank 0 which rank has ended. Tries again until `stop` is rung, as rank 0 may start later.
     pub(crate) fn notify_leader(&self, ended: &EndedRank, stop: &Doorbell) {
         let mut attempt = 0;
         while self.try_to_notify(ended, attempt).is_err() && !is_rung(stop) {
@@ -44,13 +49,15 @@ impl RendezvousAccess {
         }
     }
 
+    /// Connects to rank 0 once, and sends the message.
     fn try_to_notify(&self, EndedRank { peer, cause }: &EndedRank, attempt: usize) -> io::Result<()> {
         let mut stream = self.rendezvous.connect(attempt, STEP_TIMEOUT, self.tls.as_ref())?;
         stream.set_timeout(STEP_TIMEOUT)?;
         authenticate(&mut stream, &self.secret, &Hello::Ended(peer.clone(), cause.clone()).write()).map(drop)
     }
 
-    /// Tells newcomers who has ended, in the place of a rank 0 that has ended, until `stop` is rung.
+    /// Listens at the rendezvous in place of a rank 0 that has ended, and tells every rank that joins, until `stop` is
+    /// rung.
     pub(crate) fn answer_for_leader(&self, EndedRank { peer, cause }: &EndedRank, stop: &Doorbell) {
         let alone = ListenContext { remote_ranks: 0, alternative: "" };
         let listener = self.rendezvous.listen(self.tls.clone(), alone);
@@ -70,7 +77,7 @@ impl RendezvousAccess {
     }
 }
 
-/// Whether `bell` is rung before the next try is due.
+/// Waits for [`RETRY_INTERVAL`], and returns true if `bell` was rung meanwhile.
 fn is_rung(bell: &Doorbell) -> bool {
     let mut sources = [PollFd::new(bell, PollFlags::IN)];
     runtime::poll(&mut sources, Some(RETRY_INTERVAL)).is_ok_and(|rung| rung > 0)

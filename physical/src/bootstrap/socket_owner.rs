@@ -1,9 +1,9 @@
-//! Who has the port or the name that this process wants, as far as the kernel tells. Open this file if an error names the
-//! wrong program, or none.
+//! The process that has the port or name which this process wants, as far as the kernel tells. Open this file if an
+//! error names the wrong program, or none.
 //!
-//! The kernel's table of sockets says for each port which user has it, and the number of the socket; which process that
-//! is shows in the list of its open files, which only its own user and root may read. At an abstract unix socket the
-//! kernel tells every caller who listens there.
+//! The kernel's table of sockets states the user and the inode of each port's socket. Which process that is follows
+//! from the list of its open files, which only its own user and root may read. At an abstract unix socket the kernel
+//! tells every caller who listens.
 
 use crate::runtime;
 use rustix::net::sockopt;
@@ -13,14 +13,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long it may take to accept a call: it may be stopped.
+/// Longest time for a connection to be accepted, as the listening process may be stopped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A process that listens somewhere.
+/// Process that listens at an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SocketOwner {
+    /// User id of the process.
     user: u32,
-    /// None if this user must not see it.
+    /// Process id. `None` if this user may not see it.
     pid: Option<u32>,
 }
 
@@ -39,7 +40,7 @@ impl fmt::Display for SocketOwner {
 }
 
 impl SocketOwner {
-    /// Who listens at this address of this host, or at its port on all addresses.
+    /// Returns the process that listens at this address of this host, or at its port on all addresses.
     pub(crate) fn of_address(address: SocketAddr) -> Option<Self> {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
         let rows = tables.into_iter().flat_map(|table| {
@@ -54,13 +55,13 @@ impl SocketOwner {
         Some(SocketOwner { user: row.user, pid: process_with(&format!("socket:[{}]", row.socket)) })
     }
 
-    /// Who listens at this abstract unix socket.
+    /// Returns the process that listens at this abstract unix socket.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let stream = runtime::connect_local(name, CONNECT_TIMEOUT).ok()?;
         Self::of_stream(&stream)
     }
 
-    /// Who is at the other end.
+    /// Returns the process at the other end of a unix socket.
     pub(crate) fn of_stream(stream: &UnixStream) -> Option<Self> {
         let peer = sockopt::socket_peercred(stream).ok()?;
         // The kernel writes 0 for a process of another process namespace.
@@ -69,14 +70,18 @@ impl SocketOwner {
     }
 }
 
-/// A line of the kernel's table that is about a socket that listens.
+/// Row of the kernel's table about a listening socket.
 struct Row {
+    /// Address of the socket.
     address: SocketAddr,
+    /// User id of its owner.
     user: u32,
+    /// Inode of the socket.
     socket: u64,
 }
 
 impl Row {
+    /// Decodes a row. Returns `None` if its socket does not listen.
     fn parse(line: &str) -> Option<Self> {
         const LISTENS: &str = "0A";
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -87,7 +92,7 @@ impl Row {
     }
 }
 
-/// Decodes an address, of which every four bytes are a number as this machine writes it.
+/// Decodes an address in which every four bytes are a hexadecimal number in this machine's byte order.
 fn parse_ip(text: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = text.get(at..at + 8)?;
@@ -101,7 +106,7 @@ fn parse_ip(text: &str) -> Option<IpAddr> {
     Some(Ipv6Addr::from(bytes).to_canonical())
 }
 
-/// A process that has this file open, among those that this user may look into.
+/// Returns a process that has this file open, among those that this user may inspect.
 fn process_with(file: &str) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -111,6 +116,7 @@ fn process_with(file: &str) -> Option<u32> {
     })
 }
 
+/// Returns the name of a user in `/etc/passwd`.
 fn name_of(user: u32) -> Option<String> {
     let known = fs::read_to_string("/etc/passwd").ok()?;
     let mut lines = known.lines().map(|line| line.split(':'));
@@ -147,8 +153,8 @@ mod tests {
         }
     }
 
-    /// Waits until that is who listens there: a process that another test starts has all that is open here until its
-    /// program begins.
+    /// Waits until `want` listens at `address`: a process that another test starts holds all descriptors of this one
+    /// until its program begins.
     fn becomes(address: SocketAddr, want: Option<SocketOwner>) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
