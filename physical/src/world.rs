@@ -4,8 +4,9 @@ mod door;
 
 use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
-use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection, Membership};
+use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection};
 use crate::bootstrap::lead::lead;
+use crate::bootstrap::membership::Membership;
 use crate::bootstrap::parent::Parent;
 use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
 use crate::bootstrap::registered;

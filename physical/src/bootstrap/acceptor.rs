@@ -88,7 +88,7 @@ impl<A: Accept> Acceptor<A> {
         };
         let poller = watch();
         let poller =
-            poller.map_err(|cause| Error::system("watch for callers", cause, limits::a_file_more()))?;
+            poller.map_err(|cause| Error::system("watch for connections", cause, limits::a_file_more()))?;
         Ok(Acceptor {
             listener,
             key: key.to_vec(),
@@ -113,12 +113,12 @@ impl<A: Accept> Acceptor<A> {
         self.sleep(at_most, others);
         if self.resume.is_some_and(|resume| resume <= runtime::now()) {
             self.resume = None;
-            // Watched before, so there is memory for it.
+            // It was watched before, so the system has memory for it.
             let _ = self.poller.watch(&self.listener, LISTENER);
         }
         let mut proved = Vec::new();
         let mut ready = self.poller.ready();
-        // Those inside first: they may make capacity.
+        // Pending connections first, as they may free capacity.
         ready.sort_unstable();
         for number in ready {
             if number == LISTENER {
@@ -306,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn those_give_way_first_who_have_come_least_far() {
+    fn the_least_advanced_connection_is_evicted_first() {
         let (mut acceptor, call) = small();
         let mut pending: Vec<UnixStream> = (0..4).map(|_| call()).collect();
         attend(&mut acceptor);
-        // The two that have waited longest begin to speak.
+        // The two oldest begin to send.
         for connection in &mut pending[..2] {
             connection.write_all(b"hexa").unwrap();
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_greet_and_say_no_more_keep_nobody_out() {
+    fn greetings_without_a_proof_keep_nobody_out() {
         let (mut acceptor, call) = small();
         acceptor.capacity = 12;
         let greet = |_| {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_proved_itself_never_gives_way() {
+    fn a_proved_connection_is_never_evicted() {
         let (mut acceptor, call) = small();
         let caller = std::thread::spawn({
             let call = call.clone();

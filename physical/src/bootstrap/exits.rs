@@ -2,7 +2,7 @@
 //! launcher that holds from the first moment on; where nobody watches them, once they have proved themselves to rank 0.
 
 use super::handshake::{GREETING, MAGIC, authenticate};
-use super::join::{Hello, MemberMessage};
+use super::join_messages::{Hello, MemberMessage};
 use super::message::Incoming;
 use super::peer_info::JoinRequest;
 use super::secret::Secret;
@@ -10,10 +10,10 @@ use super::*;
 use crate::launch::Job;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::env;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -168,15 +168,10 @@ fn launched(victim: usize, moment: &str, end: &str) -> Vec<String> {
 
 /// The same of ranks that nobody watches.
 fn alone(victim: usize, moment: &str) -> Vec<String> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let start = |rank: usize| {
-        let mut command = this_program("one_rank");
-        for (name, value) in [("RANK", rank), ("SIZE", SIZE), ("LOCAL_RANK", rank), ("LOCAL_SIZE", SIZE)] {
-            command.env(format!("HEXAGRAM_{name}"), value.to_string());
-        }
-        command.env("HEXAGRAM_ADDR", format!("127.0.0.1:{port}"));
-        command.env(VICTIM, victim.to_string()).env(MOMENT, moment).env(END, "kill");
-        command.spawn().unwrap()
+        let mut command = as_rank(this_program("one_rank"), rank, port, &victim.to_string());
+        command.env(MOMENT, moment).env(END, "kill").spawn().unwrap()
     };
     let ranks: Vec<_> = (0..SIZE).map(start).collect();
     let said =
@@ -184,6 +179,20 @@ fn alone(victim: usize, moment: &str) -> Vec<String> {
     said.enumerate()
         .flat_map(|(rank, said)| said.lines().map(|line| format!("[{rank}] {line}")).collect::<Vec<_>>())
         .collect()
+}
+
+/// FREE
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// ASRANK
+fn as_rank(mut command: Command, rank: usize, port: u16, victim: &str) -> Command {
+    for (name, value) in [("RANK", rank), ("SIZE", SIZE), ("LOCAL_RANK", rank), ("LOCAL_SIZE", SIZE)] {
+        command.env(format!("HEXAGRAM_{name}"), value.to_string());
+    }
+    command.env("HEXAGRAM_ADDR", format!("127.0.0.1:{port}")).env(VICTIM, victim);
+    command
 }
 
 /// The line `[rank] at TIME …` with `what` in it, and its time.
@@ -234,4 +243,42 @@ fn a_rank_that_nobody_watches_is_named_once_it_has_proved_itself() {
         report("alone", moment, 2, all_blame(2, &alone(2, moment)));
     }
     report("alone", "joined", 0, all_blame(0, &alone(0, "joined")));
+}
+
+/// Leads a world that nobody joins, and says when that ended.
+#[test]
+#[ignore = "what the other tests start as a process"]
+fn one_leader() {
+    if let (Ok(_), Ok(Some(_))) = (env::var(VICTIM), Placement::from_env()) {
+        let error = World::join(&JoinOptions { deadline: SHORT_DEADLINE, ..options() }).err().unwrap();
+        eprintln!("at {} blames {error}", now());
+    }
+}
+
+/// Deadline of a rank 0 that is stopped for longer than that.
+const SHORT_DEADLINE: Duration = Duration::from_secs(2);
+
+#[test]
+fn time_in_which_rank_0_is_stopped_does_not_count() {
+    let port = free_port();
+    let started = now();
+    let leader = as_rank(this_program("one_leader"), 0, port, "none").spawn().unwrap();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() && now() - started < 20_000 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // It leads a moment after it listens.
+    thread::sleep(Duration::from_millis(50));
+    let pid = Pid::from_child(&leader);
+    kill_process(pid, Signal::STOP).unwrap();
+    let stopped = now();
+    thread::sleep(SHORT_DEADLINE + Duration::from_millis(500));
+    let continued = now();
+    kill_process(pid, Signal::CONT).unwrap();
+    let said = String::from_utf8(leader.wait_with_output().unwrap().stderr).unwrap();
+    let said: Vec<String> = said.lines().map(|line| format!("[0] {line}")).collect();
+    let (_, ended) = find(&said, 0, "did not join within 2s");
+    // A stop counts as one look of half a second. A leader that had ended before tells nothing.
+    let least = SHORT_DEADLINE.as_millis() as i64 - (stopped - started) - 500;
+    let lasted = ended - continued;
+    assert!(ended <= stopped || lasted >= least, "ended {lasted} ms after the stop, {least} expected");
 }

@@ -2,7 +2,7 @@
 
 use super::data_listener::Call;
 use super::handshake::authenticate;
-use super::join::{Hello, LeaderMessage, MemberMessage};
+use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::Incoming;
 use super::peer_info::PeerTable;
 use super::pending::PendingConnection;

@@ -1,54 +1,57 @@
-//! Which ranks are on one host: what they say of themselves, and what they find when they try. Open this to know why two
-//! ranks share memory, or do not.
+//! Decides which ranks share memory: by their claims, and by trying. Open this file to know why two ranks share memory,
+//! or do not.
 //!
-//! Names prove nothing: clones of one machine's snapshot call themselves alike, so may hosts that a user named, and on one
-//! host users keep apart. So where ranks are to share memory, each that says it is on the host of lower ranks knocks at
-//! their groups, the lowest first, until one lets it in, and tells rank 0 which one that was. Rank 0 tells everyone, so that
-//! all ranks count the same hosts (`control` has the words).
+//! Names prove nothing. Clones of one machine's snapshot have the same names, so may hosts that a user named, and on
+//! one host users are kept apart. Therefore, where ranks are to share memory, each rank that claims the host of lower
+//! ranks probes their listeners, the lowest first, until one accepts it. It sends the result to rank 0, which sends all
+//! results to everyone, so that all ranks count the same hosts. `control` has the messages.
 
 use super::peer_info::PeerInfo;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How often those who wait look whether the world has failed.
+/// Time between two looks whether the world has failed.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a rank found out about where it is. A rank that looks for nobody finds itself.
+/// Result of a rank's probes. A rank without lower ranks on its host has found itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Locality {
-    /// The lowest rank with which it can share memory.
+    /// Lowest rank with which it can share memory.
     pub(crate) host: usize,
-    /// The lowest rank that is on its kernel, as far as it is known: some may not share memory with each other.
+    /// Lowest rank that is known to be on its kernel. The two need not share memory.
     pub(crate) kernel: usize,
 }
 
-/// What came of knocking at a rank's group.
+/// Result of a probe of another rank's listener.
 pub(crate) enum ProbeResult {
-    /// It let this rank in.
+    /// The other rank accepted the connection.
     Shared,
-    /// It is on this kernel, but does not let this rank in, and why.
+    /// The other rank is on this kernel, but did not accept the connection, for this reason.
     SameKernel(String),
-    /// Nobody is there, and why.
+    /// No such rank was reached, for this reason.
     Unreachable(String),
 }
 
-/// The hosts of a world's ranks.
+/// Hosts of the ranks of a world.
 pub(crate) struct Hosts {
+    /// This rank.
     rank: usize,
-    /// What each rank says about its host and its kernel.
+    /// Host and kernel that each rank claims.
     claimed: Vec<(Arc<str>, Arc<str>)>,
-    /// What each rank found, as far as rank 0 has recorded.
+    /// Results of the ranks' probes, as far as rank 0 has received them.
     recorded: Mutex<Vec<Option<Locality>>>,
-    /// The same, once all know.
+    /// Results of all ranks, once everyone knows them.
     agreed: OnceLock<Vec<Locality>>,
+    /// Signal for a change of `agreed`.
     more: Condvar,
 }
 
 impl Hosts {
-    /// What `rank` knows, before anyone has knocked anywhere.
+    /// Creates the claims of all ranks, before any probe.
     pub(crate) fn new(rank: usize, infos: &[PeerInfo]) -> Self {
         let claimed =
             infos.iter().map(|info| (Arc::clone(&info.machine), Arc::clone(&info.kernel))).collect();
@@ -56,24 +59,25 @@ impl Hosts {
         let agreed = OnceLock::new();
         let more = Condvar::new();
         let hosts = Hosts { rank, claimed, recorded, agreed, more };
-        // Who looks for nobody tells nothing.
+        // A rank without lower ranks sends no result.
         let locality =
             |rank| hosts.lower(rank).next().is_none().then_some(Locality { host: rank, kernel: rank });
         let recorded = (0..infos.len()).map(locality).collect();
         Hosts { recorded: Mutex::new(recorded), ..hosts }
     }
 
-    /// The lower ranks that say they are on the host of `rank`.
+    /// Returns the lower ranks that claim the host of `rank`.
     fn lower(&self, rank: usize) -> impl Iterator<Item = usize> {
         (0..rank).filter(move |lower| self.claimed[*lower].0 == self.claimed[rank].0)
     }
 
-    /// Whether any rank has to probe at another's group.
+    /// Returns true if any rank claims the host of another.
     fn has_shared_claims(&self) -> bool {
         (0..self.claimed.len()).any(|rank| self.lower(rank).next().is_some())
     }
 
-    /// Finds out where `rank` is, by the groups at which it knocks; and why it is not where it says it is, if so.
+    /// Probes the lower ranks of the host of `rank`. Returns the result, and the reason why it is not the claimed host,
+    /// if so.
     fn locate(&self, rank: usize, mut probe: impl FnMut(usize) -> ProbeResult) -> (Locality, Option<String>) {
         let mut kernel = rank;
         let mut why = None;
@@ -90,10 +94,11 @@ impl Hosts {
         (Locality { host: rank, kernel }, why)
     }
 
-    /// Finds out where this rank is, tells it by `report`, and waits until all ranks know where all are.
+    /// Probes the lower ranks on this rank's host, sends the result by `report`, and waits until all ranks know all
+    /// results.
     ///
     /// # Errors
-    /// The failure of a rank, or [`Error::Setup`] if one says nothing within `limit`.
+    /// The failure of a rank, or [`Error::Setup`] if a result is missing after `limit`.
     pub(crate) fn agree(
         &self,
         health: &Health,
@@ -116,14 +121,15 @@ impl Hosts {
         Ok(())
     }
 
+    /// Waits until all results are known.
     fn wait(&self, health: &Health, limit: Duration) -> Result<()> {
-        let deadline = super::deadline(limit);
+        let mut waited = Stopwatch::start();
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         while self.agreed.get().is_none() {
-            // Whoever has told where it is, and left, has left the others what they wait for.
+            // A rank that left after it sent its result is not missed.
             let silent = |rank: usize| recorded[rank].is_none() && health.has_left(rank);
             let given_up = health.verdict().is_some() || (0..recorded.len()).any(silent);
-            if given_up || runtime::now() > deadline {
+            if given_up || waited.elapsed() > limit {
                 let what = format!("the ranks did not report each other their hosts within {limit:?}");
                 return Err(Error::setup(what, "see which of them has ended, or is stopped"));
             }
@@ -133,7 +139,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Says that ranks are not where they say they are: the lowest of those that share memory speaks for them.
+    /// Warns that ranks are not on the host that they claim. The lowest rank of those that share memory does so.
     fn warn(&self, health: &Health, why: &str) {
         let Some(lower) = self.lower(self.rank).next() else { return };
         let with = self.sharing_with(self.rank).iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -144,14 +150,14 @@ impl Hosts {
         );
     }
 
-    /// Rank 0 hears what a rank found; what all found, once all have told.
+    /// Records the result of `rank`, on rank 0. Returns all results once they are complete.
     pub(crate) fn record(&self, rank: usize, locality: Locality) -> Option<Vec<Locality>> {
         let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         recorded[rank] = Some(locality);
         recorded.iter().copied().collect()
     }
 
-    /// Takes what all ranks found as known to all. Whatever comes later changes nothing.
+    /// Takes the results of all ranks as final. Later calls change nothing.
     pub(crate) fn settle(&self, localities: Vec<Locality>) {
         if localities.len() == self.claimed.len() {
             let _heard = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,13 +166,13 @@ impl Hosts {
         }
     }
 
-    /// Whether two ranks are on one host.
+    /// Returns true if two ranks share a host.
     fn share_host(&self, one: usize, other: usize) -> bool {
         let found = self.agreed.get().is_none_or(|found| found[one].host == found[other].host);
         found && self.claimed[one].0 == self.claimed[other].0
     }
 
-    /// Whether two ranks are on one kernel, in whatever containers they are.
+    /// Returns true if two ranks share a kernel, whatever their containers.
     pub(crate) fn share_kernel(&self, one: usize, other: usize) -> bool {
         match self.agreed.get() {
             Some(found) if self.claimed[one].0 == self.claimed[other].0 => {
@@ -176,12 +182,12 @@ impl Hosts {
         }
     }
 
-    /// How many ranks share the cores of one kernel with `rank`, itself included.
+    /// Returns the number of ranks on the kernel of `rank`, including itself.
     pub(crate) fn on_kernel_of(&self, rank: usize) -> usize {
         (0..self.claimed.len()).filter(|other| self.share_kernel(rank, *other)).count()
     }
 
-    /// The ranks of `rank`'s host, itself included.
+    /// Returns the ranks on the host of `rank`, including itself.
     pub(crate) fn sharing_with(&self, rank: usize) -> Vec<usize> {
         (0..self.claimed.len()).filter(|other| self.share_host(rank, *other)).collect()
     }
@@ -201,7 +207,7 @@ impl Hosts {
         Err(Error::setup(what, remedy))
     }
 
-    /// The hosts by rank, numbered from 0 in the order in which ranks have them.
+    /// Returns the number of each rank's host. Hosts are numbered from 0 in the order of their lowest ranks.
     pub(crate) fn host_numbers(&self) -> Vec<usize> {
         let mut first: Vec<usize> = Vec::new();
         let number = |rank| {
@@ -218,7 +224,7 @@ impl Hosts {
 mod tests {
     use super::*;
 
-    /// Ranks that say they are on these hosts and kernels.
+    /// Creates hosts from the claimed host and kernel of each rank.
     fn hosts(claimed: &[(&str, &str)]) -> Hosts {
         let info = |(rank, (machine, kernel)): (usize, &(&str, &str))| PeerInfo {
             rank,
@@ -233,7 +239,7 @@ mod tests {
         Hosts::new(0, &claimed.iter().enumerate().map(info).collect::<Vec<_>>())
     }
 
-    /// The same after all have knocked, where ranks with equal letters let each other in.
+    /// Performs all probes. Ranks with equal letters reach each other, in equal case they also accept each other.
     fn found(claimed: &[(&str, &str)], groups: &str) -> Hosts {
         let hosts = hosts(claimed);
         let group = |rank: usize| groups.as_bytes()[rank].to_ascii_lowercase();

@@ -1,248 +1,97 @@
-//! The rendezvous: rank 0 collects every rank's info and gives all of them the peers.
+//! A member's side of the rendezvous: connects to rank 0, sends this rank's [`PeerInfo`](super::peer_info::PeerInfo),
+//! and receives the table of all ranks. `lead` is rank 0's side.
 //!
 //! ```text
 //! both               handshake, as in `handshake`
-//! joiner → rank 0  RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with its proof
-//! rank 0 → joiner  REGISTERED:u32 rank:u32 pid:u32 host:text               at once: who rank 0 is
-//! joiner → rank 0  JOIN:u32 info settings                                as in `info`
-//!                  | GIVEN_UP:u32 cause:text                             it does not join after all
-//! rank 0 → joiner  PEERS:u32 peers                                   once everyone is there
-//!                  | REFUSED:u32 reason:text remedy:text                 somebody does not fit, or is missing
+//! member → rank 0    RANK:u32 size:u32 rank:u32 pid:u32 host:text        at once, with the proof
+//! rank 0 → member    REGISTERED:u32 rank:u32 pid:u32 host:text           at once, with rank 0's own identity
+//! member → rank 0    JOIN:u32 request                                    request as in `peer_info`
+//!                  | GIVEN_UP:u32 cause:text                             the member does not join after all
+//! rank 0 → member    PEERS:u32 table                                     once every rank has joined
+//!                  | REFUSED:u32 reason:text remedy:text                 a rank does not fit, or is missing
 //!                  | FAILED:u32 rank:u32 pid:u32 host:text cause:text    that rank has ended
 //! launcher → rank 0  ENDED:u32 rank:u32 pid:u32 host:text cause:text     instead of RANK: one of its ranks has ended
 //! ```
 //!
-//! Only strangers are turned away, and a joiner that is pushed aside by them comes again. Who has proved to belong to
-//! the job keeps its connection, so that its end is the end of a process: both sides name it at once. Who was built or
-//! told otherwise than rank 0, or has ended, ends the rendezvous for all: the job could never be whole.
-//!
-//! Here is the newcomers' side; `lead` is rank 0's.
+//! Only unauthenticated connections are rejected or evicted, and a member whose connection was evicted connects again.
+//! A rank that has proved the secret keeps its connection, whose end is therefore the end of a process: both sides
+//! report it at once. A rank that differs from rank 0 in its build or settings, or that has ended, ends the rendezvous
+//! for all, as the job could never be complete.
 
 use super::handshake::{Build, authenticate};
-use super::hosts::Hosts;
-use super::message::{Incoming, Outgoing, malformed};
-use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use super::join_messages::{Hello, LeaderMessage, MemberMessage};
+use super::message::malformed;
+use super::peer_info::{JoinRequest, PeerTable};
 use super::registered;
-use super::rendezvous::Stream;
 use super::secret::Secret;
+use super::stream::Stream;
 use super::variables::Placement;
-use super::{deadline, is_cut_off, is_late};
+use super::{LONGEST, deadline, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
-use crate::health::Health;
 use crate::runtime;
 use crate::socket::Tls;
-use crate::transport::Traffic;
+use crate::stopwatch::Stopwatch;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-const REFUSED: usize = 0;
-const PEERS: usize = 1;
-const REGISTERED: usize = 2;
-const FAILED: usize = 3;
-
-const RANK: usize = 0;
-const ENDED: usize = 1;
-
-const JOIN: usize = 0;
-const GIVEN_UP: usize = 1;
-
-/// How long rank 0 may take to answer at its deadline, or a joiner to take what is written to it.
+/// Longest time that rank 0 may take to answer at its deadline, and that a member may take to read.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a joiner waits for rank 0's greeting before it tries again: something else may listen there. Each time it
-/// waits twice as long, as rank 0 may be busy with others.
+/// Longest time that rank 0 may take to send its greeting, at the first attempt. Another program may listen there. Each
+/// late attempt doubles it, as rank 0 may be busy.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two tries to reach a rank 0 that is not there yet.
+/// Number of steps of an attempt, each of which may take the whole timeout: name resolution, connections, reads and
+/// writes.
+const ATTEMPT_STEPS: u32 = 8;
+/// Time between two attempts to reach a rank 0 that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// The same for each rank of a large job: all together ask no more often than once in so long.
+/// Time between two attempts for each rank of a large job, so that all together try no more often than once in this
+/// time.
 const RETRY_INTERVAL_PER_RANK: Duration = Duration::from_millis(1);
 
-/// What everyone says who has proved to belong to the job.
-pub(super) enum Hello {
-    /// A rank, and how many ranks it was told of.
-    Rank(Peer, usize),
-    /// A launcher: this rank of it has ended, and how, as a verb phrase.
-    Ended(Peer, String),
-}
-
-impl Hello {
-    pub(super) fn write(&self) -> Vec<u8> {
-        let message = match self {
-            Hello::Rank(peer, size) => put(Outgoing::default().number(RANK).number(*size), peer),
-            Hello::Ended(peer, cause) => put(Outgoing::default().number(ENDED), peer).text(cause),
-        };
-        message.whole()
-    }
-
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        match message.number()? {
-            RANK => {
-                let size = message.number()?;
-                Ok(Hello::Rank(peer(message)?, size))
-            }
-            ENDED => Ok(Hello::Ended(peer(message)?, message.text()?)),
-            _ => Err(malformed()),
-        }
-    }
-}
-
-/// What a joiner says once it has a seat.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MemberMessage {
-    Join(Box<JoinRequest>),
-    /// It does not join after all; why, as a verb phrase.
-    GiveUp(String),
-}
-
-impl MemberMessage {
-    pub(super) fn write(&self) -> Outgoing {
-        match self {
-            MemberMessage::Join(request) => request.write(Outgoing::default().number(JOIN)),
-            MemberMessage::GiveUp(cause) => Outgoing::default().number(GIVEN_UP).text(cause),
-        }
-    }
-
-    pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
-        match message.number()? {
-            JOIN => JoinRequest::read(message).map(Box::new).map(MemberMessage::Join),
-            GIVEN_UP => message.text().map(MemberMessage::GiveUp),
-            _ => Err(malformed()),
-        }
-    }
-}
-
-/// What rank 0 says to a joiner.
-pub(super) enum LeaderMessage {
-    Registered(Peer),
-    /// What follows is a peers.
-    Peers(Incoming),
-    Refused {
-        reason: String,
-        remedy: String,
-    },
-    /// A rank has ended, and how.
-    Failed(Peer, String),
-}
-
-impl LeaderMessage {
-    pub(super) fn registered(leader: &Peer) -> Outgoing {
-        put(Outgoing::default().number(REGISTERED), leader)
-    }
-
-    pub(super) fn peers(infos: &[PeerInfo], job: &[u8; 16]) -> Outgoing {
-        PeerTable::write(infos, job, Outgoing::default().number(PEERS))
-    }
-
-    pub(super) fn refused(reason: &str, remedy: &str) -> Outgoing {
-        Outgoing::default().number(REFUSED).text(reason).text(remedy)
-    }
-
-    pub(super) fn failed(culprit: &Peer, cause: &str) -> Outgoing {
-        put(Outgoing::default().number(FAILED), culprit).text(cause)
-    }
-
-    fn receive(stream: &mut Stream) -> io::Result<Self> {
-        Self::read(Incoming::receive(stream)?)
-    }
-
-    pub(super) fn read(mut message: Incoming) -> io::Result<Self> {
-        match message.number()? {
-            REGISTERED => peer(&mut message).map(LeaderMessage::Registered),
-            PEERS => Ok(LeaderMessage::Peers(message)),
-            REFUSED => Ok(LeaderMessage::Refused { reason: message.text()?, remedy: message.text()? }),
-            FAILED => Ok(LeaderMessage::Failed(peer(&mut message)?, message.text()?)),
-            _ => Err(malformed()),
-        }
-    }
-
-    /// The error of an answer that ends the rendezvous.
-    fn into_error(self) -> Error {
-        match self {
-            LeaderMessage::Refused { reason, remedy } => {
-                Error::setup(format!("rank 0 ended the rendezvous: {reason}"), remedy)
-            }
-            LeaderMessage::Failed(culprit, cause) => peer_failed(culprit, cause),
-            LeaderMessage::Registered(_) | LeaderMessage::Peers(_) => out_of_turn(malformed()),
-        }
-    }
-}
-
-fn put(message: Outgoing, peer: &Peer) -> Outgoing {
-    message.number(peer.rank).number(peer.pid as usize).text(&peer.host)
-}
-
-fn peer(message: &mut Incoming) -> io::Result<Peer> {
-    let rank = message.number()?;
-    let pid = message.number()? as u32;
-    Ok(Peer { rank, pid, host: message.text()?.into() })
-}
-
-/// The error of everyone else when a rank has ended before all have joined.
+/// Creates the error of the other ranks if `culprit` ended before all had joined.
 pub(super) fn peer_failed(culprit: Peer, cause: String) -> Error {
     Error::PeerFailed { culprit, cause, during: During::Joining }
 }
 
-/// How a rank has ended of which only that is known.
+/// Cause of a failure of which only the end of the connection is known.
 pub(super) const DIED: &str = "died (its connection ended)";
 
-/// What a rank knows of its world once everyone has joined: the same for every transport between processes.
-pub(crate) struct Membership {
-    pub(crate) rank: usize,
-    pub(crate) peers: PeerTable,
-    pub(crate) hosts: Arc<Hosts>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) traffic: Arc<Traffic>,
-    /// How long to wait for another rank to open the same channel.
-    pub(crate) limit: Duration,
-}
-
-impl Membership {
-    pub(crate) fn size(&self) -> usize {
-        self.peers.infos.len()
-    }
-
-    pub(crate) fn info(&self, rank: usize) -> &PeerInfo {
-        &self.peers.infos[rank]
-    }
-
-    /// What the others know this rank by.
-    pub(crate) fn mine(&self) -> &PeerInfo {
-        self.info(self.rank)
-    }
-}
-
-/// The connections that remain after the rendezvous.
+/// Connections that stay open after the rendezvous.
 pub(crate) enum ControlStreams {
-    /// Rank 0's, to every other rank; none to itself.
+    /// Rank 0's connections by rank, `None` for itself.
     Leader(Vec<Option<Stream>>),
-    /// Another rank's, to rank 0.
+    /// A member's connection to rank 0.
     Member(Stream),
 }
 
-/// A connection to rank 0, which has proved to belong to the job and knows of this rank.
+/// Connection to rank 0, which has proved the secret and registered this rank.
 pub(crate) struct LeaderConnection {
+    /// The connection itself.
     stream: Stream,
+    /// Secret that both sides have proved.
     secret: Vec<u8>,
+    /// Identity of rank 0.
     leader: Peer,
 }
 
 impl LeaderConnection {
+    /// Returns the connection.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// Tells rank 0 why this rank does not join after all.
     pub(crate) fn give_up(&mut self, error: &Error) {
-        // Should it not arrive, the end of the connection says the same.
+        // If it does not arrive, the end of the connection means the same.
         let _ = MemberMessage::GiveUp(format!("gave up: {error}")).write().send(&mut self.stream);
     }
 }
 
-/// Why one try to arrive was in vain.
+/// Reason why an attempt to connect failed.
 enum AttemptError {
-    /// The next may succeed.
+    /// The next attempt may succeed.
     Transient(io::Error),
-    /// None will.
+    /// No attempt will succeed.
     Fatal(Error),
 }
 
@@ -252,45 +101,48 @@ impl From<io::Error> for AttemptError {
     }
 }
 
-/// A joiner that has yet to reach rank 0.
+/// Member that is to connect to rank 0.
 pub(crate) struct Joiner<'a> {
+    /// Rank, size and rendezvous of this process.
     pub(crate) placement: &'a Placement,
+    /// Identity of this process.
     pub(crate) mine: Peer,
+    /// Source of the job's secret.
     pub(crate) secret: &'a Secret,
+    /// TLS of the job, if it uses it.
     pub(crate) tls: Option<&'a Tls>,
-    /// How long it may take.
+    /// Longest time to connect. Time in which this process was stopped does not count.
     pub(crate) limit: Duration,
 }
 
 impl Joiner<'_> {
-    /// Reaches rank 0 and proves to belong to its job; tries again until the deadline, as rank 0 may start later, or
-    /// strangers may have pushed this rank aside.
+    /// Connects to rank 0 and proves the secret. Tries again until the limit is over, as rank 0 may start later, or
+    /// other connections may have caused an eviction.
+    ///
+    /// # Errors
+    /// [`Error::System`] if rank 0 cannot be reached, or has another secret; [`Error::Setup`] or [`Error::PeerFailed`]
+    /// if rank 0 has ended the rendezvous.
     pub(crate) fn connect(&self) -> Result<LeaderConnection> {
         registered::set_registered(self.placement, false);
-        let deadline = deadline(self.limit);
-        let shared =
-            RETRY_INTERVAL_PER_RANK.saturating_mul(u32::try_from(self.placement.size).unwrap_or(u32::MAX));
-        let pause = RETRY_INTERVAL.max(shared);
+        let pause = self.pause();
         let mut timeout = GREETING_TIMEOUT;
+        let mut waited = Duration::ZERO;
         let mut attempt = 0;
         loop {
-            let left = deadline.saturating_duration_since(runtime::now());
+            let left = self.limit.min(LONGEST).saturating_sub(waited);
+            // An attempt looks at no clock: beyond what its steps may take, this process was stopped.
+            let mut watch = Stopwatch::with_gap(timeout.min(left).saturating_mul(ATTEMPT_STEPS));
             let known = self.secret.read()?;
             let cause = match self.attempt(known.as_deref(), attempt, timeout.min(left), left) {
                 Ok(connection) => return Ok(connection),
                 Err(AttemptError::Fatal(error)) => return Err(error),
                 Err(AttemptError::Transient(cause)) => cause,
             };
+            waited += watch.lap();
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
-            if hopeless || runtime::now() + pause > deadline {
-                let rendezvous = &self.placement.rendezvous;
-                let doing = match hopeless {
-                    true => format!("join rank 0 at {rendezvous}"),
-                    false => format!("reach rank 0 at {rendezvous} within {:?}", self.limit),
-                };
-                let remedy = self.placement.rendezvous.advice(&cause);
-                return Err(Error::system(doing, cause, remedy));
+            if hopeless || waited + pause > self.limit {
+                return Err(self.cannot_connect(cause, hopeless));
             }
             if is_late(&cause) {
                 timeout = timeout.saturating_mul(2);
@@ -298,11 +150,29 @@ impl Joiner<'_> {
             attempt += 1;
             // Nothing announces that a listener has come up.
             runtime::sleep(pause);
+            waited += pause;
         }
     }
 
-    /// Asks, as a rank 0 that cannot listen, whether another rank 0 of this job does so; the error with which that one ends
-    /// the rendezvous for both.
+    /// Returns the time between two attempts.
+    fn pause(&self) -> Duration {
+        let ranks = u32::try_from(self.placement.size).unwrap_or(u32::MAX);
+        RETRY_INTERVAL.max(RETRY_INTERVAL_PER_RANK.saturating_mul(ranks))
+    }
+
+    /// Creates the error after the last attempt, which failed with `cause`. It is `hopeless` if rank 0 was reached.
+    fn cannot_connect(&self, cause: io::Error, hopeless: bool) -> Error {
+        let rendezvous = &self.placement.rendezvous;
+        let doing = match hopeless {
+            true => format!("join rank 0 at {rendezvous}"),
+            false => format!("reach rank 0 at {rendezvous} within {:?}", self.limit),
+        };
+        let remedy = rendezvous.advice(&cause);
+        Error::system(doing, cause, remedy)
+    }
+
+    /// Returns the error with which another rank 0 of this job, if there is one, ends the rendezvous for both. For a
+    /// rank 0 that cannot listen.
     pub(crate) fn find_other_leader(&self) -> Option<Error> {
         let deadline = deadline(GREETING_TIMEOUT.min(self.limit));
         loop {
@@ -320,7 +190,8 @@ impl Joiner<'_> {
         }
     }
 
-    /// One try, in which rank 0 has so much `timeout` to greet, and all the time that is `left` to offer a seat.
+    /// Performs one attempt. Each step before the registration may take `timeout`, the registration all the time that
+    /// is `left`.
     fn attempt(
         &self,
         secret: Option<&[u8]>,
@@ -334,7 +205,7 @@ impl Joiner<'_> {
         let hello = Hello::Rank(self.mine.clone(), self.placement.size).write();
         let build = authenticate(&mut stream, secret, &hello).map_err(describe_missing_greeting)?;
         if build != Build::MINE {
-            // What it answers may not be readable. It learns the same from the handshake.
+            // Its answer may be encoded otherwise. It learns the same from the handshake.
             let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
             return Err(AttemptError::Fatal(Error::setup(what, "use the same build on all ranks")));
         }
@@ -346,16 +217,16 @@ impl Joiner<'_> {
             LeaderMessage::Registered(leader) => {
                 Ok(LeaderConnection { stream, secret: secret.to_vec(), leader })
             }
-            answer => Err(AttemptError::Fatal(answer.into_error())),
+            answer => Err(AttemptError::Fatal(rendezvous_error(answer))),
         }
     }
 }
 
-/// Says what it means that no greeting came.
+/// Adds to the error of a handshake what it means that no greeting came.
 fn describe_missing_greeting(cause: io::Error) -> io::Error {
     let what = match cause.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "whoever listens there takes connections, but does not greet as rank 0 does"
+            "whoever listens there accepts connections, but does not greet as rank 0 does"
         }
         io::ErrorKind::UnexpectedEof => "whoever listens there hangs up without a greeting",
         _ => return cause,
@@ -363,11 +234,27 @@ fn describe_missing_greeting(cause: io::Error) -> io::Error {
     io::Error::new(cause.kind(), what)
 }
 
-fn out_of_turn(cause: io::Error) -> Error {
-    Error::system("meet the other ranks", cause, "use the same build on all ranks")
+/// Creates the error for an answer that ends the rendezvous.
+fn rendezvous_error(answer: LeaderMessage) -> Error {
+    match answer {
+        LeaderMessage::Refused { reason, remedy } => {
+            Error::setup(format!("rank 0 ended the rendezvous: {reason}"), remedy)
+        }
+        LeaderMessage::Failed(culprit, cause) => peer_failed(culprit, cause),
+        LeaderMessage::Registered(_) | LeaderMessage::Peers(_) => out_of_turn(malformed()),
+    }
 }
 
-/// Takes part in the rendezvous, as any rank but 0.
+/// Creates the error for an answer that the protocol does not allow.
+fn out_of_turn(cause: io::Error) -> Error {
+    Error::system("join the rendezvous", cause, "use the same build on all ranks")
+}
+
+/// Sends this rank's request to rank 0, and waits until all ranks have joined. Returns the table of the ranks, and the
+/// connection for `control`.
+///
+/// # Errors
+/// [`Error::PeerFailed`] if a rank has ended, [`Error::Setup`] if the ranks do not fit or one is missing.
 pub(crate) fn join(
     connection: LeaderConnection,
     mine: JoinRequest,
@@ -382,13 +269,13 @@ pub(crate) fn join(
     };
     // Rank 0 answers at its own deadline, which began earlier than this rank's or a little later.
     stream.set_timeout(limit.saturating_add(ANSWER_TIMEOUT)).map_err(failed)?;
-    // Whether it arrives or not, what rank 0 has to say is in its answer.
+    // Whether it arrives or not, the answer tells.
     let _ = MemberMessage::Join(Box::new(mine)).write().send(&mut stream);
     match LeaderMessage::receive(&mut stream).map_err(failed)? {
         LeaderMessage::Peers(mut message) => {
             let peers = PeerTable::read(&mut message, size, &secret).map_err(failed)?;
             Ok((peers, ControlStreams::Member(stream)))
         }
-        answer => Err(answer.into_error()),
+        answer => Err(rendezvous_error(answer)),
     }
 }

@@ -18,6 +18,7 @@
 //! | `parent`, `registered`, `report` | the launcher: its end, its record of joined ranks, and its report of a rank that ended early |
 
 mod acceptor;
+mod broadcast;
 pub(crate) mod control;
 pub(crate) mod data_listener;
 #[cfg(test)]
@@ -28,20 +29,25 @@ mod handshake;
 pub(crate) mod hosts;
 pub mod interface;
 pub(crate) mod join;
+mod join_messages;
 pub(crate) mod lead;
 pub(crate) mod listeners;
 pub(crate) mod local;
+pub(crate) mod membership;
 pub(crate) mod message;
+pub(crate) mod opening;
 pub(crate) mod parent;
 pub(crate) mod peer_info;
 mod pending;
 mod poller;
 pub(crate) mod registered;
+mod registry;
 mod rejections;
 mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod secret;
 mod socket_owner;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod variables;
@@ -49,8 +55,9 @@ mod variables;
 pub(crate) use acceptor::Accept;
 pub(crate) use handshake::random;
 pub(crate) use local::{abstract_address, same_user};
+pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
-pub(crate) use rendezvous::{ListenContext, Listener};
+pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement, variable, variable_os};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 
@@ -61,10 +68,11 @@ use std::time::Duration;
 /// Longest backlog of a listener, in connections. The system may keep fewer.
 pub(crate) const QUEUE: i32 = 4096;
 
+/// Longest limit that is added to a clock, or given to the system: one year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Returns the instant at which `limit`, counted from now, is over. A limit beyond one year counts as one year.
 pub(crate) fn deadline(limit: Duration) -> Instant {
-    /// Longest limit that is added to a clock: one year.
-    const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
     runtime::now() + limit.min(LONGEST)
 }
 

@@ -1,15 +1,16 @@
-//! What the ranks tell each other of themselves when they meet, and what all of them must have been told alike.
+//! Fields that each rank sends to rank 0, the settings on which all ranks must agree, and the table that every rank
+//! gets.
 //!
 //! ```text
-//! info   = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
+//! info     = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
 //! request  = info settings network:text
 //! settings = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
-//! table = job:16 texts:u32 text* seat*         a seat for each rank, in order
-//! seat   = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
+//! table    = job:16 texts:u32 text* row*         a row for each rank, in order
+//! row      = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
 //! ```
 //!
-//! Every rank gets the table, so that its length counts with the square of the number of ranks: what many ranks have in
-//! common is in it once.
+//! Every rank gets the table, so that its bytes count with the square of the number of ranks. Therefore it holds only
+//! once what many ranks have in common.
 
 use super::handshake::{Key, random};
 use super::message::{Incoming, Outgoing, malformed};
@@ -25,25 +26,29 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a rank says of itself.
+/// Identity, host and addresses of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
+    /// Rank in the world.
     pub(crate) rank: usize,
+    /// Process id.
     pub(crate) pid: u32,
+    /// Name of the host, for people.
     pub(crate) host: Arc<str>,
-    /// Same for all processes on one kernel.
+    /// Name of the kernel's current boot, the same for all processes on one kernel.
     pub(crate) kernel: Arc<str>,
-    /// Same for all processes that are to share memory.
+    /// Name of the memory domain, the same for all processes that are to share memory.
     pub(crate) machine: Arc<str>,
-    /// Where it exchanges shared memory; empty if its transport does not.
+    /// Address at which it exchanges shared memory. Empty if its transport does not.
     pub(crate) shm: String,
-    /// Where it accepts TCP connections; empty if its transport uses none.
+    /// Addresses at which it accepts TCP connections, separated by spaces. Empty if its transport uses none.
     pub(crate) tcp: String,
-    /// TCP connections that it wants with each peer and channel.
+    /// Number of TCP connections that it wants with each peer and channel.
     pub(crate) sockets: usize,
 }
 
 impl PeerInfo {
+    /// Collects the fields of this process, without addresses.
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let boot = named(&boot())?;
         // Shared memory is handed over abstract sockets, which belong to a network namespace.
@@ -60,16 +65,19 @@ impl PeerInfo {
         })
     }
 
+    /// Returns the identity of the rank.
     pub(crate) fn peer(&self) -> Peer {
         Peer { rank: self.rank, host: Arc::clone(&self.host), pid: self.pid }
     }
 
+    /// Appends the fields to a message.
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
         message.text(&self.shm).text(&self.tcp).number(self.sockets)
     }
 
+    /// Decodes the fields.
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(PeerInfo {
             rank: message.number()?,
@@ -84,18 +92,18 @@ impl PeerInfo {
     }
 }
 
-/// What this system calls the time since it was started; empty if it does not tell.
+/// Returns the system's name for its current boot, or an empty text.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Returns what this system calls the network that this process sees; empty if it does not tell.
+/// Returns the system's name for the network namespace of this process, or an empty text.
 pub(super) fn network_namespace() -> String {
     std::fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string()
 }
 
-/// The same for all processes since this system was started, of what it says of itself; if that is nothing, like no other,
-/// as what is unknown proves nothing.
+/// Returns a name for the current `boot`. If the system does not tell it, returns a random one, as what is unknown
+/// proves nothing.
 fn named(boot: &str) -> Result<String> {
     if !boot.trim().is_empty() {
         return Ok(boot.trim().to_owned());
@@ -104,21 +112,25 @@ fn named(boot: &str) -> Result<String> {
     Ok(format!("unknown {:032x}", u128::from_le_bytes(number)))
 }
 
-/// What all ranks must have been told alike.
+/// Settings on which all ranks must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobSettings {
+    /// Number of ranks.
     pub(crate) size: usize,
+    /// Name of the transport.
     pub(crate) transport: String,
-    /// Milliseconds between heartbeats.
+    /// Time between heartbeats, in milliseconds.
     pub(crate) beat: usize,
-    /// Milliseconds without a heartbeat after which another rank is given up.
+    /// Time without a heartbeat after which a rank is given up, in milliseconds.
     pub(crate) silence: usize,
-    /// What else they must agree on, for people.
+    /// Text of the configuration that the caller compares between ranks, for people.
     pub(crate) configuration: String,
+    /// SHA-256 of the whole configuration, as the text may be cut in a message.
     pub(crate) digest: [u8; 32],
 }
 
 impl JobSettings {
+    /// Collects the settings of this process.
     fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         let vigilance = options.vigilance()?;
         Ok(JobSettings {
@@ -131,12 +143,14 @@ impl JobSettings {
         })
     }
 
+    /// Appends the settings to a message.
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.size).text(&self.transport);
         let message = message.number(self.beat).number(self.silence);
         message.text(&self.configuration).bytes(&self.digest)
     }
 
+    /// Decodes the settings.
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JobSettings {
             size: message.number()?,
@@ -149,12 +163,12 @@ impl JobSettings {
     }
 }
 
-/// As a message can hold it: longer than any job is as good as the longest.
+/// Returns a duration in milliseconds, at most `u32::MAX`.
 fn milliseconds(duration: Duration) -> usize {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX) as usize
 }
 
-/// A configuration as people compare it.
+/// Configuration, formatted for people who compare it.
 struct DisplayConfiguration<'a>(&'a JobSettings);
 
 impl fmt::Display for DisplayConfiguration<'_> {
@@ -168,17 +182,19 @@ impl fmt::Display for DisplayConfiguration<'_> {
     }
 }
 
-/// What a rank brings to the rendezvous.
+/// Request of a rank to join the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JoinRequest {
+    /// Fields of the rank.
     pub(crate) info: PeerInfo,
+    /// Settings of the rank.
     pub(crate) settings: JobSettings,
-    /// Same for all processes that reach each other at loopback addresses; also where the system does not tell.
+    /// Name of the network, the same for all processes that reach each other at loopback addresses.
     pub(crate) network: String,
 }
 
 impl JoinRequest {
-    /// The addresses at which it accepts TCP connections, if none can be reached from another network.
+    /// Returns the addresses at which it accepts TCP connections, if all are loopback addresses.
     pub(super) fn loopback_only(&self) -> Option<&str> {
         let is_near =
             |address: &str| address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
@@ -186,7 +202,7 @@ impl JoinRequest {
         (!tcp.is_empty() && tcp.split(' ').all(is_near)).then_some(tcp)
     }
 
-    /// What this process brings, without the addresses at which its transport can be reached.
+    /// Creates the request of this process, without the addresses of its transport.
     pub(crate) fn new(placement: &Placement, options: &JoinOptions) -> Result<Self> {
         Ok(JoinRequest {
             info: PeerInfo::new(placement, options)?,
@@ -195,10 +211,12 @@ impl JoinRequest {
         })
     }
 
+    /// Appends the request to a message.
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
         self.settings.write(self.info.write(message)).text(&self.network)
     }
 
+    /// Decodes a request.
     pub(super) fn read(message: &mut Incoming) -> io::Result<Self> {
         Ok(JoinRequest {
             info: PeerInfo::read(message)?,
@@ -207,7 +225,7 @@ impl JoinRequest {
         })
     }
 
-    /// Why `other` cannot join this rank's job, if so.
+    /// Returns the reason why `other` cannot join this rank's job, if any.
     pub(super) fn objection(&self, other: &JoinRequest) -> Option<String> {
         let JoinRequest { info, settings, network } = self;
         if other.settings.size != settings.size {
@@ -255,16 +273,16 @@ impl JoinRequest {
     }
 }
 
-/// What everyone knows once everyone has joined.
+/// Table of all ranks, and the key of their data connections.
 pub(crate) struct PeerTable {
-    /// What the data connections of this job prove.
+    /// Key that the data connections of this job prove.
     pub(crate) key: Key,
-    /// By rank.
+    /// Fields of the ranks, by rank.
     pub(crate) infos: Vec<PeerInfo>,
 }
 
 impl PeerTable {
-    /// The table of the job that drew `job`.
+    /// Appends the table of the job that drew the number `job` to a message.
     pub(super) fn write(infos: &[PeerInfo], job: &[u8; 16], message: Outgoing) -> Outgoing {
         let mut texts = StringTable::default();
         let numbers: Vec<[usize; 3]> = infos
@@ -280,7 +298,7 @@ impl PeerTable {
         })
     }
 
-    /// The table of `size` ranks that know `secret`.
+    /// Decodes the table of `size` ranks, and derives the key from their `secret`.
     pub(super) fn read(message: &mut Incoming, size: usize, secret: &[u8]) -> io::Result<Self> {
         let key = Key::derive(secret, &message.bytes()?)?;
         let count = message.number()?;
@@ -309,14 +327,17 @@ impl PeerTable {
     }
 }
 
-/// StringTable, each once.
+/// Table of texts, each held once.
 #[derive(Default)]
 struct StringTable<'a> {
+    /// The texts, by number.
     all: Vec<&'a str>,
+    /// Numbers of the texts.
     numbers: HashMap<&'a str, usize>,
 }
 
 impl<'a> StringTable<'a> {
+    /// Returns the number of a text, which is added if it is new.
     fn number(&mut self, text: &'a str) -> usize {
         let StringTable { all, numbers } = self;
         *numbers.entry(text).or_insert_with(|| {

@@ -9,7 +9,7 @@
 //! ```
 
 use super::handshake::{Build, GREETING, MAGIC, PROOF, Responder, TLS_ALERT, TLS_HELLO};
-use super::join::Hello;
+use super::join_messages::Hello;
 use super::message::{Incoming, LENGTH, malformed};
 use crate::error::Peer;
 use crate::runtime::{self, Instant};
@@ -118,7 +118,7 @@ impl<C: Read + Write> PendingConnection<C> {
     pub(super) fn receive(&mut self, key: &[u8]) -> io::Result<Option<Build>> {
         let mut piece = [0; 1024];
         loop {
-            // Never beyond the step: what follows the first message is for somebody else to read.
+            // Never beyond the step: bytes after the first message belong to another reader.
             let room = (self.needed - self.received.len()).min(piece.len());
             match self.connection.read(&mut piece[..room]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -177,7 +177,7 @@ impl<C: Read + Write> PendingConnection<C> {
         let received = self.received[GREETING + PROOF + LENGTH..].to_vec();
         match Hello::read(&mut Incoming::from(received)) {
             Ok(Hello::Rank(peer, _)) => {
-                // It may say anything: no name of a host is so long, or has other characters.
+                // It may claim anything. Names of hosts are no longer, and have no other characters.
                 let host: String = peer.host.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
                 denied(&Peer { host: host.into(), ..peer }.to_string())
             }

@@ -1,50 +1,54 @@
-//! Where the ranks of a job meet: a TCP address, or on one host a name that only this machine knows.
+//! The place at which all ranks of a job meet once, at start: a TCP address, or a unix socket if they share a host.
 
 use super::QUEUE;
-use super::acceptor::Accept;
 use super::listeners::{BindError, Listeners};
 use super::local::same_user;
 use super::socket_owner::SocketOwner;
+use super::stream::{Listener, Stream};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::socket::{Socket, Tls};
-use rustix::net::sockopt::{self, Timeout};
+use rustix::net::sockopt;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Address at which rank 0 waits for the others.
+/// Address at which rank 0 waits for the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// `host:port`.
+    /// TCP address.
     Tcp {
         /// Name or address of rank 0's host.
         host: String,
-        /// Port; the next one is taken as well where `agent` says so.
+        /// Port. If `agent` is set, the next port is tried as well.
         port: u16,
-        /// Whether a launcher's agent may occupy the port, so that the ranks meet at the next one.
+        /// True if an agent of the launcher may occupy the port, so that rank 0 listens at the next one.
         agent: bool,
     },
-    /// An abstract unix socket: no file, gone with its process, reachable on this host only.
+    /// Abstract unix socket with this name. It has no file, ends with its process, and is reachable on this host only.
     Local(String),
-    /// A socket that the launcher has bound already and handed to rank 0.
+    /// Listening socket that the launcher has bound and handed to rank 0.
     Inherited(Inherited),
 }
 
-/// Open files that a launcher left for this process, and the address at which they listen. Only
-/// [`Placement::from_env`](super::Placement::from_env) makes one.
+/// Listening sockets that a launcher left open for this process, and their address. Only
+/// [`Placement::from_env`](super::Placement::from_env) creates one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
+    /// Descriptors of the sockets.
     descriptors: Vec<RawFd>,
-    host: String,
-    port: u16,
+    /// Name or address of rank 0's host.
+    pub(super) host: String,
+    /// Port of the sockets.
+    pub(super) port: u16,
 }
 
 impl Inherited {
+    /// Creates the value from the launcher's variables.
     pub(super) fn new(descriptors: Vec<RawFd>, host: String, port: u16) -> Self {
         Inherited { descriptors, host, port }
     }
@@ -62,152 +66,21 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// A connection between two ranks, of either kind. One that never leaves its host needs no TLS.
-pub(crate) enum Stream {
-    Tcp(Socket),
-    Local(UnixStream),
-}
-
-macro_rules! either {
-    ($stream:expr, $inner:ident => $call:expr) => {
-        match $stream {
-            Stream::Tcp($inner) => $call,
-            Stream::Local($inner) => $call,
-        }
-    };
-}
-
-impl Stream {
-    /// Bounds every later read and write.
-    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        // Zero would mean for ever.
-        let timeout = Some(timeout.max(Duration::from_millis(1)));
-        sockopt::set_socket_timeout(self, Timeout::Recv, timeout)?;
-        Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
-    }
-
-    /// The interface by which this process reaches the other, at any port: where its own listeners belong.
-    pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
-        match self {
-            Stream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
-            Stream::Local(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        either!(self, stream => stream.read(into))
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        either!(self, stream => stream.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        either!(self, stream => stream.as_fd())
-    }
-}
-
-/// Rank 0's end of the rendezvous.
-pub(crate) enum Listener {
-    Tcp(Listeners, Option<Tls>),
-    Local(UnixListener),
-}
-
-impl Accept for Listener {
-    type Connection = Stream;
-
-    /// The next newcomer. A local one of another user is turned away.
-    fn accept(&self) -> io::Result<Stream> {
-        match self {
-            Listener::Tcp(listeners, tls) => {
-                Ok(Stream::Tcp(Socket::accepted(listeners.accept()?, tls.as_ref())?))
-            }
-            Listener::Local(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                same_user(&stream)?;
-                Ok(Stream::Local(stream))
-            }
-        }
-    }
-}
-
-impl Listener {
-    /// The same, for newcomers who speak `tls`, if it is given.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
-        match self {
-            Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),
-            local @ Listener::Local(_) => local,
-        }
-    }
-
-    /// The interfaces on which rank 0 waits, at any port: its data listeners belong there. If it waits on all, those that
-    /// `rendezvous` names.
-    pub(crate) fn interfaces(&self, rendezvous: &Rendezvous) -> io::Result<Vec<SocketAddr>> {
-        let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
-        let bound = listeners.addresses()?;
-        let named = match rendezvous {
-            Rendezvous::Inherited(Inherited { host, port, .. })
-                if bound.iter().any(|address| address.ip().is_unspecified()) =>
-            {
-                addresses(host, *port)?
-            }
-            _ => bound,
-        };
-        Ok(named.into_iter().map(at_any_port).collect())
-    }
-}
-
-fn at_any_port(mut address: SocketAddr) -> SocketAddr {
-    address.set_port(0);
-    address
-}
-
-impl Listener {
-    /// Where it listens, if only ranks of this host can call there.
-    pub(super) fn loopback_only(&self) -> Option<String> {
-        let Listener::Tcp(listeners, _) = self else { return None };
-        let bound = listeners.addresses().ok()?;
-        let is_loopback = bound.iter().all(|address| address.ip().is_loopback());
-        is_loopback.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Listener::Tcp(listeners, _) => listeners.as_fd(),
-            Listener::Local(listener) => listener.as_fd(),
-        }
-    }
-}
-
-/// What rank 0 knows about its job, for the errors of its end of the rendezvous.
+/// Facts about the job for the errors of [`Rendezvous::listen`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListenContext {
-    /// How many ranks are on other hosts.
+    /// Number of ranks on other hosts.
     pub(crate) remote_ranks: usize,
-    /// How the user chooses another place to meet.
+    /// Instruction by which the user chooses another rendezvous.
     pub(crate) alternative: &'static str,
 }
 
 impl Rendezvous {
-    /// Opens rank 0's end; newcomers from remote_ranks have to speak `tls`, if it is given.
+    /// Opens rank 0's listener. Ranks that connect by TCP have to use `tls`, if it is given.
     ///
     /// # Errors
-    /// [`Error::System`] if the address is taken or not of this host, [`Error::Setup`] if ranks on other hosts could never
-    /// reach it.
+    /// [`Error::System`] if the address is taken or belongs to another host, [`Error::Setup`] if ranks on other hosts
+    /// could never reach it.
     pub(crate) fn listen(&self, tls: Option<Tls>, context: ListenContext) -> Result<Listener> {
         match self {
             Rendezvous::Tcp { host, port, agent } => {
@@ -225,11 +98,13 @@ impl Rendezvous {
         }
     }
 
+    /// Creates the error of a listener that could not be opened.
     fn cannot_listen(&self, cause: io::Error, remedy: impl Into<String>) -> Error {
         Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
     }
 
-    /// Listens at all addresses of `host` that are of this host, at the next port if an agent may have this one and has.
+    /// Listens at all addresses of `host` that belong to this host. If an `agent` may have the port and has it, listens
+    /// at the next one.
     fn bind(&self, host: &str, port: u16, agent: bool, context: ListenContext) -> Result<Listeners> {
         let try_at = |port| -> Result<Result<Listeners, BindError>> {
             let found = addresses(host, port).map_err(|cause| {
@@ -265,8 +140,8 @@ impl Rendezvous {
         })
     }
 
-    /// Refuses a name that means loopback on its own host, as Debian's 127.0.1.1 does, if ranks of other hosts are to find
-    /// this one by it.
+    /// Refuses a name that resolves to loopback on its own host, as Debian's 127.0.1.1 does, if ranks of other hosts
+    /// are to connect to it.
     fn refuse_loopback(&self, host: &str, listeners: &Listeners, context: ListenContext) -> Result<()> {
         let bound = listeners.addresses().unwrap_or_default();
         let is_given = host == "localhost" || host.parse::<IpAddr>().is_ok();
@@ -286,6 +161,7 @@ impl Rendezvous {
         ))
     }
 
+    /// Listens at the abstract unix socket `name`.
     fn bind_name(&self, name: &str, context: ListenContext) -> Result<UnixListener> {
         let bound = runtime::listen_local(name).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -302,7 +178,7 @@ impl Rendezvous {
         })
     }
 
-    /// The addresses behind a TCP rendezvous; `None` for one that never leaves this host.
+    /// Returns the addresses of a TCP rendezvous, `None` for one that never leaves this host.
     pub(super) fn addresses(&self) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
             Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
@@ -312,7 +188,7 @@ impl Rendezvous {
         }
     }
 
-    /// What a rank may do that has not reached rank 0, for this reason.
+    /// Returns what to do on a rank that could not reach rank 0, for this `cause`.
     pub(super) fn advice(&self, cause: &io::Error) -> String {
         let addresses = match self.addresses() {
             Some(Ok(addresses)) => addresses,
@@ -336,7 +212,7 @@ impl Rendezvous {
         }
     }
 
-    /// One try to reach rank 0. `attempt` alternates between the ports at which it may be.
+    /// Tries once to connect to rank 0. `attempt` alternates between the ports at which it may listen.
     pub(crate) fn connect(&self, attempt: usize, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
         match self {
             Rendezvous::Tcp { host, port, agent } => {
@@ -353,7 +229,11 @@ impl Rendezvous {
     }
 }
 
-fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+/// Resolves a host.
+///
+/// # Errors
+/// Those of the system; `NotFound` if there is no address.
+pub(super) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let found = runtime::resolve(host, port)?;
     if found.is_empty() {
@@ -362,6 +242,7 @@ fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
+/// Connects to the first address of `host` that accepts.
 fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
     let mut last = None;
     for address in addresses(host, port)? {
@@ -380,8 +261,9 @@ fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::R
     Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// Takes over the sockets that the launcher left open for this process. They can be taken once.
+/// Takes over the sockets that the launcher left open for this process, which is possible once.
 fn inherit(descriptors: &[RawFd], port: u16) -> io::Result<Vec<TcpListener>> {
+    /// Set once the sockets have been taken.
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Err(refused("HEXAGRAM_LISTEN_FD was used by an earlier world of this process"));
@@ -389,10 +271,12 @@ fn inherit(descriptors: &[RawFd], port: u16) -> io::Result<Vec<TcpListener>> {
     descriptors.iter().map(|descriptor| inherit_one(*descriptor, port)).collect()
 }
 
+/// Creates the error for sockets that cannot be taken over.
 fn refused(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.to_owned())
 }
 
+/// Takes over one socket, after a check that it listens at `port`.
 fn inherit_one(descriptor: RawFd, port: u16) -> io::Result<TcpListener> {
     if descriptor <= 2 {
         return Err(refused("HEXAGRAM_LISTEN_FD is not a descriptor above 2"));

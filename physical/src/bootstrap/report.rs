@@ -3,8 +3,9 @@
 
 use super::acceptor::Acceptor;
 use super::handshake::authenticate;
-use super::join::{Hello, LeaderMessage};
-use super::rendezvous::{ListenContext, Listener, Rendezvous};
+use super::join_messages::{Hello, LeaderMessage};
+use super::rendezvous::{ListenContext, Rendezvous};
+use super::stream::Listener;
 use crate::doorbell::Doorbell;
 use crate::error::Peer;
 use crate::runtime::{self, PollFd, PollFlags};

@@ -94,7 +94,7 @@ fn disagreement(
 }
 
 #[test]
-fn a_second_claim_of_a_rank_ends_the_meeting_at_once() {
+fn a_second_claim_of_a_rank_ends_the_rendezvous_at_once() {
     let place = rendezvous();
     let a = place.clone();
     let b = place.clone();
@@ -301,7 +301,7 @@ fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
 }
 
 #[test]
-fn strangers_at_the_door_disturb_nobody() {
+fn unauthenticated_connections_disturb_nobody() {
     let place = free_port();
     let Rendezvous::Tcp { port, .. } = place else { panic!() };
     let a = place.clone();

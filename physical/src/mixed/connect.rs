@@ -6,7 +6,7 @@
 
 use super::endpoint::MixedWire;
 use super::link::{Link, links};
-use crate::bootstrap::join::Membership;
+use crate::bootstrap::membership::Membership;
 use crate::doorbell::Doorbell;
 use crate::error::Result;
 use crate::health::Health;

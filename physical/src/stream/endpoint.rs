@@ -4,7 +4,7 @@ use super::frame::{HEADER_BYTES, Header};
 use super::inbox::{Event, Inbox, Room, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
-use crate::bootstrap::join::Membership;
+use crate::bootstrap::membership::Membership;
 use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;

@@ -3,9 +3,10 @@
 use super::endpoint::TcpWire;
 use super::link::Link;
 use crate::bootstrap::Accept;
-use crate::bootstrap::data_listener::{Call, DataListener, Opening, STEP_TIMEOUT};
-use crate::bootstrap::join::Membership;
+use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::listeners::{BindError, Listeners};
+use crate::bootstrap::membership::Membership;
+use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;

@@ -2,7 +2,7 @@
 //! transport between processes.
 
 use super::Fabric;
-use crate::bootstrap::join::Membership;
+use crate::bootstrap::membership::Membership;
 use crate::bootstrap::peer_info::PeerInfo;
 use crate::error::{Error, Result};
 use crate::mixed::MixedFabric;

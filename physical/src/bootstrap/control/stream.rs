@@ -2,7 +2,7 @@
 //! does not read delays nobody else.
 
 use super::super::message::Incoming;
-use super::super::rendezvous::Stream;
+use super::super::stream::Stream;
 use super::messages::{CAP, ControlMessage};
 use crate::error::{Error, Result};
 use crate::health::Vigilance;

@@ -1,0 +1,51 @@
+//! One message to many connections at once, none of which may delay the others.
+
+use super::join::ANSWER_TIMEOUT;
+use super::stream::Stream;
+use crate::runtime::{self, PollFd, PollFlags};
+use std::io::{self, Write};
+
+/// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is cut
+/// off, as it could not decode the rest.
+pub(super) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
+    let mut unsent: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
+    let count = unsent.len();
+    let mut until = runtime::now() + ANSWER_TIMEOUT;
+    loop {
+        let mut has_moved = false;
+        unsent.retain_mut(|(stream, sent)| {
+            let before = *sent;
+            let is_unsent = send_some(stream, message, sent);
+            has_moved |= *sent > before;
+            is_unsent
+        });
+        if has_moved {
+            until = runtime::now() + ANSWER_TIMEOUT;
+        }
+        let left = until.saturating_duration_since(runtime::now());
+        if unsent.is_empty() || left.is_zero() {
+            break;
+        }
+        let mut sources: Vec<_> =
+            unsent.iter().map(|(stream, _)| PollFd::new(&**stream, PollFlags::OUT)).collect();
+        let _ = runtime::poll(&mut sources, Some(left));
+    }
+    for (stream, _) in unsent {
+        let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);
+    }
+    count
+}
+
+/// Writes as much of `message` as fits, from offset `sent` on. Returns true if some of it is left.
+fn send_some(stream: &mut Stream, message: &[u8], sent: &mut usize) -> bool {
+    while *sent < message.len() {
+        match stream.write(&message[*sent..]) {
+            Ok(written) if written > 0 => *sent += written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            // Whoever is gone needs no more bytes.
+            _ => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,206 @@
+//! The connecting side of data connections, and the wait of both sides for a channel. Open this file if a channel does
+//! not open. `data_listener` has the grammar.
+
+use super::data_listener::{Call, WELCOME};
+use super::handshake::{Build, Key, authenticate};
+use super::message::malformed;
+use super::{is_cut_off, is_late};
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::limits;
+use crate::runtime::{self, PollFd, PollFlags};
+use crate::stopwatch::Stopwatch;
+use rustix::io::Errno;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Time between two looks whether the world has failed.
+pub(super) const TICK: Duration = Duration::from_millis(10);
+/// Most times that a probe is cut off before that is its result. Unauthenticated connections may have caused an
+/// eviction.
+const MAX_REFUSALS: u32 = 50;
+/// Longest time for one step of a connection, before a look whether the world has failed.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time for an attempt, which has four steps: connection, greeting, proof and welcome.
+const ATTEMPT: Duration = Duration::from_secs(8);
+/// Time that a look may take beyond its longest wait. A longer gap is time in which this process was stopped.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// Performs the caller's side of the handshake, and refuses a peer of another build.
+fn authenticated<C: Read + Write>(mut connection: C, key: &Key) -> io::Result<C> {
+    match authenticate(&mut connection, key.bytes(), &[])? {
+        Build::MINE => Ok(connection),
+        build => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there"))),
+    }
+}
+
+/// Reads the welcome of the callee.
+fn read_welcome(connection: &mut impl Read) -> io::Result<()> {
+    let mut answer = [0; WELCOME.len()];
+    connection.read_exact(&mut answer)?;
+    if answer == WELCOME { Ok(()) } else { Err(malformed()) }
+}
+
+/// Wait for a channel with one peer.
+pub(crate) struct Opening<'a> {
+    /// Rank of the peer.
+    pub(crate) peer: usize,
+    /// Number of the channel.
+    pub(crate) channel: u16,
+    /// Longest time to wait. Time in which this process was stopped does not count.
+    pub(crate) limit: Duration,
+    /// Health of the world, whose failure ends the wait.
+    pub(crate) health: &'a Health,
+}
+
+impl Opening<'_> {
+    /// Connects until the peer's listener has confirmed `call`. `connect` makes a connection whose reads and writes end
+    /// after [`STEP_TIMEOUT`]; `say` writes the encoded call, with the files that accompany it.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if the peer has left or failed or the limit is over, [`Error::System`] if the peer cannot be
+    /// reached.
+    pub(crate) fn connect<C: Read + Write>(
+        &self,
+        key: &Key,
+        call: Call,
+        mut connect: impl FnMut() -> io::Result<C>,
+        mut say: impl FnMut(&mut C, &[u8]) -> io::Result<()>,
+    ) -> Result<C> {
+        let words = call.to_bytes();
+        let mut dial = || -> io::Result<C> {
+            let mut connection = authenticated(connect()?, key)?;
+            say(&mut connection, &words)?;
+            Ok(connection)
+        };
+        let mut called = None;
+        let mut attempt = || {
+            let mut connection = called.take().map_or_else(&mut dial, Ok)?;
+            match read_welcome(&mut connection) {
+                Ok(()) => Ok(connection),
+                Err(error) => {
+                    // The callee may have read the call, and only answer late.
+                    called = Some(connection).filter(|_| is_late(&error));
+                    Err(error)
+                }
+            }
+        };
+        self.poll_until(ATTEMPT, |_| match attempt() {
+            Ok(connection) => Ok(Some(connection)),
+            Err(error) if is_late(&error) => Ok(None),
+            // Unauthenticated connections may have caused the eviction of this one.
+            Err(error) if is_cut_off(&error) => {
+                runtime::sleep(TICK);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Asks the peer's listener for a connection on behalf of `rank`, and closes it again. `connect` is as in
+    /// [`Opening::connect`].
+    ///
+    /// # Errors
+    /// Those of the connection: it is not possible.
+    pub(crate) fn probe<C: Read + Write>(
+        &self,
+        key: &Key,
+        rank: usize,
+        mut connect: impl FnMut() -> io::Result<C>,
+    ) -> io::Result<()> {
+        let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
+        let mut attempt = || -> io::Result<()> {
+            let mut connection = authenticated(connect()?, key)?;
+            connection.write_all(&words)?;
+            read_welcome(&mut connection)
+        };
+        let mut waited = Stopwatch::with_gap(ATTEMPT + SLACK);
+        let mut refusals = 0;
+        loop {
+            let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
+            match attempt() {
+                Err(_) if !hopeless && waited.elapsed() > self.limit => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(error) if !hopeless && is_late(&error) => {}
+                Err(error) if !hopeless && is_cut_off(&error) && refusals < MAX_REFUSALS => {
+                    refusals += 1;
+                    runtime::sleep(TICK);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Calls `look` whenever `source` may be ready, until it finds something.
+    ///
+    /// # Errors
+    /// As [`Opening::connect`].
+    pub(crate) fn until<T>(
+        &self,
+        source: &impl AsFd,
+        mut look: impl FnMut() -> io::Result<Option<T>>,
+    ) -> Result<T> {
+        self.poll_until(TICK, |at_most| {
+            let found = look()?;
+            if found.is_none() {
+                let _ = runtime::poll(&mut [PollFd::new(source, PollFlags::IN)], Some(at_most));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Returns what to do about a connection that failed with `cause`.
+    fn remedy(&self, cause: &io::Error) -> String {
+        let health = self.health;
+        match Errno::from_io_error(cause) {
+            Some(Errno::MFILE) => {
+                let what = limits::open_files_for(&health.mine().to_string(), health.peers().len() - 1);
+                format!("{what}; {}", limits::MORE_OPEN_FILES)
+            }
+            Some(Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                format!("free memory and open files on the host of {}", health.mine())
+            }
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT | Errno::INVAL) => {
+                "name an interface that the other hosts reach in HEXAGRAM_INTERFACE, or open its ports in the firewall"
+                    .to_owned()
+            }
+            _ => "see why that process does not answer: it may have ended, or be on another host than it says \
+                  (HEXAGRAM_HOST, HEXAGRAM_INTERFACE)"
+                .to_owned(),
+        }
+    }
+
+    /// Calls `look` until it finds something, the peer is known not to come, or the limit is over. `look` is told how
+    /// long it may wait, and takes no longer than `longest`.
+    pub(super) fn poll_until<T>(
+        &self,
+        longest: Duration,
+        mut look: impl FnMut(Duration) -> io::Result<Option<T>>,
+    ) -> Result<T> {
+        let Opening { peer, channel, limit, health } = self;
+        let mut waited = Stopwatch::with_gap(longest + SLACK);
+        let who = &health.peers()[*peer];
+        let refused = |what: String| Err(Error::setup(what, "all ranks must open the same channels"));
+        loop {
+            // Before the look: a peer that has left has connected before.
+            let left = health.has_left(*peer);
+            let found = look(TICK).map_err(|cause| {
+                let remedy = self.remedy(&cause);
+                Error::system(format!("open channel {channel} with {who}"), cause, remedy)
+            })?;
+            match found {
+                Some(found) => return Ok(found),
+                None if left => return refused(format!("{who} finished without opening channel {channel}")),
+                None if health.verdict().is_some() => {
+                    return refused(format!("channel {channel} was given up"));
+                }
+                None if waited.elapsed() > *limit => {
+                    return refused(format!("{who} did not open channel {channel} within {limit:?}"));
+                }
+                None => {}
+            }
+        }
+    }
+}

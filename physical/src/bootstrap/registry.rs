@@ -1,0 +1,315 @@
+//! Rank 0's record of the ranks that have joined. Open this file to see which rank is refused, and why.
+
+use super::acceptor::Acceptor;
+use super::broadcast::send_to_all;
+use super::exhausted;
+use super::handshake::{Build, Key};
+use super::join::{ControlStreams, DIED};
+use super::join_messages::{Hello, LeaderMessage, MemberMessage};
+use super::lead::JoinFailure;
+use super::message::Incoming;
+use super::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use super::pending::Authenticated;
+use super::poller::Poller;
+use super::secret::Secret;
+use super::stream::{Listener, Stream};
+use crate::error::{Error, Peer, Result};
+use crate::limits;
+use crate::runtime;
+use std::collections::HashSet;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Time for which rank 0 tells ranks that connect late why it has given up.
+const LINGER: Duration = Duration::from_millis(500);
+/// Longest request to join, in bytes.
+const JOIN_BYTES: usize = 8 << 10;
+
+/// Rank that has proved the secret. The end of its connection is its own end.
+struct RegisteredPeer {
+    /// Identity of the rank.
+    peer: Peer,
+    /// Connection to the rank.
+    stream: Stream,
+    /// Bytes received that are not yet a whole message.
+    partial: Vec<u8>,
+    /// Fields of the rank, once it has sent its request.
+    info: Option<PeerInfo>,
+}
+
+impl RegisteredPeer {
+    /// Reads what has arrived. Returns the rank's message once it is complete.
+    fn receive(&mut self) -> io::Result<Option<MemberMessage>> {
+        let mut piece = [0; 1024];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => self.partial.extend_from_slice(&piece[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            if let Some(mut message) = Incoming::split(&mut self.partial, JOIN_BYTES)? {
+                return MemberMessage::read(&mut message).map(Some);
+            }
+        }
+    }
+}
+
+/// Record of where ranks can reach each other by TCP.
+#[derive(Default)]
+struct Reachability {
+    /// Networks of all ranks, as the system names them.
+    networks: HashSet<String>,
+    /// First rank that accepts connections at loopback addresses only, and those addresses.
+    loopback: Option<(Peer, String)>,
+}
+
+impl Reachability {
+    /// Adds a rank.
+    fn add(&mut self, request: &JoinRequest) {
+        self.networks.insert(request.network.clone());
+        if let (None, Some(at)) = (&self.loopback, request.loopback_only()) {
+            self.loopback = Some((request.info.peer(), at.to_owned()));
+        }
+    }
+
+    /// Refuses a job with several networks if a rank accepts connections at loopback addresses only.
+    fn check(&self) -> Result<(), JoinFailure> {
+        match &self.loopback {
+            Some((peer, at)) if self.networks.len() > 1 => Err(JoinFailure::Refused(
+                format!(
+                    "{peer} cannot join: it accepts connections at {at} only, where ranks of other hosts cannot reach it"
+                ),
+                "name an interface that they can reach in HEXAGRAM_INTERFACE there, or unset it".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Record of the ranks that have joined.
+pub(super) struct Registry {
+    /// Rank 0's own request.
+    mine: JoinRequest,
+    /// Registered ranks by rank, `None` for rank 0.
+    peers: Vec<Option<RegisteredPeer>>,
+    /// Readiness of the registered connections, each by its rank.
+    poller: Poller,
+    /// Number of ranks whose request has been accepted, including rank 0.
+    complete: usize,
+    /// Record of where the ranks can be reached.
+    reach: Reachability,
+    /// Connections of ranks that were refused.
+    refused: Vec<Stream>,
+}
+
+impl Registry {
+    /// Creates the record of a job in which only rank 0 has joined.
+    pub(super) fn new(mine: JoinRequest) -> Result<Self> {
+        let poller = Poller::new();
+        let poller =
+            poller.map_err(|cause| Error::system("watch joining ranks", cause, limits::a_file_more()))?;
+        let peers = (0..mine.settings.size).map(|_| None).collect();
+        let mut reach = Reachability::default();
+        reach.add(&mine);
+        Ok(Registry { mine, peers, poller, complete: 1, reach, refused: Vec::new() })
+    }
+
+    /// Returns the number of ranks of the job.
+    fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Returns true once all ranks have joined.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete == self.size()
+    }
+
+    /// Refuses a job for which this process may not open enough files.
+    pub(super) fn check_open_files(&self) -> Result<(), JoinFailure> {
+        let peers = self.size() - 1;
+        if limits::has_too_few_open_files_for(peers) { Err(self.too_few_files()) } else { Ok(()) }
+    }
+
+    /// Registers the `connections` that have just proved the secret, and reads the requests that have arrived.
+    pub(super) fn serve(&mut self, connections: Vec<Authenticated<Stream>>) -> Result<(), JoinFailure> {
+        let mut connections = connections.into_iter();
+        let mut outcome = connections.try_for_each(|connection| self.admit(connection));
+        self.refused.extend(connections.map(|rejected| rejected.connection));
+        for rank in self.poller.ready() {
+            outcome = outcome.and_then(|()| self.receive(rank as usize));
+        }
+        outcome
+    }
+
+    /// Registers a rank. One that cannot join ends the rendezvous for all.
+    fn admit(&mut self, authenticated: Authenticated<Stream>) -> Result<(), JoinFailure> {
+        let Authenticated { connection: stream, mut message, build } = authenticated;
+        let hello = Hello::read(&mut message);
+        let mismatch = match &hello {
+            _ if build != Build::MINE => Some(format!("it runs {build}, rank 0 runs {}", Build::MINE)),
+            Ok(Hello::Rank(peer, size)) => self.mismatch(peer, *size),
+            Ok(Hello::Ended(..)) => None,
+            Err(error) => Some(error.to_string()),
+        };
+        match (hello, mismatch) {
+            (Ok(Hello::Rank(peer, _)), None) => match self.registered_as(peer.rank) {
+                None => self.register(peer, stream),
+                Some(other) => {
+                    self.refused.push(stream);
+                    Err(JoinFailure::taken(&peer.to_string(), peer.rank, &other))
+                }
+            },
+            (Ok(Hello::Ended(culprit, cause)), None) => Err(JoinFailure::Failed(culprit, cause)),
+            (hello, reason) => {
+                self.refused.push(stream);
+                // The message of another build may be encoded otherwise.
+                let who = match hello {
+                    Ok(Hello::Rank(peer, _)) => peer.to_string(),
+                    _ => "a rank".to_owned(),
+                };
+                Err(JoinFailure::mismatch(&who, &reason.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Returns the reason why a rank that was told of `size` ranks does not fit, if any.
+    fn mismatch(&self, peer: &Peer, size: usize) -> Option<String> {
+        if size != self.size() {
+            return Some(format!("it was told of {size} ranks, rank 0 of {}", self.size()));
+        }
+        if peer.rank >= size {
+            return Some(format!("there is no rank {} in a world of {size}", peer.rank));
+        }
+        None
+    }
+
+    /// Returns the process that is registered as `rank` already.
+    fn registered_as(&self, rank: usize) -> Option<Peer> {
+        if rank == 0 {
+            return Some(self.mine.info.peer());
+        }
+        self.peers[rank].as_ref().map(|registered| registered.peer.clone())
+    }
+
+    /// Adds a rank, and tells it that it is registered.
+    fn register(&mut self, peer: Peer, mut stream: Stream) -> Result<(), JoinFailure> {
+        let rank = peer.rank;
+        let welcome = LeaderMessage::registered(&self.mine.info.peer()).send(&mut stream);
+        let watched = welcome.and_then(|()| self.poller.watch(&stream, rank as u64));
+        match watched {
+            Ok(()) => {
+                self.peers[rank] = Some(RegisteredPeer { peer, stream, partial: Vec::new(), info: None });
+                Ok(())
+            }
+            Err(error) if exhausted(&error) => Err(self.too_few_files()),
+            Err(_) => Err(JoinFailure::Failed(peer, DIED.to_owned())),
+        }
+    }
+
+    /// Reads the request of a registered rank, and checks it.
+    fn receive(&mut self, rank: usize) -> Result<(), JoinFailure> {
+        let Some(Some(registered)) = self.peers.get_mut(rank) else { return Ok(()) };
+        let peer = registered.peer.clone();
+        let request = match registered.receive() {
+            Ok(Some(MemberMessage::Join(request))) => request,
+            Ok(Some(MemberMessage::GiveUp(cause))) => {
+                return Err(JoinFailure::Failed(peer, cause));
+            }
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(JoinFailure::mismatch(&peer.to_string(), &error.to_string()));
+            }
+            Err(_) => return Err(JoinFailure::Failed(peer, DIED.to_owned())),
+        };
+        let claims_another = request.info.rank != rank || registered.info.is_some();
+        let another = claims_another.then(|| format!("it says that it is rank {}, too", request.info.rank));
+        if let Some(reason) = another.or_else(|| self.mine.objection(&request)) {
+            return Err(JoinFailure::mismatch(&peer.to_string(), &reason));
+        }
+        self.reach.add(&request);
+        registered.info = Some(request.info);
+        self.complete += 1;
+        if self.is_complete() { self.reach.check() } else { Ok(()) }
+    }
+
+    /// Returns true if `rank` has not been registered.
+    fn is_absent(&self, rank: usize) -> bool {
+        rank > 0 && self.peers.get(rank).is_some_and(Option::is_none)
+    }
+
+    /// Creates the refusal of a job for which this process may not open enough files.
+    fn too_few_files(&self) -> JoinFailure {
+        let what = limits::open_files_for(&self.mine.info.peer().to_string(), self.size() - 1);
+        JoinFailure::Refused(what, limits::MORE_OPEN_FILES.to_owned())
+    }
+
+    /// Returns the ranks that have not joined.
+    fn absent(&self) -> impl Iterator<Item = usize> {
+        let absent = |peer: &Option<RegisteredPeer>| peer.as_ref().is_none_or(|peer| peer.info.is_none());
+        self.peers.iter().enumerate().skip(1).filter(move |(_, peer)| absent(peer)).map(|(rank, _)| rank)
+    }
+
+    /// Creates the refusal of a job in which ranks are missing after `limit`.
+    pub(super) fn incomplete(
+        &self,
+        limit: Duration,
+        acceptor: &Acceptor<Listener>,
+        secret: &Secret,
+    ) -> JoinFailure {
+        if acceptor.short_since().is_some() {
+            return self.too_few_files();
+        }
+        let missing: Vec<String> = self.absent().map(|rank| rank.to_string()).collect();
+        let plural = if missing.len() == 1 { "rank" } else { "ranks" };
+        let missing = missing.join(", ");
+        let size = self.size();
+        let denied = acceptor
+            .denied()
+            .map_or_else(String::new, |reason| format!("; a connection was rejected: {reason}"));
+        let what = format!("{plural} {missing} of {size} did not join within {limit:?}{denied}");
+        let remedy = "see whether these processes started and can reach rank 0's address";
+        let loopback = acceptor.listener().loopback_only().map_or_else(String::new, |at| {
+            format!("; rank 0 listens at {at}, where ranks of other hosts cannot reach it")
+        });
+        JoinFailure::Refused(what, format!("{remedy}{loopback}{}", secret.hint()))
+    }
+
+    /// Tells every rank that has connected, or connects within [`LINGER`], why there will be no world.
+    pub(super) fn give_up(&mut self, acceptor: &mut Acceptor<Listener>, failure: &JoinFailure) {
+        let answer = failure.message().whole();
+        // Rank 0 knows, and a rank that ended before its registration will not connect.
+        let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
+        let registered = self.peers.iter_mut().flatten().map(|peer| &mut peer.stream);
+        let mut informed = 1 + usize::from(gone) + send_to_all(registered.chain(&mut self.refused), &answer);
+        let until = runtime::now() + LINGER;
+        while informed < self.size() && runtime::now() < until {
+            let left = until.saturating_duration_since(runtime::now());
+            let mut late = acceptor.wait(Some(left), &[]);
+            // They are closed at once: there may be no descriptors for more of them.
+            informed += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);
+        }
+    }
+
+    /// Sends the table to all ranks. Returns it, with the connections for `control`.
+    pub(super) fn announce(self, job: &[u8; 16], key: Key) -> (PeerTable, ControlStreams) {
+        let mut infos = vec![self.mine.info];
+        let mut streams = vec![None];
+        for peer in self.peers.into_iter().skip(1) {
+            let (info, stream) = peer.map(|peer| (peer.info, peer.stream)).unzip();
+            infos.extend(info.flatten());
+            streams.push(stream);
+        }
+        // A rank that has died meanwhile is reported by `control`.
+        send_to_all(streams.iter_mut().flatten(), &LeaderMessage::peers(&infos, job).whole());
+        (PeerTable { key, infos }, ControlStreams::Leader(streams))
+    }
+}
+
+impl AsFd for Registry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}

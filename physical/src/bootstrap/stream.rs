@@ -1,0 +1,149 @@
+//! Listener of a rendezvous and the connections to it, each a TCP or a unix socket.
+
+use super::acceptor::Accept;
+use super::listeners::Listeners;
+use super::local::same_user;
+use super::rendezvous::{Inherited, Rendezvous, addresses};
+use crate::socket::{Socket, Tls};
+use rustix::net::sockopt::{self, Timeout};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+/// Connection between two ranks. A unix socket never leaves its host, and needs no TLS.
+pub(crate) enum Stream {
+    /// TCP connection, possibly inside TLS.
+    Tcp(Socket),
+    /// Unix connection.
+    Local(UnixStream),
+}
+
+macro_rules! either {
+    ($stream:expr, $inner:ident => $call:expr) => {
+        match $stream {
+            Stream::Tcp($inner) => $call,
+            Stream::Local($inner) => $call,
+        }
+    };
+}
+
+impl Stream {
+    /// Bounds every later read and write.
+    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        // Zero would mean for ever.
+        let timeout = Some(timeout.max(Duration::from_millis(1)));
+        sockopt::set_socket_timeout(self, Timeout::Recv, timeout)?;
+        Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
+    }
+
+    /// Returns the address by which this process reaches the peer, with port 0. Its own listeners belong there.
+    pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
+        match self {
+            Stream::Tcp(socket) => socket.tcp().local_addr().map(at_any_port),
+            Stream::Local(_) => Ok((Ipv4Addr::LOCALHOST, 0).into()),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        either!(self, stream => stream.read(into))
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        either!(self, stream => stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, stream => stream.as_fd())
+    }
+}
+
+/// Rank 0's listener.
+pub(crate) enum Listener {
+    /// TCP listeners, and the TLS that connections have to use.
+    Tcp(Listeners, Option<Tls>),
+    /// Unix listener.
+    Local(UnixListener),
+}
+
+impl Accept for Listener {
+    type Connection = Stream;
+
+    /// Returns the next connection. A unix connection of another user is rejected.
+    fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listeners, tls) => {
+                Ok(Stream::Tcp(Socket::accepted(listeners.accept()?, tls.as_ref())?))
+            }
+            Listener::Local(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                same_user(&stream)?;
+                Ok(Stream::Local(stream))
+            }
+        }
+    }
+}
+
+impl Listener {
+    /// Returns the same listener, whose connections have to use `tls`, if it is given.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
+        match self {
+            Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),
+            local @ Listener::Local(_) => local,
+        }
+    }
+
+    /// Returns the addresses at which rank 0 waits, with port 0. Its data listeners belong there. A listener at all
+    /// addresses counts as one at those of `rendezvous`.
+    pub(crate) fn interfaces(&self, rendezvous: &Rendezvous) -> io::Result<Vec<SocketAddr>> {
+        let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
+        let bound = listeners.addresses()?;
+        let named = match rendezvous {
+            Rendezvous::Inherited(Inherited { host, port, .. })
+                if bound.iter().any(|address| address.ip().is_unspecified()) =>
+            {
+                addresses(host, *port)?
+            }
+            _ => bound,
+        };
+        Ok(named.into_iter().map(at_any_port).collect())
+    }
+}
+
+/// Returns the address with port 0.
+fn at_any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
+}
+
+impl Listener {
+    /// Returns the addresses of the listener, if all are loopback addresses.
+    pub(super) fn loopback_only(&self) -> Option<String> {
+        let Listener::Tcp(listeners, _) = self else { return None };
+        let bound = listeners.addresses().ok()?;
+        let is_loopback = bound.iter().all(|address| address.ip().is_loopback());
+        is_loopback.then(|| bound.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listeners, _) => listeners.as_fd(),
+            Listener::Local(listener) => listener.as_fd(),
+        }
+    }
+}
