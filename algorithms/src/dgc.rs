@@ -55,7 +55,7 @@ impl Default for Dgc {
 }
 
 /// What is remembered of a bucket.
-pub struct State {
+pub struct DgcState {
     /// u.
     momentum: Buffer,
     /// Remembers v as its error.
@@ -76,7 +76,7 @@ impl Dgc {
     }
 
     /// Goes on with another k, if that changes in this step.
-    fn warm_up(&self, context: &Context, state: &mut State) -> Result<()> {
+    fn warm_up(&self, context: &Context, state: &mut DgcState) -> Result<()> {
         let kept = self.kept(context.step());
         if kept != state.kept {
             let mut next = self.encoding(context, kept)?;
@@ -106,7 +106,7 @@ impl Dgc {
 }
 
 impl Algorithm for Dgc {
-    type State = State;
+    type State = DgcState;
 
     fn name(&self) -> &'static str {
         "dgc"
@@ -121,7 +121,7 @@ impl Algorithm for Dgc {
         Needs { buckets, ..Needs::default() }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DgcState> {
         check_f32(bucket)?;
         TopK::new(Keep::Ratio(self.fraction))?;
         let holds = (0.0..1.0).contains(&self.momentum);
@@ -131,10 +131,15 @@ impl Algorithm for Dgc {
         let kept = self.kept(context.step());
         let momentum = context.zeros_like(&bucket.gradients)?;
         let encoding = self.encoding(context, kept)?;
-        Ok(State { momentum, encoding, kept })
+        Ok(DgcState { momentum, encoding, kept })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut DgcState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         self.warm_up(context, state)?;
         let compressed = async |ranks: &Communicator, gradients: &mut Buffer| {
             self.clip(context, gradients, ranks.size())?;
@@ -148,7 +153,7 @@ impl Algorithm for Dgc {
         context.among_hosts(&mut bucket.gradients, compressed).await
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut DgcState, fields: &mut Fields) -> Result<()> {
         fields.buffer("momentum", &mut state.momentum)?;
         fields.encoding("encoding", &mut state.encoding)
     }

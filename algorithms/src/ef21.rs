@@ -42,7 +42,7 @@ impl Default for Ef21 {
 }
 
 /// What is remembered of a bucket.
-pub struct State {
+pub struct Ef21State {
     /// mᵢ, if β > 0.
     momentum: Option<Buffer>,
     /// hᵢ and h.
@@ -50,7 +50,7 @@ pub struct State {
 }
 
 impl Algorithm for Ef21 {
-    type State = State;
+    type State = Ef21State;
 
     fn name(&self) -> &'static str {
         "ef21"
@@ -60,7 +60,7 @@ impl Algorithm for Ef21 {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Ef21State> {
         check_f32(bucket)?;
         let below_one = (0.0..1.0).contains(&self.momentum);
         check_option(below_one, "ef21's momentum", &self.momentum, "0 or more, and less than 1")?;
@@ -69,10 +69,15 @@ impl Algorithm for Ef21 {
             0.0 => None,
             _ => Some(context.zeros_like(&bucket.gradients)?),
         };
-        Ok(State { momentum, encoding: context.encoding(Arc::new(codec), Feedback::Difference) })
+        Ok(Ef21State { momentum, encoding: context.encoding(Arc::new(codec), Feedback::Difference) })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut Ef21State,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if let Some(momentum) = &state.momentum {
             context.blend(self.momentum, momentum, 1.0 - self.momentum, &bucket.gradients)?;
             context.copy(momentum, &bucket.gradients)?;
@@ -80,7 +85,7 @@ impl Algorithm for Ef21 {
         context.mean_sparse(&mut bucket.gradients, &mut state.encoding).await
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut Ef21State, fields: &mut Fields) -> Result<()> {
         if let Some(momentum) = &mut state.momentum {
             fields.buffer("momentum", momentum)?;
         }

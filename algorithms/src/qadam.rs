@@ -72,7 +72,7 @@ impl QAdam {
 }
 
 /// What is remembered of a bucket.
-pub struct State {
+pub struct QAdamState {
     /// Steps so far.
     steps: u64,
     /// m; after the switch z.
@@ -83,7 +83,7 @@ pub struct State {
 }
 
 impl Algorithm for QAdam {
-    type State = State;
+    type State = QAdamState;
 
     fn name(&self) -> &'static str {
         match self.bits {
@@ -96,7 +96,7 @@ impl Algorithm for QAdam {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {
         check_f32(bucket)?;
         self.moments.checked()?;
         check_option(self.warmup > 0, "qadam's warmup", &self.warmup, "1 or more steps")?;
@@ -105,7 +105,7 @@ impl Algorithm for QAdam {
             Bits::One => Arc::new(Sign::in_blocks(self.block)),
             Bits::Eight => Arc::new(MinMax8::in_blocks(self.block)),
         };
-        Ok(State {
+        Ok(QAdamState {
             steps: 0,
             first: context.zeros_like(&bucket.gradients)?,
             second: context.zeros_like(&bucket.gradients)?,
@@ -113,9 +113,14 @@ impl Algorithm for QAdam {
         })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut QAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         state.steps += 1;
-        let State { steps, first, second, encoding } = state;
+        let QAdamState { steps, first, second, encoding } = state;
         if *steps <= self.warmup {
             context.mean(&mut bucket.gradients).await?;
             self.moments.first(&bucket.gradients, first)?;
@@ -132,7 +137,7 @@ impl Algorithm for QAdam {
         moments::directions(&bucket.tensors, unbias, (first, second), &mut bucket.gradients)
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut QAdamState, fields: &mut Fields) -> Result<()> {
         fields.count("steps", &mut state.steps)?;
         fields.buffer("first-moment", &mut state.first)?;
         fields.buffer("second-moment", &mut state.second)?;

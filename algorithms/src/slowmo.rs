@@ -40,7 +40,7 @@ impl Default for SlowMo {
 }
 
 /// What is remembered of a bucket; equal on all ranks.
-pub struct State {
+pub struct SlowMoState {
     /// x₀.
     start: Buffer,
     /// u.
@@ -51,7 +51,7 @@ pub struct State {
 }
 
 impl Algorithm for SlowMo {
-    type State = State;
+    type State = SlowMoState;
 
     fn name(&self) -> &'static str {
         "slowmo"
@@ -70,7 +70,7 @@ impl Algorithm for SlowMo {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
         check_option(self.period > 0, "the period of slowmo", &self.period, "1 step or more")?;
         let holds = self.slow_rate > 0.0 && self.slow_rate.is_finite();
         check_option(holds, "the slow rate of slowmo", &self.slow_rate, "a number above 0")?;
@@ -83,10 +83,15 @@ impl Algorithm for SlowMo {
         )?;
         let start = context.copy_of(&bucket.parameters)?;
         let momentum = context.zeros_like(&bucket.parameters)?;
-        Ok(State { start, momentum, steps: 0, rates: 0.0 })
+        Ok(SlowMoState { start, momentum, steps: 0, rates: 0.0 })
     }
 
-    async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         state.steps += 1;
         state.rates += context.learning_rate()?;
         if !(context.step() + 1).is_multiple_of(self.period) {
@@ -117,7 +122,7 @@ impl Algorithm for SlowMo {
         })
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut SlowMoState, fields: &mut Fields) -> Result<()> {
         fields.buffer("start", &mut state.start)?;
         fields.buffer("momentum", &mut state.momentum)?;
         fields.count("steps", &mut state.steps)?;

@@ -84,7 +84,7 @@ fn doubled(times: u64) -> u64 {
 }
 
 /// What is remembered of a bucket.
-pub struct State {
+pub struct ZeroOneAdamState {
     /// Steps so far: t.
     steps: u64,
     /// Of the variance.
@@ -105,7 +105,7 @@ pub struct State {
 }
 
 impl Algorithm for ZeroOneAdam {
-    type State = State;
+    type State = ZeroOneAdamState;
 
     fn name(&self) -> &'static str {
         "zero-one-adam"
@@ -124,7 +124,7 @@ impl Algorithm for ZeroOneAdam {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ZeroOneAdamState> {
         check_f32(bucket)?;
         self.moments.checked()?;
         let counts = [
@@ -138,7 +138,7 @@ impl Algorithm for ZeroOneAdam {
             check_option(count > 0, &format!("zero-one-adam's {name}"), &count, "1 or more")?;
         }
         let zeros = || context.zeros_like(&bucket.gradients);
-        Ok(State {
+        Ok(ZeroOneAdamState {
             steps: 0,
             updates: 0,
             next_update: 1,
@@ -151,7 +151,12 @@ impl Algorithm for ZeroOneAdam {
         })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut ZeroOneAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         state.steps += 1;
         if state.steps > self.freeze {
             self.local_step(context, state, bucket)
@@ -162,14 +167,19 @@ impl Algorithm for ZeroOneAdam {
         }
     }
 
-    async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(
+        &self,
+        context: &Context,
+        state: &mut ZeroOneAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if state.steps > self.freeze && state.local >= self.local_interval(state.steps) {
             self.synchronize(context, state, bucket).await?;
         }
         Ok(())
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut ZeroOneAdamState, fields: &mut Fields) -> Result<()> {
         fields.count("steps", &mut state.steps)?;
         fields.count("updates", &mut state.updates)?;
         fields.count("next-update", &mut state.next_update)?;
@@ -184,8 +194,13 @@ impl Algorithm for ZeroOneAdam {
 
 impl ZeroOneAdam {
     /// Adam's own step, which updates the variance.
-    async fn exact_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
-        let State { steps, updates, first, second, scale, .. } = state;
+    async fn exact_step(
+        &self,
+        context: &Context,
+        state: &mut ZeroOneAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        let ZeroOneAdamState { steps, updates, first, second, scale, .. } = state;
         *updates += 1;
         state.next_update += doubled(*updates / self.variance_doubling);
         context.mean(&mut bucket.gradients).await?;
@@ -203,16 +218,21 @@ impl ZeroOneAdam {
     }
 
     /// A step with the variance as it is, and the gradient in one bit.
-    async fn encoded_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
-        let State { steps, first, scale, encoding, .. } = state;
+    async fn encoded_step(
+        &self,
+        context: &Context,
+        state: &mut ZeroOneAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        let ZeroOneAdamState { steps, first, scale, encoding, .. } = state;
         self.moments.precondition(scale, &mut bucket.gradients)?;
         context.mean_encoded(&mut bucket.gradients, encoding).await?;
         self.moments.direction_of_preconditioned(*steps, (scale, first), &mut bucket.gradients)
     }
 
     /// A step of this rank alone.
-    fn local_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
-        let State { steps, first, second, scale, .. } = state;
+    fn local_step(&self, context: &Context, state: &mut ZeroOneAdamState, bucket: &mut Bucket) -> Result<()> {
+        let ZeroOneAdamState { steps, first, second, scale, .. } = state;
         if *steps == self.freeze + 1 {
             moments::multiply(scale, first)?;
             context.copy(&bucket.parameters, second)?;
@@ -226,8 +246,13 @@ impl ZeroOneAdam {
     }
 
     /// All replicas go where the mean of their ways from x₀ leads, as far as one bit an element can say it.
-    async fn synchronize(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
-        let State { first: z, second: start, scale, encoding, .. } = state;
+    async fn synchronize(
+        &self,
+        context: &Context,
+        state: &mut ZeroOneAdamState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        let ZeroOneAdamState { first: z, second: start, scale, encoding, .. } = state;
         // The gradients have been used.
         let way = &mut bucket.gradients;
         context.copy(start, way)?;

@@ -46,7 +46,7 @@ impl Default for DeMo {
 }
 
 /// What is remembered of a bucket.
-pub struct State {
+pub struct DeMoState {
     blocks: Blocks,
     /// What is sent and received: coefficients, and of how many senders each is.
     exchanged: Buffer,
@@ -55,7 +55,7 @@ pub struct State {
 }
 
 impl Algorithm for DeMo {
-    type State = State;
+    type State = DeMoState;
 
     fn name(&self) -> &'static str {
         "demo"
@@ -65,7 +65,7 @@ impl Algorithm for DeMo {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {
         check_f32(bucket)?;
         let holds = (0.0..=1.0).contains(&self.decay);
         check_option(holds, "the decay of demo", &self.decay, "0 or more, and 1 at most")?;
@@ -73,13 +73,18 @@ impl Algorithm for DeMo {
         let blocks = Blocks::new(&bucket.tensors);
         let codec = Arc::new(LargestOfEach::new(self.keep, blocks.places().collect()));
         let exchanged = bucket.gradients.beside(bucket.gradients.dtype(), 2 * bucket.len())?;
-        Ok(State { blocks, exchanged, encoding: context.encoding(codec, Feedback::Error) })
+        Ok(DeMoState { blocks, exchanged, encoding: context.encoding(codec, Feedback::Error) })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut DeMoState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         let rate = context.learning_rate()?;
         let rule = async |ranks: &Communicator, gradients: &mut Buffer| {
-            let State { blocks, exchanged, encoding } = state;
+            let DeMoState { blocks, exchanged, encoding } = state;
             if let Some(momentum) = encoding.state().get("error") {
                 context.scale(self.decay, momentum)?;
             }
@@ -91,7 +96,7 @@ impl Algorithm for DeMo {
         context.among_hosts(&mut bucket.gradients, rule).await
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut DeMoState, fields: &mut Fields) -> Result<()> {
         fields.encoding("encoding", &mut state.encoding)
     }
 }

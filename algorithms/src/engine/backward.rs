@@ -1,11 +1,11 @@
 //! One backward pass: which gradients are there, and which buckets are complete.
 
-use super::flight::{Order, Stage};
 use super::plan::Plan;
 use super::precision::{narrow, widen};
-use super::scheduler::{Memory, Port};
+use super::runner::{Request, Stage};
+use super::scheduler::{Memory, Requests};
 use super::{Mode, Unused};
-use crate::plugin::Turn;
+use crate::plugin::StepInfo;
 use hexagram_logical::physical::memory::{ReadView, WriteView};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub(super) enum Results {
     Overflowed,
 }
 
-struct Slot {
+struct GradientBucket {
     /// `None` while the communication thread has it.
     buffer: Option<Buffer>,
     /// Members whose gradient this pass still owes.
@@ -41,10 +41,10 @@ struct Slot {
 
 pub(super) struct Backward {
     plan: Plan,
-    port: Port,
+    requests: Requests,
     /// Whether buckets wait for the end of the pass.
     held: bool,
-    slots: Vec<Slot>,
+    slots: Vec<GradientBucket>,
     gradients: Vec<Gradient>,
     /// The pass under way, if any.
     open: Option<Mode>,
@@ -54,19 +54,19 @@ pub(super) struct Backward {
     /// The first call of the pass under way that was refused.
     mistake: Option<Error>,
     /// The step under way, for the hooks.
-    turn: Turn,
+    present: StepInfo,
     /// Parameters in the order in which their gradients came, until the plan is final.
     observed: Option<Vec<usize>>,
 }
 
 impl Backward {
     /// `buffers` are those of the plan's buckets. The plan is not final before [`Backward::install`].
-    pub(super) fn new(plan: Plan, held: bool, port: Port, buffers: Vec<Buffer>) -> Self {
+    pub(super) fn new(plan: Plan, held: bool, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         Backward {
             plan,
-            port,
+            requests,
             held,
             slots,
             gradients,
@@ -74,7 +74,7 @@ impl Backward {
             sent: 0,
             results: Results::None,
             mistake: None,
-            turn: Turn::default(),
+            present: StepInfo::default(),
             observed: Some(Vec::new()),
         }
     }
@@ -114,8 +114,8 @@ impl Backward {
         self.slots[bucket].buffer.take().ok_or_else(on_their_way)
     }
 
-    pub(super) fn set_turn(&mut self, turn: Turn) {
-        self.turn = turn;
+    pub(super) fn set_present(&mut self, present: StepInfo) {
+        self.present = present;
     }
 
     pub(super) fn results(&self) -> Results {
@@ -289,7 +289,7 @@ impl Backward {
         let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
         self.sent += 1;
         let memory = Memory { gradients: Some(gradients), parameters: None };
-        self.port.send(Order::Hook { stage: Stage::Gradients, bucket, memory, turn: self.turn })
+        self.requests.send(Request::Hook { stage: Stage::Gradients, bucket, memory, present: self.present })
     }
 
     /// Hands over all buckets at once, after a pass in which they had to wait.
@@ -377,8 +377,8 @@ impl Backward {
     }
 }
 
-fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<Slot> {
-    let slot = |(bucket, buffer): (&super::plan::BucketPlan, Buffer)| Slot {
+fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
+    let slot = |(bucket, buffer): (&super::plan::BucketPlan, Buffer)| GradientBucket {
         buffer: Some(buffer),
         missing: bucket.members.len(),
     };

@@ -1,8 +1,8 @@
 //! Between steps: how the buckets become final, and how one algorithm follows another.
 
 use super::backward;
-use super::flight::Stage;
 use super::plan::Plan;
+use super::runner::Stage;
 use super::{DataParallel, check_hooks};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
@@ -33,7 +33,7 @@ impl DataParallel {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = Arc::clone(&self.algorithm);
-        let made = self.scheduler.call(move |flight| flight.install(algorithm, buckets))?;
+        let made = self.scheduler.call(move |runner| runner.install(algorithm, buckets))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = backward::lock(&self.backward);
         self.replica.relocate(backward.plan(), &plan, parameters)?;
@@ -52,11 +52,11 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
     pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
-        let outcome = self.switched(algorithm);
+        let outcome = self.switch_to(algorithm);
         self.checked(outcome)
     }
 
-    fn switched(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+    fn switch_to(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
         self.between_passes()?;
         let plan = backward::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
@@ -69,9 +69,9 @@ impl DataParallel {
             ));
         }
         self.settle()?;
-        let mut step = [self.turn.step as i64];
+        let mut step = [self.present.step as i64];
         self.comm.blocking().all_reduce(&mut step, ReduceOp::Max)?;
-        self.turn.step = step[0] as u64;
+        self.present.step = step[0] as u64;
         self.forwarded = false;
         self.tune_anew();
         if !self.started {

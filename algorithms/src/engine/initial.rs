@@ -54,9 +54,9 @@ impl DataParallel {
         for buffer in self.replica.buffers(true)? {
             self.comm.block_on(self.comm.broadcast(buffer, 0))?;
         }
-        let mut step = [self.turn.step as i64];
+        let mut step = [self.present.step as i64];
         self.comm.blocking().broadcast(&mut step, 0)?;
-        self.turn.step = step[0] as u64;
+        self.present.step = step[0] as u64;
         if let Some(scaler) = &mut self.scaler {
             let mut fields = Fields::saving();
             scaler.checkpoint(&mut fields)?;
@@ -65,7 +65,7 @@ impl DataParallel {
             scaler.checkpoint(&mut Fields::loading(saved))?;
         }
         flat_broadcast(&self.comm, tensors.iter_mut().collect())?;
-        if self.started && self.turn.step == 0 && self.algorithm.needs().parameters {
+        if self.started && self.present.step == 0 && self.algorithm.needs().parameters {
             // Its states were made of what each rank had.
             let plan = backward::lock(&self.backward).plan().clone();
             self.install(plan)?;

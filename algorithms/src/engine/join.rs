@@ -50,13 +50,13 @@ impl Uneven<'_> {
     /// # Errors
     /// As there.
     pub fn shadow(&mut self) -> Result<bool> {
-        let outcome = self.0.shadowed();
+        let outcome = self.0.shadow_pass();
         self.0.checked(outcome)
     }
 }
 
 impl DataParallel {
-    fn shadowed(&mut self) -> Result<bool> {
+    fn shadow_pass(&mut self) -> Result<bool> {
         if !self.options.uneven {
             let remedy = "set EngineOptions::uneven on all ranks";
             return Err(Error::usage(
@@ -70,8 +70,8 @@ impl DataParallel {
         if self.algorithm.trigram().synchronous && !self.announce(false)? {
             return Ok(false);
         }
-        self.begun(Mode::Synchronize)?;
-        self.finished(Unused::Zero)?;
+        self.begin_pass(Mode::Synchronize)?;
+        self.finish_pass(Unused::Zero)?;
         Ok(true)
     }
 
@@ -83,13 +83,13 @@ impl DataParallel {
         if self.announced {
             return Ok(true);
         }
-        let mine = [f64::from(u8::from(trains)), self.turn.learning_rate.unwrap_or(f64::NAN)];
+        let mine = [f64::from(u8::from(trains)), self.present.learning_rate.unwrap_or(f64::NAN)];
         let mut all = vec![0.0; mine.len() * self.comm.size()];
         self.while_waiting(|engine| engine.comm.blocking().all_gather(&mine, &mut all))?;
         let one_that_trains = all.chunks(mine.len()).find(|rank| rank[0] != 0.0);
         self.announced = one_that_trains.is_some();
         if let (Some(rank), false) = (one_that_trains, trains) {
-            self.turn.learning_rate = Some(rank[1]).filter(|rate| !rate.is_nan());
+            self.present.learning_rate = Some(rank[1]).filter(|rate| !rate.is_nan());
         }
         Ok(self.announced)
     }

@@ -26,7 +26,7 @@ pub mod autotune;
 mod backward;
 mod change;
 mod clip;
-mod flight;
+
 mod hooks;
 mod initial;
 mod join;
@@ -34,6 +34,7 @@ mod options;
 mod plan;
 mod precision;
 mod replica;
+mod runner;
 mod scheduler;
 mod shared;
 mod state;
@@ -55,7 +56,7 @@ pub use telemetry::Telemetry;
 pub use trace::Tracing;
 
 use crate::plugin::AnyAlgorithm;
-use crate::plugin::Turn;
+use crate::plugin::StepInfo;
 use crate::record::Claims;
 use autotune::Tuner;
 use backward::Backward;
@@ -89,7 +90,7 @@ pub struct DataParallel {
     scheduler: Scheduler,
     /// If the loss is scaled.
     scaler: Option<Scaler>,
-    turn: Turn,
+    present: StepInfo,
     /// Whether the hooks before the forward pass were called for this step.
     forwarded: bool,
     /// Whether the other ranks know that this step is made.
@@ -137,7 +138,7 @@ impl DataParallel {
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
         let tuner = Tuner::new(&options);
-        let backward = Backward::new(plan, scaler.is_some(), scheduler.port(), buffers?);
+        let backward = Backward::new(plan, scaler.is_some(), scheduler.requests(), buffers?);
         Ok(DataParallel {
             comm: comm.clone(),
             algorithm,
@@ -146,7 +147,7 @@ impl DataParallel {
             replica,
             scheduler,
             scaler,
-            turn: Turn::default(),
+            present: StepInfo::default(),
             forwarded: false,
             announced: false,
             started: false,
@@ -182,12 +183,12 @@ impl DataParallel {
     /// The learning rate γ of the steps from here on, the same on every rank: not negative, which the next
     /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
     pub fn set_learning_rate(&mut self, rate: f64) {
-        self.turn.learning_rate = Some(rate);
+        self.present.learning_rate = Some(rate);
     }
 
     /// Steps so far.
     pub fn steps(&self) -> u64 {
-        self.turn.step
+        self.present.step
     }
 
     /// Gives the engine a parameter's values, of its own element type: before the first step, where they must be equal on

@@ -121,9 +121,9 @@ impl Plan {
             }
         }
         closed.append(&mut open);
-        let mut turn = vec![0; parameters.len()];
-        order.iter().enumerate().for_each(|(at, index)| turn[*index] = at);
-        closed.sort_by_key(|bucket| bucket.members.last().map(|(index, _)| turn[*index]));
+        let mut position = vec![0; parameters.len()];
+        order.iter().enumerate().for_each(|(at, index)| position[*index] = at);
+        closed.sort_by_key(|bucket| bucket.members.last().map(|(index, _)| position[*index]));
         Self::of(parameters, order.into(), closed)
     }
 

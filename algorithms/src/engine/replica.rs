@@ -4,13 +4,13 @@ use super::EngineOptions;
 use super::plan::Plan;
 use super::precision::{narrow, widen};
 use crate::optimizer::{Optimizer, Update};
-use crate::plugin::Turn;
+use crate::plugin::StepInfo;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Error, Result};
 
 /// By bucket.
 #[derive(Default)]
-struct Slot {
+struct ReplicaBucket {
     /// `None` while the communication thread has them.
     parameters: Option<Buffer>,
     /// Of the optimizer.
@@ -19,7 +19,7 @@ struct Slot {
 
 pub(super) struct Replica {
     /// None if neither optimizer nor algorithm works on parameters.
-    slots: Option<Vec<Slot>>,
+    slots: Option<Vec<ReplicaBucket>>,
     /// What the optimizer calls what it remembers.
     names: &'static [&'static str],
 }
@@ -30,11 +30,11 @@ impl Replica {
             return Ok(Replica { slots: None, names: &[] });
         }
         let names: &[&str] = options.optimizer.as_ref().map_or(&[], |optimizer| optimizer.slots());
-        let slot = |bucket: &super::plan::BucketPlan| -> Result<Slot> {
+        let slot = |bucket: &super::plan::BucketPlan| -> Result<ReplicaBucket> {
             let parameters = Buffer::zeroed(bucket.dtype, bucket.len)?;
             let beside = |_| parameters.beside(bucket.dtype, bucket.len);
             let memory = names.iter().map(beside).collect::<Result<_>>()?;
-            Ok(Slot { parameters: Some(parameters), memory })
+            Ok(ReplicaBucket { parameters: Some(parameters), memory })
         };
         Ok(Replica { slots: Some(plan.buckets().iter().map(slot).collect::<Result<_>>()?), names })
     }
@@ -103,9 +103,9 @@ impl Replica {
         };
         let to = registered.into_iter().zip(room()?).map(|(registered, plain)| registered.unwrap_or(plain));
         let parameters = moved(self.parameters()?, to.collect())?;
-        let mut made: Vec<Slot> = parameters
+        let mut made: Vec<ReplicaBucket> = parameters
             .into_iter()
-            .map(|parameters| Slot { parameters: Some(parameters), memory: Vec::new() })
+            .map(|parameters| ReplicaBucket { parameters: Some(parameters), memory: Vec::new() })
             .collect();
         let count = slots.first().map_or(0, |slot| slot.memory.len());
         for at in 0..count {
@@ -134,17 +134,17 @@ impl Replica {
     pub(super) fn step(
         &mut self,
         optimizer: &dyn Optimizer,
-        turn: Turn,
+        present: StepInfo,
         bucket: usize,
         gradients: &Buffer,
     ) -> Result<()> {
-        let Some(learning_rate) = turn.learning_rate else {
+        let Some(learning_rate) = present.learning_rate else {
             return Err(Error::usage("there is no learning rate", "call DataParallel::set_learning_rate"));
         };
         let slot = &mut self.slots.as_mut().ok_or_else(not_here)?[bucket];
         let parameters = slot.parameters.as_mut().ok_or_else(at_work)?;
         optimizer.step(Update {
-            step: turn.step,
+            step: present.step,
             learning_rate,
             gradients,
             parameters,

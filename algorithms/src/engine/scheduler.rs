@@ -1,6 +1,6 @@
 //! The training thread's end of the communication thread.
 
-use super::flight::{Flight, Order, PLUGIN};
+use super::runner::{HookRunner, PLUGIN, Request};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use hexagram_logical::physical::transport::Bell;
 use hexagram_logical::runtime::{self, Thread};
@@ -27,27 +27,27 @@ impl Memory {
 pub(super) type Done = Result<(usize, Memory)>;
 
 pub(super) struct Scheduler {
-    port: Port,
+    requests: Requests,
     done: Receiver<Done>,
     thread: Option<Thread>,
 }
 
 /// Where work for the communication thread is handed over.
 #[derive(Clone)]
-pub(super) struct Port {
+pub(super) struct Requests {
     /// `None` once the scheduler is gone.
-    orders: Arc<Mutex<Option<Sender<Order>>>>,
+    sender: Arc<Mutex<Option<Sender<Request>>>>,
     bell: Arc<dyn Bell>,
 }
 
-impl Port {
-    pub(super) fn send(&self, order: Order) -> Result<()> {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(orders) = &*orders else {
+impl Requests {
+    pub(super) fn send(&self, request: Request) -> Result<()> {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sender) = &*sender else {
             return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
         };
         // A thread that has ended has said why; `Scheduler::wait` tells.
-        let _ = orders.send(order);
+        let _ = sender.send(request);
         self.bell.ring();
         Ok(())
     }
@@ -76,20 +76,20 @@ impl Scheduler {
                 // Whoever asked has either this answer or none to wait for.
                 let _ = started.send(Ok(comm.bell()));
                 let reported = outgoing.clone();
-                let flight = Flight::new(comm, hierarchy, streams, outgoing);
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| flight.run(&incoming))) {
+                let runner = HookRunner::new(comm, hierarchy, streams, outgoing);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run(&incoming))) {
                     let _ = reported.send(Err(Error::panicked(PLUGIN, &*panic)));
                 }
             }
         };
         let thread = runtime::spawn("hexagram-comm", run)?;
         let bell = starting.recv().map_err(|_| died())??;
-        let port = Port { orders: Arc::new(Mutex::new(Some(to_thread))), bell };
-        Ok(Scheduler { port, done, thread: Some(thread) })
+        let requests = Requests { sender: Arc::new(Mutex::new(Some(to_thread))), bell };
+        Ok(Scheduler { requests, done, thread: Some(thread) })
     }
 
-    pub(super) fn port(&self) -> Port {
-        self.port.clone()
+    pub(super) fn requests(&self) -> Requests {
+        self.requests.clone()
     }
 
     /// The next bucket that is done. Bounded by the deadlines of its operations.
@@ -100,11 +100,11 @@ impl Scheduler {
     /// Has the communication thread do something between two steps, and waits for it.
     pub(super) fn call<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Flight) -> Result<R> + Send + 'static,
+        work: impl FnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
     ) -> Result<R> {
         let (answer, answered) = bounded(1);
-        self.port.send(Order::Call(Box::new(move |flight| {
-            let outcome = work(flight)?;
+        self.requests.send(Request::Call(Box::new(move |runner| {
+            let outcome = work(runner)?;
             // Whoever asked waits for it.
             let _ = answer.send(outcome);
             Ok(())
@@ -115,8 +115,8 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        *self.port.orders.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.port.bell.ring();
+        *self.requests.sender.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.requests.bell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -96,26 +96,26 @@ impl DataParallel {
 
     /// What the algorithm remembers, by bucket. Nothing is in flight.
     pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
-        self.scheduler.call(|flight| {
+        self.scheduler.call(|runner| {
             let save = |instance: &mut Box<dyn Instance>| {
                 let mut fields = Fields::saving();
                 instance.checkpoint(&mut fields)?;
                 fields.finish()
             };
-            flight.instances()?.into_iter().map(save).collect()
+            runner.instances()?.into_iter().map(save).collect()
         })
     }
 
     /// Puts back what [`algorithm_state`](Self::algorithm_state) took out, into buckets that are alike.
     pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
         // A state that does not fit is for all ranks to know before the communication thread ends.
-        self.scheduler.call(move |flight| {
+        self.scheduler.call(move |runner| {
             let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
                 let mut fields = Fields::loading(saved);
                 instance.checkpoint(&mut fields)?;
                 fields.finish().map(drop)
             };
-            Ok(flight.instances()?.into_iter().zip(saved).try_for_each(load))
+            Ok(runner.instances()?.into_iter().zip(saved).try_for_each(load))
         })?
     }
 
@@ -125,9 +125,9 @@ impl DataParallel {
         record.note("algorithm-options", format!("{:?}", self.algorithm));
         record.note("ranks", self.comm.size());
         record.note("rank", self.comm.rank());
-        record.note("step", self.turn.step);
+        record.note("step", self.present.step);
         record.note("model", model(backward::lock(&self.backward).plan()));
-        if let Some(rate) = self.turn.learning_rate {
+        if let Some(rate) = self.present.learning_rate {
             record.note("learning-rate", rate);
         }
         self.note_tuning(&mut record);
@@ -233,9 +233,9 @@ impl DataParallel {
                 slots[bucket].write(range)?.copy_from(&saved.read_all()?)?;
             }
         }
-        self.turn.step = record.noted("step")?;
+        self.present.step = record.noted("step")?;
         if record.notes("learning-rate") {
-            self.turn.learning_rate = Some(record.noted("learning-rate")?);
+            self.present.learning_rate = Some(record.noted("learning-rate")?);
         }
         self.forwarded = false;
         if let Some(scaler) = &mut self.scaler {

@@ -2,7 +2,7 @@
 
 use super::backward::{self, Results};
 use super::clip::clip;
-use super::flight::{self, Stage};
+use super::runner::{self, Stage};
 use super::scheduler::Memory;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
@@ -34,7 +34,7 @@ impl DataParallel {
 
     fn begin_forward(&mut self) -> Result<()> {
         if !self.forwarded {
-            self.hand(Stage::Forward, false)?;
+            self.hand_over(Stage::Forward, false)?;
             (self.forwarded, self.unsettled) = (true, true);
         }
         Ok(())
@@ -47,11 +47,11 @@ impl DataParallel {
     /// that works on parameters was not told of the step after it.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
         self.enter(Kind::Backward);
-        let outcome = self.begun(mode);
+        let outcome = self.begin_pass(mode);
         self.checked(outcome)
     }
 
-    pub(super) fn begun(&mut self, mode: Mode) -> Result<()> {
+    pub(super) fn begin_pass(&mut self, mode: Mode) -> Result<()> {
         self.check_learning_rate()?;
         self.stepped_with_last()?;
         if mode == Mode::Synchronize {
@@ -64,7 +64,7 @@ impl DataParallel {
             }
         }
         let mut backward = backward::lock(&self.backward);
-        backward.set_turn(self.turn);
+        backward.set_present(self.present);
         backward.begin(mode)
     }
 
@@ -77,14 +77,14 @@ impl DataParallel {
     /// [`Error::Usage`] that names the parameters without gradient, [`Error::PeerFailed`] and others from the
     /// communication. After an error no rank can go on.
     pub fn finish(&mut self) -> Result<()> {
-        let outcome = self.finished(self.options.unused);
+        let outcome = self.finish_pass(self.options.unused);
         let ends_step = backward::lock(&self.backward).results() != Results::None;
         self.enter(if ends_step { Kind::Optimizer } else { Kind::Between });
         self.checked(outcome)
     }
 
-    pub(super) fn finished(&mut self, unused: Unused) -> Result<()> {
-        let Some(sent) = self.closed(unused)? else { return Ok(()) };
+    pub(super) fn finish_pass(&mut self, unused: Unused) -> Result<()> {
+        let Some(sent) = self.close_pass(unused)? else { return Ok(()) };
         self.wait_for(sent)?;
         if let Some(limit) = self.options.clip_norm {
             let backward = backward::lock(&self.backward);
@@ -95,7 +95,7 @@ impl DataParallel {
 
     /// Ends the pass on this side; how many buckets there are to wait for, unless nothing was to be communicated, or an
     /// overflow keeps it from being.
-    fn closed(&mut self, unused: Unused) -> Result<Option<usize>> {
+    fn close_pass(&mut self, unused: Unused) -> Result<Option<usize>> {
         let closed = backward::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(None) };
         self.announced = false;
@@ -162,8 +162,8 @@ impl DataParallel {
         let sent = self.checked_with(|engine| {
             engine.optimizer()?;
             match engine.options.clip_norm {
-                Some(_) => engine.finished(engine.options.unused).map(|()| None),
-                None => engine.closed(engine.options.unused),
+                Some(_) => engine.finish_pass(engine.options.unused).map(|()| None),
+                None => engine.close_pass(engine.options.unused),
             }
         })?;
         if sent.is_none() {
@@ -193,7 +193,7 @@ impl DataParallel {
         self.enter(Kind::Optimizer);
         let optimizer = self.optimizer()?;
         let backward = backward::lock(&self.backward);
-        self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)?;
+        self.replica.step(&*optimizer, self.present, bucket, backward.buffer(bucket)?)?;
         Ok(bucket)
     }
 
@@ -216,7 +216,7 @@ impl DataParallel {
             Results::Synchronized => {
                 let mut buckets = 0..backward.plan().buckets().len();
                 buckets.try_for_each(|bucket| {
-                    self.replica.step(&*optimizer, self.turn, bucket, backward.buffer(bucket)?)
+                    self.replica.step(&*optimizer, self.present, bucket, backward.buffer(bucket)?)
                 })
             }
         }
@@ -231,7 +231,7 @@ impl DataParallel {
     }
 
     fn check_learning_rate(&self) -> Result<()> {
-        match self.turn.learning_rate {
+        match self.present.learning_rate {
             Some(rate) if !rate.is_finite() || rate < 0.0 => {
                 let remedy = "give set_learning_rate a positive number, or 0 for steps that change nothing";
                 Err(Error::usage(format!("nothing can be learnt with a learning rate of {rate}"), remedy))
@@ -255,7 +255,7 @@ impl DataParallel {
             if self.algorithm.needs().parameters {
                 self.run(Stage::Step)?;
             }
-            self.turn.step += 1;
+            self.present.step += 1;
             self.forwarded = false;
         }
         backward::lock(&self.backward).set_results(Results::None);
@@ -265,12 +265,12 @@ impl DataParallel {
 
     /// Runs a hook of all buckets, between backward passes, and waits for it.
     pub(super) fn run(&mut self, stage: Stage) -> Result<()> {
-        let handed = self.hand(stage, true)?;
+        let handed = self.hand_over(stage, true)?;
         self.wait_for(handed)
     }
 
     /// Hands all buckets' parameters over, with or without their gradients.
-    fn hand(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
+    fn hand_over(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
         let mut backward = backward::lock(&self.backward);
         let buckets = backward.plan().buckets().len();
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
@@ -281,7 +281,12 @@ impl DataParallel {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: self.replica.lend(bucket, self.algorithm.needs().parameters)?,
             };
-            self.scheduler.port().send(flight::Order::Hook { stage, bucket, memory, turn: self.turn })?;
+            self.scheduler.requests().send(runner::Request::Hook {
+                stage,
+                bucket,
+                memory,
+                present: self.present,
+            })?;
         }
         Ok(buckets)
     }

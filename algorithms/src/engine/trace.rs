@@ -1,8 +1,8 @@
 //! The engine's side of a trace: what is recorded when.
 
 use super::DataParallel;
-use super::flight::Stage;
-use crate::plugin::Turn;
+use super::runner::Stage;
+use crate::plugin::StepInfo;
 use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
 use hexagram_logical::{Communicator, Result};
 
@@ -36,11 +36,11 @@ impl Tracing<'_> {
         let clock = Clock::start();
         let first = align(&self.0.comm, &clock);
         let first = self.0.checked(first)?;
-        self.0.scheduler.call(move |flight| {
-            flight.begin_trace(Recorder::new(clock));
+        self.0.scheduler.call(move |runner| {
+            runner.begin_trace(Recorder::new(clock));
             Ok(())
         })?;
-        let timeline = Timeline::new(clock, self.0.turn.step);
+        let timeline = Timeline::new(clock, self.0.present.step);
         self.0.tracing = Some(OpenTrace { clock, timeline, first });
         Ok(())
     }
@@ -52,7 +52,7 @@ impl Tracing<'_> {
     /// Errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else { return Ok(None) };
-        let (hooks, background) = self.0.scheduler.call(|flight| Ok(flight.end_trace()))?;
+        let (hooks, background) = self.0.scheduler.call(|runner| Ok(runner.end_trace()))?;
         let training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
         communication.background(background, &training);
@@ -73,7 +73,7 @@ impl DataParallel {
 
     /// The training thread does something else from here on; returns what it was doing.
     pub(super) fn enter(&mut self, kind: Kind) -> Kind {
-        let step = self.turn.step;
+        let step = self.present.step;
         self.tracing.as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
     }
 }
@@ -82,7 +82,7 @@ impl DataParallel {
 pub(super) fn hook_begins(
     recorder: &Recorder,
     stage: Stage,
-    turn: Turn,
+    present: StepInfo,
     bucket: usize,
     bytes: usize,
 ) -> Span {
@@ -95,7 +95,7 @@ pub(super) fn hook_begins(
         Stage::Settle => Kind::Settle,
     };
     let now = recorder.now();
-    Span { kind, step: turn.step, bucket, bytes: bytes as u64, start: now, end: now, sent: 0 }
+    Span { kind, step: present.step, bucket, bytes: bytes as u64, start: now, end: now, sent: 0 }
 }
 
 /// Keeps the span of a hook that has ended.

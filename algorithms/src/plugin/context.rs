@@ -14,12 +14,12 @@ pub struct Context {
     /// If the engine's options ask for hierarchical communication.
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
-    pub(crate) turn: Turn,
+    pub(crate) present: StepInfo,
 }
 
 /// A step, as the training loop sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Turn {
+pub(crate) struct StepInfo {
     pub(crate) step: u64,
     pub(crate) learning_rate: Option<f64>,
 }
@@ -42,7 +42,7 @@ impl Context {
 
     /// Steps of the optimizer before this one, counted from the first of this training, through checkpoints.
     pub fn step(&self) -> u64 {
-        self.turn.step
+        self.present.step
     }
 
     /// For an algorithm that communicates every `interval` steps, the first included: which of its rounds is this step's,
@@ -63,7 +63,7 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] if the training loop has not told it.
     pub fn learning_rate(&self) -> Result<f64> {
-        self.turn.learning_rate.ok_or_else(|| {
+        self.present.learning_rate.ok_or_else(|| {
             Error::usage("the algorithm needs the learning rate", "call DataParallel::set_learning_rate")
         })
     }

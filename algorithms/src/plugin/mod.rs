@@ -13,7 +13,7 @@ pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use bucket::{Bucket, Tensor};
 pub use check::{check_f32, check_option};
 pub use context::Context;
-pub(crate) use context::Turn;
+pub(crate) use context::StepInfo;
 pub use fields::Fields;
 pub(crate) use float::with_float;
 pub use instance::{AnyAlgorithm, HookFuture, Instance};

@@ -25,7 +25,7 @@ use crate::plugin::Buckets;
 use crate::record::Record;
 use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Error, ReduceOp, Result};
-use search::{Change, Search};
+use search::{Search, Trial};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,7 +197,7 @@ impl DataParallel {
     }
 
     /// What is worth trying, by kind, for this model, algorithm and these hosts.
-    fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Change>> {
+    fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Trial>> {
         let trigram = self.algorithm.trigram();
         if !trigram.synchronous || self.comm.size() == 1 {
             tracing::info!(algorithm = self.algorithm.name(), "autotune is off: asynchronous, or one rank");
@@ -210,18 +210,14 @@ impl DataParallel {
             let cut = self.cut(bytes).layout();
             if self.algorithm.needs().buckets == Buckets::BySize && !cuts.contains(&cut) {
                 cuts.push(cut);
-                sizes.push(Change::BucketBytes(bytes));
+                sizes.push(Trial::BucketBytes(bytes));
             }
         }
         let most = cuts.iter().map(|cut| cut.counts.len()).max().unwrap_or(1);
         let streams = streams.iter().copied().filter(|streams| (1..most).contains(streams));
         let hierarchy = trigram.centralized && trigram.full_precision && self.has_hierarchy();
-        let both = [false, true].map(Change::Hierarchical);
-        vec![
-            sizes,
-            streams.map(Change::Streams).collect(),
-            if hierarchy { both.to_vec() } else { Vec::new() },
-        ]
+        let both = [false, true].map(Trial::Hierarchical);
+        vec![sizes, streams.map(Trial::Streams).collect(), if hierarchy { both.to_vec() } else { Vec::new() }]
     }
 
     /// Whether there are several hosts, and one with several ranks.
@@ -241,7 +237,7 @@ impl DataParallel {
         if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {
             return Ok(false);
         }
-        self.scheduler.call(move |flight| flight.tune(streams, hierarchical))?;
+        self.scheduler.call(move |runner| runner.tune(streams, hierarchical))?;
         (self.options.bucket_bytes, self.options.streams) = (bucket_bytes, streams);
         self.options.hierarchical = hierarchical;
         Ok(true)

@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 
 /// One setting that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum Trial {
     BucketBytes(usize),
     Streams(usize),
     Hierarchical(bool),
 }
 
-impl Change {
+impl Trial {
     fn of(self, mut tuning: Tuning) -> Tuning {
         match self {
-            Change::BucketBytes(bytes) => tuning.bucket_bytes = bytes,
-            Change::Streams(streams) => tuning.streams = streams,
-            Change::Hierarchical(hierarchical) => tuning.hierarchical = hierarchical,
+            Trial::BucketBytes(bytes) => tuning.bucket_bytes = bytes,
+            Trial::Streams(streams) => tuning.streams = streams,
+            Trial::Hierarchical(hierarchical) => tuning.hierarchical = hierarchical,
         }
         tuning
     }
@@ -25,7 +25,7 @@ impl Change {
 
 pub(super) struct Search {
     /// Kinds of settings that are still to be tried, the first of them under way.
-    rounds: VecDeque<Vec<Change>>,
+    rounds: VecDeque<Vec<Trial>>,
     /// What the round under way changes.
     base: Tuning,
     trying: Tuning,
@@ -34,7 +34,7 @@ pub(super) struct Search {
 
 impl Search {
     /// Begins with what there is.
-    pub(super) fn new(present: Tuning, mut rounds: Vec<Vec<Change>>) -> Self {
+    pub(super) fn new(present: Tuning, mut rounds: Vec<Vec<Trial>>) -> Self {
         rounds.iter_mut().for_each(|round| round.reverse());
         Search { rounds: rounds.into(), base: present, trying: present, best: None }
     }
@@ -72,7 +72,7 @@ impl Search {
 
     /// Buckets cannot be cut differently: they stay as they are.
     pub(super) fn keep_buckets(&mut self, bucket_bytes: usize) {
-        let keeps = |change: &Change| !matches!(change, Change::BucketBytes(_));
+        let keeps = |change: &Trial| !matches!(change, Trial::BucketBytes(_));
         self.rounds.iter_mut().for_each(|round| round.retain(keeps));
         self.base.bucket_bytes = bucket_bytes;
         if let Some((_, best)) = &mut self.best {
@@ -87,7 +87,7 @@ mod tests {
 
     const PRESENT: Tuning = Tuning { bucket_bytes: 10, streams: 8, hierarchical: false };
 
-    fn found(rounds: Vec<Vec<Change>>, cost: impl Fn(Tuning) -> f64) -> (Tuning, Vec<Tuning>) {
+    fn found(rounds: Vec<Vec<Trial>>, cost: impl Fn(Tuning) -> f64) -> (Tuning, Vec<Tuning>) {
         let mut search = Search::new(PRESENT, rounds);
         let mut tried = vec![PRESENT];
         search.measured(cost(PRESENT));
@@ -98,11 +98,11 @@ mod tests {
         (search.best(), tried)
     }
 
-    fn rounds() -> Vec<Vec<Change>> {
+    fn rounds() -> Vec<Vec<Trial>> {
         vec![
-            [1, 10, 20, 40].map(Change::BucketBytes).to_vec(),
-            [1, 2].map(Change::Streams).to_vec(),
-            [false, true].map(Change::Hierarchical).to_vec(),
+            [1, 10, 20, 40].map(Trial::BucketBytes).to_vec(),
+            [1, 2].map(Trial::Streams).to_vec(),
+            [false, true].map(Trial::Hierarchical).to_vec(),
         ]
     }
 

@@ -1,6 +1,6 @@
 //! Hooks: which of them run when, and beside which others.
 
-use super::super::flight::Stage;
+use super::super::runner::Stage;
 use super::*;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Mixed precision: 16-bit parameters over 32-bit buckets, and the scaling of the loss.
 
-use super::super::flight::Stage;
+use super::super::runner::Stage;
 use super::*;
 
 /// Numbers in 16 bits.

@@ -25,7 +25,7 @@ fn the_initial_state_is_rank_0s() {
             let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, start))?;
             if comm.rank() == 0 {
                 // As if loaded by rank 0 only.
-                engine.turn.step = 12;
+                engine.present.step = 12;
                 for (at, buffer) in engine.replica.buffers(true)?.into_iter().enumerate() {
                     if at % 2 == 1 {
                         buffer.host_mut::<f32>()?.fill(2.0);

@@ -10,7 +10,7 @@ use super::scheduler::{Done, Memory};
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
-use crate::plugin::{Context, Turn};
+use crate::plugin::{Context, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::asynchronous::Work as BackgroundWork;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::task::{Context as Polling, Poll};
 
 /// What the communication thread is asked for.
-pub(super) enum Order {
+pub(super) enum Request {
     /// A hook of a bucket, with memory that it needs and this thread does not have yet.
-    Hook { stage: Stage, bucket: usize, memory: Memory, turn: Turn },
+    Hook { stage: Stage, bucket: usize, memory: Memory, present: StepInfo },
     /// Something between two steps.
     Call(Call),
 }
@@ -33,7 +33,7 @@ pub(super) enum Order {
 /// What panics are said to be of.
 pub(super) const PLUGIN: &str = "the algorithm";
 
-type Call = Box<dyn FnOnce(&mut Flight) -> Result<()> + Send>;
+type Call = Box<dyn FnOnce(&mut HookRunner) -> Result<()> + Send>;
 
 /// The hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +55,9 @@ impl Stage {
 }
 
 /// A hook under way, which owns all that it works with and gives it back.
-type Hook = Pin<Box<dyn Future<Output = Finished>>>;
+type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 
-struct Finished {
+struct FinishedHook {
     outcome: Result<()>,
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
@@ -82,12 +82,12 @@ struct Lane {
     instance: Option<Box<dyn Instance>>,
     /// What is here, and no hook has.
     memory: Memory,
-    waiting: VecDeque<(Stage, Turn)>,
+    waiting: VecDeque<(Stage, StepInfo)>,
     busy: bool,
 }
 
 /// Everything between the training thread and the transport.
-pub(super) struct Flight {
+pub(super) struct HookRunner {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     streams: usize,
@@ -95,14 +95,14 @@ pub(super) struct Flight {
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
-    agenda: VecDeque<(Stage, usize)>,
-    /// Buckets that have arrived for the last stage on the agenda.
+    upcoming: VecDeque<(Stage, usize)>,
+    /// Buckets that have arrived for the last stage on the upcoming.
     arrived: usize,
     outgoing: Sender<Done>,
     trace: Option<Recorder>,
 }
 
-impl Flight {
+impl HookRunner {
     pub(super) fn new(
         comm: Communicator,
         hierarchy: Option<Hierarchy>,
@@ -111,14 +111,14 @@ impl Flight {
     ) -> Self {
         let lanes = Vec::new();
         let running = Vec::new();
-        Flight {
+        HookRunner {
             comm,
             hierarchy,
             streams,
             algorithm: None,
             lanes,
             running,
-            agenda: VecDeque::new(),
+            upcoming: VecDeque::new(),
             arrived: 0,
             outgoing,
             trace: None,
@@ -184,7 +184,7 @@ impl Flight {
     }
 
     /// Works until the training thread is gone or a hook fails.
-    pub(super) fn run(mut self, incoming: &Receiver<Order>) {
+    pub(super) fn run(mut self, incoming: &Receiver<Request>) {
         drive::beside_computation();
         let mut wait = Wait::default();
         loop {
@@ -194,7 +194,7 @@ impl Flight {
                 incoming.try_recv()
             };
             let outcome = match arrived {
-                Ok(order) => self.take(order),
+                Ok(request) => self.take(request),
                 Err(TryRecvError::Empty) => Ok(()),
                 // Dropping what runs poisons the communicator, so that the other ranks learn of it.
                 Err(TryRecvError::Disconnected) => return,
@@ -210,11 +210,11 @@ impl Flight {
         }
     }
 
-    fn take(&mut self, order: Order) -> Result<()> {
-        match order {
-            Order::Call(work) => work(self),
-            Order::Hook { stage, bucket, memory, turn } => {
-                self.arrive(stage, bucket, memory, turn);
+    fn take(&mut self, request: Request) -> Result<()> {
+        match request {
+            Request::Call(work) => work(self),
+            Request::Hook { stage, bucket, memory, present } => {
+                self.arrive(stage, bucket, memory, present);
                 self.start();
                 Ok(())
             }
@@ -222,51 +222,51 @@ impl Flight {
     }
 
     /// Buckets arrive for one stage after another, within a stage in any order.
-    fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, turn: Turn) {
+    fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
-            self.agenda.extend((0..buckets).map(|bucket| (stage, bucket)));
+            self.upcoming.extend((0..buckets).map(|bucket| (stage, bucket)));
         }
         let lane = &mut self.lanes[bucket];
         lane.memory.gradients = memory.gradients.or(lane.memory.gradients.take());
         lane.memory.parameters = memory.parameters.or(lane.memory.parameters.take());
-        lane.waiting.push_back((stage, turn));
+        lane.waiting.push_back((stage, present));
         self.arrived = (self.arrived + 1) % buckets;
         if stage == Stage::Gradients && self.arrived == 0 {
-            self.agenda.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
-            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, turn)));
+            self.upcoming.extend((0..buckets).map(|bucket| (Stage::Backward, bucket)));
+            self.lanes.iter_mut().for_each(|lane| lane.waiting.push_back((Stage::Backward, present)));
         }
     }
 
     /// Starts the hooks whose turn has come.
     fn start(&mut self) {
-        while let Some((stage, bucket)) = self.agenda.front().copied()
+        while let Some((stage, bucket)) = self.upcoming.front().copied()
             && self.running.len() < self.streams
         {
             if stage == Stage::Start && !self.running.is_empty() {
                 return;
             }
             let lane = &mut self.lanes[bucket];
-            let Some((_, turn)) =
+            let Some((_, present)) =
                 lane.waiting.front().copied().filter(|(next, _)| *next == stage && !lane.busy)
             else {
                 return;
             };
             lane.waiting.pop_front();
             lane.busy = true;
-            self.agenda.pop_front();
+            self.upcoming.pop_front();
             let context =
-                Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, turn };
+                Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, present };
             let bytes = lane.memory.bytes();
-            let work = Work {
+            let call = HookCall {
                 algorithm: self.algorithm.clone(),
                 tensors: Arc::clone(&lane.tensors),
                 parameters: lane.parameters,
                 instance: lane.instance.take(),
                 memory: std::mem::take(&mut lane.memory),
             };
-            let span = self.trace.as_ref().map(|t| hook_begins(t, stage, turn, bucket, bytes));
-            let hook = Box::pin(work.hook(stage, context));
+            let span = self.trace.as_ref().map(|t| hook_begins(t, stage, present, bucket, bytes));
+            let hook = Box::pin(call.hook(stage, context));
             self.running.push(Running { bucket, stage, hook, span });
         }
     }
@@ -282,7 +282,7 @@ impl Flight {
             let span = *span;
             // Here, and not where the thread ends: the other ranks learn the reason before they miss a message.
             let polled = catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(&mut polling)));
-            let Poll::Ready(Finished { outcome, instance, memory }) =
+            let Poll::Ready(FinishedHook { outcome, instance, memory }) =
                 polled.map_err(|p| Error::panicked(PLUGIN, &*p))?
             else {
                 at += 1;
@@ -309,7 +309,7 @@ impl Flight {
 }
 
 /// What a hook works with.
-struct Work {
+struct HookCall {
     algorithm: Option<Arc<dyn AnyAlgorithm>>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
@@ -317,13 +317,13 @@ struct Work {
     memory: Memory,
 }
 
-impl Work {
-    async fn hook(mut self, stage: Stage, context: Context) -> Finished {
+impl HookCall {
+    async fn hook(mut self, stage: Stage, context: Context) -> FinishedHook {
         let outcome = match stage {
             Stage::Forward => self.forward(&context).await,
             _ => self.with_bucket(stage, &context).await,
         };
-        Finished { outcome, instance: self.instance, memory: self.memory }
+        FinishedHook { outcome, instance: self.instance, memory: self.memory }
     }
 
     async fn forward(&mut self, context: &Context) -> Result<()> {
@@ -359,5 +359,5 @@ impl Work {
 }
 
 fn missing() -> Error {
-    Error::usage("a hook was asked for before its bucket was there", "report this: the engine orders hooks")
+    Error::usage("a hook was asked for before its bucket was there", "report this: the engine sender hooks")
 }
