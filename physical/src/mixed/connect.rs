@@ -5,12 +5,12 @@
 //! `tcp`.
 
 use super::endpoint::MixedWire;
-use super::link::{Link, links};
+use super::link::{PeerLink, links};
 use crate::bootstrap::membership::Membership;
 use crate::doorbell::Doorbell;
 use crate::error::Result;
 use crate::health::Health;
-use crate::shm::{Gathered, Segment, ShmDoor, ShmFabric, ShmWire, Sleep};
+use crate::shm::{HostSegments, ParkMode, Segment, ShmDoor, ShmFabric, ShmWire};
 use crate::stream::endpoint::{Identity, StreamEndpoint};
 use crate::tcp::{TcpDoor, TcpFabric};
 use crate::transport::{Bell, Traffic, Transport, TransportKind};
@@ -32,7 +32,7 @@ impl MixedFabric {
     }
 
     /// Tells why memory is not shared that should be.
-    fn warn(&self, gathered: &Gathered) {
+    fn warn(&self, gathered: &HostSegments) {
         if let Some(refusal) = &gathered.refusal {
             tracing::warn!("tcp instead of shared memory to all ranks of this host: {refusal}");
             return;
@@ -74,12 +74,12 @@ impl Fabric for MixedFabric {
         let Some(mine) = gathered.segments[gathered.place].clone() else { return self.remote(channel) };
         let links = links(self.member.size(), &locals, |place| gathered.segments[place].is_some());
         let waker = gathered.waker;
-        let wire = self.tcp.wire(channel, |peer| links[peer] == Link::Sockets, Arc::clone(&waker))?;
+        let wire = self.tcp.wire(channel, |peer| links[peer] == PeerLink::Sockets, Arc::clone(&waker))?;
         // A place without memory is never looked at; its sockets are.
         let filled = |segment: Option<Arc<Segment>>| segment.unwrap_or_else(|| Arc::clone(&mine));
         let segments = gathered.segments.into_iter().map(filled).collect();
         let health = Arc::clone(&self.member.health);
-        let memory = ShmWire::new(gathered.place, segments, locals, health, Sleep::Descriptor);
+        let memory = ShmWire::new(gathered.place, segments, locals, health, ParkMode::Descriptor);
         Ok(Rc::new(StreamEndpoint::new(self.identity(waker), MixedWire::new(memory, wire, links))))
     }
 

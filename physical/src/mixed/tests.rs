@@ -1,6 +1,6 @@
 //! What is particular to mixed worlds: which pair gets which link, and which endpoint a world gets.
 
-use super::link::{Link, links};
+use super::link::{PeerLink, links};
 use crate::dtype::DType;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::shm::refuse_to_map;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn memory_goes_to_those_who_share_it_and_sockets_to_everyone_else() {
-    use Link::{Memory, Sockets};
+    use PeerLink::{Memory, Sockets};
     assert_eq!(links(4, &[1, 3], |_| true), [Sockets, Memory(0), Sockets, Memory(1)]);
     assert_eq!(links(4, &[0, 1, 3], |place| place != 1), [Memory(0), Sockets, Sockets, Memory(2)]);
 }

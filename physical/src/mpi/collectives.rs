@@ -5,12 +5,12 @@
 //! ranks agree. This happens at the first use of each fingerprint on a lane, or always.
 //!
 //! MPI does not say for whom a collective waits. So a rank that has been in one for a while writes to all others that it is
-//! there; those of whom nobody hears are missing. A letter that shows its sender to be in another operation of that number
+//! there; those of whom nobody hears are missing. A message that shows its sender to be in another operation of that number
 //! ends the collective on both sides.
 
-use super::endpoint::{MpiEndpoint, State};
+use super::endpoint::{MpiEndpoint, MpiState};
 use super::link::Comm;
-use super::run::Run;
+use super::run::CollectiveRun;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -25,19 +25,19 @@ use std::time::Instant;
 
 /// First step of the agreement: beyond those of any operation.
 const AGREEMENT: usize = 0xff00;
-/// Step of a letter that says that its sender is there.
+/// Step of a message that says that its sender is there.
 const PRESENCE: usize = AGREEMENT - 1;
 /// A step of no message.
 const NO_STEP: usize = AGREEMENT - 2;
-/// What a farewell begins with: a length that no message has.
-const FAREWELL: [u8; 8] = [0xff; 8];
+/// What a close_message begins with: a length that no message has.
+const CLOSE: [u8; 8] = [0xff; 8];
 /// Fingerprints remembered per lane; all ranks forget at the same one.
 const MEMORY: usize = 1024;
 
 /// What an operation works on.
-pub(super) type Work = (Option<ReadView>, WriteView);
+pub(super) type CollectiveViews = (Option<ReadView>, WriteView);
 
-/// Whether a letter says nothing but that its sender is there.
+/// Whether a message says nothing but that its sender is there.
 pub(super) fn is_presence(label: &Label) -> bool {
     label.tag.at_step(PRESENCE).is_ok_and(|tag| tag == label.tag)
 }
@@ -48,12 +48,12 @@ pub(super) fn contradict(mine: &Label, theirs: &Label) -> bool {
     same && mine.fingerprint != theirs.fingerprint
 }
 
-pub(super) struct Collectives {
+pub(super) struct MpiCollectives {
     /// By lane; further lanes have none, and their operations are done by messages.
     lanes: Vec<Comm>,
     check: Check,
     agreed: HashMap<usize, HashSet<Fingerprint>>,
-    running: Vec<Native>,
+    running: Vec<PendingCollective>,
     /// By rank and lane, the number after that of the last collective that the rank is known to have entered.
     entered: Vec<Vec<u64>>,
     /// By rank and lane, the last collective in which the rank has said that it waits.
@@ -62,42 +62,42 @@ pub(super) struct Collectives {
     in_place: bool,
 }
 
-struct Native {
+struct PendingCollective {
     /// `None` once nobody waits for it.
     ticket: Option<Ticket>,
     label: Label,
-    stage: Stage,
+    phase: CollectivePhase,
     since: Instant,
     /// Whether the others have been told that this rank is there.
     announced: bool,
 }
 
-enum Stage {
+enum CollectivePhase {
     /// Behind others of its lane. MPI tells collectives of a communicator apart only by their order.
     Queued {
         rounds: u32,
-        work: Option<Work>,
+        work: Option<CollectiveViews>,
     },
     Agreeing {
         round: u32,
         from: usize,
-        letter: Ticket,
-        work: Option<Work>,
+        message: Ticket,
+        work: Option<CollectiveViews>,
     },
-    Running(Run),
+    Running(CollectiveRun),
 }
 
-impl Collectives {
+impl MpiCollectives {
     pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
         let agreed = HashMap::new();
         let present = HashMap::new();
         let running = Vec::new();
-        Collectives { lanes, check, agreed, running, entered, present, in_place }
+        MpiCollectives { lanes, check, agreed, running, entered, present, in_place }
     }
 
     /// Notes that a rank waits in a collective.
-    pub(super) fn hear_presence(&mut self, rank: usize, label: &Label) {
+    pub(super) fn record_presence(&mut self, rank: usize, label: &Label) {
         self.enters(rank, label);
         self.present.insert((rank, label.tag.lane()), *label);
     }
@@ -120,14 +120,14 @@ impl Collectives {
     }
 
     /// What `rank` tells all others in the end.
-    pub(super) fn farewell(&self, rank: usize) -> Box<[u8]> {
+    pub(super) fn close_message(&self, rank: usize) -> Box<[u8]> {
         let numbers = self.entered[rank].iter().flat_map(|next| next.to_le_bytes());
-        FAREWELL.into_iter().chain(numbers).collect()
+        CLOSE.into_iter().chain(numbers).collect()
     }
 
-    /// Takes note of a farewell. Whether it is one.
-    pub(super) fn hear_farewell(&mut self, from: usize, letter: &[u8]) -> bool {
-        let Some(numbers) = letter.strip_prefix(&FAREWELL) else { return false };
+    /// Takes note of a close_message. Whether it is one.
+    pub(super) fn record_close(&mut self, from: usize, message: &[u8]) -> bool {
+        let Some(numbers) = message.strip_prefix(&CLOSE) else { return false };
         let numbers =
             numbers.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes));
         for (next, number) in self.entered[from].iter_mut().zip(numbers) {
@@ -137,7 +137,7 @@ impl Collectives {
     }
 
     /// Whether ranks have to compare fingerprints before this operation.
-    fn is_news(&mut self, label: &Label) -> bool {
+    fn needs_agreement(&mut self, label: &Label) -> bool {
         if self.check == Check::Full {
             return true;
         }
@@ -153,20 +153,20 @@ impl Collectives {
         self.running.iter().filter_map(|native| Some((native.ticket?, native.label)))
     }
 
-    /// Gives an operation up; the letter that it waits for is to be forgotten.
+    /// Gives an operation up; the message that it waits for is to be forgotten.
     pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Ticket> {
         let at = self.running.iter().position(|native| native.ticket == Some(ticket))?;
-        match &mut self.running[at].stage {
-            Stage::Agreeing { letter, .. } => {
-                let letter = *letter;
+        match &mut self.running[at].phase {
+            CollectivePhase::Agreeing { message, .. } => {
+                let message = *message;
                 self.running.remove(at);
-                Some(letter)
+                Some(message)
             }
-            Stage::Queued { .. } => {
+            CollectivePhase::Queued { .. } => {
                 self.running.remove(at);
                 None
             }
-            Stage::Running(run) => {
+            CollectivePhase::Running(run) => {
                 run.abandon();
                 self.running[at].ticket = None;
                 None
@@ -174,15 +174,15 @@ impl Collectives {
         }
     }
 
-    /// The ranks for which a pending operation waits: those whose letter it lacks, or of whom nobody hears that they have
+    /// The ranks for which a pending operation waits: those whose message it lacks, or of whom nobody hears that they have
     /// entered the collective. The others of a broadcast may have left it already, unless they are `gone` and never did.
     pub(super) fn missing(&self, ticket: Ticket, gone: &[bool]) -> Vec<usize> {
         let native = self.running.iter().find(|native| native.ticket == Some(ticket));
-        let Some(Native { label, stage, announced, .. }) = native else { return Vec::new() };
-        match stage {
-            Stage::Agreeing { from, .. } => vec![*from],
-            Stage::Queued { .. } => Vec::new(),
-            Stage::Running(_) => {
+        let Some(PendingCollective { label, phase, announced, .. }) = native else { return Vec::new() };
+        match phase {
+            CollectivePhase::Agreeing { from, .. } => vec![*from],
+            CollectivePhase::Queued { .. } => Vec::new(),
+            CollectivePhase::Running(_) => {
                 let lane = label.tag.lane();
                 let number = label.tag.sequence();
                 let told = *announced && label.fingerprint.operation != OperationKind::Broadcast;
@@ -195,31 +195,43 @@ impl Collectives {
 
 impl MpiEndpoint {
     /// Begins a round of the agreement.
-    fn agree(&self, state: &mut State, label: &Label, round: u32, work: Work) -> Result<Stage> {
+    fn agree(
+        &self,
+        state: &mut MpiState,
+        label: &Label,
+        round: u32,
+        work: CollectiveViews,
+    ) -> Result<CollectivePhase> {
         let distance = (1 << round) % self.size;
         let to = (self.rank + distance) % self.size;
         let from = (self.rank + self.size - distance) % self.size;
         let label = Label { tag: label.tag.at_step(AGREEMENT + round as usize)?, ..*label };
         let nothing = Buffer::zeroed(DType::U8, 0)?.write(0..0)?;
-        let letter = state.tickets.open();
+        let message = state.tickets.open();
         self.write_header(state, to, label);
         let landing = Landing::new(nothing, Land::Copy);
-        self.await_message(state, Posted { ticket: letter, source: Source::Rank(from), label, landing });
-        Ok(Stage::Agreeing { round, from, letter, work: Some(work) })
+        self.await_message(state, Posted { ticket: message, source: Source::Rank(from), label, landing });
+        Ok(CollectivePhase::Agreeing { round, from, message, work: Some(work) })
     }
 
     /// What follows after `rounds` of the agreement.
-    fn next_stage(&self, state: &mut State, label: &Label, rounds: u32, work: Work) -> Result<Stage> {
+    fn next_phase(
+        &self,
+        state: &mut MpiState,
+        label: &Label,
+        rounds: u32,
+        work: CollectiveViews,
+    ) -> Result<CollectivePhase> {
         if 1usize << rounds < self.size {
             return self.agree(state, label, rounds, work);
         }
         state.collectives.enters(self.rank, label);
         let comm = state.collectives.lanes[label.tag.lane()];
-        Run::new(comm, self.size, label.fingerprint, work).map(Stage::Running)
+        CollectiveRun::new(comm, self.size, label.fingerprint, work).map(CollectivePhase::Running)
     }
 
     /// Looks after MPI's collectives. Whether anything moved.
-    pub(super) fn advance_collectives(&self, state: &mut State) -> bool {
+    pub(super) fn advance_collectives(&self, state: &mut MpiState) -> bool {
         if state.collectives.running.is_empty() {
             return false;
         }
@@ -238,7 +250,7 @@ impl MpiEndpoint {
                 if let Some(ticket) = native.ticket.take() {
                     state.tickets.finish(ticket, Err(error));
                 }
-                let Stage::Running(run) = &mut native.stage else { return false };
+                let CollectivePhase::Running(run) = &mut native.phase else { return false };
                 run.abandon();
                 !run.is_over()
             }
@@ -250,28 +262,28 @@ impl MpiEndpoint {
     /// Whether there is more to do.
     fn advance(
         &self,
-        state: &mut State,
-        native: &mut Native,
+        state: &mut MpiState,
+        native: &mut PendingCollective,
         busy: &HashSet<usize>,
         moved: &mut bool,
     ) -> Result<bool> {
-        // Until it waits for something that has not come: a letter that came before this rank looked is no reason to wait.
-        while !matches!(native.stage, Stage::Running(_)) {
-            let next = match &mut native.stage {
-                Stage::Queued { .. } if busy.contains(&native.label.tag.lane()) => return Ok(true),
-                Stage::Queued { rounds, work } => work.take().map(|work| (*rounds, work)),
-                Stage::Agreeing { round, letter, work, .. } => {
-                    let Poll::Ready(outcome) = state.tickets.poll(*letter) else { return Ok(true) };
+        // Until it waits for something that has not come: a message that came before this rank looked is no reason to wait.
+        while !matches!(native.phase, CollectivePhase::Running(_)) {
+            let next = match &mut native.phase {
+                CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => return Ok(true),
+                CollectivePhase::Queued { rounds, work } => work.take().map(|work| (*rounds, work)),
+                CollectivePhase::Agreeing { round, message, work, .. } => {
+                    let Poll::Ready(outcome) = state.tickets.poll(*message) else { return Ok(true) };
                     outcome?;
                     work.take().map(|work| (*round + 1, work))
                 }
-                Stage::Running(_) => None,
+                CollectivePhase::Running(_) => None,
             };
             let Some((rounds, work)) = next else { return Ok(false) };
             *moved = true;
-            native.stage = self.next_stage(state, &native.label, rounds, work)?;
+            native.phase = self.next_phase(state, &native.label, rounds, work)?;
         }
-        let Stage::Running(run) = &mut native.stage else { return Ok(true) };
+        let CollectivePhase::Running(run) = &mut native.phase else { return Ok(true) };
         let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };
         if !native.announced && native.since.elapsed() > self.health.vigilance().beat {
             native.announced = true;
@@ -280,7 +292,7 @@ impl MpiEndpoint {
                 self.write_header(state, peer, label);
             }
         }
-        let bytes = run.pump()?;
+        let bytes = run.progress()?;
         *moved |= bytes > 0;
         state.tickets.advance(ticket, bytes);
         if !run.is_done() {
@@ -294,7 +306,7 @@ impl MpiEndpoint {
         Ok(false)
     }
 
-    fn begin(&self, state: &mut State, label: Label, ticket: Ticket, work: Work) -> Result<()> {
+    fn begin(&self, state: &mut MpiState, label: Label, ticket: Ticket, work: CollectiveViews) -> Result<()> {
         let elsewhere = Label { tag: label.tag.at_step(NO_STEP)?, ..label };
         let early = self.find_contradiction(state, &elsewhere);
         if let Some((from, theirs)) = early.or_else(|| state.collectives.elsewhere(Source::Any, &label)) {
@@ -302,11 +314,11 @@ impl MpiEndpoint {
             return Err(label.mismatch(theirs.fingerprint, self.health.peers()[from].clone()));
         }
         let rounds =
-            if state.collectives.is_news(&label) { 0 } else { self.size.next_power_of_two().ilog2() };
-        let stage = Stage::Queued { rounds, work: Some(work) };
+            if state.collectives.needs_agreement(&label) { 0 } else { self.size.next_power_of_two().ilog2() };
+        let phase = CollectivePhase::Queued { rounds, work: Some(work) };
         let ticket = Some(ticket);
         let since = Instant::now();
-        state.collectives.running.push(Native { ticket, label, stage, since, announced: false });
+        state.collectives.running.push(PendingCollective { ticket, label, phase, since, announced: false });
         Ok(())
     }
 }

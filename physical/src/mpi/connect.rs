@@ -6,11 +6,11 @@
 //! both     on the channel's tag: nothing               I am opening this channel
 //! ```
 
-use super::collectives::Collectives;
+use super::collectives::MpiCollectives;
 use super::endpoint::{MpiEndpoint, Parts};
 use super::interface;
 use super::library::{self, Library, check};
-use super::link::{Comm, Flight};
+use super::link::{Comm, RequestSet};
 use crate::bootstrap::listeners::Listeners;
 use crate::bootstrap::membership::Membership;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
@@ -19,6 +19,7 @@ use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::native::Check;
+use crate::runtime;
 use crate::transport::{Traffic, Transport};
 use crate::world::Fabric;
 use mpi::ffi;
@@ -28,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Lanes of a channel on which MPI's own collectives run.
 const LANES: usize = 16;
@@ -58,7 +59,7 @@ pub(crate) fn introduce(
     let library = Library::get()?;
     agrees_with_variables(library)?;
     let _alone = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    library::world_begins();
+    library::world_starting();
     let comm = world_of_its_own(limit)?;
     let one_host = library.local.1 == library.size;
     let peers = if one_host { Vec::new() } else { gather_addresses(comm, library.size, limit)? };
@@ -90,20 +91,20 @@ fn agrees_with_variables(library: &Library) -> Result<()> {
 }
 
 /// Waits until all requests of a flight are done.
-fn wait<H>(flight: &mut Flight<H>, doing: &str, limit: Duration, health: Option<&Health>) -> Result<()> {
+fn wait<H>(flight: &mut RequestSet<H>, doing: &str, limit: Duration, health: Option<&Health>) -> Result<()> {
     let until = deadline(limit);
     let failed = || health.is_some_and(|health| health.verdict().is_some());
-    while flight.requests() > 0 {
+    while flight.pending() > 0 {
         if flight.test()?.is_some() {
             continue;
         }
-        if Instant::now() > until || failed() {
+        if runtime::now() > until || failed() {
             let what = if failed() { "a rank failed" } else { "not all ranks took part" };
             let remedy = "all ranks must join the same worlds and open the same channels, in time";
             return Err(Error::setup(format!("cannot {doing} within {limit:?}: {what}"), remedy));
         }
         // MPI has no event to wait for.
-        std::thread::sleep(TICK);
+        runtime::sleep(TICK);
     }
     Ok(())
 }
@@ -112,7 +113,7 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
     // SAFETY: a constant of the library.
     let world = unsafe { ffi::RSMPI_COMM_WORLD };
     // On the heap, as MPI may write it after this rank has given up.
-    let mut flight = Flight::new(Box::new(world));
+    let mut flight = RequestSet::new(Box::new(world));
     // SAFETY: the flight owns the handle that MPI writes.
     unsafe {
         flight.start("duplicate MPI's world", |copy, request| {
@@ -199,7 +200,7 @@ fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
 /// `announced` of rank 0, on all ranks.
 fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
     announced.resize(ANNOUNCEMENT, 0);
-    let mut flight = Flight::new(announced.into_boxed_slice());
+    let mut flight = RequestSet::new(announced.into_boxed_slice());
     // SAFETY: the flight owns the bytes.
     unsafe {
         flight.start("broadcast by MPI", |bytes, request| {
@@ -216,7 +217,7 @@ fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<
 fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
     let mine = interface::to_bytes(&interface::own());
     let all = vec![0; mine.len() * ranks];
-    let mut flight = Flight::new((mine, all));
+    let mut flight = RequestSet::new((mine, all));
     // SAFETY: the flight owns both sides, and the second holds as many bytes of each rank as the first.
     unsafe {
         flight.start("gather by MPI", |(mine, all), request| {
@@ -238,13 +239,13 @@ pub(crate) struct MpiFabric {
 
 impl MpiFabric {
     pub(crate) fn new(door: MpiDoor, member: Arc<Membership>) -> Self {
-        library::world_stands();
+        library::world_joined();
         MpiFabric { door, member }
     }
 
     /// Waits until all ranks are here to open this channel, so that what follows does not block.
     fn assemble(&self, channel: u16) -> Result<()> {
-        let mut flight = Flight::new(());
+        let mut flight = RequestSet::new(());
         let comm = self.door.comm;
         for peer in (0..self.member.size()).filter(|peer| *peer != self.member.rank) {
             // SAFETY: no byte is sent, and none received.
@@ -273,7 +274,7 @@ impl Fabric for MpiFabric {
             size: self.member.size(),
             largest_tag: library.largest_tag,
             crowded: crowded(library.local.1),
-            collectives: Collectives::new(
+            collectives: MpiCollectives::new(
                 self.member.size(),
                 lanes,
                 self.door.check,
@@ -294,6 +295,6 @@ impl Fabric for MpiFabric {
     }
 
     fn leave(&self) {
-        library::world_ends(self.member.health.verdict().is_none());
+        library::world_left(self.member.health.verdict().is_none());
     }
 }

@@ -1,8 +1,8 @@
-//! One rank's end of a channel: letters in and out, the payloads that they announce, and MPI's own collectives.
+//! One rank's end of a channel: eager_sends in and out, the transfers that they announce, and MPI's own collectives.
 
-use super::collectives::{Collectives, contradict, is_presence};
-use super::link::{Comm, Flight};
-use super::payload::Payload;
+use super::collectives::{MpiCollectives, contradict, is_presence};
+use super::link::{Comm, RequestSet};
+use super::payload::PayloadTransfer;
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
@@ -22,47 +22,47 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes of the longest letter: what usual MPIs send without asking the receiver first.
-const LETTER: usize = 4000;
-/// Longest payload that rides in a letter.
-const INLINE: usize = LETTER - HEADER_BYTES;
+/// Bytes of the longest message: what usual MPIs send without asking the receiver first.
+const EAGER_BYTES: usize = 4000;
+/// Longest payload that rides in a message.
+const INLINE: usize = EAGER_BYTES - HEADER_BYTES;
 /// Letters that can arrive between two looks without being buffered by MPI.
-const LETTERBOXES: usize = 8;
-const LETTERS: c_int = 0;
+const EAGER_RECEIVES: usize = 8;
+const EAGER_TAG: c_int = 0;
 
 /// Parks that only yield the core, before they begin to sleep.
 const YIELDS: u32 = 200;
 /// Shortest and longest sleep.
-const NAP: Duration = Duration::from_micros(20);
-const LONG_NAP: Duration = Duration::from_millis(1);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// What came with a letter.
-enum Message {
+/// What came with a message.
+enum EagerPayload {
     Inline(Vec<u8>),
     /// A payload that waits at its sender, under this tag.
     Announced(c_int),
 }
 
-/// A letter that has not left yet, and the send that it completes.
-struct Letter {
+/// A message that has not left yet, and the send that it completes.
+struct EagerSend {
     send: Option<(Ticket, Got)>,
-    flight: Flight<Box<[u8]>>,
+    requests: RequestSet<Box<[u8]>>,
 }
 
-pub(super) struct State {
+pub(super) struct MpiState {
     pub(super) comm: Comm,
     pub(super) tickets: Tickets,
-    matcher: Matcher<(usize, Message)>,
-    /// Where letters arrive, in order.
-    letterboxes: VecDeque<Flight<Box<[u8]>>>,
-    letters: Vec<Letter>,
-    payloads: Vec<Payload>,
-    pub(super) collectives: Collectives,
+    matcher: Matcher<(usize, EagerPayload)>,
+    /// Where eager_sends arrive, in order.
+    eager_receives: VecDeque<RequestSet<Box<[u8]>>>,
+    eager_sends: Vec<EagerSend>,
+    transfers: Vec<PayloadTransfer>,
+    pub(super) collectives: MpiCollectives,
     /// For the next large message.
     next_tag: c_int,
     /// Peers that have closed their end.
     gone: Vec<bool>,
-    /// Why MPI delivers no letters any more.
+    /// Why MPI delivers no eager_sends any more.
     broken: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct MpiEndpoint {
     bell: Arc<Doorbell>,
     /// Parks in a row that brought nothing.
     parks: Cell<u32>,
-    pub(super) state: RefCell<State>,
+    pub(super) state: RefCell<MpiState>,
 }
 
 /// What an endpoint is made of.
@@ -87,7 +87,7 @@ pub(super) struct Parts {
     pub(super) largest_tag: c_int,
     /// See [`Transport::crowded`].
     pub(super) crowded: bool,
-    pub(super) collectives: Collectives,
+    pub(super) collectives: MpiCollectives,
     pub(super) health: Arc<Health>,
     pub(super) traffic: Arc<Traffic>,
 }
@@ -98,19 +98,19 @@ impl MpiEndpoint {
         let bell = Arc::new(Doorbell::new()?);
         let ringer: Arc<dyn Bell> = bell.clone();
         health.wake(Arc::downgrade(&ringer));
-        let mut letterboxes = VecDeque::new();
-        for _ in 0..LETTERBOXES {
-            letterboxes.push_back(open_letterbox(comm, Flight::new(vec![0; LETTER].into()))?);
+        let mut eager_receives = VecDeque::new();
+        for _ in 0..EAGER_RECEIVES {
+            eager_receives.push_back(post_eager_receive(comm, RequestSet::new(vec![0; EAGER_BYTES].into()))?);
         }
-        let state = State {
+        let state = MpiState {
             comm,
             tickets: Tickets::default(),
             matcher: Matcher::default(),
-            letterboxes,
-            letters: Vec::new(),
-            payloads: Vec::new(),
+            eager_receives,
+            eager_sends: Vec::new(),
+            transfers: Vec::new(),
             collectives,
-            next_tag: LETTERS + 1,
+            next_tag: EAGER_TAG + 1,
             gone: vec![false; size],
             broken: None,
         };
@@ -119,17 +119,18 @@ impl MpiEndpoint {
         Ok(MpiEndpoint { rank, size, health, traffic, largest_tag, crowded, bell, parks, state })
     }
 
-    /// Sends a letter, and tries at once to be done with it.
-    fn write(&self, state: &mut State, to: usize, letter: Vec<u8>, send: Option<(Ticket, Got)>) {
-        let mut flight = Flight::new(letter.into_boxed_slice());
+    /// Sends a message, and tries at once to be done with it.
+    fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
+        let mut requests = RequestSet::new(message.into_boxed_slice());
         // SAFETY: the flight owns the bytes, and nobody writes them.
-        let posted =
-            unsafe { state.comm.send(to, LETTERS, &mut flight, |letter| (letter.as_ptr(), letter.len())) };
+        let posted = unsafe {
+            state.comm.send(to, EAGER_TAG, &mut requests, |message| (message.as_ptr(), message.len()))
+        };
         match (posted, send) {
             (Ok(()), _) => {
-                let mut newest = vec![Letter { send, flight }];
-                mail(&mut newest, &mut state.tickets);
-                state.letters.append(&mut newest);
+                let mut newest = vec![EagerSend { send, requests }];
+                progress_sends(&mut newest, &mut state.tickets);
+                state.eager_sends.append(&mut newest);
             }
             (Err(error), Some((ticket, _))) => state.tickets.finish(ticket, Err(error)),
             // The announced payload will fail in the same way.
@@ -137,26 +138,26 @@ impl MpiEndpoint {
         }
     }
 
-    /// A letter without payload and without a ticket of its own.
-    pub(super) fn write_header(&self, state: &mut State, to: usize, label: Label) {
+    /// A message without payload and without a ticket of its own.
+    pub(super) fn write_header(&self, state: &mut MpiState, to: usize, label: Label) {
         self.traffic.sent(TransportKind::Mpi, HEADER_BYTES);
         self.write(state, to, Header { length: 0, label }.to_bytes().to_vec(), None);
     }
 
-    /// Reads the letters that have come.
-    fn read(&self, state: &mut State) -> Result<bool> {
+    /// Reads the eager_sends that have come.
+    fn read(&self, state: &mut MpiState) -> Result<bool> {
         let mut moved = false;
-        while let Some(letterbox) = state.letterboxes.front_mut()
-            && let Some(done) = letterbox.test()?
+        while let Some(receive) = state.eager_receives.front_mut()
+            && let Some(done) = receive.test()?
         {
             moved = true;
-            let Some(mut letterbox) = state.letterboxes.pop_front() else { break };
+            let Some(mut receive) = state.eager_receives.pop_front() else { break };
             let from = done.source;
             let bytes = done.bytes;
-            let letter = letterbox.held()[..bytes.min(LETTER)].to_vec();
-            state.letterboxes.push_back(open_letterbox(state.comm, letterbox)?);
-            match self.parse(&letter) {
-                _ if state.collectives.hear_farewell(from, &letter) => state.gone[from] = true,
+            let message = receive.held()[..bytes.min(EAGER_BYTES)].to_vec();
+            state.eager_receives.push_back(post_eager_receive(state.comm, receive)?);
+            match self.parse(&message) {
+                _ if state.collectives.record_close(from, &message) => state.gone[from] = true,
                 Some((header, message)) => self.arrive(state, from, header, message),
                 None => {
                     state.gone[from] = true;
@@ -167,41 +168,48 @@ impl MpiEndpoint {
         Ok(moved)
     }
 
-    fn parse(&self, letter: &[u8]) -> Option<(Header, Message)> {
-        let (header, rest) = letter.split_first_chunk()?;
+    fn parse(&self, message: &[u8]) -> Option<(Header, EagerPayload)> {
+        let (header, rest) = message.split_first_chunk()?;
         let header = Header::from_bytes(header)?;
         let message = if header.length > INLINE as u64 {
             let tag = c_int::from_le_bytes(rest.try_into().ok()?);
-            Message::Announced((LETTERS + 1..=self.largest_tag).contains(&tag).then_some(tag)?)
+            EagerPayload::Announced((EAGER_TAG + 1..=self.largest_tag).contains(&tag).then_some(tag)?)
         } else {
-            Message::Inline((rest.len() as u64 == header.length).then(|| rest.to_vec())?)
+            EagerPayload::Inline((rest.len() as u64 == header.length).then(|| rest.to_vec())?)
         };
         Some((header, message))
     }
 
     /// A rank says that it is in a collective of MPI's; by now it may be past it. Whoever waits for a message in the same
     /// operation never gets it.
-    fn hear_presence(&self, state: &mut State, from: usize, theirs: &Label) {
-        state.collectives.hear_presence(from, theirs);
+    fn record_presence(&self, state: &mut MpiState, from: usize, theirs: &Label) {
+        state.collectives.record_presence(from, theirs);
         let receives = state.matcher.awaited().map(|(ticket, _, mine)| (ticket, mine));
         let waiting = receives.chain(state.collectives.awaited()).find(|(_, mine)| contradict(mine, theirs));
         if let Some((ticket, mine)) = waiting {
             state.matcher.cancel(ticket);
-            self.contradicted(state, ticket, &mine, from, theirs);
+            self.fail_contradicted(state, ticket, &mine, from, theirs);
         }
     }
 
-    /// Ends an operation in which `from` does not take part, as its letter shows, and answers it, so that the other side
+    /// Ends an operation in which `from` does not take part, as its message shows, and answers it, so that the other side
     /// learns of it as well.
-    fn contradicted(&self, state: &mut State, ticket: Ticket, mine: &Label, from: usize, theirs: &Label) {
+    fn fail_contradicted(
+        &self,
+        state: &mut MpiState,
+        ticket: Ticket,
+        mine: &Label,
+        from: usize,
+        theirs: &Label,
+    ) {
         state.give_up(ticket);
         self.disagree(state, ticket, mine, from, theirs.fingerprint);
         self.write_header(state, from, Label { fingerprint: mine.fingerprint, ..*theirs });
     }
 
-    fn arrive(&self, state: &mut State, from: usize, header: Header, message: Message) {
+    fn arrive(&self, state: &mut MpiState, from: usize, header: Header, message: EagerPayload) {
         if is_presence(&header.label) {
-            return self.hear_presence(state, from, &header.label);
+            return self.record_presence(state, from, &header.label);
         }
         let label = header.label;
         let message = (header.length as usize, message);
@@ -213,7 +221,7 @@ impl MpiEndpoint {
             Match::Nothing => {
                 let contradicted = state.collectives.awaited().find(|(_, mine)| contradict(mine, &label));
                 if let Some((ticket, mine)) = contradicted {
-                    self.contradicted(state, ticket, &mine, from, &label);
+                    self.fail_contradicted(state, ticket, &mine, from, &label);
                 } else {
                     state.matcher.keep_early(Early { from, label, message });
                 }
@@ -221,27 +229,29 @@ impl MpiEndpoint {
         }
     }
 
-    fn disagree(&self, state: &mut State, ticket: Ticket, mine: &Label, from: usize, theirs: Fingerprint) {
+    fn disagree(&self, state: &mut MpiState, ticket: Ticket, mine: &Label, from: usize, theirs: Fingerprint) {
         let peer = self.health.peers()[from].clone();
         state.tickets.finish(ticket, Err(mine.mismatch(theirs, peer)));
     }
 
     /// Posts a receive under a ticket that is open already.
-    pub(super) fn await_message(&self, state: &mut State, posted: Posted) {
+    pub(super) fn await_message(&self, state: &mut MpiState, posted: Posted) {
         match state.matcher.find_early(posted.source, &posted.label) {
             Match::Found(early) => deliver(&self.health, state, early.from, posted, early.message),
             Match::Conflict(early, theirs) => {
                 self.disagree(state, posted.ticket, &posted.label, early.from, theirs);
             }
             Match::Nothing => match state.collectives.elsewhere(posted.source, &posted.label) {
-                Some((from, theirs)) => self.contradicted(state, posted.ticket, &posted.label, from, &theirs),
+                Some((from, theirs)) => {
+                    self.fail_contradicted(state, posted.ticket, &posted.label, from, &theirs)
+                }
                 None => state.matcher.keep_posted(posted),
             },
         }
     }
 
     /// A message that shows that its sender does something else in this operation; it is taken.
-    pub(super) fn find_contradiction(&self, state: &mut State, label: &Label) -> Option<(usize, Label)> {
+    pub(super) fn find_contradiction(&self, state: &mut MpiState, label: &Label) -> Option<(usize, Label)> {
         match state.matcher.find_early(Source::Any, label) {
             Match::Conflict(early, _) => Some((early.from, early.label)),
             Match::Found(_) | Match::Nothing => None,
@@ -249,39 +259,39 @@ impl MpiEndpoint {
     }
 }
 
-impl State {
+impl MpiState {
     /// Takes a payload on, and moves what can be moved at once.
-    fn start(&mut self, payload: Payload) {
+    fn start(&mut self, payload: PayloadTransfer) {
         let mut payload = vec![payload];
-        carry(&mut payload, &mut self.tickets);
-        self.payloads.append(&mut payload);
+        progress_transfers(&mut payload, &mut self.tickets);
+        self.transfers.append(&mut payload);
     }
 
-    /// Gives a collective up, and the letter that it waits for.
+    /// Gives a collective up, and the message that it waits for.
     fn give_up(&mut self, collective: Ticket) {
-        if let Some(letter) = self.collectives.abandon(collective) {
-            self.matcher.cancel(letter);
-            self.tickets.close(letter);
+        if let Some(message) = self.collectives.abandon(collective) {
+            self.matcher.cancel(message);
+            self.tickets.close(message);
         }
     }
 }
 
-/// Starts receiving the next letter.
-fn open_letterbox(comm: Comm, mut letterbox: Flight<Box<[u8]>>) -> Result<Flight<Box<[u8]>>> {
+/// Starts receiving the next message.
+fn post_eager_receive(comm: Comm, mut receive: RequestSet<Box<[u8]>>) -> Result<RequestSet<Box<[u8]>>> {
     // SAFETY: the flight owns the bytes, and nobody looks at them before the request is done.
     unsafe {
-        comm.receive(None, LETTERS, &mut letterbox, |bytes| (bytes.as_mut_ptr(), bytes.len()))?;
+        comm.receive(None, EAGER_TAG, &mut receive, |bytes| (bytes.as_mut_ptr(), bytes.len()))?;
     }
-    Ok(letterbox)
+    Ok(receive)
 }
 
 /// Hands a message over to its receive.
 fn deliver(
     health: &Health,
-    state: &mut State,
+    state: &mut MpiState,
     from: usize,
     posted: Posted,
-    (length, message): (usize, Message),
+    (length, message): (usize, EagerPayload),
 ) {
     let Posted { ticket, label, mut landing, .. } = posted;
     if !landing.fits(length as u64) {
@@ -290,36 +300,36 @@ fn deliver(
         return state.tickets.finish(ticket, Err(error));
     }
     match message {
-        Message::Inline(bytes) => {
+        EagerPayload::Inline(bytes) => {
             landing.push(&bytes);
             drop(landing);
             state.tickets.finish(ticket, Ok(Got { peer: from, bytes: length }));
         }
-        Message::Announced(tag) => {
-            state.start(Payload::into(state.comm, (from, tag), ticket, landing, length));
+        EagerPayload::Announced(tag) => {
+            state.start(PayloadTransfer::into(state.comm, (from, tag), ticket, landing, length));
         }
     }
 }
 
-/// Looks after letters. Whether any has left.
-fn mail(letters: &mut Vec<Letter>, tickets: &mut Tickets) -> bool {
-    let before = letters.len();
-    letters.retain_mut(|letter| {
-        let done = letter.flight.settle();
-        if let (true, Some((ticket, got))) = (done, letter.send) {
+/// Looks after eager_sends. Whether any has left.
+fn progress_sends(eager_sends: &mut Vec<EagerSend>, tickets: &mut Tickets) -> bool {
+    let before = eager_sends.len();
+    eager_sends.retain_mut(|message| {
+        let done = message.requests.settle();
+        if let (true, Some((ticket, got))) = (done, message.send) {
             tickets.finish(ticket, Ok(got));
         }
         !done
     });
-    letters.len() < before
+    eager_sends.len() < before
 }
 
-/// Looks after payloads. Whether any moved.
-fn carry(payloads: &mut Vec<Payload>, tickets: &mut Tickets) -> bool {
+/// Looks after transfers. Whether any moved.
+fn progress_transfers(transfers: &mut Vec<PayloadTransfer>, tickets: &mut Tickets) -> bool {
     let mut moved = false;
-    payloads.retain_mut(|payload| {
+    transfers.retain_mut(|payload| {
         let Some(ticket) = payload.ticket else { return !payload.is_over() };
-        match payload.pump() {
+        match payload.progress() {
             Ok(bytes) => {
                 moved |= bytes > 0;
                 tickets.advance(ticket, bytes);
@@ -366,19 +376,19 @@ impl Transport for MpiEndpoint {
         let ticket = state.tickets.open();
         let bytes = view.bytes().len();
         self.traffic.sent(TransportKind::Mpi, HEADER_BYTES + bytes);
-        let mut letter = Vec::with_capacity(LETTER);
-        letter.extend_from_slice(&Header { length: bytes as u64, label }.to_bytes());
+        let mut message = Vec::with_capacity(EAGER_BYTES);
+        message.extend_from_slice(&Header { length: bytes as u64, label }.to_bytes());
         if bytes <= INLINE {
-            letter.extend_from_slice(view.bytes());
+            message.extend_from_slice(view.bytes());
             drop(view);
-            self.write(state, to, letter, Some((ticket, Got { peer: to, bytes })));
+            self.write(state, to, message, Some((ticket, Got { peer: to, bytes })));
             return ticket;
         }
         let tag = state.next_tag;
-        state.next_tag = if tag == self.largest_tag { LETTERS + 1 } else { tag + 1 };
-        letter.extend_from_slice(&tag.to_le_bytes());
-        self.write(state, to, letter, None);
-        state.start(Payload::out(state.comm, to, tag, ticket, view));
+        state.next_tag = if tag == self.largest_tag { EAGER_TAG + 1 } else { tag + 1 };
+        message.extend_from_slice(&tag.to_le_bytes());
+        self.write(state, to, message, None);
+        state.start(PayloadTransfer::out(state.comm, to, tag, ticket, view));
         ticket
     }
 
@@ -397,8 +407,8 @@ impl Transport for MpiEndpoint {
     fn cancel(&self, ticket: Ticket) {
         let state = &mut *self.state.borrow_mut();
         state.matcher.cancel(ticket);
-        let waiting = state.payloads.iter_mut().filter(|payload| payload.ticket == Some(ticket));
-        waiting.for_each(Payload::abandon);
+        let waiting = state.transfers.iter_mut().filter(|payload| payload.ticket == Some(ticket));
+        waiting.for_each(PayloadTransfer::abandon);
         state.give_up(ticket);
         state.tickets.close(ticket);
     }
@@ -412,9 +422,9 @@ impl Transport for MpiEndpoint {
                 false
             }
         };
-        let mailed = mail(&mut state.letters, &mut state.tickets);
-        let carried = carry(&mut state.payloads, &mut state.tickets);
-        let moved = self.advance_collectives(state) | read | mailed | carried;
+        let sent = progress_sends(&mut state.eager_sends, &mut state.tickets);
+        let transferred = progress_transfers(&mut state.transfers, &mut state.tickets);
+        let moved = self.advance_collectives(state) | read | sent | transferred;
         if moved {
             self.parks.set(0);
         }
@@ -434,8 +444,11 @@ impl Transport for MpiEndpoint {
             std::thread::yield_now();
             return;
         }
-        let nap = NAP.saturating_mul(1 << ((parks - YIELDS) / 64).min(16)).min(LONG_NAP).min(at_most);
-        let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], Some(&timespec(nap)));
+        let sleep = SHORTEST_SLEEP
+            .saturating_mul(1 << ((parks - YIELDS) / 64).min(16))
+            .min(LONGEST_SLEEP)
+            .min(at_most);
+        let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], Some(&timespec(sleep)));
         self.bell.hush();
     }
 
@@ -463,20 +476,22 @@ impl Drop for MpiEndpoint {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
-            let mut farewell = Flight::new(state.collectives.farewell(self.rank));
+            let mut close_message = RequestSet::new(state.collectives.close_message(self.rank));
             // SAFETY: the flight owns the bytes, and leaks them if they have not left by the end of the loop.
             let sent = unsafe {
-                state.comm.send(peer, LETTERS, &mut farewell, |letter| (letter.as_ptr(), letter.len()))
+                state
+                    .comm
+                    .send(peer, EAGER_TAG, &mut close_message, |message| (message.as_ptr(), message.len()))
             };
-            farewell.settle();
+            close_message.settle();
             // A peer that cannot be told has failed.
             drop(sent);
         }
-        for letterbox in &mut state.letterboxes {
-            letterbox.cancel();
-            letterbox.settle();
+        for receive in &mut state.eager_receives {
+            receive.cancel();
+            receive.settle();
         }
-        mail(&mut state.letters, &mut state.tickets);
-        carry(&mut state.payloads, &mut state.tickets);
+        progress_sends(&mut state.eager_sends, &mut state.tickets);
+        progress_transfers(&mut state.transfers, &mut state.tickets);
     }
 }

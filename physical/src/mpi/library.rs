@@ -16,7 +16,7 @@ use std::thread::ThreadId;
 /// Worlds that have not ended.
 static WORLDS: AtomicUsize = AtomicUsize::new(0);
 /// Whether the ranks may have lost each other: a failed world, or one that did not come together.
-static ASTRAY: AtomicBool = AtomicBool::new(false);
+static PEERS_UNCERTAIN: AtomicBool = AtomicBool::new(false);
 
 /// What MPI said when it started.
 pub(super) struct Library {
@@ -98,7 +98,7 @@ fn initialize() -> Result<c_int> {
 
 extern "C" fn finalize() {
     let mut ended = 0;
-    if WORLDS.load(Ordering::Acquire) == 0 && !ASTRAY.load(Ordering::Acquire) {
+    if WORLDS.load(Ordering::Acquire) == 0 && !PEERS_UNCERTAIN.load(Ordering::Acquire) {
         // SAFETY: MPI was started by this module; the program may have finalized it by itself.
         unsafe {
             ffi::MPI_Finalized(&raw mut ended);
@@ -110,20 +110,20 @@ extern "C" fn finalize() {
 }
 
 /// A world begins to come together: until it has, or if it never does, this process must not wait in MPI's end.
-pub(super) fn world_begins() {
-    ASTRAY.store(true, Ordering::Release);
+pub(super) fn world_starting() {
+    PEERS_UNCERTAIN.store(true, Ordering::Release);
 }
 
 /// A world has come together, which proves that all ranks are there.
-pub(super) fn world_stands() {
+pub(super) fn world_joined() {
     WORLDS.fetch_add(1, Ordering::AcqRel);
-    ASTRAY.store(false, Ordering::Release);
+    PEERS_UNCERTAIN.store(false, Ordering::Release);
 }
 
 /// A world has ended.
-pub(super) fn world_ends(well: bool) {
+pub(super) fn world_left(well: bool) {
     if !well {
-        ASTRAY.store(true, Ordering::Release);
+        PEERS_UNCERTAIN.store(true, Ordering::Release);
     }
     WORLDS.fetch_sub(1, Ordering::AcqRel);
 }

@@ -26,14 +26,14 @@ pub(super) struct Done {
 
 /// MPI requests, and what holds the memory they read and write. Dropped while one is under way, it leaks what it holds:
 /// MPI may still write there.
-pub(super) struct Flight<H> {
+pub(super) struct RequestSet<H> {
     held: ManuallyDrop<H>,
     requests: VecDeque<ffi::MPI_Request>,
 }
 
-impl<H> Flight<H> {
+impl<H> RequestSet<H> {
     pub(super) fn new(held: H) -> Self {
-        Flight { held: ManuallyDrop::new(held), requests: VecDeque::new() }
+        RequestSet { held: ManuallyDrop::new(held), requests: VecDeque::new() }
     }
 
     pub(super) fn held(&mut self) -> &mut H {
@@ -41,7 +41,7 @@ impl<H> Flight<H> {
     }
 
     /// Requests under way.
-    pub(super) fn requests(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         self.requests.len()
     }
 
@@ -92,7 +92,7 @@ impl<H> Flight<H> {
         self.requests.is_empty()
     }
 
-    /// Asks for receives to end early. They end with [`Flight::settle`].
+    /// Asks for receives to end early. They end with [`RequestSet::settle`].
     pub(super) fn cancel(&mut self) {
         for request in &mut self.requests {
             // SAFETY: an active request of a receive.
@@ -101,7 +101,7 @@ impl<H> Flight<H> {
     }
 }
 
-impl<H> Drop for Flight<H> {
+impl<H> Drop for RequestSet<H> {
     fn drop(&mut self) {
         if self.requests.is_empty() {
             // SAFETY: dropped once, here.
@@ -120,12 +120,12 @@ impl Comm {
     /// Starts sending the bytes that `of` finds in what the flight holds.
     ///
     /// # Safety
-    /// As [`Flight::start`], for those bytes.
+    /// As [`RequestSet::start`], for those bytes.
     pub(super) unsafe fn send<H>(
         self,
         to: usize,
         tag: c_int,
-        flight: &mut Flight<H>,
+        requests: &mut RequestSet<H>,
         of: impl FnOnce(&mut H) -> (*const u8, usize),
     ) -> Result<()> {
         let post = |held: &mut H, request| {
@@ -145,18 +145,18 @@ impl Comm {
             }
         };
         // SAFETY: promised by the caller.
-        unsafe { flight.start("send by MPI", post) }
+        unsafe { requests.start("send by MPI", post) }
     }
 
     /// Starts receiving into the bytes that `into` finds in what the flight holds; from anyone if `from` is `None`.
     ///
     /// # Safety
-    /// As [`Flight::start`], for those bytes.
+    /// As [`RequestSet::start`], for those bytes.
     pub(super) unsafe fn receive<H>(
         self,
         from: Option<usize>,
         tag: c_int,
-        flight: &mut Flight<H>,
+        requests: &mut RequestSet<H>,
         into: impl FnOnce(&mut H) -> (*mut u8, usize),
     ) -> Result<()> {
         let post = |held: &mut H, request| {
@@ -169,7 +169,7 @@ impl Comm {
             }
         };
         // SAFETY: promised by the caller.
-        unsafe { flight.start("receive by MPI", post) }
+        unsafe { requests.start("receive by MPI", post) }
     }
 
     /// Another communicator of the same ranks, all of which call this now.

@@ -7,7 +7,7 @@
 //! ```text
 //! letter   tag 0       header:48 payload         small messages: one MPI message
 //!                    | header:48 tag:u32         large ones: the payload follows on a tag of its own
-//!                    | FAREWELL next:u64…        the sender has closed its end; it took part in the collectives
+//!                    | CLOSE next:u64…        the sender has closed its end; it took part in the collectives
 //!                                                of each lane before its next
 //! payload  tag 1…      pieces of 1 MiB           straight out of one view into the other
 //! ```
@@ -19,7 +19,7 @@
 //! ([`Check`](crate::native::Check)).
 //!
 //! Memory that MPI works on is never given back before MPI is done with it: requests live in a
-//! [`Flight`](link::Flight) together with what they touch, and one that is dropped too early leaks. Borrowed memory,
+//! [`RequestSet`](link::RequestSet) together with what they touch, and one that is dropped too early leaks. Borrowed memory,
 //! which has to go back to its owner after a failure too, is therefore copied through staging.
 
 mod collectives;

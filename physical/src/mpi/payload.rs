@@ -3,7 +3,7 @@
 //! MPI reads and writes the view itself, except where the bytes are to be reduced, or the memory is borrowed: then a piece
 //! passes through staging, which is bounded whatever the length.
 
-use super::link::{Comm, Flight};
+use super::link::{Comm, RequestSet};
 use crate::error::Result;
 use crate::landing::Landing;
 use crate::memory::ReadView;
@@ -68,28 +68,28 @@ impl Staging {
 }
 
 /// What a payload comes from or goes to.
-enum End {
+enum TransferEnd {
     Out(ReadView),
     In(Landing),
 }
 
-struct Held {
+struct TransferMemory {
     /// `None` once nobody waits for the payload, and MPI does not use the view.
-    end: Option<End>,
+    end: Option<TransferEnd>,
     /// First byte of the view, where MPI works on it.
     direct: *mut u8,
     staging: Staging,
 }
 
 /// A payload on its way.
-pub(super) struct Payload {
+pub(super) struct PayloadTransfer {
     /// `None` once nobody waits for it.
     pub(super) ticket: Option<Ticket>,
     pieces: Pieces,
-    flight: Flight<Held>,
+    requests: RequestSet<TransferMemory>,
 }
 
-impl Payload {
+impl PayloadTransfer {
     /// To rank `to`.
     pub(super) fn out(comm: Comm, to: usize, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
         let bytes = view.bytes();
@@ -99,7 +99,7 @@ impl Payload {
         Self::new(
             Pieces { comm, peer: to, tag, length, posted: 0, done: 0 },
             ticket,
-            End::Out(view),
+            TransferEnd::Out(view),
             direct,
             staged,
         )
@@ -117,13 +117,13 @@ impl Payload {
         let direct = landing.direct().map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
         let staged = lent || direct.is_null();
         let pieces = Pieces { comm, peer, tag, length, posted: 0, done: 0 };
-        Self::new(pieces, ticket, End::In(landing), direct, staged)
+        Self::new(pieces, ticket, TransferEnd::In(landing), direct, staged)
     }
 
-    fn new(pieces: Pieces, ticket: Ticket, end: End, direct: *mut u8, staged: bool) -> Self {
+    fn new(pieces: Pieces, ticket: Ticket, end: TransferEnd, direct: *mut u8, staged: bool) -> Self {
         let staging = Staging::new(staged, pieces.length);
-        let flight = Flight::new(Held { end: Some(end), direct, staging });
-        Payload { ticket: Some(ticket), pieces, flight }
+        let requests = RequestSet::new(TransferMemory { end: Some(end), direct, staging });
+        PayloadTransfer { ticket: Some(ticket), pieces, requests }
     }
 
     pub(super) fn got(&self) -> Got {
@@ -136,18 +136,18 @@ impl Payload {
     }
 
     /// Moves what can be moved: how many bytes MPI is done with since the last time.
-    pub(super) fn pump(&mut self) -> Result<usize> {
+    pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.pieces.done;
         loop {
-            while let Some((start, length)) = self.pieces.next(self.flight.requests()) {
+            while let Some((start, length)) = self.pieces.next(self.requests.pending()) {
                 self.post(start, length)?;
             }
-            if self.flight.test()?.is_none() {
+            if self.requests.test()?.is_none() {
                 return Ok(self.pieces.done - before);
             }
             let (start, length) = self.pieces.arrived();
-            let Held { end, staging, .. } = self.flight.held();
-            if let (Some(End::In(landing)), Some(staged)) = (end, staging.at(start)) {
+            let TransferMemory { end, staging, .. } = self.requests.held();
+            if let (Some(TransferEnd::In(landing)), Some(staged)) = (end, staging.at(start)) {
                 landing.push(&staged[..length]);
             }
         }
@@ -155,9 +155,9 @@ impl Payload {
 
     fn post(&mut self, start: usize, length: usize) -> Result<()> {
         let Pieces { comm, peer, tag, .. } = self.pieces;
-        let outwards = matches!(self.flight.held().end, Some(End::Out(_)));
-        let place = |held: &mut Held| match (&held.end, held.staging.at(start)) {
-            (Some(End::Out(view)), Some(staged)) => {
+        let outwards = matches!(self.requests.held().end, Some(TransferEnd::Out(_)));
+        let place = |held: &mut TransferMemory| match (&held.end, held.staging.at(start)) {
+            (Some(TransferEnd::Out(view)), Some(staged)) => {
                 staged[..length].copy_from_slice(&view.bytes()[start..][..length]);
                 staged.as_mut_ptr()
             }
@@ -169,27 +169,27 @@ impl Payload {
         // again before its request is done, as there are as many as requests.
         unsafe {
             if outwards {
-                comm.send(peer, tag, &mut self.flight, |held| (place(held).cast_const(), length))
+                comm.send(peer, tag, &mut self.requests, |held| (place(held).cast_const(), length))
             } else {
-                comm.receive(Some(peer), tag, &mut self.flight, |held| (place(held), length))
+                comm.receive(Some(peer), tag, &mut self.requests, |held| (place(held), length))
             }
         }
     }
 
     /// Posts nothing more, takes back what MPI has not begun, and gives the view back unless MPI is using it: then
-    /// that waits for [`Payload::is_over`].
+    /// that waits for [`PayloadTransfer::is_over`].
     pub(super) fn abandon(&mut self) {
         self.ticket = None;
-        if matches!(self.flight.held().end, Some(End::In(_))) {
-            self.flight.cancel();
+        if matches!(self.requests.held().end, Some(TransferEnd::In(_))) {
+            self.requests.cancel();
         }
-        if self.flight.requests() == 0 || self.flight.held().staging.is_used() {
-            self.flight.held().end = None;
+        if self.requests.pending() == 0 || self.requests.held().staging.is_used() {
+            self.requests.held().end = None;
         }
     }
 
     /// Whether MPI uses nothing of it any more.
     pub(super) fn is_over(&mut self) -> bool {
-        self.flight.settle()
+        self.requests.settle()
     }
 }

@@ -3,9 +3,9 @@
 //! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging,
 //! and keep counts far below the largest `int`.
 
-use super::collectives::Work;
+use super::collectives::CollectiveViews;
 use super::library::Library;
-use super::link::{Comm, Flight};
+use super::link::{Comm, RequestSet};
 use super::operators::{Operator, operator};
 use crate::device;
 use crate::dtype::{DType, ReduceOp};
@@ -21,7 +21,7 @@ const PIECE: usize = 8 << 20;
 
 /// What is done, and by whom.
 #[derive(Clone, Copy)]
-struct Plan {
+struct RunPlan {
     comm: Comm,
     ranks: usize,
     what: Fingerprint,
@@ -34,14 +34,14 @@ struct Plan {
     staged: bool,
 }
 
-struct Held {
-    views: Option<Work>,
+struct RunMemory {
+    views: Option<CollectiveViews>,
     /// Room for one piece of each side.
     staging: Box<[u64]>,
 }
 
-pub(super) struct Run {
-    plan: Plan,
+pub(super) struct CollectiveRun {
+    plan: RunPlan,
     /// Elements that are done.
     done: usize,
     /// The elements that MPI works on.
@@ -49,11 +49,11 @@ pub(super) struct Run {
     /// A barrier has no elements and still has to be waited for.
     finished: bool,
     bytes: usize,
-    flight: Flight<Held>,
+    requests: RequestSet<RunMemory>,
 }
 
-impl Run {
-    pub(super) fn new(comm: Comm, ranks: usize, what: Fingerprint, views: Work) -> Result<Self> {
+impl CollectiveRun {
+    pub(super) fn new(comm: Comm, ranks: usize, what: Fingerprint, views: CollectiveViews) -> Result<Self> {
         let (input, output) = &views;
         let size = what.dtype.size();
         let blocks = matches!(what.operation, OperationKind::AllGather | OperationKind::ReduceScatter);
@@ -68,10 +68,10 @@ impl Run {
         let staged = borrowed || divides || (blocks && len > piece);
         let room = if staged { len.min(piece) * if blocks { ranks + 1 } else { 1 } * size } else { 0 };
         let operator = operator(what.reduce.unwrap_or(ReduceOp::Sum), what.dtype)?;
-        let plan = Plan { comm, ranks, what, operator, len, piece, blocks, staged };
-        let held = Held { views: Some(views), staging: vec![0; room.div_ceil(8)].into() };
+        let plan = RunPlan { comm, ranks, what, operator, len, piece, blocks, staged };
+        let held = RunMemory { views: Some(views), staging: vec![0; room.div_ceil(8)].into() };
         let finished = len == 0 && what.operation != OperationKind::Barrier;
-        Ok(Run { plan, done: 0, under_way: None, finished, bytes, flight: Flight::new(held) })
+        Ok(CollectiveRun { plan, done: 0, under_way: None, finished, bytes, requests: RequestSet::new(held) })
     }
 
     /// Size of the output.
@@ -84,17 +84,17 @@ impl Run {
     }
 
     /// Moves what can be moved: how many bytes of this rank's are done since the last time.
-    pub(super) fn pump(&mut self) -> Result<usize> {
+    pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.done;
         while !self.finished {
             let Some(range) = self.under_way.clone() else {
                 self.post()?;
                 continue;
             };
-            if self.flight.test()?.is_none() {
+            if self.requests.test()?.is_none() {
                 break;
             }
-            self.plan.finish(self.flight.held(), &range);
+            self.plan.finish(self.requests.held(), &range);
             self.under_way = None;
             self.done = range.end;
             self.finished = range.end == self.plan.len;
@@ -105,11 +105,11 @@ impl Run {
     fn post(&mut self) -> Result<()> {
         let plan = self.plan;
         let range = self.done..plan.len.min(self.done + plan.piece);
-        plan.prepare(self.flight.held(), &range);
+        plan.prepare(self.requests.held(), &range);
         // SAFETY: the views keep everyone else from their memory; MPI gets parts of them, or of the staging, which is
         // not used again before this request is done.
         unsafe {
-            self.flight.start(plan.doing(), |held, request| {
+            self.requests.start(plan.doing(), |held, request| {
                 let (from, to) = plan.sides(held, &range);
                 plan.call(from, to, range.len() as c_int, request)
             })?;
@@ -118,17 +118,17 @@ impl Run {
         Ok(())
     }
 
-    /// Posts nothing more, and gives the views back unless MPI works on them: then that waits for [`Run::is_over`].
+    /// Posts nothing more, and gives the views back unless MPI works on them: then that waits for [`CollectiveRun::is_over`].
     pub(super) fn abandon(&mut self) {
-        if self.flight.requests() == 0 || self.plan.staged {
-            self.flight.held().views = None;
+        if self.requests.pending() == 0 || self.plan.staged {
+            self.requests.held().views = None;
         }
     }
 
     /// Whether MPI uses nothing of it any more. MPI cannot take a collective back: if another rank never takes part, this
     /// stays false.
     pub(super) fn is_over(&mut self) -> bool {
-        self.flight.settle()
+        self.requests.settle()
     }
 }
 
@@ -142,7 +142,7 @@ fn of_block(index: usize, len: usize, range: &Range<usize>, dtype: DType) -> Ran
     (index * len + range.start) * size..(index * len + range.end) * size
 }
 
-impl Plan {
+impl RunPlan {
     fn doing(&self) -> &'static str {
         match self.what.operation {
             OperationKind::AllReduce => "all-reduce by MPI",
@@ -154,8 +154,8 @@ impl Plan {
     }
 
     /// Puts this rank's elements where MPI takes them from.
-    fn prepare(&self, held: &mut Held, range: &Range<usize>) {
-        let Plan { what, len, ranks, .. } = *self;
+    fn prepare(&self, held: &mut RunMemory, range: &Range<usize>) {
+        let RunPlan { what, len, ranks, .. } = *self;
         let Some((input, output)) = &mut held.views else { return };
         let staging: &mut [u8] = bytemuck::cast_slice_mut(&mut held.staging);
         let n = range.len() * what.dtype.size();
@@ -185,7 +185,7 @@ impl Plan {
     }
 
     /// Where MPI reads and where it writes.
-    fn sides(&self, held: &mut Held, range: &Range<usize>) -> (*const c_void, *mut c_void) {
+    fn sides(&self, held: &mut RunMemory, range: &Range<usize>) -> (*const c_void, *mut c_void) {
         let n = range.len() * self.what.dtype.size();
         let input_side = if self.what.operation == OperationKind::ReduceScatter { self.ranks * n } else { n };
         if self.staged {
@@ -239,8 +239,8 @@ impl Plan {
     }
 
     /// Takes the elements from where MPI put them.
-    fn finish(&self, held: &mut Held, range: &Range<usize>) {
-        let Plan { what, len, ranks, .. } = *self;
+    fn finish(&self, held: &mut RunMemory, range: &Range<usize>) {
+        let RunPlan { what, len, ranks, .. } = *self;
         let Some((_, output)) = &mut held.views else { return };
         let staging: &[u8] = bytemuck::cast_slice(&held.staging);
         let n = range.len() * what.dtype.size();

@@ -1,7 +1,7 @@
 //! Bytes of shared memory that another process may write while they are read: open this before you read a peer's memory.
 //!
 //! A peer that gives an operation up takes its memory back, and writes it while others still read. What they read is then
-//! worth nothing, and they find out (see [`Board::withdraw`](super::board::Board::withdraw)); but it must not be undefined
+//! worth nothing, and they find out (see [`ControlBlock::withdraw`](super::board::Board::withdraw)); but it must not be undefined
 //! behaviour until they do. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no
 //! plain read through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are
 //! copied by an assembly block of vector loads, of which Rust knows nothing but that it fills the copy, as relaxed

@@ -14,16 +14,16 @@
 //! by messages.
 //!
 //! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
-//! finished reading. One that gives up says so before its memory is released, and its peers have no result (see `board`).
+//! finished reading. One that gives up says so before its memory is released, and its peers have no result (see `control_block`).
 //! Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
 //! that results are theirs, bit for bit.
 
-use super::arrival::{Arrival, Checked, prepare};
-use super::board::{LANES, PAYLOAD};
-use super::job::{Job, Step};
+use super::control_block::{LANES, PAYLOAD};
+use super::entry::{Entry, SmallOutcome, prepare};
 use super::link::Segment;
 use super::region::Regions;
-use super::staged::Staged;
+use super::running::{RunningCollective, Step};
+use super::staged::StagedTransfer;
 use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;
 use crate::health::Health;
@@ -35,13 +35,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Looks at the boards that a small operation takes before it leaves the waiting to others.
-const LOOKS: usize = 200;
+const POLLS: usize = 200;
 /// The operations that may be carried out at once.
-const IN_PLACE: [OperationKind; 3] =
+const IMMEDIATE: [OperationKind; 3] =
     [OperationKind::Barrier, OperationKind::AllReduce, OperationKind::Broadcast];
 
 /// What all operations of one endpoint share.
-pub(super) struct Surroundings {
+pub(super) struct ShmContext {
     pub(super) rank: usize,
     /// By rank.
     pub(super) segments: Vec<Arc<Segment>>,
@@ -52,7 +52,7 @@ pub(super) struct Surroundings {
     pub(super) crowded: bool,
 }
 
-impl Surroundings {
+impl ShmContext {
     pub(super) fn size(&self) -> usize {
         self.segments.len()
     }
@@ -62,8 +62,8 @@ impl Surroundings {
     }
 
     /// How often to look at the boards before the waiting is left to others.
-    fn looks(&self) -> usize {
-        if self.crowded { 1 } else { LOOKS }
+    fn polls(&self) -> usize {
+        if self.crowded { 1 } else { POLLS }
     }
 
     /// All ranks but this one.
@@ -73,36 +73,36 @@ impl Surroundings {
     }
 
     /// Wakes the peers that sleep; called after telling them something.
-    pub(super) fn nudge_all(&self) {
-        Segment::after_work();
-        self.peers().for_each(|peer| self.segments[peer].wake_sleeper());
+    pub(super) fn unpark_peers(&self) {
+        Segment::fence_before_unpark();
+        self.peers().for_each(|peer| self.segments[peer].unpark_if_parked());
     }
 }
 
 #[derive(Default)]
-struct Lane {
+struct LaneState {
     /// Native operations begun.
     round: u64,
-    current: Option<(Ticket, Job)>,
+    current: Option<(Ticket, RunningCollective)>,
     /// Of the round: posted at once by a rank that goes on with it by a job.
-    begun: Option<Label>,
+    resumable: Option<Label>,
     /// Posted while another one is under way.
     waiting: VecDeque<(Ticket, Label, Option<ReadView>, WriteView)>,
 }
 
 /// The native collectives of one endpoint.
-pub(super) struct Collectives {
-    pub(super) around: Surroundings,
-    lanes: Vec<Lane>,
+pub(super) struct ShmCollectives {
+    pub(super) context: ShmContext,
+    lanes: Vec<LaneState>,
     /// Lanes with an operation under way.
     active: Vec<usize>,
     tickets: Tickets,
 }
 
-impl Collectives {
-    pub(super) fn new(around: Surroundings) -> Self {
-        let lanes = (0..LANES).map(|_| Lane::default()).collect();
-        Collectives { around, lanes, active: Vec::new(), tickets: Tickets::default() }
+impl ShmCollectives {
+    pub(super) fn new(context: ShmContext) -> Self {
+        let lanes = (0..LANES).map(|_| LaneState::default()).collect();
+        ShmCollectives { context, lanes, active: Vec::new(), tickets: Tickets::default() }
     }
 
     pub(super) fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
@@ -113,11 +113,11 @@ impl Collectives {
             Some(input) => (input.bytes().len(), input.registration()),
             None => (output.bytes().len(), output.registration()),
         };
-        let registered = self.around.regions.knows(registration.map(|(registration, _)| registration));
+        let registered = self.context.regions.contains(registration.map(|(registration, _)| registration));
         // There is one stage, and only one operation of a lane at a time.
         let staged = label.tag.lane() == 0
             && label.fingerprint.operation == OperationKind::AllReduce
-            && Staged::fits(&self.around.mine().shape());
+            && StagedTransfer::fits(&self.context.mine().shape());
         bytes <= PAYLOAD || registered || staged
     }
 
@@ -140,36 +140,36 @@ impl Collectives {
         let lane = label.tag.lane();
         if !self.is_for_board(label)
             || bytes.len() > PAYLOAD
-            || !IN_PLACE.contains(&label.fingerprint.operation)
+            || !IMMEDIATE.contains(&label.fingerprint.operation)
             || self.lanes[lane].current.is_some()
         {
             return AtOnce::Not;
         }
-        let Collectives { around, lanes, .. } = self;
-        let place = &mut lanes[lane];
-        place.round += 1;
-        place.begun = None;
-        prepare(around, &label.fingerprint, bytes);
-        let payload = Arrival::payload(around, label, bytes);
-        let mut arrival = Arrival::post(around, lane, place.round, *label, payload);
+        let ShmCollectives { context, lanes, .. } = self;
+        let state = &mut lanes[lane];
+        state.round += 1;
+        state.resumable = None;
+        prepare(context, &label.fingerprint, bytes);
+        let payload = Entry::payload(context, label, bytes);
+        let mut entry = Entry::post(context, lane, state.round, *label, payload);
         let fail = |error| {
-            around.mine().board().withdraw(lane, place.round);
+            context.mine().control_block().withdraw(lane, state.round);
             AtOnce::Done(Err(error))
         };
-        for _ in 0..around.looks() {
-            match arrival.is_complete(around) {
+        for _ in 0..context.polls() {
+            match entry.is_complete(context) {
                 Ok(false) => continue,
                 Ok(true) => {}
                 Err(error) => return fail(error),
             }
-            match arrival.finish(around, bytes) {
-                Ok(Checked::Good) => return AtOnce::Done(Ok(())),
+            match entry.finish(context, bytes) {
+                Ok(SmallOutcome::Complete) => return AtOnce::Done(Ok(())),
                 // Whoever goes on waits for the verdict.
-                Ok(Checked::LeftBy(_)) => break,
+                Ok(SmallOutcome::WithdrawnBy(_)) => break,
                 Err(error) => return fail(error),
             }
         }
-        place.begun = Some(*label);
+        state.resumable = Some(*label);
         AtOnce::Begun
     }
 
@@ -182,42 +182,42 @@ impl Collectives {
         input: Option<ReadView>,
         output: WriteView,
     ) {
-        let place = &mut self.lanes[lane];
-        let mut job = if place.begun.take() == Some(label) {
-            Job::resume(Arrival::posted(lane, place.round, label), output)
+        let state = &mut self.lanes[lane];
+        let mut running = if state.resumable.take() == Some(label) {
+            RunningCollective::resume(Entry::posted(lane, state.round, label), output)
         } else {
-            place.round += 1;
-            Job::begin(&self.around, lane, place.round, label, input, output)
+            state.round += 1;
+            RunningCollective::begin(&self.context, lane, state.round, label, input, output)
         };
-        for _ in 0..self.around.looks() {
-            match job.advance(&self.around) {
+        for _ in 0..self.context.polls() {
+            match running.advance(&self.context) {
                 Ok(Step::Nothing) => {}
                 Ok(Step::Moved(_)) => break,
                 Ok(Step::Done(bytes)) => {
-                    drop(job);
-                    return self.tickets.finish(ticket, Ok(Got { peer: self.around.rank, bytes }));
+                    drop(running);
+                    return self.tickets.finish(ticket, Ok(Got { peer: self.context.rank, bytes }));
                 }
                 Err(error) => {
-                    job.withdraw(&self.around);
+                    running.withdraw(&self.context);
                     return self.tickets.finish(ticket, Err(error));
                 }
             }
         }
-        self.lanes[lane].current = Some((ticket, job));
+        self.lanes[lane].current = Some((ticket, running));
         self.active.push(lane);
     }
 
     /// Goes on with the operation of a lane. Whether anything moved.
     fn advance(&mut self, lane: usize) -> bool {
-        let Some((ticket, job)) = &mut self.lanes[lane].current else { return false };
+        let Some((ticket, running)) = &mut self.lanes[lane].current else { return false };
         let ticket = *ticket;
-        let outcome = match job.advance(&self.around) {
+        let outcome = match running.advance(&self.context) {
             Ok(Step::Nothing) => return false,
             Ok(Step::Moved(bytes)) => {
                 self.tickets.advance(ticket, bytes);
                 return true;
             }
-            Ok(Step::Done(bytes)) => Ok(Got { peer: self.around.rank, bytes }),
+            Ok(Step::Done(bytes)) => Ok(Got { peer: self.context.rank, bytes }),
             Err(error) => Err(error),
         };
         self.end(lane, ticket, outcome);
@@ -234,10 +234,10 @@ impl Collectives {
     /// Releases the memory of a lane's operation, which peers may still read unless it was `completed`.
     fn free(&mut self, lane: usize, completed: bool) {
         self.active.retain(|active| *active != lane);
-        if let Some((_, job)) = self.lanes[lane].current.take()
+        if let Some((_, running)) = self.lanes[lane].current.take()
             && !completed
         {
-            job.withdraw(&self.around);
+            running.withdraw(&self.context);
         }
     }
 
@@ -280,34 +280,37 @@ impl Collectives {
     /// The ranks for which an operation waits.
     pub(super) fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let current = self.lanes.iter().filter_map(|lane| lane.current.as_ref());
-        let job = current.filter(|(current, _)| *current == ticket).map(|(_, job)| job).next();
-        job.map_or_else(Vec::new, |job| job.missing(&self.around))
+        let running = current.filter(|(current, _)| *current == ticket).map(|(_, running)| running).next();
+        running.map_or_else(Vec::new, |running| running.missing(&self.context))
     }
 
     /// Why nothing more comes of a peer for an operation under way, if so.
     pub(super) fn ended(&self, peer: usize) -> Option<String> {
         let mut current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
-        let left =
-            current.any(|(_, job)| peer != self.around.rank && job.arrival.was_left_by(&self.around, peer));
+        let left = current.any(|(_, running)| {
+            peer != self.context.rank && running.entry.has_withdrawn(&self.context, peer)
+        });
         left.then(|| "gave the operation up".to_owned())
     }
 
     /// Operations under way whose peers have not all begun it.
-    pub(super) fn arriving(&self) -> impl Iterator<Item = (Ticket, Label)> {
+    pub(super) fn entering(&self) -> impl Iterator<Item = (Ticket, Label)> {
         let current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
-        current.filter(|(_, job)| job.is_arriving()).map(|(ticket, job)| (*ticket, job.arrival.label))
+        current
+            .filter(|(_, running)| running.is_entering())
+            .map(|(ticket, running)| (*ticket, running.entry.label))
     }
 
     /// Ends an operation that some rank will never take part in.
     pub(super) fn fail(&mut self, ticket: Ticket, error: Error) {
-        let holds = |lane: &Lane| lane.current.as_ref().is_some_and(|(current, _)| *current == ticket);
+        let holds = |lane: &LaneState| lane.current.as_ref().is_some_and(|(current, _)| *current == ticket);
         if let Some(lane) = self.lanes.iter().position(holds) {
             self.end(lane, ticket, Err(error));
         }
     }
 }
 
-impl Drop for Collectives {
+impl Drop for ShmCollectives {
     fn drop(&mut self) {
         (0..LANES).for_each(|lane| self.free(lane, false));
     }

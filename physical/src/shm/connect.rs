@@ -13,11 +13,11 @@
 //! then whether it got its own proof back from this one and from all: a pair shares memory if both sides say so, and all
 //! ranks know whether all pairs do.
 
-use super::bed::Sleep;
-use super::collectives::Surroundings;
+use super::collectives::ShmContext;
 use super::endpoint::{ShmEndpoint, ShmWire};
 use super::link::{Proof, Segment};
-use super::region::{Region, Regions, WORDS, check, words};
+use super::park::ParkMode;
+use super::region::{REGION_HEADER, Region, Regions, check_header, region_header};
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::hosts::ProbeResult;
@@ -77,16 +77,16 @@ impl AsFd for ShmDoor {
 }
 
 /// What a rank gives its peers: its segment, and the eventfd that wakes it.
-struct Files {
+struct SegmentFiles {
     segment: OwnedFd,
     waker: OwnedFd,
 }
 
-impl Files {
+impl SegmentFiles {
     /// What came with a message: all files, or none.
     fn from(files: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         match <[OwnedFd; FILES]>::try_from(files) {
-            Ok([segment, waker]) => Ok(Some(Files { segment, waker })),
+            Ok([segment, waker]) => Ok(Some(SegmentFiles { segment, waker })),
             Err(files) if files.is_empty() => Ok(None),
             Err(_) => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -140,7 +140,7 @@ impl AsFd for Caller {
 
 /// Bytes of a proof.
 const PROOF: usize = size_of::<Proof>();
-/// Files of one message, at most.
+/// SegmentFiles of one message, at most.
 const FILES: usize = 2;
 
 /// Sends bytes, the first of which carries files.
@@ -169,7 +169,7 @@ fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<Owned
             files.extend(rights);
         }
     }
-    // Files for which this process has no descriptors left are dropped by the kernel without an error.
+    // SegmentFiles for which this process has no descriptors left are dropped by the kernel without an error.
     if is_cut && files.len() < FILES {
         return Err(Errno::MFILE.into());
     }
@@ -207,16 +207,16 @@ pub(crate) fn probe(member: &Membership, peer: usize) -> ProbeResult {
 }
 
 /// The sockets of one endpoint to its peers, over which registered memory is handed round.
-pub(super) struct Sockets {
+pub(super) struct RegistrationSockets {
     channel: u16,
     /// By rank; none to itself.
     streams: Vec<Option<UnixStream>>,
     health: Arc<Health>,
 }
 
-impl Sockets {
+impl RegistrationSockets {
     /// Gives every peer this rank's region of a registration, and maps theirs.
-    pub(super) fn trade(
+    pub(super) fn exchange_regions(
         &self,
         index: u32,
         bytes: usize,
@@ -231,7 +231,7 @@ impl Sockets {
                 "register at the same point on all ranks; see whether that process lives",
             )
         };
-        let mine = words(index, bytes);
+        let mine = region_header(index, bytes);
         let streams = || self.streams.iter().enumerate().filter_map(|(peer, s)| Some((peer, s.as_ref()?)));
         for (peer, stream) in streams() {
             send(stream, &mine, &[file.as_fd()]).map_err(|cause| failed(peer, cause))?;
@@ -239,8 +239,8 @@ impl Sockets {
         let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
         for (peer, stream) in streams() {
             let opening = Opening { peer, channel: self.channel, limit, health: &self.health };
-            let (words, files) = opening.until(stream, || receive_whole::<WORDS>(stream))?;
-            check(mine, words, &self.health.peers()[peer])?;
+            let (words, files) = opening.until(stream, || receive_whole::<REGION_HEADER>(stream))?;
+            check_header(mine, words, &self.health.peers()[peer])?;
             let file =
                 files.into_iter().next().ok_or_else(|| failed(peer, io::ErrorKind::InvalidData.into()))?;
             theirs[peer] = Some(Region::map(&file, bytes).map_err(|cause| failed(peer, cause))?);
@@ -250,8 +250,8 @@ impl Sockets {
 }
 
 /// Maps the segment of the rank at place `theirs` among `ranks`, for the one at `place`.
-fn map(files: Files, ranks: usize, theirs: usize, place: usize) -> io::Result<Arc<Segment>> {
-    let Files { segment, waker } = files;
+fn map(files: SegmentFiles, ranks: usize, theirs: usize, place: usize) -> io::Result<Arc<Segment>> {
+    let SegmentFiles { segment, waker } = files;
     #[cfg(test)]
     if super::tests::cannot_map(theirs) {
         return Err(io::ErrorKind::OutOfMemory.into());
@@ -266,7 +266,7 @@ fn map(files: Files, ranks: usize, theirs: usize, place: usize) -> io::Result<Ar
 }
 
 /// What the ranks of one host have given each other, in their order.
-pub(crate) struct Gathered {
+pub(crate) struct HostSegments {
     /// This rank's place among them.
     pub(crate) place: usize,
     /// This rank's own, and those of the peers with which it shares memory.
@@ -283,7 +283,7 @@ pub(crate) struct Gathered {
 }
 
 /// What came of the exchange with one peer.
-struct Pair {
+struct PeerExchange {
     peer: usize,
     stream: UnixStream,
     /// The peer's segment, or why there is none.
@@ -291,14 +291,14 @@ struct Pair {
 }
 
 /// What one side says in the end.
-struct Share {
+struct SharingReport {
     /// Whether it shares memory with this peer.
     with_you: bool,
     /// A rank with which it shares none.
     apart: Option<usize>,
 }
 
-impl Share {
+impl SharingReport {
     const BYTES: usize = 1 + 4;
 
     fn write(&self) -> [u8; Self::BYTES] {
@@ -312,7 +312,7 @@ impl Share {
         let [with_you, apart @ ..] = bytes;
         let apart = u32::from_le_bytes(apart);
         let apart = (apart != u32::MAX).then_some((apart as usize).min(size - 1));
-        Share { with_you: with_you == 1, apart }
+        SharingReport { with_you: with_you == 1, apart }
     }
 }
 
@@ -342,14 +342,14 @@ impl ShmFabric {
         peer: usize,
         channel: u16,
         mine: &[BorrowedFd<'_>],
-    ) -> Result<(Option<Files>, UnixStream)> {
+    ) -> Result<(Option<SegmentFiles>, UnixStream)> {
         let Membership { rank, peers, health, limit, .. } = &*self.member;
         let failed = |cause| self.failed(peer, cause);
         let call = Call { channel, socket: 0, rank: peer.max(*rank) };
         if peer > *rank {
             let caller = self.listener.await_call(call, *limit, health)?;
             send(&caller.stream, &[0], mine).map_err(failed)?;
-            return Ok((Files::from(caller.files).map_err(failed)?, caller.stream));
+            return Ok((SegmentFiles::from(caller.files).map_err(failed)?, caller.stream));
         }
         let connect = || {
             let stream = local::connect(&peers.infos[peer].shm, STEP_TIMEOUT)?;
@@ -360,11 +360,11 @@ impl ShmFabric {
         let stream = opening.connect(&peers.key, call, connect, |stream, words| send(stream, words, mine))?;
         stream.set_nonblocking(true).map_err(failed)?;
         let (_, files) = opening.until(&stream, || receive_whole::<1>(&stream))?;
-        Ok((Files::from(files).map_err(failed)?, stream))
+        Ok((SegmentFiles::from(files).map_err(failed)?, stream))
     }
 
     /// Gives `ranks`, this one among them, a segment of this rank, and takes theirs.
-    pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<Gathered> {
+    pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<HostSegments> {
         let waker = Arc::new(Doorbell::new()?);
         let place = ranks.iter().position(|peer| *peer == self.member.rank).unwrap_or_default();
         let (mine, file, refusal) = match Segment::create(ranks.len(), place, Arc::clone(&waker)) {
@@ -379,29 +379,29 @@ impl ShmFabric {
                 Some(files) => map(files, ranks.len(), theirs, place),
                 None => Err(io::Error::new(io::ErrorKind::OutOfMemory, "it can have none: see what it says")),
             };
-            pairs.push(Pair { peer, stream, theirs });
+            pairs.push(PeerExchange { peer, stream, theirs });
         }
         self.prove(channel, mine.as_deref(), &mut pairs)?;
         let missing = self.compare(channel, refusal.is_some(), &mut pairs)?;
         let mut segments = Vec::new();
         let mut streams = Vec::new();
         let mut apart = Vec::new();
-        for Pair { peer, stream, theirs } in pairs {
+        for PeerExchange { peer, stream, theirs } in pairs {
             streams.push(Some(stream));
             segments.push(theirs.map_err(|why| apart.push((peer, why))).ok());
         }
         segments.insert(place, mine);
         streams.insert(place, None);
-        Ok(Gathered { place, segments, missing, refusal, apart, waker, streams })
+        Ok(HostSegments { place, segments, missing, refusal, apart, waker, streams })
     }
 
     /// Shows every peer what its segment says, and drops those that do not show what `mine` does.
-    fn prove(&self, channel: u16, mine: Option<&Segment>, pairs: &mut [Pair]) -> Result<()> {
-        for Pair { peer, stream, theirs } in &*pairs {
+    fn prove(&self, channel: u16, mine: Option<&Segment>, pairs: &mut [PeerExchange]) -> Result<()> {
+        for PeerExchange { peer, stream, theirs } in &*pairs {
             let proof = theirs.as_ref().map_or(Proof::default(), |theirs| theirs.proof());
             send(stream, &proof, &[]).map_err(|cause| self.failed(*peer, cause))?;
         }
-        for Pair { peer, stream, theirs } in pairs {
+        for PeerExchange { peer, stream, theirs } in pairs {
             let (shown, _) = self.opening(*peer, channel).until(stream, || receive_whole::<PROOF>(stream))?;
             if theirs.is_ok() && mine.is_none_or(|mine| mine.proof() != shown) {
                 *theirs = Err(io::Error::other("it has not mapped this rank's memory"));
@@ -412,18 +412,23 @@ impl ShmFabric {
 
     /// Says to every peer whether this rank shares memory with that one and with all, and drops those that say they do
     /// not. Two ranks of this host that share none, if there are any, or a rank that has none, twice.
-    fn compare(&self, channel: u16, refused: bool, pairs: &mut [Pair]) -> Result<Option<(usize, usize)>> {
+    fn compare(
+        &self,
+        channel: u16,
+        refused: bool,
+        pairs: &mut [PeerExchange],
+    ) -> Result<Option<(usize, usize)>> {
         let Membership { rank, .. } = *self.member;
         let missing = pairs.iter().find(|pair| pair.theirs.is_err()).map(|pair| pair.peer);
         let missing = if refused { Some(rank) } else { missing };
-        for Pair { peer, stream, theirs } in &*pairs {
-            let share = Share { with_you: theirs.is_ok(), apart: missing };
+        for PeerExchange { peer, stream, theirs } in &*pairs {
+            let share = SharingReport { with_you: theirs.is_ok(), apart: missing };
             send(stream, &share.write(), &[]).map_err(|cause| self.failed(*peer, cause))?;
         }
         let mut apart = missing.map(|other| (rank, other));
-        for Pair { peer, stream, theirs } in pairs {
+        for PeerExchange { peer, stream, theirs } in pairs {
             let said = self.opening(*peer, channel).until(stream, || receive_whole(stream))?.0;
-            let share = Share::read(said, self.member.size());
+            let share = SharingReport::read(said, self.member.size());
             apart = apart.or(share.apart.map(|other| (*peer, other)));
             if theirs.is_ok() && !share.with_you {
                 *theirs = Err(io::Error::other("it could not map this rank's memory"));
@@ -437,7 +442,7 @@ impl ShmFabric {
     }
 
     /// The endpoint of a world whose ranks have all given a segment.
-    pub(crate) fn endpoint(&self, channel: u16, gathered: Gathered) -> Result<Rc<dyn Transport>> {
+    pub(crate) fn endpoint(&self, channel: u16, gathered: HostSegments) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
         let rank = *rank;
         let health = Arc::clone(health);
@@ -460,11 +465,11 @@ impl ShmFabric {
         let bell = Arc::clone(&segments[rank]) as Arc<dyn Bell>;
         let identity = Identity::new(&self.member, TransportKind::Shm, bell);
         let peers = (0..segments.len()).collect();
-        let wire = ShmWire::new(rank, segments.clone(), peers, Arc::clone(&health), Sleep::Futex);
-        let sockets = Sockets { channel, streams: gathered.streams, health: Arc::clone(&health) };
+        let wire = ShmWire::new(rank, segments.clone(), peers, Arc::clone(&health), ParkMode::Futex);
+        let sockets = RegistrationSockets { channel, streams: gathered.streams, health: Arc::clone(&health) };
         let crowded = identity.crowded;
-        let around = Surroundings { rank, segments, regions: Regions::new(), health, traffic, crowded };
-        Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), around, sockets)))
+        let context = ShmContext { rank, segments, regions: Regions::new(), health, traffic, crowded };
+        Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), context, sockets)))
     }
 }
 

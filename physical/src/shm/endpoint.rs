@@ -1,11 +1,11 @@
 //! One rank's end: rings for messages, boards and registered memory for native collectives, one place to sleep.
 
-use super::bed::Sleep;
-use super::board::LANES;
-use super::collectives::{Collectives, Surroundings};
-use super::connect::Sockets;
-use super::core::{self, Mover};
+use super::affinity::{self, CoreMover};
+use super::collectives::{ShmCollectives, ShmContext};
+use super::connect::RegistrationSockets;
+use super::control_block::LANES;
 use super::link::Segment;
+use super::park::ParkMode;
 use super::region::Region;
 use crate::dtype::DType;
 use crate::error::{During, Error, Result};
@@ -32,10 +32,10 @@ pub(crate) struct ShmWire {
     /// Ranks in the world, by place.
     peers: Vec<usize>,
     health: Arc<Health>,
-    sleep: Sleep,
-    mover: Mover,
+    park_mode: ParkMode,
+    mover: CoreMover,
     /// Count of the bell when this rank last looked for work.
-    heard: u32,
+    last_bell: u32,
 }
 
 impl ShmWire {
@@ -45,14 +45,14 @@ impl ShmWire {
         segments: Vec<Arc<Segment>>,
         peers: Vec<usize>,
         health: Arc<Health>,
-        sleep: Sleep,
+        park_mode: ParkMode,
     ) -> Self {
-        ShmWire { rank, segments, peers, health, sleep, mover: Mover::default(), heard: 0 }
+        ShmWire { rank, segments, peers, health, park_mode, mover: CoreMover::default(), last_bell: 0 }
     }
 
     /// Whether the bell has rung since this rank last looked for work.
     pub(crate) fn was_rung(&self) -> bool {
-        self.segments[self.rank].heard() != self.heard
+        self.segments[self.rank].bell_count() != self.last_bell
     }
 }
 
@@ -64,7 +64,7 @@ impl Wire for ShmWire {
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let written = self.segments[peer].ring_of(self.rank).write(parts)?;
         if written > 0 {
-            self.segments[peer].nudge();
+            self.segments[peer].unpark();
         }
         Ok(written)
     }
@@ -78,7 +78,7 @@ impl Wire for ShmWire {
             return Ok(if left { Read::End } else { Read::Nothing });
         }
         if ring.take_blocked() {
-            self.segments[peer].nudge();
+            self.segments[peer].unpark();
         }
         Ok(Read::Bytes(read))
     }
@@ -89,50 +89,54 @@ impl Wire for ShmWire {
             let peers = segments.iter().enumerate().filter(|(place, _)| place != rank);
             peers.into_iter().any(|(_, segment)| segment.core() == Some(core))
         };
-        let shared = taken(core::current()) && !mover.leave(Instant::now(), taken);
-        segments[*rank].show_core(core::current());
+        let shared = taken(affinity::current()) && !mover.leave(Instant::now(), taken);
+        segments[*rank].show_core(affinity::current());
         shared
     }
 
-    fn lie_down(&mut self) {
-        self.segments[self.rank].lie_down(self.sleep);
+    fn announce_park(&mut self) {
+        self.segments[self.rank].announce_park(self.park_mode);
     }
 
     fn park(&mut self, at_most: Duration) {
         // A full ring has raised its flag, so room wakes as bytes do.
         if !self.was_rung() {
-            self.segments[self.rank].sleep(self.heard, at_most);
+            self.segments[self.rank].park(self.last_bell, at_most);
         }
-        self.get_up();
+        self.end_park();
     }
 
-    fn get_up(&mut self) {
-        self.segments[self.rank].get_up();
-        self.heard = self.segments[self.rank].heard();
+    fn end_park(&mut self) {
+        self.segments[self.rank].end_park();
+        self.last_bell = self.segments[self.rank].bell_count();
     }
 }
 
 pub(super) struct ShmEndpoint {
     stream: StreamEndpoint<ShmWire>,
-    native: RefCell<Collectives>,
-    sockets: Sockets,
+    native: RefCell<ShmCollectives>,
+    sockets: RegistrationSockets,
 }
 
 /// Set in the tickets of native operations, to tell them from those of messages.
 const NATIVE: u32 = 1 << 31;
 
-fn mark(ticket: Ticket) -> Ticket {
+fn mark_native(ticket: Ticket) -> Ticket {
     Ticket { index: ticket.index | NATIVE, ..ticket }
 }
 
 /// A native ticket without its mark; `None` for those of messages.
-fn unmark(ticket: Ticket) -> Option<Ticket> {
+fn unmark_native(ticket: Ticket) -> Option<Ticket> {
     (ticket.index & NATIVE != 0).then_some(Ticket { index: ticket.index & !NATIVE, ..ticket })
 }
 
 impl ShmEndpoint {
-    pub(super) fn new(stream: StreamEndpoint<ShmWire>, around: Surroundings, sockets: Sockets) -> Self {
-        ShmEndpoint { stream, native: RefCell::new(Collectives::new(around)), sockets }
+    pub(super) fn new(
+        stream: StreamEndpoint<ShmWire>,
+        context: ShmContext,
+        sockets: RegistrationSockets,
+    ) -> Self {
+        ShmEndpoint { stream, native: RefCell::new(ShmCollectives::new(context)), sockets }
     }
 
     fn with_tickets<R>(&self, work: impl FnOnce(&mut Tickets) -> R) -> R {
@@ -141,21 +145,21 @@ impl ShmEndpoint {
 
     /// Finds operations whose peers do something else: natively here and by messages there, or the other way round.
     /// Asked before falling asleep, as neither side would ever get an answer.
-    fn find_disagreements(&self) {
-        let suspects: Vec<(Ticket, Label)> = self.native.borrow().arriving().collect();
+    fn find_mismatches(&self) {
+        let suspects: Vec<(Ticket, Label)> = self.native.borrow().entering().collect();
         for (ticket, label) in suspects {
             let Some((peer, theirs)) = self.stream.early_in_lane(&label) else { continue };
             // Whoever sent it may have been through this operation: then everyone has posted by now.
             let mut native = self.native.borrow_mut();
             native.progress();
-            if native.arriving().any(|(arriving, _)| arriving == ticket) {
+            if native.entering().any(|(entering, _)| entering == ticket) {
                 let peer = self.health().peers()[peer].clone();
                 native.fail(ticket, label.mismatch(theirs, peer));
             }
         }
         for (ticket, peer, label) in self.stream.awaited() {
             let native = self.native.borrow();
-            let Some(theirs) = latest(&native.around, peer, &label) else { continue };
+            let Some(theirs) = latest_native(&native.context, peer, &label) else { continue };
             // What it sent before it went on is in the ring by now.
             while self.stream.progress() {}
             if self.stream.awaited().iter().any(|(awaited, ..)| *awaited == ticket) {
@@ -167,14 +171,15 @@ impl ShmEndpoint {
 }
 
 /// A native operation of `peer` that is proof that no message for `label` comes any more.
-fn latest(around: &Surroundings, peer: usize, label: &Label) -> Option<Label> {
+fn latest_native(context: &ShmContext, peer: usize, label: &Label) -> Option<Label> {
     let lane = label.tag.lane();
     if !label.tag.is_of_world() || lane >= LANES {
         return None;
     }
-    let latest = around.segments[peer].board().latest(lane)?;
-    let proof = latest.tag.same_lane(&label.tag) && latest.tag.sequence() >= label.tag.sequence();
-    proof.then_some(latest)
+    let latest_native = context.segments[peer].control_block().latest_native(lane)?;
+    let proof =
+        latest_native.tag.same_lane(&label.tag) && latest_native.tag.sequence() >= label.tag.sequence();
+    proof.then_some(latest_native)
 }
 
 impl native::Collectives for ShmEndpoint {
@@ -187,7 +192,7 @@ impl native::Collectives for ShmEndpoint {
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
-        mark(self.native.borrow_mut().post(label, input, output))
+        mark_native(self.native.borrow_mut().post(label, input, output))
     }
 }
 
@@ -221,14 +226,14 @@ impl Transport for ShmEndpoint {
     }
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
-        match unmark(ticket) {
+        match unmark_native(ticket) {
             Some(ticket) => self.with_tickets(|tickets| tickets.poll(ticket)),
             None => self.stream.poll(ticket, context),
         }
     }
 
     fn cancel(&self, ticket: Ticket) {
-        match unmark(ticket) {
+        match unmark_native(ticket) {
             Some(ticket) => self.native.borrow_mut().cancel(ticket),
             None => self.stream.cancel(ticket),
         }
@@ -244,7 +249,7 @@ impl Transport for ShmEndpoint {
     }
 
     fn park(&self, at_most: Duration) {
-        self.find_disagreements();
+        self.find_mismatches();
         self.stream.park_unless(at_most, || self.native.borrow_mut().progress());
     }
 
@@ -253,7 +258,7 @@ impl Transport for ShmEndpoint {
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {
-        match unmark(ticket) {
+        match unmark_native(ticket) {
             Some(ticket) => self.with_tickets(|tickets| tickets.moved(ticket)),
             None => self.stream.moved(ticket),
         }
@@ -264,7 +269,7 @@ impl Transport for ShmEndpoint {
     }
 
     fn missing(&self, ticket: Ticket) -> Vec<usize> {
-        unmark(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
+        unmark_native(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
     }
 
     fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
@@ -273,12 +278,12 @@ impl Transport for ShmEndpoint {
         })?;
         let (mine, file) = Region::create(bytes)?;
         let mut native = self.native.borrow_mut();
-        let index = native.around.regions.next();
-        let theirs = self.sockets.trade(index, bytes, &file, limit);
+        let index = native.context.regions.next_index();
+        let theirs = self.sockets.exchange_regions(index, bytes, &file, limit);
         let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
         let pointer = NonNull::new(mine.pointer())
             .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;
-        let (registration, keeper) = native.around.regions.note(mine, theirs);
+        let (registration, keeper) = native.context.regions.insert(mine, theirs);
         // SAFETY: a fresh mapping of at least `bytes` zeroed bytes at a page's start, unmapped when the keeper goes; only
         // the buffer reaches it in this process.
         Ok(unsafe { Buffer::shared(pointer, keeper, registration, dtype, len) })

@@ -5,16 +5,16 @@
 //! head     = bell (asleep core) proof board counters × (ranks − 1) stage
 //! counters = head tail blocked
 //! counters, bytes                            a ring: written by one peer, read by the segment's rank
-//! board, stage                               written by the segment's rank, read by everyone: see `board`, `staged`
+//! board, stage                               written by the segment's rank, read by everyone: see `control_block`, `staged`
 //! ```
 //!
 //! A peer maps the head, and of the rings only that into which it writes. Sizes are in `shape`.
 
-use super::bed::{Bed, Sleep};
-use super::board::{BOARD, Board, Page};
 use super::bytes::{self, SharedBytes};
-use super::ring::{Place, Ring};
-use super::room;
+use super::control_block::{CONTROL_BLOCK, ControlBlock, ControlMemory};
+use super::park::{ParkMode, Parker};
+use super::reserve;
+use super::ring::{Ring, RingMemory};
 use super::shape::{COUNTERS, Shape};
 use crate::bootstrap::random;
 use crate::doorbell::{Doorbell, timespec};
@@ -30,17 +30,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Two cache lines: adjacent-line prefetch would otherwise tie the two sides together.
-pub(super) const APART: usize = 128;
+pub(super) const LINE_PAIR: usize = 128;
 
 const BELL: usize = 0;
-const ASLEEP: usize = APART;
+const PARKED: usize = LINE_PAIR;
 /// Beside the word that everyone reads who may have to wake the rank; it changes as seldom.
-const CORE: usize = ASLEEP + 8;
-const PROOF: usize = 2 * APART;
+const CORE: usize = PARKED + 8;
+const PROOF: usize = 2 * LINE_PAIR;
 
 const HEAD: usize = 0;
-const TAIL: usize = APART;
-const BLOCKED: usize = 2 * APART;
+const TAIL: usize = LINE_PAIR;
+const BLOCKED: usize = 2 * LINE_PAIR;
 
 /// What only those can read who have a segment's memory mapped.
 pub(super) type Proof = [u8; 16];
@@ -48,7 +48,7 @@ pub(super) type Proof = [u8; 16];
 /// One rank's segment, mapped.
 pub(crate) struct Segment {
     head: MmapRaw,
-    rings: Rings,
+    rings: RingMaps,
     shape: Shape,
     /// The place of the segment's rank among those of its host.
     place: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Segment {
 }
 
 /// The bytes of rings, as far as they are mapped here.
-enum Rings {
+enum RingMaps {
     /// The segment's own rank reads from all of them.
     All(MmapRaw),
     /// A peer writes into one, that of this place.
@@ -69,7 +69,7 @@ enum Rings {
 pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T>) -> Result<(OwnedFd, T)> {
     let make = || -> io::Result<(OwnedFd, T)> {
         let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        room::take(&file, size as u64)?;
+        reserve::reserve(&file, size as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let map = map(&file)?;
         Ok((file, map))
@@ -103,14 +103,14 @@ impl Segment {
         let shape = Shape::new(ranks);
         let maps = |file: &OwnedFd| {
             let head = map(file, 0, shape.head())?;
-            Ok((head, Rings::All(map(file, shape.head(), shape.rings())?)))
+            Ok((head, RingMaps::All(map(file, shape.head(), shape.rings())?)))
         };
         let (file, (head, rings)) = reserve(shape.segment(), maps)?;
         let segment = Segment { head, rings, shape, place, waker };
         let proof: Proof = random().map_err(Error::no_random)?;
         let proof = u128::from_le_bytes(proof);
-        segment.count(PROOF).store(proof as u64, Ordering::Release);
-        segment.count(PROOF + 8).store((proof >> 64) as u64, Ordering::Release);
+        segment.atomic(PROOF).store(proof as u64, Ordering::Release);
+        segment.atomic(PROOF + 8).store((proof >> 64) as u64, Ordering::Release);
         Ok((Arc::new(segment), file))
     }
 
@@ -126,13 +126,13 @@ impl Segment {
         check(file, shape.segment())?;
         let head = map(file, 0, shape.head())?;
         let offset = shape.head() + ring_index(place, writer) * shape.ring;
-        let rings = Rings::Of(writer, map(file, offset, shape.ring)?);
+        let rings = RingMaps::Of(writer, map(file, offset, shape.ring)?);
         Ok(Arc::new(Segment { head, rings, shape, place, waker }))
     }
 
     /// Reads what proves that this process has the segment's own memory, and not something like it.
     pub(super) fn proof(&self) -> Proof {
-        let [low, high] = [PROOF, PROOF + 8].map(|at| u128::from(self.count(at).load(Ordering::Acquire)));
+        let [low, high] = [PROOF, PROOF + 8].map(|at| u128::from(self.atomic(at).load(Ordering::Acquire)));
         (high << 64 | low).to_le_bytes()
     }
 
@@ -141,48 +141,48 @@ impl Segment {
         self.shape
     }
 
-    fn word(&self, offset: usize) -> &AtomicU32 {
+    fn futex_word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.head.len());
         // SAFETY: in bounds and aligned (offsets are multiples of APART, the map of a page); shared memory that all
         // processes access only atomically.
         unsafe { AtomicU32::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
-    fn count(&self, offset: usize) -> &AtomicU64 {
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.head.len());
         // SAFETY: as `word`.
         unsafe { AtomicU64::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
     /// The ring into which `sender` writes, mapped here: any in a rank's own segment, its own in a peer's.
-    pub(super) fn ring_of(&self, sender: usize) -> Ring<Stretch<'_>> {
+    pub(super) fn ring_of(&self, sender: usize) -> Ring<MappedRing<'_>> {
         assert!(sender < self.shape.ranks && sender != self.place, "a segment has one ring for each peer");
         let index = ring_index(self.place, sender);
         let bytes = match &self.rings {
-            Rings::All(map) => map.as_mut_ptr().wrapping_add(index * self.shape.ring),
-            Rings::Of(writer, map) => {
+            RingMaps::All(map) => map.as_mut_ptr().wrapping_add(index * self.shape.ring),
+            RingMaps::Of(writer, map) => {
                 assert!(*writer == sender, "a peer writes into its own ring");
                 map.as_mut_ptr()
             }
         };
-        Ring(Stretch { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
+        Ring(MappedRing { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
     }
 
     /// What the segment's rank tells everyone.
-    pub(super) fn board(&self) -> Board<'_, Self> {
-        Board::new(self)
+    pub(super) fn control_block(&self) -> ControlBlock<'_, Self> {
+        ControlBlock::new(self)
     }
 
     /// Address of the board's bytes from `offset` on, `len` of which are inside it.
-    fn board_at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset + len <= BOARD, "within the board");
-        self.head.as_mut_ptr().wrapping_add(self.shape.board() + offset)
+    fn control_address(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset + len <= CONTROL_BLOCK, "within the control block");
+        self.head.as_mut_ptr().wrapping_add(self.shape.control_block() + offset)
     }
 
     /// Bytes of the board.
-    pub(super) fn board_bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
-        // SAFETY: within the board, as `board_at` checked; all processes write it by `store` and atomics only.
-        unsafe { SharedBytes::new(self.board_at(offset, len), len) }
+    pub(super) fn control_bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
+        // SAFETY: within the board, as `control_address` checked; all processes write it by `store` and atomics only.
+        unsafe { SharedBytes::new(self.control_address(offset, len), len) }
     }
 
     fn stage(&self, at: usize, len: usize) -> *mut u8 {
@@ -202,18 +202,18 @@ impl Segment {
         unsafe { SharedBytes::new(self.stage(at, len), len) }
     }
 
-    fn bed(&self) -> Bed<'_, AtomicU32> {
-        Bed { bell: self.word(BELL), asleep: self.word(ASLEEP) }
+    fn parker(&self) -> Parker<'_, AtomicU32> {
+        Parker { bell: self.futex_word(BELL), parked: self.futex_word(PARKED) }
     }
 
     /// The bell's count, which rises whenever somebody rings.
-    pub(super) fn heard(&self) -> u32 {
-        self.word(BELL).load(Ordering::Acquire)
+    pub(super) fn bell_count(&self) -> u32 {
+        self.futex_word(BELL).load(Ordering::Acquire)
     }
 
     /// Lets everyone know on which core the segment's rank runs.
     pub(super) fn show_core(&self, core: u32) {
-        let known = self.word(CORE);
+        let known = self.futex_word(CORE);
         let shown = core.wrapping_add(1);
         if known.load(Ordering::Relaxed) != shown {
             known.store(shown, Ordering::Relaxed);
@@ -222,73 +222,73 @@ impl Segment {
 
     /// Where the rank ran when it last waited for longer; `None` before it ever has.
     pub(super) fn core(&self) -> Option<u32> {
-        self.word(CORE).load(Ordering::Relaxed).checked_sub(1)
+        self.futex_word(CORE).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Announces sleep: see [`Bed::lie_down`].
-    pub(super) fn lie_down(&self, how: Sleep) {
-        self.bed().lie_down(how);
+    /// Announces sleep: see [`Parker::announce_park`].
+    pub(super) fn announce_park(&self, how: ParkMode) {
+        self.parker().announce_park(how);
     }
 
-    /// Ends what [`Segment::lie_down`] began.
-    pub(super) fn get_up(&self) {
-        self.bed().get_up();
+    /// Ends what [`Segment::announce_park`] began.
+    pub(super) fn end_park(&self) {
+        self.parker().end_park();
     }
 
     /// Sleeps on the futex unless the bell has rung since `heard`, until it does or the time is over.
-    pub(super) fn sleep(&self, heard: u32, at_most: Duration) {
+    pub(super) fn park(&self, bell_count: u32, at_most: Duration) {
         let timeout = timespec(at_most);
         // Whatever ends the wait, the caller looks for work and may come back: no outcome is an error.
-        let _ = futex::wait(self.word(BELL), futex::Flags::empty(), heard, Some(&timeout));
+        let _ = futex::wait(self.futex_word(BELL), futex::Flags::empty(), bell_count, Some(&timeout));
     }
 
     /// Wakes the rank if it sleeps; called after giving it work.
-    pub(super) fn nudge(&self) {
-        Self::after_work();
-        self.wake_sleeper();
+    pub(super) fn unpark(&self) {
+        Self::fence_before_unpark();
+        self.unpark_if_parked();
     }
 
-    /// The first half of [`Segment::nudge`], of however many segments.
-    pub(super) fn after_work() {
-        Bed::<AtomicU32>::after_work();
+    /// The first half of [`Segment::unpark`], of however many segments.
+    pub(super) fn fence_before_unpark() {
+        Parker::<AtomicU32>::fence_before_unpark();
     }
 
     /// The second half.
-    pub(super) fn wake_sleeper(&self) {
-        match self.bed().nudge() {
+    pub(super) fn unpark_if_parked(&self) {
+        match self.parker().unpark() {
             None => {}
-            Some(Sleep::Futex) => self.wake(),
-            Some(Sleep::Descriptor) => self.waker.ring(),
+            Some(ParkMode::Futex) => self.wake(),
+            Some(ParkMode::Descriptor) => self.waker.ring(),
         }
     }
 
     fn wake(&self) {
-        let _ = futex::wake(self.word(BELL), futex::Flags::empty(), u32::MAX >> 1);
+        let _ = futex::wake(self.futex_word(BELL), futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 
-impl Page for Segment {
-    type Count = AtomicU64;
+impl ControlMemory for Segment {
+    type Atomic = AtomicU64;
 
-    fn count(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset < BOARD, "within the board");
-        Segment::count(self, self.shape.board() + offset)
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset < CONTROL_BLOCK, "within the control block");
+        Segment::atomic(self, self.shape.control_block() + offset)
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: within the board, as `board_at` checked.
-        unsafe { bytes::store(bytes, self.board_at(offset, bytes.len())) }
+        // SAFETY: within the board, as `control_address` checked.
+        unsafe { bytes::store(bytes, self.control_address(offset, bytes.len())) }
     }
 
     fn load(&self, offset: usize, into: &mut [u8]) {
-        self.board_bytes(offset, into.len()).load(into);
+        self.control_bytes(offset, into.len()).load(into);
     }
 }
 
 impl Bell for Segment {
     fn ring(&self) {
         // Counted in any case, so that it ends the next sleep if there is none now.
-        self.word(BELL).fetch_add(1, Ordering::SeqCst);
+        self.futex_word(BELL).fetch_add(1, Ordering::SeqCst);
         self.wake();
         self.waker.ring();
     }
@@ -300,7 +300,7 @@ fn ring_index(place: usize, sender: usize) -> usize {
 }
 
 /// The parts of a segment that one ring takes.
-pub(super) struct Stretch<'a> {
+pub(super) struct MappedRing<'a> {
     segment: &'a Segment,
     /// Offset of its counters.
     counters: usize,
@@ -308,19 +308,19 @@ pub(super) struct Stretch<'a> {
     bytes: *mut u8,
 }
 
-impl Place for Stretch<'_> {
-    type Count = AtomicU64;
+impl RingMemory for MappedRing<'_> {
+    type Atomic = AtomicU64;
 
     fn head(&self) -> &AtomicU64 {
-        self.segment.count(self.counters + HEAD)
+        self.segment.atomic(self.counters + HEAD)
     }
 
     fn tail(&self) -> &AtomicU64 {
-        self.segment.count(self.counters + TAIL)
+        self.segment.atomic(self.counters + TAIL)
     }
 
     fn blocked(&self) -> &AtomicU64 {
-        self.segment.count(self.counters + BLOCKED)
+        self.segment.atomic(self.counters + BLOCKED)
     }
 
     fn capacity(&self) -> usize {
@@ -329,7 +329,7 @@ impl Place for Stretch<'_> {
 
     fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(offset + from.len() <= self.capacity(), "a run lies within the ring");
-        // SAFETY: within the ring's bytes, as just checked; the reader does not look at them, as `Place` says.
+        // SAFETY: within the ring's bytes, as just checked; the reader does not look at them, as `RingMemory` says.
         unsafe { self.bytes.add(offset).copy_from_nonoverlapping(from.as_ptr(), from.len()) }
     }
 

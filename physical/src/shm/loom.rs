@@ -4,17 +4,17 @@
 //! Loom plays the memory model of the language, not that of the processor at hand. Processes are threads here, and bytes
 //! are cells that report an access that another one may race with.
 
-use super::bed::{Bed, Sleep};
-use super::board::{Board, Counter, LABEL, Page, SLOT};
-use super::count::{Count, count};
-use super::ring::{Place, Ring};
+use super::atomic::{SharedAtomic, shared_atomic};
+use super::control_block::{ControlBlock, ControlMemory, Counter, LABEL, SLOT};
+use super::park::{ParkMode, Parker};
+use super::ring::{Ring, RingMemory};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::io::IoSlice;
 
-count!(AtomicU64, u64, fence);
+shared_atomic!(AtomicU64, u64, fence);
 
 /// Bytes, each of which knows who looks at it.
 struct Bytes(Vec<UnsafeCell<u8>>);
@@ -59,14 +59,14 @@ impl Model {
         Arc::new(Model { counts, bytes: Bytes::new(bytes), kernel: (Mutex::new(()), Condvar::new()) })
     }
 
-    fn bed(&self) -> Bed<'_, AtomicU64> {
-        Bed { bell: &self.counts[3], asleep: &self.counts[4] }
+    fn parker(&self) -> Parker<'_, AtomicU64> {
+        Parker { bell: &self.counts[3], parked: &self.counts[4] }
     }
 
-    /// The waker's side, as `Segment::nudge`.
-    fn nudge(&self) {
-        Bed::<AtomicU64>::after_work();
-        if self.bed().nudge().is_some() {
+    /// The waker's side, as `Segment::unpark`.
+    fn unpark(&self) {
+        Parker::<AtomicU64>::fence_before_unpark();
+        if self.parker().unpark().is_some() {
             drop(self.kernel.0.lock().unwrap());
             self.kernel.1.notify_all();
         }
@@ -75,24 +75,24 @@ impl Model {
     /// The sleeper's side, as `StreamEndpoint::park_unless`: sleeps until `done`, which is a look at its work.
     fn sleep_until(&self, mut done: impl FnMut() -> bool) {
         loop {
-            let heard = self.counts[3].load(Ordering::Acquire);
-            self.bed().lie_down(Sleep::Futex);
+            let last_bell = self.counts[3].load(Ordering::Acquire);
+            self.parker().announce_park(ParkMode::Futex);
             if done() {
-                return self.bed().get_up();
+                return self.parker().end_park();
             }
             let mut kernel = self.kernel.0.lock().unwrap();
-            while self.counts[3].load(Ordering::Acquire) == heard {
+            while self.counts[3].load(Ordering::Acquire) == last_bell {
                 // Without a waker this never returns, which loom reports as a deadlock.
                 kernel = self.kernel.1.wait(kernel).unwrap();
             }
             drop(kernel);
-            self.bed().get_up();
+            self.parker().end_park();
         }
     }
 }
 
-impl Place for Arc<Model> {
-    type Count = AtomicU64;
+impl RingMemory for Arc<Model> {
+    type Atomic = AtomicU64;
 
     fn head(&self) -> &AtomicU64 {
         &self.counts[0]
@@ -150,7 +150,7 @@ fn a_sleeping_reader_is_woken_by_bytes() {
         let theirs = Arc::clone(&model);
         let writer = thread::spawn(move || {
             Ring(Arc::clone(&theirs)).write(&[IoSlice::new(&[7])]).unwrap();
-            theirs.nudge();
+            theirs.unpark();
         });
         let mut byte = [0];
         model.sleep_until(|| Ring(Arc::clone(&model)).read(&mut byte).unwrap() == 1);
@@ -169,7 +169,7 @@ fn a_writer_that_sleeps_for_room_is_woken_by_room() {
             let mut piece = [0; 2];
             assert_eq!(Ring(Arc::clone(&theirs)).read(&mut piece).unwrap(), 2);
             if Ring(Arc::clone(&theirs)).take_blocked() {
-                theirs.nudge();
+                theirs.unpark();
             }
         });
         model.sleep_until(|| Ring(Arc::clone(&model)).write(&[IoSlice::new(&[3])]).unwrap() == 1);
@@ -235,10 +235,10 @@ impl<B: Payload> Sheet<B> {
     }
 }
 
-impl<B: Payload> Page for Sheet<B> {
-    type Count = AtomicU64;
+impl<B: Payload> ControlMemory for Sheet<B> {
+    type Atomic = AtomicU64;
 
-    fn count(&self, offset: usize) -> &AtomicU64 {
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
         match offset {
             0 => &self.rounds[0],
             SLOT => &self.rounds[1],
@@ -271,9 +271,9 @@ fn await_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The first byte that a rank has posted.
-fn payload<B: Payload>(board: &Board<'_, Sheet<B>>, round: u64) -> Option<u8> {
+fn payload<B: Payload>(control_block: &ControlBlock<'_, Sheet<B>>, round: u64) -> Option<u8> {
     let mut byte = [0];
-    board.read(0, round)?.load(&mut byte);
+    control_block.read(0, round)?.load(&mut byte);
     Some(byte[0])
 }
 
@@ -284,8 +284,13 @@ fn nobody_writes_a_slot_that_somebody_reads() {
         let rank = |rank: usize, sheets: Arc<[Sheet<Bytes>; 2]>| {
             // Three rounds, so that the first slot is used again.
             for round in 1..=3 {
-                Board::new(&sheets[rank]).post(0, round, &[0; LABEL], &[(10 * rank) as u8 + round as u8]);
-                let peer = Board::new(&sheets[1 - rank]);
+                ControlBlock::new(&sheets[rank]).post(
+                    0,
+                    round,
+                    &[0; LABEL],
+                    &[(10 * rank) as u8 + round as u8],
+                );
+                let peer = ControlBlock::new(&sheets[1 - rank]);
                 let payload = await_some(|| payload(&peer, round));
                 assert_eq!(payload, (10 * (1 - rank)) as u8 + round as u8);
             }
@@ -305,12 +310,12 @@ fn a_slot_that_was_written_again_while_it_was_read_is_not_posted() {
         // A rank that gives up waits for nobody.
         let other = thread::spawn(move || {
             [1, 3].into_iter().for_each(|round| {
-                Board::new(&theirs[0]).post(0, round, &[0; LABEL], &[round as u8]);
+                ControlBlock::new(&theirs[0]).post(0, round, &[0; LABEL], &[round as u8]);
             });
         });
-        let board = Board::new(&sheets[0]);
-        if let Some(payload) = payload(&board, 1)
-            && board.is_posted(0, 1)
+        let control_block = ControlBlock::new(&sheets[0]);
+        if let Some(payload) = payload(&control_block, 1)
+            && control_block.is_published(0, 1)
         {
             assert_eq!(payload, 1);
         }
@@ -324,17 +329,17 @@ const WRONG: u64 = 2;
 
 /// A rank that has done its part, gives the operation up and writes its memory.
 fn gives_up(sheet: &Sheet<Loose>, memory: &AtomicU64) {
-    let board = Board::new(sheet);
+    let control_block = ControlBlock::new(sheet);
     memory.store(RIGHT, Ordering::Relaxed);
-    board.set_count(Counter::Reduced, 0, 1, 1);
-    board.set_count(Counter::Finished, 0, 1, 1);
-    board.withdraw(0, 1);
+    control_block.set_progress(Counter::Reduced, 0, 1, 1);
+    control_block.set_progress(Counter::Finished, 0, 1, 1);
+    control_block.withdraw(0, 1);
     memory.store(WRONG, Ordering::Relaxed);
 }
 
 /// What a rank has in its memory, if it says that it is complete. Nobody waits: loom tries all orders anyway.
 fn reduced(sheet: &Sheet<Loose>, memory: &AtomicU64) -> Option<u64> {
-    let complete = Board::new(sheet).count(Counter::Reduced, 0, 1) > 0;
+    let complete = ControlBlock::new(sheet).progress(Counter::Reduced, 0, 1) > 0;
     complete.then(|| memory.load(Ordering::Relaxed))
 }
 
@@ -346,7 +351,7 @@ fn nobody_takes_what_a_rank_has_written_after_it_gave_up() {
         let other = thread::spawn(move || gives_up(&theirs.0[0], &theirs.1));
         let (sheets, memory) = &*shared;
         let got = reduced(&sheets[0], memory);
-        assert!(got.is_none_or(|got| got == RIGHT) || Board::new(&sheets[0]).has_withdrawn(0, 1));
+        assert!(got.is_none_or(|got| got == RIGHT) || ControlBlock::new(&sheets[0]).has_withdrawn(0, 1));
         other.join().unwrap();
     });
 }
@@ -363,12 +368,12 @@ fn nobody_takes_from_a_third_what_a_rank_has_written_after_it_gave_up() {
             let (sheets, memory) = &*second;
             if let Some(got) = reduced(&sheets[0], &memory[0]) {
                 memory[1].store(got, Ordering::Relaxed);
-                Board::new(&sheets[1]).set_count(Counter::Reduced, 0, 1, 1);
+                ControlBlock::new(&sheets[1]).set_progress(Counter::Reduced, 0, 1, 1);
             }
         });
         let (sheets, memory) = &*shared;
         let got = reduced(&sheets[1], &memory[1]);
-        assert!(got.is_none_or(|got| got == RIGHT) || Board::new(&sheets[0]).has_withdrawn(0, 1));
+        assert!(got.is_none_or(|got| got == RIGHT) || ControlBlock::new(&sheets[0]).has_withdrawn(0, 1));
         quitter.join().unwrap();
         third.join().unwrap();
     });

@@ -4,39 +4,39 @@
 //! more ranks there are, the smaller its rings (`shape`).
 //! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
 //!
-//! `link` is the segment, made of `ring` (bytes from one rank to another), `bed` (falling asleep and being woken) and
-//! `board` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need
-//! no messages: each begins with an `arrival`, which is all of a small one, and goes on as a `job`, whose `work` reads the
+//! `link` is the segment, made of `ring` (bytes from one rank to another), `parker` (falling asleep and being woken) and
+//! `control_block` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need
+//! no messages: each begins with an `entry`, which is all of a small one, and goes on as a `running`, whose `work` reads the
 //! peers' registered memory (`region`) or stages (`staged`); `combine` makes one of all contributions. `count` lets loom
 //! check the parts that several processes touch at once.
 
-mod arrival;
-mod available;
-mod bed;
-mod board;
+mod affinity;
+mod atomic;
 mod bytes;
 mod collectives;
-mod combine;
 mod connect;
-mod core;
-mod count;
+mod control_block;
 mod endpoint;
-mod job;
+mod entry;
 mod link;
 #[cfg(all(test, hexagram_loom))]
 mod loom;
+mod memory_limits;
+mod park;
+mod reduction;
 mod region;
+mod registered;
+mod reserve;
 mod ring;
-mod room;
+mod running;
 mod shape;
 mod staged;
 #[cfg(test)]
 mod tests;
-mod work;
 
-pub(crate) use bed::Sleep;
-pub(crate) use connect::{Gathered, ShmDoor, ShmFabric, probe};
+pub(crate) use connect::{HostSegments, ShmDoor, ShmFabric, probe};
 pub(crate) use endpoint::ShmWire;
 pub(crate) use link::Segment;
+pub(crate) use park::ParkMode;
 #[cfg(test)]
 pub(crate) use tests::refuse_to_map;

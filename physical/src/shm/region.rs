@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the words that announce a region.
-pub(super) const WORDS: usize = 4 + 8;
+pub(super) const REGION_HEADER: usize = 4 + 8;
 
 /// One rank's registered memory, mapped here.
 pub(super) struct Region {
@@ -91,47 +91,51 @@ impl Regions {
     }
 
     /// The number of the next registration.
-    pub(super) fn next(&self) -> u32 {
+    pub(super) fn next_index(&self) -> u32 {
         self.entries.len() as u32
     }
 
     /// Notes what the ranks have registered: how this rank's buffer is marked, and what it has to keep.
-    pub(super) fn note(
+    pub(super) fn insert(
         &mut self,
         mine: Arc<Region>,
         theirs: Vec<Option<Arc<Region>>>,
     ) -> (Registration, Arc<Registered>) {
-        let registration = Registration { endpoint: self.endpoint, index: self.next() };
+        let registration = Registration { endpoint: self.endpoint, index: self.next_index() };
         let keeper = Arc::new(Registered { _mine: mine, theirs });
         self.entries.push(Arc::downgrade(&keeper));
         (registration, keeper)
     }
 
     /// Whether memory was registered with this endpoint.
-    pub(super) fn knows(&self, registration: Option<Registration>) -> bool {
+    pub(super) fn contains(&self, registration: Option<Registration>) -> bool {
         registration.is_some_and(|registration| registration.endpoint == self.endpoint)
     }
 
     /// A peer's region of a registration, as long as this rank has its own.
-    pub(super) fn of(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
+    pub(super) fn of_peer(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
         self.entries.get(index as usize)?.upgrade()?.theirs[peer].clone()
     }
 }
 
 /// What announces a region.
-pub(super) fn words(index: u32, bytes: usize) -> [u8; WORDS] {
-    let mut words = [0; WORDS];
+pub(super) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
+    let mut words = [0; REGION_HEADER];
     words[..4].copy_from_slice(&index.to_le_bytes());
     words[4..].copy_from_slice(&(bytes as u64).to_le_bytes());
     words
 }
 
 /// Compares what a peer announced with this rank's own words.
-pub(super) fn check(mine: [u8; WORDS], theirs: [u8; WORDS], peer: &dyn std::fmt::Display) -> Result<()> {
+pub(super) fn check_header(
+    mine: [u8; REGION_HEADER],
+    theirs: [u8; REGION_HEADER],
+    peer: &dyn std::fmt::Display,
+) -> Result<()> {
     if mine == theirs {
         return Ok(());
     }
-    let say = |words: [u8; WORDS]| {
+    let say = |words: [u8; REGION_HEADER]| {
         let mut index = [0; 4];
         let mut bytes = [0; 8];
         index.copy_from_slice(&words[..4]);

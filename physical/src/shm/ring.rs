@@ -3,16 +3,16 @@
 //! `head` and `tail` count bytes since the beginning; the reader advances `head`, the writer `tail`. A writer that finds
 //! no room raises `blocked`, and the reader who makes room lowers it and wakes the writer.
 
-use super::count::Count;
+use super::atomic::SharedAtomic;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 
 /// Where a ring's counters and bytes are.
-pub(super) trait Place {
-    type Count: Count;
-    fn head(&self) -> &Self::Count;
-    fn tail(&self) -> &Self::Count;
-    fn blocked(&self) -> &Self::Count;
+pub(super) trait RingMemory {
+    type Atomic: SharedAtomic;
+    fn head(&self) -> &Self::Atomic;
+    fn tail(&self) -> &Self::Atomic;
+    fn blocked(&self) -> &Self::Atomic;
     /// Bytes in the ring, a power of two.
     fn capacity(&self) -> usize;
     /// Stores `from` at `offset`. The range is within the capacity, and the reader does not look at it now.
@@ -23,7 +23,7 @@ pub(super) trait Place {
 
 pub(super) struct Ring<P>(pub(super) P);
 
-impl<P: Place> Ring<P> {
+impl<P: RingMemory> Ring<P> {
     /// Bytes between head and tail; an error if the other side wrote nonsense.
     fn used(&self, head: u64, tail: u64) -> io::Result<usize> {
         match usize::try_from(tail.wrapping_sub(head)) {
@@ -43,7 +43,7 @@ impl<P: Place> Ring<P> {
         if room == 0 {
             self.0.blocked().store(1, Ordering::Relaxed);
             // Either the reader sees the flag, or this sees the room that it made.
-            P::Count::fence(Ordering::SeqCst);
+            P::Atomic::fence(Ordering::SeqCst);
             room = self.room(tail)?;
         }
         let mut written = 0;
@@ -71,7 +71,7 @@ impl<P: Place> Ring<P> {
 
     /// Whether the writer waited for the room that the last read made; asked after each, and lowered by the answer.
     pub(super) fn take_blocked(&self) -> bool {
-        P::Count::fence(Ordering::SeqCst);
+        P::Atomic::fence(Ordering::SeqCst);
         let blocked = self.0.blocked().load(Ordering::Relaxed) != 0;
         if blocked {
             self.0.blocked().store(0, Ordering::Relaxed);

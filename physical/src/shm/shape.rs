@@ -14,8 +14,8 @@
 //! A host's total grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2 ranks, 25 MiB
 //! for 8, 220 MiB for 64, 843 MiB for 256.
 
-use super::board::BOARD;
-use super::link::APART;
+use super::control_block::CONTROL_BLOCK;
+use super::link::LINE_PAIR;
 
 /// Bytes in flight from one rank to another, where ranks are few; a few rings fit into the second-level cache.
 const LARGEST_RING: usize = 256 * 1024;
@@ -35,9 +35,9 @@ const LINE: usize = 64;
 /// Smallest piece of memory that the system maps. Where its pages are larger, mappings reach beyond what is asked for.
 const PAGE: usize = 4096;
 /// The bell, whether the rank sleeps, and the proof.
-const BED: usize = 3 * APART;
+const PARKING: usize = 3 * LINE_PAIR;
 /// Head, tail and blocked of one ring, in lines of their own.
-pub(super) const COUNTERS: usize = 3 * APART;
+pub(super) const COUNTERS: usize = 3 * LINE_PAIR;
 
 /// The sizes of a segment for a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,13 +66,13 @@ impl Shape {
     }
 
     /// Where the board begins.
-    pub(super) fn board(&self) -> usize {
-        BED
+    pub(super) fn control_block(&self) -> usize {
+        PARKING
     }
 
     /// Where the counters of the rings begin.
     pub(super) fn counters(&self) -> usize {
-        BED + BOARD
+        PARKING + CONTROL_BLOCK
     }
 
     /// Where the stage begins.

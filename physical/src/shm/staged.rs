@@ -14,24 +14,24 @@
 //! | reduce this rank's piece, copy the result to the stage | everyone has staged round j, and gathered round j − 2 |
 //! | gather the peers' results | they have reduced round j |
 
-use super::board::Counter;
-use super::collectives::Surroundings;
-use super::job::{Job, Step};
+use super::collectives::ShmContext;
+use super::control_block::Counter;
+use super::registered::{ordered_reduction, scaled};
+use super::running::{RunningCollective, Step};
 use super::shape::Shape;
-use super::work::{combination, scaled};
 use crate::native::chunk;
 use std::ops::Range;
 
 /// How far this rank is, in rounds.
 #[derive(Default)]
-pub(super) struct Staged {
+pub(super) struct StagedTransfer {
     staged: u32,
     reduced: u32,
     gathered: u32,
 }
 
 /// The division of an operation into rounds.
-struct Plan {
+struct Rounds {
     shape: Shape,
     /// Bytes of an element.
     size: usize,
@@ -39,13 +39,13 @@ struct Plan {
     len: usize,
 }
 
-impl Plan {
-    fn new(job: &Job, around: &Surroundings) -> Self {
-        let size = job.arrival.label.fingerprint.dtype.size();
-        Plan { shape: around.mine().shape(), size, len: job.output.bytes().len() / size }
+impl Rounds {
+    fn new(running: &RunningCollective, context: &ShmContext) -> Self {
+        let size = running.entry.label.fingerprint.dtype.size();
+        Rounds { shape: context.mine().shape(), size, len: running.output.bytes().len() / size }
     }
 
-    fn rounds(&self) -> u32 {
+    fn count(&self) -> u32 {
         let chunk = self.len.div_ceil(self.shape.ranks).saturating_mul(self.size);
         chunk.div_ceil(self.shape.block) as u32
     }
@@ -63,84 +63,90 @@ impl Plan {
     }
 }
 
-impl Staged {
+impl StagedTransfer {
     /// Whether a stage of this shape has room for every rank.
     pub(super) fn fits(shape: &Shape) -> bool {
         shape.block > 0
     }
 
     /// Does the next steps. `Moved(0)` when only peers can help, `Done` when nothing is left.
-    pub(super) fn advance(&mut self, job: &mut Job, around: &Surroundings) -> Step {
-        let plan = Plan::new(job, around);
-        let lane = job.arrival.lane;
-        let round = job.arrival.round;
+    pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Step {
+        let rounds = Rounds::new(running, context);
+        let lane = running.entry.lane;
+        let round = running.entry.round;
         let everyone = |counter, rounds: u32| {
-            let board = |peer: usize| around.segments[peer].board();
-            around.peers().all(|peer| board(peer).count(counter, lane, round) >= rounds)
+            let control_block = |peer: usize| context.segments[peer].control_block();
+            context.peers().all(|peer| control_block(peer).progress(counter, lane, round) >= rounds)
         };
         let mut moved = 0;
         let staged = self.staged;
         let reduced = self.reduced;
         let gathered = self.gathered;
-        if staged < plan.rounds() && everyone(Counter::Reduced, staged.saturating_sub(1)) {
-            moved += self.stage(&plan, job, around);
+        if staged < rounds.count() && everyone(Counter::Reduced, staged.saturating_sub(1)) {
+            moved += self.stage(&rounds, running, context);
         }
         if reduced < self.staged
             && everyone(Counter::Staged, reduced + 1)
-            && everyone(Counter::Gathered, reduced.saturating_sub(1))
+            && everyone(Counter::HostSegments, reduced.saturating_sub(1))
         {
-            moved += self.reduce(&plan, job, around);
+            moved += self.reduce(&rounds, running, context);
         }
-        if gathered < plan.rounds() && everyone(Counter::Reduced, gathered + 1) {
-            moved += self.gather(&plan, job, around);
+        if gathered < rounds.count() && everyone(Counter::Reduced, gathered + 1) {
+            moved += self.gather(&rounds, running, context);
         }
-        if self.reduced.min(self.gathered) == plan.rounds() { Step::Done(0) } else { Step::Moved(moved) }
+        if self.reduced.min(self.gathered) == rounds.count() { Step::Done(0) } else { Step::Moved(moved) }
     }
 
-    fn stage(&mut self, plan: &Plan, job: &Job, around: &Surroundings) -> usize {
+    fn stage(&mut self, rounds: &Rounds, running: &RunningCollective, context: &ShmContext) -> usize {
         let mut moved = 1;
-        for peer in around.peers() {
-            let piece = plan.piece(peer, self.staged);
+        for peer in context.peers() {
+            let piece = rounds.piece(peer, self.staged);
             moved += piece.len();
-            let place = plan.place(self.staged, peer);
-            around.mine().stage_store(place, &job.output.bytes()[piece]);
+            let place = rounds.place(self.staged, peer);
+            context.mine().stage_store(place, &running.output.bytes()[piece]);
         }
         self.staged += 1;
-        self.publish(Counter::Staged, self.staged, job, around);
+        self.publish_progress(Counter::Staged, self.staged, running, context);
         moved
     }
 
-    fn reduce(&mut self, plan: &Plan, job: &mut Job, around: &Surroundings) -> usize {
-        let rank = around.rank;
+    fn reduce(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
+        let rank = context.rank;
         let round = self.reduced;
-        let piece = plan.piece(rank, round);
-        let place = plan.place(round, rank);
-        let there = |peer: usize| around.segments[peer].stage_bytes(place, piece.len());
-        around.traffic.read((plan.shape.ranks - 1) * piece.len());
-        let to = &mut job.output.bytes_mut()[piece.clone()];
-        combination(&job.arrival.label.fingerprint, around, rank).add(there, to);
-        around.mine().stage_store(place, to);
+        let piece = rounds.piece(rank, round);
+        let place = rounds.place(round, rank);
+        let there = |peer: usize| context.segments[peer].stage_bytes(place, piece.len());
+        context.traffic.read((rounds.shape.ranks - 1) * piece.len());
+        let to = &mut running.output.bytes_mut()[piece.clone()];
+        ordered_reduction(&running.entry.label.fingerprint, context, rank).add(there, to);
+        context.mine().stage_store(place, to);
         self.reduced += 1;
-        self.publish(Counter::Reduced, self.reduced, job, around);
+        self.publish_progress(Counter::Reduced, self.reduced, running, context);
         piece.len() + 1
     }
 
-    fn gather(&mut self, plan: &Plan, job: &mut Job, around: &Surroundings) -> usize {
+    fn gather(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
         let mut moved = 1;
-        for peer in around.peers() {
-            let piece = plan.piece(peer, self.gathered);
-            let from = around.segments[peer].stage_bytes(plan.place(self.gathered, peer), piece.len());
-            around.traffic.read(piece.len());
+        for peer in context.peers() {
+            let piece = rounds.piece(peer, self.gathered);
+            let from = context.segments[peer].stage_bytes(rounds.place(self.gathered, peer), piece.len());
+            context.traffic.read(piece.len());
             moved += piece.len();
-            from.load(&mut job.output.bytes_mut()[piece]);
+            from.load(&mut running.output.bytes_mut()[piece]);
         }
         self.gathered += 1;
-        self.publish(Counter::Gathered, self.gathered, job, around);
+        self.publish_progress(Counter::HostSegments, self.gathered, running, context);
         moved
     }
 
-    fn publish(&self, counter: Counter, value: u32, job: &Job, around: &Surroundings) {
-        around.mine().board().set_count(counter, job.arrival.lane, job.arrival.round, value);
-        around.nudge_all();
+    fn publish_progress(
+        &self,
+        counter: Counter,
+        value: u32,
+        running: &RunningCollective,
+        context: &ShmContext,
+    ) {
+        context.mine().control_block().set_progress(counter, running.entry.lane, running.entry.round, value);
+        context.unpark_peers();
     }
 }

@@ -1,12 +1,12 @@
 //! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Boards: a peer
 //! that does not keep to the rules is an error too.
 
-use super::bed::Sleep;
-use super::board::{Counter, PAYLOAD, label_bytes};
-use super::collectives::{Collectives, Surroundings};
+use super::collectives::{ShmCollectives, ShmContext};
+use super::control_block::{Counter, PAYLOAD, encode_label};
 use super::link::Segment;
+use super::park::ParkMode;
 use super::region::{Region, Regions};
-use super::work::Source;
+use super::registered::BufferLocation;
 use crate::doorbell::Doorbell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer};
@@ -76,17 +76,17 @@ fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
     let writer = std::thread::spawn(move || {
         let theirs = Segment::map(&file, 2, 0, 1, waker()).unwrap();
         let mut sent = 0;
-        let mut heard = writers.heard();
+        let mut last_bell = writers.bell_count();
         while sent < bytes.len() {
-            writers.lie_down(Sleep::Futex);
+            writers.announce_park(ParkMode::Futex);
             let written = theirs.ring_of(1).write(&[IoSlice::new(&bytes[sent..])]).unwrap();
             sent += written;
-            theirs.nudge();
+            theirs.unpark();
             if written == 0 {
-                writers.sleep(heard, Duration::from_secs(60));
+                writers.park(last_bell, Duration::from_secs(60));
             }
-            writers.get_up();
-            heard = writers.heard();
+            writers.end_park();
+            last_bell = writers.bell_count();
         }
     });
     let writers = Segment::map(&files, 2, 1, 0, waker()).unwrap();
@@ -97,7 +97,7 @@ fn a_racing_reader_sees_every_byte_and_a_full_ring_wakes_its_writer() {
         let read = segment.ring_of(1).read(&mut piece).unwrap();
         got.extend_from_slice(&piece[..read]);
         if read > 0 && segment.ring_of(1).take_blocked() {
-            writers.nudge();
+            writers.unpark();
         }
         assert!(started.elapsed() < Duration::from_secs(60), "the writer was not woken");
     }
@@ -134,20 +134,20 @@ fn a_segment_of_another_shape_is_refused() {
 #[test]
 fn a_bell_rung_before_sleep_ends_it() {
     let (segment, _file) = Segment::create(1, 0, waker()).unwrap();
-    let heard = segment.heard();
+    let last_bell = segment.bell_count();
     let theirs = Arc::clone(&segment);
     let ringer = std::thread::spawn(move || theirs.ring());
     let started = Instant::now();
-    segment.sleep(heard, Duration::from_secs(60));
+    segment.park(last_bell, Duration::from_secs(60));
     assert!(started.elapsed() < Duration::from_secs(60));
     ringer.join().unwrap();
 }
 
 /// Rank 0 of two, with a peer of which only the segment is there: for the test to write.
-fn beside_a_stranger() -> (Collectives, Arc<Segment>) {
+fn beside_a_test_peer() -> (ShmCollectives, Arc<Segment>) {
     let [mine, theirs] = [0, 1].map(|place| Segment::create(2, place, waker()).unwrap().0);
     let peers = (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
-    let around = Surroundings {
+    let context = ShmContext {
         rank: 0,
         segments: vec![mine, Arc::clone(&theirs)],
         regions: Regions::new(),
@@ -155,7 +155,7 @@ fn beside_a_stranger() -> (Collectives, Arc<Segment>) {
         traffic: Traffic::default().share(),
         crowded: false,
     };
-    (Collectives::new(around), theirs)
+    (ShmCollectives::new(context), theirs)
 }
 
 fn sum(sequence: u64, len: usize) -> Label {
@@ -166,16 +166,16 @@ fn sum(sequence: u64, len: usize) -> Label {
     Label { tag: Tag::new(0, 0, sequence, 0).unwrap(), fingerprint }
 }
 
-fn registered(native: &mut Collectives, len: usize) -> Buffer {
+fn registered(native: &mut ShmCollectives, len: usize) -> Buffer {
     let (mine, _file) = Region::create(4 * len).unwrap();
     let (theirs, _file) = Region::create(4 * len).unwrap();
     let pointer = NonNull::new(mine.pointer()).unwrap();
-    let (registration, keeper) = native.around.regions.note(mine, vec![None, Some(theirs)]);
+    let (registration, keeper) = native.context.regions.insert(mine, vec![None, Some(theirs)]);
     // SAFETY: a fresh mapping of that size, kept by the region.
     unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) }
 }
 
-fn poll(native: &mut Collectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Got>> {
+fn poll(native: &mut ShmCollectives, ticket: Ticket) -> Poll<crate::Result<crate::transport::Got>> {
     native.progress();
     native.tickets().poll(ticket)
 }
@@ -186,12 +186,12 @@ fn memory_that_a_peer_does_not_have_is_an_error() {
     // The odd one is within the peer's memory as far as this rank reads it: any numbers.
     let sources = [(0, usize::MAX), (0, 4 * LEN), (0, 3), (1, 0), (u32::MAX, usize::MAX - 8)];
     for (index, offset) in sources {
-        let (mut native, stranger) = beside_a_stranger();
+        let (mut native, peer) = beside_a_test_peer();
         let buffer = registered(&mut native, LEN);
         let mut label = sum(0, LEN);
         let ticket = native.post(label, None, buffer.write(0..LEN).unwrap());
         label.fingerprint.registered = true;
-        stranger.board().post(0, 1, &label_bytes(&label), &Source { index, offset }.to_bytes());
+        peer.control_block().post(0, 1, &encode_label(&label), &BufferLocation { index, offset }.to_bytes());
         let mut outcome = poll(&mut native, ticket);
         // Some of it may be there.
         for _ in 0..100 {
@@ -207,14 +207,14 @@ fn memory_that_a_peer_does_not_have_is_an_error() {
 #[test]
 fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it_was_given_up() {
     const LEN: usize = 50_000;
-    let (mut native, stranger) = beside_a_stranger();
+    let (mut native, peer) = beside_a_test_peer();
     let mut buffer = registered(&mut native, LEN);
     let mut label = sum(0, LEN);
     let ticket = native.post(label, None, buffer.write(0..LEN).unwrap());
     assert_eq!(native.missing(ticket), [1], "before it has come");
     label.fingerprint.registered = true;
-    let source = Source { index: 0, offset: 0 };
-    stranger.board().post(0, 1, &label_bytes(&label), &source.to_bytes());
+    let source = BufferLocation { index: 0, offset: 0 };
+    peer.control_block().post(0, 1, &encode_label(&label), &source.to_bytes());
     for _ in 0..100 {
         assert!(poll(&mut native, ticket).is_pending());
     }
@@ -223,20 +223,20 @@ fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it
     native.cancel(ticket);
     buffer.host_mut::<f32>().unwrap().fill(5.0);
     // It comes back after all.
-    stranger.board().set_count(Counter::Reduced, 0, 1, 1000);
-    stranger.board().set_count(Counter::Finished, 0, 1, 1);
+    peer.control_block().set_progress(Counter::Reduced, 0, 1, 1000);
+    peer.control_block().set_progress(Counter::Finished, 0, 1, 1);
     assert!(!native.progress());
     assert!(buffer.host::<f32>().unwrap().iter().all(|x| *x == 5.0));
 }
 
 /// Both ranks of a world of two, and a registered buffer of each.
-fn pair(len: usize) -> ([Collectives; 2], [Buffer; 2]) {
+fn pair(len: usize) -> ([ShmCollectives; 2], [Buffer; 2]) {
     let segments: Vec<Arc<Segment>> =
         (0..2).map(|place| Segment::create(2, place, waker()).unwrap().0).collect();
     let regions = [0, 1].map(|_| Region::create(4 * len).unwrap().0);
     let peers = || (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
     let mut both = [0, 1].map(|rank| {
-        Collectives::new(Surroundings {
+        ShmCollectives::new(ShmContext {
             rank,
             segments: segments.clone(),
             regions: Regions::new(),
@@ -250,7 +250,7 @@ fn pair(len: usize) -> ([Collectives; 2], [Buffer; 2]) {
         let mut theirs = vec![None, None];
         theirs[1 - rank] = Some(Arc::clone(&regions[1 - rank]));
         let pointer = NonNull::new(regions[rank].pointer()).unwrap();
-        let (registration, keeper) = both[rank].around.regions.note(Arc::clone(&regions[rank]), theirs);
+        let (registration, keeper) = both[rank].context.regions.insert(Arc::clone(&regions[rank]), theirs);
         // SAFETY: a fresh mapping of that size, kept by the region.
         let mut buffer = unsafe { Buffer::shared(pointer, keeper, registration, DType::F32, len) };
         buffer.host_mut::<f32>().unwrap().fill(1.0);
@@ -312,8 +312,8 @@ fn what_cannot_end_at_once_goes_on_by_its_job() {
     for round in 0..3 {
         let mut theirs = 2.0f32;
         let mine = Buffer::from_slice(&[1.0f32]).unwrap();
-        let begun = first.at_once(&sum(round, 1), mine.write(0..1).unwrap().bytes_mut());
-        assert!(matches!(begun, AtOnce::Begun), "{begun:?}");
+        let started = first.at_once(&sum(round, 1), mine.write(0..1).unwrap().bytes_mut());
+        assert!(matches!(started, AtOnce::Begun), "{started:?}");
         let done = second.at_once(&sum(round, 1), bytemuck::bytes_of_mut(&mut theirs));
         assert!(matches!(done, AtOnce::Done(Ok(()))), "{done:?}");
         let ticket = first.post(sum(round, 1), None, mine.write(0..1).unwrap());
@@ -386,7 +386,7 @@ fn a_result_that_was_complete_counts_though_a_rank_gives_up_what_comes_next() {
 
 #[test]
 fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
-    let (mut native, stranger) = beside_a_stranger();
+    let (mut native, peer) = beside_a_test_peer();
     let round = Arc::new(AtomicU64::new(1));
     let now = Arc::clone(&round);
     let vandal = std::thread::spawn(move || {
@@ -397,7 +397,7 @@ fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
                 return;
             }
             for round in [round, round + 2] {
-                stranger.board().post(0, round, &label_bytes(&sum(round, 200)), &payload);
+                peer.control_block().post(0, round, &encode_label(&sum(round, 200)), &payload);
             }
         }
     });
@@ -428,15 +428,15 @@ fn a_peer_that_writes_over_what_is_being_read_is_an_error_at_worst() {
 
 #[test]
 fn a_lane_goes_on_in_order_after_an_operation_was_given_up() {
-    let (mut native, stranger) = beside_a_stranger();
+    let (mut native, peer) = beside_a_test_peer();
     let buffers = [1f32, 2.0, 4.0].map(|x| Buffer::from_slice(&[x]).unwrap());
     let [first, second] =
         [0, 1].map(|at| native.post(sum(at as u64, 1), None, buffers[at].write(0..1).unwrap()));
     native.cancel(first);
     let third = native.post(sum(2, 1), None, buffers[2].write(0..1).unwrap());
     for (round, ticket) in [(2, second), (3, third)] {
-        let label = label_bytes(&sum(round - 1, 1));
-        stranger.board().post(0, round, &label, bytemuck::bytes_of(&8f32));
+        let label = encode_label(&sum(round - 1, 1));
+        peer.control_block().post(0, round, &label, bytemuck::bytes_of(&8f32));
         assert!(matches!(poll(&mut native, ticket), Poll::Ready(Ok(_))), "round {round}");
     }
     let got = buffers.map(|buffer| buffer.host::<f32>().unwrap()[0]);

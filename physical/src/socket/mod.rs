@@ -119,11 +119,11 @@ impl Socket {
     }
 
     /// Bytes that have to be written next, although no write has said that they are.
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn committed(&self) -> usize {
         match self {
             Socket::Plain(_) => 0,
             #[cfg(feature = "tls")]
-            Socket::Tls(session) => session.taken(),
+            Socket::Tls(session) => session.committed(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A transport endpoint over byte streams: frames out, frames in, matched with receives.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::inbox::{Event, Inbox, Room, Sink};
+use super::inbox::{Event, Inbox, ReadTarget, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
 use crate::bootstrap::membership::Membership;
@@ -54,10 +54,10 @@ impl Identity {
 
 pub(crate) struct StreamEndpoint<W> {
     identity: Identity,
-    state: RefCell<State<W>>,
+    state: RefCell<StreamState<W>>,
 }
 
-struct Link {
+struct PeerStream {
     outbox: Outbox,
     inbox: Inbox,
     /// Nothing more can be written; what the peer wrote before may still be read.
@@ -66,9 +66,9 @@ struct Link {
     ended: Option<String>,
 }
 
-struct State<W> {
+struct StreamState<W> {
     wire: W,
-    links: Vec<Link>,
+    links: Vec<PeerStream>,
     tickets: Tickets,
     matcher: Matcher<Vec<u8>>,
     /// In words, so that elements in it are aligned.
@@ -78,11 +78,13 @@ struct State<W> {
 impl<W: Wire> StreamEndpoint<W> {
     pub(crate) fn new(identity: Identity, wire: W) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
-        let link = |_| Link { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
+        let link =
+            |_| PeerStream { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
         let links = (0..identity.size).map(link).collect();
         let tickets = Tickets::default();
         let matcher = Matcher::default();
-        let state = State { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
+        let state =
+            StreamState { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
         StreamEndpoint { identity, state: RefCell::new(state) }
     }
 
@@ -93,9 +95,9 @@ impl<W: Wire> StreamEndpoint<W> {
 
     /// Parks unless there is work after all, here or where `more` looks for it.
     pub(crate) fn park_unless(&self, at_most: Duration, more: impl FnOnce() -> bool) {
-        self.state.borrow_mut().wire.lie_down();
+        self.state.borrow_mut().wire.announce_park();
         if self.progress() || more() {
-            return self.state.borrow_mut().wire.get_up();
+            return self.state.borrow_mut().wire.end_park();
         }
         self.state.borrow_mut().wire.park(at_most);
     }
@@ -118,7 +120,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// A message to oneself: kept aside until its receive comes.
-    fn loop_back(&self, state: &mut State<W>, ticket: Ticket, label: Label, view: &ReadView) {
+    fn loop_back(&self, state: &mut StreamState<W>, ticket: Ticket, label: Label, view: &ReadView) {
         let rank = self.identity.rank;
         let bytes = view.bytes();
         let sink = self.choose(state, rank, Header { length: bytes.len() as u64, label });
@@ -135,7 +137,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Decides where a payload goes.
-    fn choose(&self, state: &mut State<W>, from: usize, header: Header) -> Sink {
+    fn choose(&self, state: &mut StreamState<W>, from: usize, header: Header) -> Sink {
         match state.matcher.find_posted(from, &header.label) {
             Match::Found(posted) if posted.landing.fits(header.length) => Sink::Landing(Box::new(posted)),
             Match::Found(posted) => {
@@ -154,7 +156,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Hands a complete payload over.
-    fn close(&self, state: &mut State<W>, from: usize, label: Label, sink: Sink) {
+    fn close(&self, state: &mut StreamState<W>, from: usize, label: Label, sink: Sink) {
         match sink {
             Sink::Landing(posted) => {
                 let bytes = posted.landing.landed();
@@ -176,14 +178,14 @@ impl<W: Wire> StreamEndpoint<W> {
         }
     }
 
-    fn flush(&self, state: &mut State<W>, peer: usize) -> bool {
-        let State { wire, links, tickets, .. } = state;
+    fn flush(&self, state: &mut StreamState<W>, peer: usize) -> bool {
+        let StreamState { wire, links, tickets, .. } = state;
         if links[peer].outbox.is_empty() || links[peer].broken {
             return false;
         }
         let result = links[peer].outbox.flush(wire, peer, |sent| match sent {
-            Sent::Partly(ticket, bytes) => tickets.advance(ticket, bytes),
-            Sent::Wholly(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
+            Sent::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
+            Sent::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
         });
         // A stream that cannot be written is a suspicion; the verdict, or a grace, decides about the rank.
         result.unwrap_or_else(|_| {
@@ -193,7 +195,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Reads what has arrived from `peer`. Whether anything moved.
-    fn fill(&self, state: &mut State<W>, peer: usize) -> bool {
+    fn fill(&self, state: &mut StreamState<W>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
             let landing = state.links[peer].inbox.ticket();
@@ -218,11 +220,11 @@ impl<W: Wire> StreamEndpoint<W> {
         moved
     }
 
-    fn read(&self, state: &mut State<W>, peer: usize) -> io::Result<Read> {
+    fn read(&self, state: &mut StreamState<W>, peer: usize) -> io::Result<Read> {
         let landing = state.links[peer].inbox.ticket();
-        let State { wire, links, staging, .. } = state;
-        let read = match links[peer].inbox.room() {
-            Room::Direct(into) => {
+        let StreamState { wire, links, staging, .. } = state;
+        let read = match links[peer].inbox.read_target() {
+            ReadTarget::Direct(into) => {
                 let read = wire.read(peer, into)?;
                 if let Read::Bytes(bytes) = read {
                     let event = links[peer].inbox.stored(bytes);
@@ -230,7 +232,7 @@ impl<W: Wire> StreamEndpoint<W> {
                 }
                 read
             }
-            Room::Staging { skip, at_most } => {
+            ReadTarget::Staging { skip, at_most } => {
                 let staging: &mut [u8] = bytemuck::cast_slice_mut(staging);
                 let end = staging.len().min(skip.saturating_add(at_most));
                 let read = wire.read(peer, &mut staging[skip..end])?;
@@ -247,7 +249,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Parses and lands what was read into the staging buffer.
-    fn push(&self, state: &mut State<W>, peer: usize, read: Range<usize>) {
+    fn push(&self, state: &mut StreamState<W>, peer: usize, read: Range<usize>) {
         let staging = std::mem::take(&mut state.staging);
         let mut bytes = &bytemuck::cast_slice::<u64, u8>(&staging)[read];
         while !bytes.is_empty() && state.links[peer].ended.is_none() {
@@ -257,7 +259,7 @@ impl<W: Wire> StreamEndpoint<W> {
         state.staging = staging;
     }
 
-    fn handle(&self, state: &mut State<W>, peer: usize, mut event: Option<Event>) {
+    fn handle(&self, state: &mut StreamState<W>, peer: usize, mut event: Option<Event>) {
         while let Some(now) = event.take() {
             match now {
                 Event::Opened(header) => {
@@ -339,7 +341,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
         let state = &mut *self.state.borrow_mut();
         state.matcher.cancel(ticket);
         for (peer, link) in state.links.iter_mut().enumerate() {
-            link.outbox.cancel(ticket, state.wire.taken(peer));
+            link.outbox.cancel(ticket, state.wire.committed(peer));
             link.inbox.cancel(ticket);
         }
         state.tickets.close(ticket);
@@ -347,7 +349,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
 
     fn progress(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        state.wire.look();
+        state.wire.poll_readiness();
         let mut moved = false;
         for peer in self.peers() {
             if state.links[peer].ended.is_none() {

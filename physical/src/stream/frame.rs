@@ -48,7 +48,7 @@ impl Header {
 
     /// Corrects what is the same in every header, and the check.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn mend(bytes: &mut [u8; HEADER_BYTES]) {
+    pub(super) fn fix_checksum(bytes: &mut [u8; HEADER_BYTES]) {
         let check = checksum(&bytes[..CHECKED]);
         bytes[CHECKED..][..4].copy_from_slice(&check.to_le_bytes());
         bytes[CHECKED + 4..].copy_from_slice(&MAGIC.to_le_bytes());

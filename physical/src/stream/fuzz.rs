@@ -1,7 +1,7 @@
 //! Arbitrary bytes for the decoders of frames. For the fuzzers in `fuzz/` and the tests that replay what they found.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::inbox::{Event, Inbox, Room, Sink};
+use super::inbox::{Event, Inbox, ReadTarget, Sink};
 use crate::dtype::{DType, ReduceOp};
 use crate::landing::Landing;
 use crate::matching::Posted;
@@ -21,20 +21,20 @@ pub(crate) fn frame_header(data: &[u8]) {
 pub(crate) fn inbox(data: &[u8]) {
     let [piece, kind, bytes @ ..] = data else { return };
     let mut bytes = bytes.to_vec();
-    mend(&mut bytes);
+    repair(&mut bytes);
     let mut inbox = Inbox::new();
     let mut kind = *kind;
     let mut read = 0;
     for mut piece in bytes.chunks(usize::from(*piece).max(1)) {
         while !piece.is_empty() {
             let before = piece.len();
-            let stored = match inbox.room() {
-                Room::Direct(room) => {
+            let stored = match inbox.read_target() {
+                ReadTarget::Direct(room) => {
                     let bytes = room.len().min(piece.len());
                     room[..bytes].copy_from_slice(&piece[..bytes]);
                     Some(bytes)
                 }
-                Room::Staging { .. } => None,
+                ReadTarget::Staging { .. } => None,
             };
             let mut event = match stored {
                 Some(bytes) => {
@@ -79,10 +79,10 @@ fn sink(header: Header, kind: &mut u8) -> Sink {
 }
 
 /// Makes a header valid wherever one is expected, if its fields can be.
-fn mend(bytes: &mut [u8]) {
+fn repair(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(header) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-        Header::mend(header);
+        Header::fix_checksum(header);
         let Some(length) = Header::from_bytes(header).and_then(|header| usize::try_from(header.length).ok())
         else {
             return;

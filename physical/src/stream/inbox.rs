@@ -16,7 +16,7 @@ pub(super) enum Sink {
 }
 
 /// Where the next bytes from a stream should be read to.
-pub(super) enum Room<'a> {
+pub(super) enum ReadTarget<'a> {
     /// Straight into the receive's view.
     Direct(&'a mut [u8]),
     /// Into a staging buffer, to be pushed: so many bytes at most, after skipping a few, so that the elements among them
@@ -32,13 +32,13 @@ fn with_next(missing: u64) -> usize {
     usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(BETWEEN)
 }
 
-enum State {
+enum InboxState {
     Header { bytes: [u8; HEADER_BYTES], filled: usize },
     Payload { label: Label, missing: u64, sink: Sink },
 }
 
 pub(super) struct Inbox {
-    state: State,
+    state: InboxState,
 }
 
 /// What to do next, as decided by the bytes so far.
@@ -53,19 +53,19 @@ pub(super) enum Event {
 
 impl Inbox {
     pub(super) fn new() -> Self {
-        Inbox { state: State::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
+        Inbox { state: InboxState::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
     }
 
     /// Directs the payload announced by the last header; completes at once if it is empty.
     pub(super) fn open(&mut self, header: Header, sink: Sink) -> Option<Event> {
-        self.state = State::Payload { label: header.label, missing: header.length, sink };
+        self.state = InboxState::Payload { label: header.label, missing: header.length, sink };
         self.close_if_complete()
     }
 
     /// Consumes a prefix of `bytes`, shortening it; stops at the first event.
     pub(super) fn push(&mut self, bytes: &mut &[u8]) -> Option<Event> {
         match &mut self.state {
-            State::Header { bytes: header, filled } => {
+            InboxState::Header { bytes: header, filled } => {
                 let take = (HEADER_BYTES - *filled).min(bytes.len());
                 let (now, later) = bytes.split_at(take);
                 header[*filled..][..take].copy_from_slice(now);
@@ -76,7 +76,7 @@ impl Inbox {
                 }
                 Some(Header::from_bytes(header).map_or(Event::Damaged, Event::Opened))
             }
-            State::Payload { missing, sink, .. } => {
+            InboxState::Payload { missing, sink, .. } => {
                 let take = usize::try_from(*missing).unwrap_or(usize::MAX).min(bytes.len());
                 let (now, later) = bytes.split_at(take);
                 match sink {
@@ -92,26 +92,30 @@ impl Inbox {
     }
 
     /// Where the next bytes are wanted.
-    pub(super) fn room(&mut self) -> Room<'_> {
+    pub(super) fn read_target(&mut self) -> ReadTarget<'_> {
         match &mut self.state {
-            State::Payload { sink: Sink::Landing(posted), missing, .. } => {
+            InboxState::Payload { sink: Sink::Landing(posted), missing, .. } => {
                 let skip = posted.landing.odd();
                 let at_most = with_next(*missing);
                 let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
                 match posted.landing.direct() {
                     // The view may be longer than the message.
-                    Some(view) => Room::Direct(&mut view[..missing]),
-                    None => Room::Staging { skip, at_most },
+                    Some(view) => ReadTarget::Direct(&mut view[..missing]),
+                    None => ReadTarget::Staging { skip, at_most },
                 }
             }
-            State::Payload { missing, .. } => Room::Staging { skip: 0, at_most: with_next(*missing) },
-            State::Header { filled, .. } => Room::Staging { skip: *filled % WIDEST, at_most: BETWEEN },
+            InboxState::Payload { missing, .. } => {
+                ReadTarget::Staging { skip: 0, at_most: with_next(*missing) }
+            }
+            InboxState::Header { filled, .. } => {
+                ReadTarget::Staging { skip: *filled % WIDEST, at_most: BETWEEN }
+            }
         }
     }
 
-    /// Accounts for bytes stored in [`Room::Direct`].
+    /// Accounts for bytes stored in [`ReadTarget::Direct`].
     pub(super) fn stored(&mut self, bytes: usize) -> Option<Event> {
-        if let State::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
+        if let InboxState::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
             posted.landing.stored(bytes);
             *missing -= bytes as u64;
         }
@@ -119,19 +123,19 @@ impl Inbox {
     }
 
     fn close_if_complete(&mut self) -> Option<Event> {
-        if !matches!(self.state, State::Payload { missing: 0, .. }) {
+        if !matches!(self.state, InboxState::Payload { missing: 0, .. }) {
             return None;
         }
         match std::mem::replace(&mut self.state, Inbox::new().state) {
-            State::Payload { label, sink, .. } => Some(Event::Closed(label, sink)),
-            State::Header { .. } => None,
+            InboxState::Payload { label, sink, .. } => Some(Event::Closed(label, sink)),
+            InboxState::Header { .. } => None,
         }
     }
 
     /// The receive into which bytes are landing.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.state {
-            State::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
+            InboxState::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
             _ => None,
         }
     }
@@ -140,7 +144,7 @@ impl Inbox {
     /// back.
     pub(super) fn adopt(&mut self, mut posted: Posted) -> Option<Posted> {
         match &mut self.state {
-            State::Payload { label, missing, sink } if *label == posted.label => {
+            InboxState::Payload { label, missing, sink } if *label == posted.label => {
                 let Sink::Early(early) = sink else { return Some(posted) };
                 if !posted.landing.fits(early.len() as u64 + *missing) {
                     return Some(posted);
@@ -155,7 +159,7 @@ impl Inbox {
 
     /// Stops landing into the view of a cancelled receive.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
-        if let State::Payload { sink, .. } = &mut self.state
+        if let InboxState::Payload { sink, .. } = &mut self.state
             && matches!(sink, Sink::Landing(posted) if posted.ticket == ticket)
         {
             *sink = Sink::Discard;

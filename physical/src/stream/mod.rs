@@ -37,13 +37,13 @@ pub(crate) trait Wire {
     fn path(&self, peer: usize) -> TransportKind;
 
     /// Learns which streams can go on, where that has to be asked of the system. Called before a round of reads and writes.
-    fn look(&mut self) {}
+    fn poll_readiness(&mut self) {}
 
     /// Writes a prefix of `parts`; 0 if the stream is full.
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Bytes that have to be written next, although no write has counted them.
-    fn taken(&self, _peer: usize) -> usize {
+    fn committed(&self, _peer: usize) -> usize {
         0
     }
 
@@ -57,10 +57,10 @@ pub(crate) trait Wire {
     }
 
     /// Announces sleep, so that peers ring from now on; whoever calls this looks for work once more before it parks.
-    fn lie_down(&mut self) {}
+    fn announce_park(&mut self) {}
 
-    /// Ends what [`Wire::lie_down`] began; `park` does so by itself.
-    fn get_up(&mut self) {}
+    /// Ends what [`Wire::announce_park`] began; `park` does so by itself.
+    fn end_park(&mut self) {}
 
     /// Sleeps until a stream has bytes, a stream that was full has room, or the bell rings. What the last round of
     /// reads and writes has left undone ends it at once.

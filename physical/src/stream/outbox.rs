@@ -7,29 +7,29 @@ use crate::transport::{Label, Ticket};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
-enum Payload {
+enum FramePayload {
     View(ReadView),
     /// The rest of a payload whose sender gave up when half of it was written: a stream cannot take bytes back.
-    Orphan {
+    Abandoned {
         /// Bytes before the rest.
-        gone: usize,
+        offset: usize,
         rest: Vec<u8>,
     },
 }
 
-impl Payload {
+impl FramePayload {
     fn len(&self) -> usize {
         match self {
-            Payload::View(view) => view.bytes().len(),
-            Payload::Orphan { gone, rest } => gone + rest.len(),
+            FramePayload::View(view) => view.bytes().len(),
+            FramePayload::Abandoned { offset, rest } => offset + rest.len(),
         }
     }
 
     /// What follows the first `written` bytes.
     fn after(&self, written: usize) -> &[u8] {
         match self {
-            Payload::View(view) => &view.bytes()[written..],
-            Payload::Orphan { gone, rest } => &rest[written - gone..],
+            FramePayload::View(view) => &view.bytes()[written..],
+            FramePayload::Abandoned { offset, rest } => &rest[written - offset..],
         }
     }
 }
@@ -37,7 +37,7 @@ impl Payload {
 struct Frame {
     ticket: Ticket,
     header: [u8; HEADER_BYTES],
-    payload: Payload,
+    payload: FramePayload,
     /// Bytes written, header included.
     written: usize,
 }
@@ -48,9 +48,9 @@ const BATCH: usize = 16;
 /// What became of a send.
 pub(super) enum Sent {
     /// So many more bytes of it are written.
-    Partly(Ticket, usize),
+    Partially(Ticket, usize),
     /// All of it is; the payload had so many bytes.
-    Wholly(Ticket, usize),
+    Completely(Ticket, usize),
 }
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn push(&mut self, ticket: Ticket, label: Label, view: ReadView) {
         let header = Header { length: view.bytes().len() as u64, label }.to_bytes();
-        self.frames.push_back(Frame { ticket, header, payload: Payload::View(view), written: 0 });
+        self.frames.push_back(Frame { ticket, header, payload: FramePayload::View(view), written: 0 });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -88,11 +88,11 @@ impl Outbox {
                 let missing = HEADER_BYTES + bytes - frame.written;
                 if written < missing {
                     frame.written += written;
-                    sent(Sent::Partly(frame.ticket, written));
+                    sent(Sent::Partially(frame.ticket, written));
                     break;
                 }
                 written -= missing;
-                sent(Sent::Wholly(frame.ticket, bytes));
+                sent(Sent::Completely(frame.ticket, bytes));
                 self.frames.pop_front();
             }
         }
@@ -115,16 +115,17 @@ impl Outbox {
 
     /// Withdraws a frame, or keeps a copy of its rest if it has begun or is among the next `taken` bytes. Releases the view
     /// either way.
-    pub(super) fn cancel(&mut self, ticket: Ticket, taken: usize) {
+    pub(super) fn cancel(&mut self, ticket: Ticket, committed: usize) {
         let mut before = 0;
         self.frames.retain_mut(|frame| {
-            let begun = frame.written > 0 || before < taken;
+            let resumable = frame.written > 0 || before < committed;
             before += HEADER_BYTES + frame.payload.len() - frame.written;
-            if frame.ticket == ticket && begun {
-                let gone = frame.written.saturating_sub(HEADER_BYTES);
-                frame.payload = Payload::Orphan { gone, rest: frame.payload.after(gone).to_vec() };
+            if frame.ticket == ticket && resumable {
+                let offset = frame.written.saturating_sub(HEADER_BYTES);
+                frame.payload =
+                    FramePayload::Abandoned { offset, rest: frame.payload.after(offset).to_vec() };
             }
-            frame.ticket != ticket || begun
+            frame.ticket != ticket || resumable
         });
     }
 }
@@ -170,7 +171,7 @@ mod tests {
     fn what_the_wire_has_taken_is_not_withdrawn() {
         let frame = HEADER_BYTES + 8;
         // Nothing is taken, the first frame in part, and all of it with one byte of the second.
-        for (taken, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
+        for (committed, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
             let mut outbox = Outbox::default();
             let mut wire = Kept::default();
             let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
@@ -181,12 +182,12 @@ mod tests {
                 outbox.push(ticket, label, buffer.read(0..1).unwrap());
             }
             assert!(!outbox.flush(&mut wire, 0, |_| panic!("nothing was written")).unwrap());
-            outbox.cancel(tickets[0], taken);
+            outbox.cancel(tickets[0], committed);
             // Behind the first frame only if that is still there.
-            outbox.cancel(tickets[1], taken);
+            outbox.cancel(tickets[1], committed);
             wire.open = true;
             outbox.flush(&mut wire, 0, |_| {}).unwrap();
-            assert_eq!(wire.bytes.len(), kept * frame, "{taken} bytes were taken");
+            assert_eq!(wire.bytes.len(), kept * frame, "{committed} bytes were committed");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connects processes by TCP: the higher rank of each pair calls the lower.
 
 use super::endpoint::TcpWire;
-use super::link::Link;
+use super::link::TcpLink;
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::listeners::{BindError, Listeners};
@@ -119,7 +119,7 @@ impl TcpFabric {
     }
 
     /// A link to `peer`: the higher rank of the two calls.
-    fn connect(&self, peer: usize, channel: u16) -> Result<Link> {
+    fn connect(&self, peer: usize, channel: u16) -> Result<TcpLink> {
         let Membership { rank, health, limit, .. } = &*self.member;
         let mine = self.member.mine();
         let theirs = self.member.info(peer);
@@ -132,7 +132,7 @@ impl TcpFabric {
             self.listener.await_call(Call { channel, socket, rank: peer }, *limit, health)
         };
         let streams: Result<Vec<Socket>> = (0..sockets).map(stream).collect();
-        Link::new(streams?, near)
+        TcpLink::new(streams?, near)
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }
 
@@ -147,7 +147,7 @@ impl TcpFabric {
             let wanted = peer != self.member.rank && peers(peer);
             wanted.then(|| self.connect(peer, channel)).transpose()
         };
-        let links: Result<Vec<Option<Link>>> = (0..self.member.size()).map(connect).collect();
+        let links: Result<Vec<Option<TcpLink>>> = (0..self.member.size()).map(connect).collect();
         TcpWire::new(links?, bell)
     }
 }

@@ -1,6 +1,6 @@
 //! One rank's end of its sockets, and the place where it sleeps: one epoll for all of them and a doorbell.
 
-use super::link::{Link, Ready};
+use super::link::{Readiness, TcpLink};
 use crate::doorbell::{Doorbell, timespec};
 use crate::error::{Error, Result};
 use crate::stream::{Read, Wire};
@@ -20,10 +20,10 @@ const SOCKET_BITS: u32 = 16;
 
 pub(crate) struct TcpWire {
     /// By rank; none to itself, to a peer that has closed, or to one that is reached otherwise.
-    links: Vec<Option<Link>>,
+    links: Vec<Option<TcpLink>>,
     epoll: OwnedFd,
     events: Vec<Event>,
-    /// Watched by `epoll`, so it lives as long.
+    /// WatchedSocket by `epoll`, so it lives as long.
     _bell: Arc<Doorbell>,
     /// The bell was heard outside of a park, which it is to end.
     rung: bool,
@@ -31,14 +31,14 @@ pub(crate) struct TcpWire {
 
 impl TcpWire {
     /// An end with these links by rank; `bell` ends its sleep.
-    pub(crate) fn new(links: Vec<Option<Link>>, bell: Arc<Doorbell>) -> Result<Self> {
+    pub(crate) fn new(links: Vec<Option<TcpLink>>, bell: Arc<Doorbell>) -> Result<Self> {
         // Edges: the system tells what has changed, and the links remember what is.
         let watch = || -> rustix::io::Result<OwnedFd> {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
             let news = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             for (peer, link) in links.iter().enumerate() {
-                for (socket, descriptor) in link.iter().flat_map(Link::descriptors).enumerate() {
+                for (socket, descriptor) in link.iter().flat_map(TcpLink::descriptors).enumerate() {
                     let name = (peer as u64) << SOCKET_BITS | socket as u64;
                     epoll::add(&epoll, descriptor, EventData::new_u64(name), news)?;
                 }
@@ -52,7 +52,7 @@ impl TcpWire {
     }
 
     /// Learns what has changed, waiting at most so long for the first change.
-    fn learn(&mut self, at_most: Duration) {
+    fn poll_events(&mut self, at_most: Duration) {
         self.events.clear();
         // An interrupted or refused wait is an early return: the caller looks for work and may come back.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(at_most)));
@@ -66,7 +66,10 @@ impl TcpWire {
             let read = end || flags.contains(EventFlags::IN);
             let write = end || flags.contains(EventFlags::OUT);
             if let Some(Some(link)) = self.links.get_mut((name >> SOCKET_BITS) as usize) {
-                link.note((name & ((1 << SOCKET_BITS) - 1)) as usize, Ready { read, write, end });
+                link.update_readiness(
+                    (name & ((1 << SOCKET_BITS) - 1)) as usize,
+                    Readiness { read, write, end },
+                );
             }
         }
     }
@@ -81,16 +84,16 @@ impl Wire for TcpWire {
         TransportKind::Tcp
     }
 
-    fn look(&mut self) {
-        self.learn(Duration::ZERO);
+    fn poll_readiness(&mut self) {
+        self.poll_events(Duration::ZERO);
     }
 
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.links[peer].as_mut().ok_or_else(closed)?.write(parts)
     }
 
-    fn taken(&self, peer: usize) -> usize {
-        self.links[peer].as_ref().map_or(0, Link::taken)
+    fn committed(&self, peer: usize) -> usize {
+        self.links[peer].as_ref().map_or(0, TcpLink::committed)
     }
 
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
@@ -103,9 +106,9 @@ impl Wire for TcpWire {
     }
 
     fn park(&mut self, at_most: Duration) {
-        let ready = self.rung || self.links.iter().flatten().any(Link::is_readable);
+        let ready = self.rung || self.links.iter().flatten().any(TcpLink::is_readable);
         if !ready {
-            self.learn(at_most);
+            self.poll_events(at_most);
         }
         self.rung = false;
     }

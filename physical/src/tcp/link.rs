@@ -24,53 +24,53 @@ pub(super) const PARTS: usize = 32;
 
 /// What is known of a socket without asking the system; epoll tells what changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ready {
+pub(super) struct Readiness {
     pub(super) read: bool,
     pub(super) write: bool,
     /// The end is on its way: nothing announces it a second time, so only a read that finds it may stop reading.
     pub(super) end: bool,
 }
 
-struct Watched {
+struct WatchedSocket {
     socket: Socket,
-    ready: Ready,
+    ready: Readiness,
 }
 
 /// One direction's place in the stream: the socket of the current stripe, and what is missing of it.
-struct Turn {
+struct StripeCursor {
     socket: usize,
     missing: usize,
 }
 
-impl Turn {
+impl StripeCursor {
     /// Counts `bytes` of the stream that went over one of `sockets` sockets.
     fn pass(&mut self, bytes: usize, sockets: usize) {
         self.missing -= bytes;
         if self.missing == 0 {
-            *self = Turn { socket: (self.socket + 1) % sockets, missing: STRIPE };
+            *self = StripeCursor { socket: (self.socket + 1) % sockets, missing: STRIPE };
         }
     }
 }
 
-pub(crate) struct Link {
-    sockets: Vec<Watched>,
-    writing: Turn,
-    reading: Turn,
+pub(crate) struct TcpLink {
+    sockets: Vec<WatchedSocket>,
+    writing: StripeCursor,
+    reading: StripeCursor,
 }
 
-impl Link {
+impl TcpLink {
     /// A link over sockets that both sides give in the same order; `near` if both are on one kernel.
     pub(crate) fn new(sockets: Vec<Socket>, near: bool) -> io::Result<Self> {
-        let watched = |socket: Socket| -> io::Result<Watched> {
+        let watched = |socket: Socket| -> io::Result<WatchedSocket> {
             if near {
                 set_socket_send_buffer_size(socket.tcp(), NEAR)?;
             }
             socket.tcp().set_nonblocking(true)?;
-            Ok(Watched { socket, ready: Ready { read: true, write: true, end: false } })
+            Ok(WatchedSocket { socket, ready: Readiness { read: true, write: true, end: false } })
         };
-        let sockets: io::Result<Vec<Watched>> = sockets.into_iter().map(watched).collect();
-        let turn = || Turn { socket: 0, missing: STRIPE };
-        Ok(Link { sockets: sockets?, writing: turn(), reading: turn() })
+        let sockets: io::Result<Vec<WatchedSocket>> = sockets.into_iter().map(watched).collect();
+        let cursor = || StripeCursor { socket: 0, missing: STRIPE };
+        Ok(TcpLink { sockets: sockets?, writing: cursor(), reading: cursor() })
     }
 
     /// The descriptors, to be watched.
@@ -79,8 +79,8 @@ impl Link {
     }
 
     /// Takes note of what epoll says about one of the sockets.
-    pub(super) fn note(&mut self, socket: usize, news: Ready) {
-        let Some(Watched { ready, .. }) = self.sockets.get_mut(socket) else { return };
+    pub(super) fn update_readiness(&mut self, socket: usize, news: Readiness) {
+        let Some(WatchedSocket { ready, .. }) = self.sockets.get_mut(socket) else { return };
         ready.read |= news.read;
         ready.write |= news.write;
         ready.end |= news.end;
@@ -92,15 +92,15 @@ impl Link {
     }
 
     /// Bytes that have to be written next.
-    pub(super) fn taken(&self) -> usize {
-        self.sockets[self.writing.socket].socket.taken()
+    pub(super) fn committed(&self) -> usize {
+        self.sockets[self.writing.socket].socket.committed()
     }
 
     /// Writes a prefix of `parts`; 0 if the socket's buffer is full.
     pub(super) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Link { sockets, writing, .. } = self;
+        let TcpLink { sockets, writing, .. } = self;
         let count = sockets.len();
-        let Watched { socket, ready } = &mut sockets[writing.socket];
+        let WatchedSocket { socket, ready } = &mut sockets[writing.socket];
         if !ready.write {
             return Ok(0);
         }
@@ -124,9 +124,9 @@ impl Link {
 
     /// Reads into a prefix of `into`.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
-        let Link { sockets, reading, .. } = self;
+        let TcpLink { sockets, reading, .. } = self;
         let count = sockets.len();
-        let Watched { socket, ready } = &mut sockets[reading.socket];
+        let WatchedSocket { socket, ready } = &mut sockets[reading.socket];
         if !ready.read {
             return Ok(Read::Nothing);
         }

@@ -1,26 +1,26 @@
 //! What is particular to sockets: partial transfers, and an end that is noticed.
 
-use super::link::{Link, PARTS, Ready, STRIPE, prefix};
+use super::link::{PARTS, Readiness, STRIPE, TcpLink, prefix};
 use crate::socket::Socket;
 use crate::stream::Read;
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
 /// Two ends of a link of so many sockets.
-fn pair(sockets: usize) -> (Link, Link) {
+fn pair(sockets: usize) -> (TcpLink, TcpLink) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Socket::Plain(one), Socket::Plain(listener.accept().unwrap().0))
     };
     let (ones, twos) = (0..sockets).map(connect).unzip();
-    (Link::new(ones, true).unwrap(), Link::new(twos, true).unwrap())
+    (TcpLink::new(ones, true).unwrap(), TcpLink::new(twos, true).unwrap())
 }
 
 /// Says what epoll would: that everything may have changed.
-fn refresh(link: &mut Link) {
+fn refresh(link: &mut TcpLink) {
     (0..link.descriptors().count())
-        .for_each(|socket| link.note(socket, Ready { read: true, write: true, end: false }));
+        .for_each(|socket| link.update_readiness(socket, Readiness { read: true, write: true, end: false }));
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn what_was_sent_before_the_end_is_read_first() {
     let (mut one, mut two) = pair(1);
     one.write(&[IoSlice::new(b"last words")]).unwrap();
     drop(one);
-    two.note(0, Ready { read: true, write: true, end: true });
+    two.update_readiness(0, Readiness { read: true, write: true, end: true });
     let mut into = [0; 100];
     let mut read = two.read(&mut into).unwrap();
     let mut got = Vec::new();

@@ -11,15 +11,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all threads of one world share.
-struct Hub {
+struct MailboxTable {
     size: usize,
     channels: Mutex<HashMap<u16, Vec<Arc<Mailbox>>>>,
 }
 
-/// One rank's access to the hub.
+/// One rank's access to the table.
 pub(crate) struct ThreadFabric {
     rank: usize,
-    hub: Arc<Hub>,
+    table: Arc<MailboxTable>,
     health: Arc<Health>,
     traffic: Arc<Traffic>,
 }
@@ -30,11 +30,11 @@ impl ThreadFabric {
         let host: Arc<str> = rustix::system::uname().nodename().to_string_lossy().into();
         let pid = std::process::id();
         let peers = (0..size).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
-        let hub = Arc::new(Hub { size, channels: Mutex::default() });
+        let table = Arc::new(MailboxTable { size, channels: Mutex::default() });
         let health = Health::new(0, peers);
         let fabric = |rank| ThreadFabric {
             rank,
-            hub: Arc::clone(&hub),
+            table: Arc::clone(&table),
             health: Arc::new(health.of_rank(rank)),
             traffic: Arc::default(),
         };
@@ -44,9 +44,9 @@ impl ThreadFabric {
 
 impl Fabric for ThreadFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let mut channels = self.hub.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut channels = self.table.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let mailboxes =
-            channels.entry(channel).or_insert_with(|| (0..self.hub.size).map(|_| Arc::default()).collect());
+            channels.entry(channel).or_insert_with(|| (0..self.table.size).map(|_| Arc::default()).collect());
         let health = Arc::clone(&self.health);
         let traffic = Arc::clone(&self.traffic);
         Ok(Rc::new(ThreadEndpoint::new(self.rank, mailboxes.clone(), health, traffic)))

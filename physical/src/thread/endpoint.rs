@@ -1,6 +1,6 @@
-//! One rank's end of the mailboxes: matches parcels with receives and lands them.
+//! One rank's end of the mailboxes: matches messages with receives and lands them.
 
-use super::link::{Mailbox, Parcel};
+use super::link::{Mailbox, ThreadMessage};
 use crate::drive::crowded;
 use crate::error::Result;
 use crate::health::Health;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A send whose parcel is still in the receiver's hands.
-struct Sending {
+/// A send whose message is still in the receiver's hands.
+struct PendingSend {
     ticket: Ticket,
     to: usize,
     bytes: usize,
-    parcel: Arc<Parcel>,
+    message: Arc<ThreadMessage>,
 }
 
 #[derive(Default)]
-struct State {
+struct ThreadState {
     tickets: Tickets,
-    matcher: Matcher<Arc<Parcel>>,
-    sending: Vec<Sending>,
+    matcher: Matcher<Arc<ThreadMessage>>,
+    sending: Vec<PendingSend>,
 }
 
 pub(super) struct ThreadEndpoint {
@@ -36,7 +36,7 @@ pub(super) struct ThreadEndpoint {
     pub(super) health: Arc<Health>,
     pub(super) traffic: Arc<Traffic>,
     crowded: bool,
-    state: RefCell<State>,
+    state: RefCell<ThreadState>,
 }
 
 impl ThreadEndpoint {
@@ -52,15 +52,15 @@ impl ThreadEndpoint {
         ThreadEndpoint { rank, mailboxes, health, traffic, crowded, state: RefCell::default() }
     }
 
-    /// Lands a parcel in its receive, unless its sender took it back.
-    fn deliver(&self, state: &mut State, parcel: &Parcel, posted: Posted) {
-        let Some(view) = parcel.take() else {
+    /// Lands a message in its receive, unless its sender took it back.
+    fn deliver(&self, state: &mut ThreadState, message: &ThreadMessage, posted: Posted) {
+        let Some(view) = message.take() else {
             return state.matcher.keep_posted(posted);
         };
-        let outcome = self.land(&view, parcel.from, &posted.label, posted.landing);
+        let outcome = self.land(&view, message.from, &posted.label, posted.landing);
         drop(view);
-        parcel.set_delivered();
-        self.mailboxes[parcel.from].ring();
+        message.set_delivered();
+        self.mailboxes[message.from].ring();
         state.tickets.finish(posted.ticket, outcome);
     }
 
@@ -74,30 +74,30 @@ impl ThreadEndpoint {
         Ok(Got { peer: from, bytes })
     }
 
-    fn arrive(&self, state: &mut State, parcel: Arc<Parcel>) {
-        match state.matcher.find_posted(parcel.from, &parcel.label) {
-            Match::Found(posted) => self.deliver(state, &parcel, posted),
-            Match::Conflict(posted, _) => self.disagree(state, posted, &parcel),
+    fn arrive(&self, state: &mut ThreadState, message: Arc<ThreadMessage>) {
+        match state.matcher.find_posted(message.from, &message.label) {
+            Match::Found(posted) => self.deliver(state, &message, posted),
+            Match::Conflict(posted, _) => self.disagree(state, posted, &message),
             Match::Nothing => {
-                let from = parcel.from;
-                let label = parcel.label;
-                state.matcher.keep_early(Early { from, label, message: parcel });
+                let from = message.from;
+                let label = message.label;
+                state.matcher.keep_early(Early { from, label, message });
             }
         }
     }
 
-    fn disagree(&self, state: &mut State, posted: Posted, parcel: &Parcel) {
-        let peer = self.health.peers()[parcel.from].clone();
-        let error = posted.label.mismatch(parcel.label.fingerprint, peer);
+    fn disagree(&self, state: &mut ThreadState, posted: Posted, message: &ThreadMessage) {
+        let peer = self.health.peers()[message.from].clone();
+        let error = posted.label.mismatch(message.label.fingerprint, peer);
         state.tickets.finish(posted.ticket, Err(error));
     }
 
     /// Takes the sends that were received.
-    fn settle(&self, state: &mut State) -> bool {
-        let State { tickets, sending, .. } = state;
+    fn finish_delivered_sends(&self, state: &mut ThreadState) -> bool {
+        let ThreadState { tickets, sending, .. } = state;
         let before = sending.len();
         sending.retain(|send| {
-            let delivered = send.parcel.is_delivered();
+            let delivered = send.message.is_delivered();
             if delivered {
                 tickets.finish(send.ticket, Ok(Got { peer: send.to, bytes: send.bytes }));
             }
@@ -134,9 +134,9 @@ impl Transport for ThreadEndpoint {
         let bytes = view.bytes().len();
         // Headers are counted although nothing is framed here, so that counts agree between transports.
         self.traffic.sent(TransportKind::Thread, HEADER_BYTES + bytes);
-        let parcel = Parcel::new(self.rank, label, view);
-        state.sending.push(Sending { ticket, to, bytes, parcel: Arc::clone(&parcel) });
-        self.mailboxes[to].put(parcel);
+        let message = ThreadMessage::new(self.rank, label, view);
+        state.sending.push(PendingSend { ticket, to, bytes, message: Arc::clone(&message) });
+        self.mailboxes[to].put(message);
         ticket
     }
 
@@ -163,7 +163,7 @@ impl Transport for ThreadEndpoint {
             let ours = send.ticket == ticket;
             if ours {
                 // If the receiver was quicker, it has the view and will drop it after its copy.
-                drop(send.parcel.take());
+                drop(send.message.take());
             }
             !ours
         });
@@ -172,10 +172,10 @@ impl Transport for ThreadEndpoint {
 
     fn progress(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        let parcels = self.mailboxes[self.rank].empty();
-        let arrived = !parcels.is_empty();
-        parcels.into_iter().for_each(|parcel| self.arrive(state, parcel));
-        self.settle(state) || arrived
+        let messages = self.mailboxes[self.rank].take_all();
+        let arrived = !messages.is_empty();
+        messages.into_iter().for_each(|message| self.arrive(state, message));
+        self.finish_delivered_sends(state) || arrived
     }
 
     fn crowded(&self) -> bool {
@@ -183,11 +183,11 @@ impl Transport for ThreadEndpoint {
     }
 
     fn park(&self, at_most: Duration) {
-        self.mailboxes[self.rank].sleep(at_most);
+        self.mailboxes[self.rank].park(at_most);
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        // A parcel put before leaving was put before `left` was set, so one more look finds it.
+        // A message put before leaving was put before `left` was set, so one more look finds it.
         let ended = self.health.has_left(peer) && !self.progress();
         ended.then(|| "finished".to_owned())
     }

@@ -1,4 +1,4 @@
-//! What lies between two threads: mailboxes, and the parcels in them.
+//! What lies between two threads: mailboxes, and the messages in them.
 
 use crate::memory::ReadView;
 use crate::transport::{Bell, Label};
@@ -7,16 +7,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A message under way: the sender's view, taken by the receiver or taken back by a cancelling sender.
-pub(super) struct Parcel {
+pub(super) struct ThreadMessage {
     pub(super) from: usize,
     pub(super) label: Label,
     view: Mutex<Option<ReadView>>,
     delivered: AtomicBool,
 }
 
-impl Parcel {
+impl ThreadMessage {
     pub(super) fn new(from: usize, label: Label, view: ReadView) -> Arc<Self> {
-        Arc::new(Parcel { from, label, view: Mutex::new(Some(view)), delivered: AtomicBool::new(false) })
+        Arc::new(ThreadMessage {
+            from,
+            label,
+            view: Mutex::new(Some(view)),
+            delivered: AtomicBool::new(false),
+        })
     }
 
     /// The view, for whoever comes first.
@@ -36,48 +41,48 @@ impl Parcel {
 /// Where one rank receives, and where it sleeps.
 #[derive(Default)]
 pub(super) struct Mailbox {
-    parcels: Mutex<Vec<Arc<Parcel>>>,
+    messages: Mutex<Vec<Arc<ThreadMessage>>>,
     full: AtomicBool,
     rung: AtomicBool,
-    sleeping: AtomicBool,
-    bed: Mutex<()>,
+    parked: AtomicBool,
+    park_lock: Mutex<()>,
     wake: Condvar,
 }
 
 impl Mailbox {
-    pub(super) fn put(&self, parcel: Arc<Parcel>) {
-        lock(&self.parcels).push(parcel);
+    pub(super) fn put(&self, message: Arc<ThreadMessage>) {
+        lock(&self.messages).push(message);
         self.full.store(true, Ordering::Release);
         self.ring();
     }
 
     /// Everything that has arrived since the last call, in order.
-    pub(super) fn empty(&self) -> Vec<Arc<Parcel>> {
+    pub(super) fn take_all(&self) -> Vec<Arc<ThreadMessage>> {
         if !self.full.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut *lock(&self.parcels))
+        std::mem::take(&mut *lock(&self.messages))
     }
 
     /// Sleeps until the bell rings or the time is over.
-    pub(super) fn sleep(&self, at_most: Duration) {
-        let bed = lock(&self.bed);
-        self.sleeping.store(true, Ordering::SeqCst);
-        // A ring before this line is seen here; a ring after it sees `sleeping` and needs the lock to notify.
+    pub(super) fn park(&self, at_most: Duration) {
+        let guard = lock(&self.park_lock);
+        self.parked.store(true, Ordering::SeqCst);
+        // A ring before this line is seen here; a ring after it sees `parked` and needs the lock to notify.
         if !self.rung.swap(false, Ordering::SeqCst) {
-            let woken = self.wake.wait_timeout(bed, at_most);
+            let woken = self.wake.wait_timeout(guard, at_most);
             drop(woken);
             self.rung.store(false, Ordering::SeqCst);
         }
-        self.sleeping.store(false, Ordering::SeqCst);
+        self.parked.store(false, Ordering::SeqCst);
     }
 }
 
 impl Bell for Mailbox {
     fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst) {
-            let _bed = lock(&self.bed);
+        if self.parked.load(Ordering::SeqCst) {
+            let _bed = lock(&self.park_lock);
             self.wake.notify_all();
         }
     }

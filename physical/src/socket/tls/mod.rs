@@ -130,14 +130,14 @@ fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(
 pub(crate) struct Session {
     connection: Connection,
     stream: TcpStream,
-    taken: usize,
+    committed: usize,
 }
 
 impl Session {
     fn open(mut connection: Connection, stream: TcpStream) -> Socket {
         // What is bounded here is bounded by PIECE already.
         connection.set_buffer_limit(None);
-        Socket::Tls(Box::new(Session { connection, stream, taken: 0 }))
+        Socket::Tls(Box::new(Session { connection, stream, committed: 0 }))
     }
 
     pub(super) fn tcp(&self) -> &TcpStream {
@@ -145,8 +145,8 @@ impl Session {
     }
 
     /// Bytes that have to be written next, because they are encrypted already.
-    pub(super) fn taken(&self) -> usize {
-        self.taken
+    pub(super) fn committed(&self) -> usize {
+        self.committed
     }
 
     /// Hands records to the socket; `WouldBlock` if it does not take all.
@@ -216,8 +216,8 @@ impl Write for Session {
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.push()?;
-        if self.taken > 0 {
-            return Ok(std::mem::take(&mut self.taken));
+        if self.committed > 0 {
+            return Ok(std::mem::take(&mut self.committed));
         }
         let mut piece = 0;
         for part in parts {
@@ -228,7 +228,7 @@ impl Write for Session {
         if self.try_push()? {
             return Ok(piece);
         }
-        self.taken = piece;
+        self.committed = piece;
         Err(io::ErrorKind::WouldBlock.into())
     }
 

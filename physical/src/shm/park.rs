@@ -8,12 +8,12 @@
 //! Whichever fence comes first, either the sleeper sees the work or the waker sees the sleeper. A waker pays for a store
 //! to a line that others write only if somebody sleeps.
 
-use super::count::Count;
+use super::atomic::SharedAtomic;
 use std::sync::atomic::Ordering;
 
 /// How a rank sleeps, and so how it is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sleep {
+pub(crate) enum ParkMode {
     /// On the bell's own word, a futex.
     Futex = 1,
     /// On a descriptor, beside others.
@@ -21,34 +21,34 @@ pub(crate) enum Sleep {
 }
 
 /// One rank's bell and whether it sleeps.
-pub(super) struct Bed<'a, C> {
+pub(super) struct Parker<'a, C> {
     pub(super) bell: &'a C,
-    pub(super) asleep: &'a C,
+    pub(super) parked: &'a C,
 }
 
-impl<C: Count> Bed<'_, C> {
+impl<C: SharedAtomic> Parker<'_, C> {
     /// Announces sleep. Afterwards look for work once more, and sleep only while the bell is as it was before.
-    pub(super) fn lie_down(&self, how: Sleep) {
-        self.asleep.store(how as u64, Ordering::Relaxed);
+    pub(super) fn announce_park(&self, how: ParkMode) {
+        self.parked.store(how as u64, Ordering::Relaxed);
         C::fence(Ordering::SeqCst);
     }
 
-    pub(super) fn get_up(&self) {
-        self.asleep.store(0, Ordering::Relaxed);
+    pub(super) fn end_park(&self) {
+        self.parked.store(0, Ordering::Relaxed);
     }
 
-    /// Comes between making work and [`Bed::nudge`], of however many ranks.
-    pub(super) fn after_work() {
+    /// Comes between making work and [`Parker::unpark`], of however many ranks.
+    pub(super) fn fence_before_unpark() {
         C::fence(Ordering::SeqCst);
     }
 
-    /// After making work and [`Bed::after_work`]: rings if the rank sleeps, and says how to wake it.
-    pub(super) fn nudge(&self) -> Option<Sleep> {
-        match self.asleep.load(Ordering::Relaxed) {
+    /// After making work and [`Parker::fence_before_unpark`]: rings if the rank sleeps, and says how to wake it.
+    pub(super) fn unpark(&self) -> Option<ParkMode> {
+        match self.parked.load(Ordering::Relaxed) {
             0 => None,
             how => {
                 self.bell.add(1);
-                Some(if how == Sleep::Descriptor as u64 { Sleep::Descriptor } else { Sleep::Futex })
+                Some(if how == ParkMode::Descriptor as u64 { ParkMode::Descriptor } else { ParkMode::Futex })
             }
         }
     }

@@ -12,13 +12,13 @@
 //! what somebody still reads.
 //!
 //! A rank that gives an operation up breaks this: it may write what it posted, and all memory that others read, at once.
-//! So it withdraws first ([`Board::withdraw`]), and who has read looks at that last ([`Board::has_withdrawn`]). Between
+//! So it withdraws first ([`ControlBlock::withdraw`]), and who has read looks at that last ([`ControlBlock::has_withdrawn`]). Between
 //! them, a release fence before the writes and an acquire fence after the reads see to it that whoever has read something
 //! that was written too late knows. As results are passed on, every count is published behind such a fence as well.
 
+use super::atomic::SharedAtomic;
 use super::bytes::SharedBytes;
-use super::count::Count;
-use super::link::{APART, Segment};
+use super::link::{LINE_PAIR, Segment};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};
@@ -30,7 +30,7 @@ pub(super) const LANES: usize = 32;
 /// Payload that fits into a slot, in bytes.
 pub(super) const PAYLOAD: usize = SLOT - HEAD;
 /// Bytes of a whole board.
-pub(super) const BOARD: usize = LANES * LANE;
+pub(super) const CONTROL_BLOCK: usize = LANES * LANE;
 
 /// Bytes of a slot: room for 4 KiB. Beyond them, reading everyone's contribution costs more than a second exchange.
 pub(super) const SLOT: usize = 4096 + 64;
@@ -40,14 +40,14 @@ pub(super) const LABEL: usize = TAG_BYTES + FINGERPRINT_BYTES;
 const HEAD: usize = 8 + LABEL;
 const _: () = assert!(HEAD == NOTICE_BYTES);
 const COUNTERS: usize = 2 * SLOT;
-const LANE: usize = 2 * SLOT + APART;
+const LANE: usize = 2 * SLOT + LINE_PAIR;
 /// Pieces of one operation, at most 2 to this power; the rest of a counter is the round.
 const COUNT_BITS: u32 = 24;
 
 /// Where a board is.
-pub(super) trait Page {
-    type Count: Count;
-    fn count(&self, offset: usize) -> &Self::Count;
+pub(super) trait ControlMemory {
+    type Atomic: SharedAtomic;
+    fn atomic(&self, offset: usize) -> &Self::Atomic;
     /// Stores bytes. Should somebody read them meanwhile, what it gets is any.
     fn store(&self, offset: usize, bytes: &[u8]);
     /// Copies bytes. Should they be written meanwhile, what it gets is any.
@@ -55,31 +55,31 @@ pub(super) trait Page {
 }
 
 /// One rank's board: its own to write, a peer's to read.
-pub(super) struct Board<'a, P>(&'a P);
+pub(super) struct ControlBlock<'a, P>(&'a P);
 
 /// A label, as slots hold it.
 pub(super) type LabelBytes = [u8; LABEL];
 
 /// What a posted slot says; it counts only if it is [still there](Board::is_posted) after it was read.
-pub(super) struct Notice<'a, P> {
+pub(super) struct SlotView<'a, P> {
     page: &'a P,
     slot: usize,
 }
 
-impl<P: Page> Notice<'_, P> {
-    fn label_bytes(&self) -> LabelBytes {
+impl<P: ControlMemory> SlotView<'_, P> {
+    fn encode_label(&self) -> LabelBytes {
         let mut label = [0; LABEL];
         self.page.load(self.slot + 8, &mut label);
         label
     }
 
     pub(super) fn is_of(&self, label: &LabelBytes) -> bool {
-        self.label_bytes() == *label
+        self.encode_label() == *label
     }
 
     /// `None` if the peer wrote nonsense.
     pub(super) fn label(&self) -> Option<Label> {
-        parse_label(&self.label_bytes())
+        parse_label(&self.encode_label())
     }
 
     /// Copies the first bytes of the payload; how many count is known from the label.
@@ -88,10 +88,10 @@ impl<P: Page> Notice<'_, P> {
     }
 }
 
-impl<'a> Notice<'a, Segment> {
+impl<'a> SlotView<'a, Segment> {
     /// The payload, and what there is behind it.
     pub(super) fn payload(&self) -> SharedBytes<'a> {
-        self.page.board_bytes(self.slot + HEAD, PAYLOAD)
+        self.page.control_bytes(self.slot + HEAD, PAYLOAD)
     }
 }
 
@@ -101,20 +101,20 @@ fn parse_label(bytes: &[u8]) -> Option<Label> {
     Some(Label { tag: Tag::from_bytes(tag), fingerprint })
 }
 
-pub(super) fn label_bytes(label: &Label) -> LabelBytes {
+pub(super) fn encode_label(label: &Label) -> LabelBytes {
     let mut bytes = [0; LABEL];
     bytes[..TAG_BYTES].copy_from_slice(&label.tag.to_bytes());
     bytes[TAG_BYTES..].copy_from_slice(&label.fingerprint.to_bytes());
     bytes
 }
 
-impl<'a, P: Page> Board<'a, P> {
+impl<'a, P: ControlMemory> ControlBlock<'a, P> {
     pub(super) fn new(page: &'a P) -> Self {
-        Board(page)
+        ControlBlock(page)
     }
 
     fn slot(lane: usize, round: u64) -> usize {
-        assert!(lane < LANES, "a lane of the board");
+        assert!(lane < LANES, "a lane of the control block");
         lane * LANE + (round % 2) as usize * SLOT
     }
 
@@ -123,64 +123,64 @@ impl<'a, P: Page> Board<'a, P> {
         let slot = Self::slot(lane, round);
         assert!(payload.len() <= PAYLOAD, "a payload fits into its slot");
         // For those who look without taking part: not to be read while it is written.
-        self.0.count(slot).store(0, Ordering::Relaxed);
-        P::Count::fence(Ordering::Release);
+        self.0.atomic(slot).store(0, Ordering::Relaxed);
+        P::Atomic::fence(Ordering::Release);
         self.0.store(slot + 8, label);
         self.0.store(slot + HEAD, payload);
-        self.0.count(slot).store(round, Ordering::Release);
+        self.0.atomic(slot).store(round, Ordering::Release);
     }
 
     /// What the rank has posted for round `round`, once it has.
-    pub(super) fn read(&self, lane: usize, round: u64) -> Option<Notice<'a, P>> {
+    pub(super) fn read(&self, lane: usize, round: u64) -> Option<SlotView<'a, P>> {
         let slot = Self::slot(lane, round);
-        (self.0.count(slot).load(Ordering::Acquire) == round).then_some(Notice { page: self.0, slot })
+        (self.0.atomic(slot).load(Ordering::Acquire) == round).then_some(SlotView { page: self.0, slot })
     }
 
     /// Whether what was read of round `round` before is what the rank had posted: whether it has not posted another since.
-    pub(super) fn is_posted(&self, lane: usize, round: u64) -> bool {
-        P::Count::fence(Ordering::Acquire);
-        self.0.count(Self::slot(lane, round)).load(Ordering::Relaxed) == round
+    pub(super) fn is_published(&self, lane: usize, round: u64) -> bool {
+        P::Atomic::fence(Ordering::Acquire);
+        self.0.atomic(Self::slot(lane, round)).load(Ordering::Relaxed) == round
     }
 
     /// The last operation that the rank has begun on `lane`, for those who wait for something else of it.
-    pub(super) fn latest(&self, lane: usize) -> Option<Label> {
-        let rounds = [0, 1].map(|round| self.0.count(Self::slot(lane, round)).load(Ordering::Acquire));
+    pub(super) fn latest_native(&self, lane: usize) -> Option<Label> {
+        let rounds = [0, 1].map(|round| self.0.atomic(Self::slot(lane, round)).load(Ordering::Acquire));
         let (round, slot) = if rounds[0] > rounds[1] { (rounds[0], 0) } else { (rounds[1], 1) };
         let slot = Self::slot(lane, slot);
         let mut label = [0; LABEL];
         self.0.load(slot + 8, &mut label);
         // Whole if the round has not changed meanwhile.
-        let whole = round > 0 && self.is_posted(lane, round);
+        let whole = round > 0 && self.is_published(lane, round);
         whole.then(|| parse_label(&label)).flatten()
     }
 
     /// How far the rank is in round `round`, by one of its counters.
-    pub(super) fn count(&self, counter: Counter, lane: usize, round: u64) -> u32 {
-        counted(self.counter(counter, lane).load(Ordering::Acquire), round)
+    pub(super) fn progress(&self, counter: Counter, lane: usize, round: u64) -> u32 {
+        unpack_progress(self.counter(counter, lane).load(Ordering::Acquire), round)
     }
 
-    pub(super) fn set_count(&self, counter: Counter, lane: usize, round: u64, value: u32) {
+    pub(super) fn set_progress(&self, counter: Counter, lane: usize, round: u64, value: u32) {
         // What is passed on with this may come of bytes that a peer wrote after it had withdrawn: whoever sees the one has
         // to see the other.
-        P::Count::fence(Ordering::Acquire);
-        self.counter(counter, lane).store(of_round(round, value), Ordering::Release);
+        P::Atomic::fence(Ordering::Acquire);
+        self.counter(counter, lane).store(pack_progress(round, value), Ordering::Release);
     }
 
     /// Tells everyone that what they read of this rank in round `round` does not count, unless they have read it already.
     /// Called before the memory that they read is given back.
     pub(super) fn withdraw(&self, lane: usize, round: u64) {
-        self.counter(Counter::Withdrawn, lane).store(of_round(round, 1), Ordering::Release);
-        P::Count::fence(Ordering::Release);
+        self.counter(Counter::Withdrawn, lane).store(pack_progress(round, 1), Ordering::Release);
+        P::Atomic::fence(Ordering::Release);
     }
 
     /// Whether the rank may have written over anything that was read of it before in round `round`.
     pub(super) fn has_withdrawn(&self, lane: usize, round: u64) -> bool {
-        P::Count::fence(Ordering::Acquire);
-        counted(self.counter(Counter::Withdrawn, lane).load(Ordering::Relaxed), round) > 0
+        P::Atomic::fence(Ordering::Acquire);
+        unpack_progress(self.counter(Counter::Withdrawn, lane).load(Ordering::Relaxed), round) > 0
     }
 
-    fn counter(&self, counter: Counter, lane: usize) -> &P::Count {
-        self.0.count(lane * LANE + COUNTERS + 8 * counter as usize)
+    fn counter(&self, counter: Counter, lane: usize) -> &P::Atomic {
+        self.0.atomic(lane * LANE + COUNTERS + 8 * counter as usize)
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) enum Counter {
     /// Pieces whose result is complete in the rank's memory, or on its stage.
     Reduced,
     /// Rounds whose results the rank has copied from all stages.
-    Gathered,
+    HostSegments,
     /// 1 once the rank has read all that it needs of its peers.
     Finished,
     /// 1 once the rank has given the operation up.
@@ -200,12 +200,12 @@ pub(super) enum Counter {
 }
 
 /// A count that belongs to one round: the round in the upper bits, so that it never falls.
-fn of_round(round: u64, count: u32) -> u64 {
+fn pack_progress(round: u64, count: u32) -> u64 {
     round << COUNT_BITS | u64::from(count)
 }
 
 /// The count of `round`: nothing before it, everything once the rank has gone on to a later one.
-fn counted(value: u64, round: u64) -> u32 {
+fn unpack_progress(value: u64, round: u64) -> u32 {
     let count = value & ((1 << COUNT_BITS) - 1);
     // Rounds may wrap after years; their distance does not.
     match ((value - count).wrapping_sub(round << COUNT_BITS)) as i64 {
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn counts_belong_to_their_round() {
         for round in [1, 7, (1 << 40) - 1, 1 << 40, (1 << 40) + 5] {
-            let value = of_round(round, 3);
-            assert_eq!(counted(value, round), 3);
-            assert_eq!(counted(value, round + 1), 0, "a later round has not begun");
-            assert_eq!(counted(value, round - 1), u32::MAX, "an earlier one is over");
+            let value = pack_progress(round, 3);
+            assert_eq!(unpack_progress(value, round), 3);
+            assert_eq!(unpack_progress(value, round + 1), 0, "a later round has not begun");
+            assert_eq!(unpack_progress(value, round - 1), u32::MAX, "an earlier one is over");
         }
     }
 }

@@ -17,11 +17,11 @@ pub(super) fn current() -> u32 {
 
 /// Where one thread may move, and when it did.
 #[derive(Debug, Default)]
-pub(super) struct Mover {
+pub(super) struct CoreMover {
     moved: Option<Instant>,
 }
 
-impl Mover {
+impl CoreMover {
     /// Moves this thread to a core that is not `taken`, if it may run on one and has not just moved. Whether it did.
     pub(super) fn leave(&mut self, now: Instant, taken: impl Fn(u32) -> bool) -> bool {
         if self.moved.is_some_and(|moved| now - moved < PAUSE) {
@@ -52,7 +52,7 @@ mod tests {
         };
         let before = cores();
         let here = current();
-        let mut mover = Mover::default();
+        let mut mover = CoreMover::default();
         let now = Instant::now();
         assert_eq!(mover.leave(now, |core| core == here), before.len() > 1);
         assert!(!mover.leave(now, |_| false), "it has just moved");
@@ -62,6 +62,6 @@ mod tests {
 
     #[test]
     fn nobody_moves_where_no_core_is_free() {
-        assert!(!Mover::default().leave(Instant::now(), |_| true));
+        assert!(!CoreMover::default().leave(Instant::now(), |_| true));
     }
 }

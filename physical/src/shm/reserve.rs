@@ -1,7 +1,7 @@
 //! Taking memory for a file without name, only as far as there is some: what the system has given away cannot be taken
 //! back from it, and it would kill processes, of this job or of others, to find more.
 
-use super::available::Bounds;
+use super::memory_limits::MemoryLimits;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use std::io;
@@ -14,13 +14,13 @@ const PIECE: u64 = 8 << 20;
 ///
 /// # Errors
 /// Out of memory, before the machine or the container is; otherwise what the system says.
-pub(super) fn take(file: &OwnedFd, size: u64) -> io::Result<()> {
-    let bounds = Bounds::find();
-    take_if(|bytes| bounds.allow(file, bytes), file, size)
+pub(super) fn reserve(file: &OwnedFd, size: u64) -> io::Result<()> {
+    let bounds = MemoryLimits::find();
+    reserve_if(|bytes| bounds.allow(file, bytes), file, size)
 }
 
-/// As [`take`], as far as `allow` lets it, which is asked for all that is still to be taken.
-fn take_if(allow: impl Fn(u64) -> io::Result<()>, file: &OwnedFd, size: u64) -> io::Result<()> {
+/// As [`reserve`], as far as `allow` lets it, which is asked for all that is still to be taken.
+fn reserve_if(allow: impl Fn(u64) -> io::Result<()>, file: &OwnedFd, size: u64) -> io::Result<()> {
     let mut taken = 0;
     while taken < size {
         allow(size - taken)?;
@@ -45,15 +45,15 @@ mod tests {
         let left = |left: u64| {
             move |bytes: u64| if bytes > left { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
         };
-        let refused = take_if(left(4095), &file, 4096).unwrap_err();
+        let refused = reserve_if(left(4095), &file, 4096).unwrap_err();
         assert_eq!((refused.kind(), taken()), (io::ErrorKind::OutOfMemory, 0));
         // Others took what was left between two pieces.
         let asked = Cell::new(0);
         let shrinking =
             |bytes: u64| left(if asked.replace(asked.get() + 1) == 0 { 2 * PIECE } else { 0 })(bytes);
-        let refused = take_if(shrinking, &file, PIECE + 1).unwrap_err();
+        let refused = reserve_if(shrinking, &file, PIECE + 1).unwrap_err();
         assert_eq!((refused.kind(), taken()), (io::ErrorKind::OutOfMemory, PIECE));
-        take_if(|_| Ok(()), &file, PIECE + 4096).unwrap();
+        reserve_if(|_| Ok(()), &file, PIECE + 4096).unwrap();
         assert_eq!(taken(), PIECE + 4096);
     }
 }

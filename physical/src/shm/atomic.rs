@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A number in memory that several processes see.
-pub(super) trait Count {
+pub(super) trait SharedAtomic {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn add(&self, value: u64);
@@ -15,9 +15,9 @@ pub(super) trait Count {
 }
 
 /// An atomic of the standard library, or loom's of the same name, with the fence that belongs to it.
-macro_rules! count {
+macro_rules! shared_atomic {
     ($atomic:ty, $number:ty, $fence:path) => {
-        impl Count for $atomic {
+        impl SharedAtomic for $atomic {
             fn load(&self, order: Ordering) -> u64 {
                 <$atomic>::load(self, order).into()
             }
@@ -37,8 +37,8 @@ macro_rules! count {
     };
 }
 #[cfg(all(test, hexagram_loom))]
-pub(super) use count;
+pub(super) use shared_atomic;
 
-count!(AtomicU64, u64, fence);
+shared_atomic!(AtomicU64, u64, fence);
 // The kernel's futex words have 32 bits.
-count!(AtomicU32, u32, fence);
+shared_atomic!(AtomicU32, u32, fence);

@@ -1,11 +1,11 @@
 //! The long part of a native collective on registered memory: reading the peers' buffers, piece by piece.
 
-use super::board::{Counter, Notice, PAYLOAD, Page};
 use super::bytes::SharedBytes;
-use super::collectives::Surroundings;
-use super::combine::{Combination, Order};
-use super::job::{Job, Step};
+use super::collectives::ShmContext;
+use super::control_block::{ControlMemory, Counter, PAYLOAD, SlotView};
+use super::reduction::{Order, OrderedReduction};
 use super::region::Region;
+use super::running::{RunningCollective, Step};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::{Size, chunk};
@@ -18,60 +18,61 @@ const PIECE: usize = 64 * 1024;
 
 /// Where a rank's registered buffer is: in which of its regions, and from which byte on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct BufferLocation {
     pub(super) index: u32,
     pub(super) offset: usize,
 }
 
-const SOURCE: usize = 4 + 8;
-const _: () = assert!(SOURCE <= PAYLOAD, "a source fits into a slot");
+const LOCATION: usize = 4 + 8;
+const _: () = assert!(LOCATION <= PAYLOAD, "a source fits into a slot");
 
-impl Source {
-    pub(super) fn to_bytes(self) -> [u8; SOURCE] {
-        let mut bytes = [0; SOURCE];
+impl BufferLocation {
+    pub(super) fn to_bytes(self) -> [u8; LOCATION] {
+        let mut bytes = [0; LOCATION];
         bytes[..4].copy_from_slice(&self.index.to_le_bytes());
         bytes[4..].copy_from_slice(&(self.offset as u64).to_le_bytes());
         bytes
     }
 
-    pub(super) fn of(notice: &Notice<'_, impl Page>) -> Self {
-        let mut bytes = [0; SOURCE];
-        notice.load(&mut bytes);
+    pub(super) fn of(slot_view: &SlotView<'_, impl ControlMemory>) -> Self {
+        let mut bytes = [0; LOCATION];
+        slot_view.load(&mut bytes);
         let mut index = [0; 4];
         let mut offset = [0; 8];
         index.copy_from_slice(&bytes[..4]);
         offset.copy_from_slice(&bytes[4..]);
-        Source { index: u32::from_le_bytes(index), offset: u64::from_le_bytes(offset) as usize }
+        BufferLocation { index: u32::from_le_bytes(index), offset: u64::from_le_bytes(offset) as usize }
     }
 }
 
 /// How far an operation is, in pieces.
-pub(super) struct Work {
+pub(super) struct RegisteredTransfer {
     /// Reduced or copied into this rank's own part.
     own: u32,
     /// Copied from each rank.
     copied: Vec<u32>,
     /// Where each rank's buffer is, and the memory that it is in.
-    sources: Vec<(Source, Option<Arc<Region>>)>,
+    sources: Vec<(BufferLocation, Option<Arc<Region>>)>,
 }
 
-impl Work {
-    pub(super) fn new(sources: Vec<Source>, around: &Surroundings) -> Self {
-        let with_region = |(rank, source): (usize, Source)| (source, around.regions.of(rank, source.index));
+impl RegisteredTransfer {
+    pub(super) fn new(sources: Vec<BufferLocation>, context: &ShmContext) -> Self {
+        let with_region =
+            |(rank, source): (usize, BufferLocation)| (source, context.regions.of_peer(rank, source.index));
         let sources: Vec<_> = sources.into_iter().enumerate().map(with_region).collect();
-        Work { own: 0, copied: vec![0; sources.len()], sources }
+        RegisteredTransfer { own: 0, copied: vec![0; sources.len()], sources }
     }
 
     /// Bytes of `rank`'s buffer.
     fn peer<'a>(
         &'a self,
-        around: &Surroundings,
+        context: &ShmContext,
         rank: usize,
         bytes: &Range<usize>,
     ) -> Result<SharedBytes<'a>> {
-        let (Source { index, offset }, region) = &self.sources[rank];
+        let (BufferLocation { index, offset }, region) = &self.sources[rank];
         let start = offset.saturating_add(bytes.start);
-        around.traffic.read(bytes.len());
+        context.traffic.read(bytes.len());
         region.as_ref().and_then(|region| region.bytes(start, bytes.len())).ok_or_else(|| {
             let what =
                 format!("rank {rank} passes memory of registration {index}, which this rank has dropped");
@@ -80,30 +81,35 @@ impl Work {
     }
 
     /// Does the next pieces. `Moved(0)` when only peers can help, `Done` when nothing is left.
-    pub(super) fn advance(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        match job.arrival.label.fingerprint.operation {
-            OperationKind::AllReduce => self.all_reduce(job, around),
-            OperationKind::ReduceScatter => self.reduce_scatter(job, around),
-            OperationKind::AllGather => self.all_gather(job, around),
-            OperationKind::Broadcast => self.broadcast(job, around),
+    pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+        match running.entry.label.fingerprint.operation {
+            OperationKind::AllReduce => self.all_reduce(running, context),
+            OperationKind::ReduceScatter => self.reduce_scatter(running, context),
+            OperationKind::AllGather => self.all_gather(running, context),
+            OperationKind::Broadcast => self.broadcast(running, context),
             _ => Ok(Step::Done(0)),
         }
     }
 
-    fn all_reduce(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let rank = around.rank;
-        let ranks = around.size();
-        let size = job.arrival.label.fingerprint.dtype.size();
-        let len = job.output.bytes().len() / size;
+    fn all_reduce(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+        let rank = context.rank;
+        let ranks = context.size();
+        let size = running.entry.label.fingerprint.dtype.size();
+        let len = running.output.bytes().len() / size;
         let part = |owner: usize| scaled(chunk(len, ranks, owner), size);
         let mut moved = 0;
         if let Some(piece) = piece(&part(rank), self.own) {
-            let peers = self.peers(around, &piece)?;
-            let to = &mut job.output.bytes_mut()[piece.clone()];
-            combination(&job.arrival.label.fingerprint, around, rank).add(|peer| peers[peer], to);
+            let peers = self.peers(context, &piece)?;
+            let to = &mut running.output.bytes_mut()[piece.clone()];
+            ordered_reduction(&running.entry.label.fingerprint, context, rank).add(|peer| peers[peer], to);
             self.own += 1;
-            around.mine().board().set_count(Counter::Reduced, job.arrival.lane, job.arrival.round, self.own);
-            around.nudge_all();
+            context.mine().control_block().set_progress(
+                Counter::Reduced,
+                running.entry.lane,
+                running.entry.round,
+                self.own,
+            );
+            context.unpark_peers();
             moved += piece.len();
         }
         let mut left = piece_count(&part(rank)) > self.own;
@@ -111,10 +117,13 @@ impl Work {
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let part = part(peer);
             let copied = self.copied[peer];
-            let complete =
-                around.segments[peer].board().count(Counter::Reduced, job.arrival.lane, job.arrival.round);
+            let complete = context.segments[peer].control_block().progress(
+                Counter::Reduced,
+                running.entry.lane,
+                running.entry.round,
+            );
             if let Some(piece) = piece(&part, copied).filter(|_| copied < complete) {
-                self.peer(around, peer, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
+                self.peer(context, peer, &piece)?.load(&mut running.output.bytes_mut()[piece.clone()]);
                 self.copied[peer] += 1;
                 moved += piece.len();
             }
@@ -124,67 +133,71 @@ impl Work {
     }
 
     /// The same bytes of everyone's buffer, by rank; this rank's own place is empty.
-    fn peers<'a>(&'a self, around: &Surroundings, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
-        let own = around.rank;
+    fn peers<'a>(&'a self, context: &ShmContext, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
+        let own = context.rank;
         let bytes =
-            |rank| if rank == own { Ok(SharedBytes::of(&[])) } else { self.peer(around, rank, bytes) };
-        (0..around.size()).map(bytes).collect()
+            |rank| if rank == own { Ok(SharedBytes::of(&[])) } else { self.peer(context, rank, bytes) };
+        (0..context.size()).map(bytes).collect()
     }
 
-    fn reduce_scatter(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let rank = around.rank;
-        let block = job.output.bytes().len();
+    fn reduce_scatter(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+        let rank = context.rank;
+        let block = running.output.bytes().len();
         let Some(piece) = piece(&(0..block), self.own) else { return Ok(Step::Done(0)) };
         let there = rank * block + piece.start..rank * block + piece.end;
-        let mut all = self.peers(around, &there)?;
-        let Some(input) = &job.input else { return Ok(Step::Done(0)) };
+        let mut all = self.peers(context, &there)?;
+        let Some(input) = &running.input else { return Ok(Step::Done(0)) };
         all[rank] = SharedBytes::of(&input.bytes()[there]);
-        let to = &mut job.output.bytes_mut()[piece.clone()];
-        combination(&job.arrival.label.fingerprint, around, rank).store(|peer| all[peer], to);
+        let to = &mut running.output.bytes_mut()[piece.clone()];
+        ordered_reduction(&running.entry.label.fingerprint, context, rank).store(|peer| all[peer], to);
         self.own += 1;
         Ok(Step::Moved(piece.len()))
     }
 
-    fn all_gather(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let rank = around.rank;
-        let ranks = around.size();
-        let block = job.output.bytes().len() / ranks;
+    fn all_gather(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+        let rank = context.rank;
+        let ranks = context.size();
+        let block = running.output.bytes().len() / ranks;
         for peer in (0..ranks).map(|distance| (rank + distance) % ranks) {
             let Some(piece) = piece(&(0..block), self.copied[peer]) else { continue };
-            let from = match &job.input {
+            let from = match &running.input {
                 Some(input) if peer == rank => SharedBytes::of(&input.bytes()[piece.clone()]),
-                _ => self.peer(around, peer, &piece)?,
+                _ => self.peer(context, peer, &piece)?,
             };
-            from.load(&mut job.output.bytes_mut()[peer * block..][piece.clone()]);
+            from.load(&mut running.output.bytes_mut()[peer * block..][piece.clone()]);
             self.copied[peer] += 1;
             return Ok(Step::Moved(piece.len()));
         }
         Ok(Step::Done(0))
     }
 
-    fn broadcast(&mut self, job: &mut Job, around: &Surroundings) -> Result<Step> {
-        let root = job.arrival.root();
-        let bytes = job.output.bytes().len();
-        let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != around.rank) else {
+    fn broadcast(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+        let root = running.entry.root();
+        let bytes = running.output.bytes().len();
+        let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != context.rank) else {
             return Ok(Step::Done(0));
         };
-        self.peer(around, root, &piece)?.load(&mut job.output.bytes_mut()[piece.clone()]);
+        self.peer(context, root, &piece)?.load(&mut running.output.bytes_mut()[piece.clone()]);
         self.own += 1;
         Ok(Step::Moved(piece.len()))
     }
 }
 
 /// How the contributions to `owner`'s part become one.
-pub(super) fn combination(fingerprint: &Fingerprint, around: &Surroundings, owner: usize) -> Combination {
+pub(super) fn ordered_reduction(
+    fingerprint: &Fingerprint,
+    context: &ShmContext,
+    owner: usize,
+) -> OrderedReduction {
     let Fingerprint { operation, dtype, reduce, count, .. } = *fingerprint;
     let op = reduce.unwrap_or(crate::ReduceOp::Sum);
     // Of an all-reduce, everyone has divided its buffer before it began.
     let divide_first =
         op == crate::ReduceOp::Mean && dtype.is_half() && operation == OperationKind::ReduceScatter;
     let bytes = count as usize * dtype.size();
-    let tree = operation == OperationKind::AllReduce && Size::of(bytes, around.size()) == Size::Middle;
+    let tree = operation == OperationKind::AllReduce && Size::of(bytes, context.size()) == Size::Middle;
     let order = if tree { Order::Tree } else { Order::Ring };
-    Combination { op, dtype, ranks: around.size(), owner, order, divide_first }
+    OrderedReduction { op, dtype, ranks: context.size(), owner, order, divide_first }
 }
 
 pub(super) fn scaled(elements: Range<usize>, size: usize) -> Range<usize> {

@@ -17,16 +17,16 @@ const LEAST: u64 = 16 << 20;
 
 /// Something that bounds the memory of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Bound {
+enum MemoryLimit {
     /// The machine's memory, told by this file.
     Machine(PathBuf),
     /// A control group, which has this folder.
-    Group(&'static Names, PathBuf),
+    Group(&'static CgroupFiles, PathBuf),
 }
 
 /// What the files and fields of one version of control groups are called.
 #[derive(Debug, PartialEq, Eq)]
-struct Names {
+struct CgroupFiles {
     file_system: &'static str,
     limit: &'static str,
     usage: &'static str,
@@ -34,14 +34,14 @@ struct Names {
     reclaimable: [&'static str; 2],
 }
 
-static V2: Names = Names {
+static V2: CgroupFiles = CgroupFiles {
     file_system: "cgroup2",
     limit: "memory.max",
     usage: "memory.current",
     reclaimable: ["inactive_file", "active_file"],
 };
 
-static V1: Names = Names {
+static V1: CgroupFiles = CgroupFiles {
     file_system: "cgroup",
     limit: "memory.limit_in_bytes",
     usage: "memory.usage_in_bytes",
@@ -50,32 +50,32 @@ static V1: Names = Names {
 
 /// Bytes of one bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Amount {
+struct MemoryAmount {
     total: u64,
     left: u64,
 }
 
 /// Everything that bounds the memory of this process.
-pub(super) struct Bounds(Vec<Bound>);
+pub(super) struct MemoryLimits(Vec<MemoryLimit>);
 
-impl Bounds {
+impl MemoryLimits {
     /// Finds what bounds this process. What cannot be read bounds nothing.
     pub(super) fn find() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// As [`Bounds::find`], of a system whose files are below `root`.
+    /// As [`MemoryLimits::find`], of a system whose files are below `root`.
     fn below(root: &Path) -> Self {
         let proc = root.join("proc");
         let text = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
         let mounts = text("self/mountinfo");
         let groups = text("self/cgroup");
         let folders = [&V2, &V1].into_iter().flat_map(|names| {
-            folders(names, &mounts, &groups).into_iter().map(move |folder| (names, folder))
+            cgroup_folders(names, &mounts, &groups).into_iter().map(move |folder| (names, folder))
         });
         let within = |folder: PathBuf| root.join(folder.strip_prefix("/").unwrap_or(&folder));
-        let groups = folders.map(|(names, folder)| Bound::Group(names, within(folder)));
-        Bounds([Bound::Machine(proc.join("meminfo"))].into_iter().chain(groups).collect())
+        let groups = folders.map(|(names, folder)| MemoryLimit::Group(names, within(folder)));
+        MemoryLimits([MemoryLimit::Machine(proc.join("meminfo"))].into_iter().chain(groups).collect())
     }
 
     /// Sees whether `bytes` more can be taken for `file`, with a share of each bound left to everybody else.
@@ -84,7 +84,7 @@ impl Bounds {
     /// Out of memory, with what bounds it.
     pub(super) fn allow(&self, file: &OwnedFd, bytes: u64) -> io::Result<()> {
         let bounds = self.0.iter().filter_map(|bound| Some((bound.name(), bound.amount()?)));
-        let held = volume(file).map(|amount| ("the file system of shared memory".to_owned(), amount));
+        let held = file_system(file).map(|amount| ("the file system of shared memory".to_owned(), amount));
         for (name, amount) in bounds.chain(held) {
             refusal(&name, amount, bytes)
                 .map_or(Ok(()), |what| Err(io::Error::new(io::ErrorKind::OutOfMemory, what)))?;
@@ -94,8 +94,8 @@ impl Bounds {
 }
 
 /// Why `bytes` more are too many, if they are.
-fn refusal(name: &str, amount: Amount, bytes: u64) -> Option<String> {
-    let Amount { total, left } = amount;
+fn refusal(name: &str, amount: MemoryAmount, bytes: u64) -> Option<String> {
+    let MemoryAmount { total, left } = amount;
     let spare = (total / PARTS).max(LEAST);
     let mib = |bytes: u64| bytes >> 20;
     (left < bytes.saturating_add(spare)).then(|| {
@@ -107,18 +107,18 @@ fn refusal(name: &str, amount: Amount, bytes: u64) -> Option<String> {
     })
 }
 
-impl Bound {
+impl MemoryLimit {
     fn name(&self) -> String {
         match self {
-            Bound::Machine(_) => "the machine".to_owned(),
-            Bound::Group(_, folder) => format!("the container ({})", folder.display()),
+            MemoryLimit::Machine(_) => "the machine".to_owned(),
+            MemoryLimit::Group(_, folder) => format!("the container ({})", folder.display()),
         }
     }
 
-    fn amount(&self) -> Option<Amount> {
+    fn amount(&self) -> Option<MemoryAmount> {
         match self {
-            Bound::Machine(table) => machine(&fs::read_to_string(table).ok()?),
-            Bound::Group(names, folder) => {
+            MemoryLimit::Machine(table) => machine(&fs::read_to_string(table).ok()?),
+            MemoryLimit::Group(names, folder) => {
                 let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
                 group(
                     names,
@@ -132,16 +132,16 @@ impl Bound {
 }
 
 /// What the system's table of memory says.
-fn machine(table: &str) -> Option<Amount> {
+fn machine(table: &str) -> Option<MemoryAmount> {
     let field = |name: &str| -> Option<u64> {
         let line = table.lines().find_map(|line| line.strip_prefix(name))?;
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
     };
-    Some(Amount { total: field("MemTotal:")?, left: field("MemAvailable:")? })
+    Some(MemoryAmount { total: field("MemTotal:")?, left: field("MemAvailable:")? })
 }
 
 /// What a control group's files say; none if it has no limit.
-fn group(names: &Names, limit: &str, usage: &str, stat: &str) -> Option<Amount> {
+fn group(names: &CgroupFiles, limit: &str, usage: &str, stat: &str) -> Option<MemoryAmount> {
     let total: u64 = limit.trim().parse().ok()?;
     // Version 1 says so by the largest number of pages.
     if total >= 1 << 62 {
@@ -153,11 +153,11 @@ fn group(names: &Names, limit: &str, usage: &str, stat: &str) -> Option<Amount> 
     };
     let reclaimable: u64 = names.reclaimable.iter().filter_map(|name| field(name)).sum();
     let usage = usage.trim().parse::<u64>().ok()?.saturating_sub(reclaimable);
-    Some(Amount { total, left: total.saturating_sub(usage) })
+    Some(MemoryAmount { total, left: total.saturating_sub(usage) })
 }
 
 /// The folders of the control groups that bound memory, from this process's own up to the topmost that is mounted.
-fn folders(names: &Names, mounts: &str, groups: &str) -> Vec<PathBuf> {
+fn cgroup_folders(names: &CgroupFiles, mounts: &str, groups: &str) -> Vec<PathBuf> {
     let Some(path) = groups.lines().find_map(|line| own_group(names, line)) else { return Vec::new() };
     let Some((root, point)) = mounts.lines().find_map(|line| mount(names, line)) else { return Vec::new() };
     // A group outside what is mounted is that of a container which sees only itself.
@@ -167,7 +167,7 @@ fn folders(names: &Names, mounts: &str, groups: &str) -> Vec<PathBuf> {
 }
 
 /// The path of a process's group, of a line `number:controllers:path`; version 2 names no controllers.
-fn own_group<'a>(names: &Names, line: &'a str) -> Option<&'a str> {
+fn own_group<'a>(names: &CgroupFiles, line: &'a str) -> Option<&'a str> {
     let mut fields = line.splitn(3, ':');
     let _ = fields.next()?;
     let controllers = fields.next()?;
@@ -178,7 +178,7 @@ fn own_group<'a>(names: &Names, line: &'a str) -> Option<&'a str> {
 }
 
 /// Which group is mounted where, of a line `number number device root point options … - type source options`.
-fn mount<'a>(names: &Names, line: &'a str) -> Option<(&'a str, &'a str)> {
+fn mount<'a>(names: &CgroupFiles, line: &'a str) -> Option<(&'a str, &'a str)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let file_system = kind.next()?;
@@ -189,10 +189,10 @@ fn mount<'a>(names: &Names, line: &'a str) -> Option<(&'a str, &'a str)> {
 }
 
 /// What the file system of `file` has, if it has a size.
-fn volume(file: &OwnedFd) -> Option<Amount> {
+fn file_system(file: &OwnedFd) -> Option<MemoryAmount> {
     let about = fstatvfs(file).ok().filter(|about| about.f_blocks > 0)?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
-    Some(Amount { total: bytes(about.f_blocks), left: bytes(about.f_bavail) })
+    Some(MemoryAmount { total: bytes(about.f_blocks), left: bytes(about.f_bavail) })
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_table_of_memory_is_read() {
-        let amount = Amount { total: 9 << 10, left: 12 << 10 };
+        let amount = MemoryAmount { total: 9 << 10, left: 12 << 10 };
         assert_eq!(machine("MemTotal:  9 kB\nMemAvailable:     12 kB\n"), Some(amount));
         for table in ["", "MemTotal: 9 kB\nMemAvailable: 12", "MemTotal: 9 kB", "MemAvailable: 12 kB"] {
             assert_eq!(machine(table), None, "{table}");
@@ -214,11 +214,11 @@ mod tests {
 
     #[test]
     fn a_share_is_left_to_everybody_else() {
-        let amount = |left: u64| Amount { total: 64 * 1024 * MIB, left: left * MIB };
+        let amount = |left: u64| MemoryAmount { total: 64 * 1024 * MIB, left: left * MIB };
         assert_eq!(refusal("it", amount(2048 + 5), 5 * MIB), None);
         let what = refusal("it", amount(2048 + 4), 5 * MIB).unwrap();
         assert_eq!(what, "it has 2052 of 65536 MiB left, for 5 MiB here and 2048 MiB to spare");
-        let small = |left: u64| Amount { total: 100 * MIB, left: left * MIB };
+        let small = |left: u64| MemoryAmount { total: 100 * MIB, left: left * MIB };
         assert_eq!((refusal("it", small(17), MIB), refusal("it", small(16), MIB).is_some()), (None, true));
         assert!(refusal("it", small(100), u64::MAX).is_some());
     }
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn a_group_counts_what_the_system_takes_back_by_itself_as_left() {
         let stat = "file 70\ninactive_file 20\nactive_file 10\ntotal_inactive_file 3\ntotal_active_file 4\n";
-        assert_eq!(group(&V2, "100\n", "60\n", stat), Some(Amount { total: 100, left: 70 }));
-        assert_eq!(group(&V1, "100\n", "60\n", stat), Some(Amount { total: 100, left: 47 }));
-        assert_eq!(group(&V2, "100\n", "160\n", ""), Some(Amount { total: 100, left: 0 }));
+        assert_eq!(group(&V2, "100\n", "60\n", stat), Some(MemoryAmount { total: 100, left: 70 }));
+        assert_eq!(group(&V1, "100\n", "60\n", stat), Some(MemoryAmount { total: 100, left: 47 }));
+        assert_eq!(group(&V2, "100\n", "160\n", ""), Some(MemoryAmount { total: 100, left: 0 }));
         assert_eq!(group(&V2, "max\n", "60\n", stat), None);
         assert_eq!(group(&V1, "9223372036854771712\n", "60\n", stat), None);
     }
@@ -260,7 +260,7 @@ mod tests {
         let meminfo = ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
         let root = Root::new(&[meminfo].iter().chain(files).copied().collect());
         let file = memfd_create("hexagram-test", MemfdFlags::CLOEXEC).unwrap();
-        let bounds = Bounds::below(&root.0);
+        let bounds = MemoryLimits::below(&root.0);
         [8, 128].map(|mib| bounds.allow(&file, mib * MIB).err().map(|error| error.to_string()))
     }
 

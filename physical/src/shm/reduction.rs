@@ -33,7 +33,7 @@ pub(super) enum Order {
 }
 
 /// What is combined, and how.
-pub(super) struct Combination {
+pub(super) struct OrderedReduction {
     pub(super) op: ReduceOp,
     pub(super) dtype: DType,
     pub(super) ranks: usize,
@@ -44,7 +44,7 @@ pub(super) struct Combination {
     pub(super) divide_first: bool,
 }
 
-impl Combination {
+impl OrderedReduction {
     /// The ranks in order, without the owner, who is last.
     fn others(&self) -> impl Iterator<Item = usize> {
         let ranks = self.ranks;

@@ -1,0 +1,164 @@
+//! The beginning of every native collective, and all of a small one: each rank posts what it is about to do, with its few
+//! bytes, and goes on once everyone has.
+
+use super::bytes::SharedBytes;
+use super::collectives::ShmContext;
+use super::control_block::{LabelBytes, PAYLOAD, SlotView, encode_label};
+use super::link::Segment;
+use super::registered::{ordered_reduction, scaled};
+use crate::device;
+use crate::dtype::ReduceOp;
+use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::native::{NOTICE_BYTES, chunk};
+use crate::transport::Label;
+
+/// In place of a payload that its writer has taken back.
+static GONE: [u8; PAYLOAD] = [0; PAYLOAD];
+
+/// One rank's part in one round of a lane, from the moment it has posted.
+pub(super) struct Entry {
+    pub(super) lane: usize,
+    pub(super) round: u64,
+    pub(super) label: Label,
+    posted: LabelBytes,
+    /// The ranks below are known to have come.
+    seen: usize,
+}
+
+impl Entry {
+    /// Tells everyone that this rank has come.
+    pub(super) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
+        let entry = Self::posted(lane, round, label);
+        if context.size() > 1 {
+            context.traffic.sent(NOTICE_BYTES + payload.len());
+        }
+        context.mine().control_block().post(lane, round, &entry.posted, payload);
+        context.unpark_peers();
+        entry
+    }
+
+    /// What [`Entry::post`] returned for the same round.
+    pub(super) fn posted(lane: usize, round: u64, label: Label) -> Self {
+        Entry { lane, round, label, posted: encode_label(&label), seen: 0 }
+    }
+
+    /// Whether everyone has come, for the same operation.
+    pub(super) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
+        while self.seen < context.size() {
+            let Some(slot_view) = self.slot_view(context, self.seen) else { return Ok(false) };
+            if !slot_view.is_of(&self.posted) {
+                return Err(self.mismatch(context, self.seen, &slot_view));
+            }
+            self.seen += 1;
+        }
+        Ok(true)
+    }
+
+    /// What `rank` has posted.
+    pub(super) fn slot_view<'a>(
+        &self,
+        context: &'a ShmContext,
+        rank: usize,
+    ) -> Option<SlotView<'a, Segment>> {
+        context.segments[rank].control_block().read(self.lane, self.round)
+    }
+
+    fn mismatch(&self, context: &ShmContext, rank: usize, slot_view: &SlotView<'_, Segment>) -> Error {
+        let peer = context.health.peers()[rank].clone();
+        match slot_view.label() {
+            Some(theirs) => self.label.mismatch(theirs.fingerprint, peer),
+            None => invalid_control_block(context, rank),
+        }
+    }
+
+    pub(super) fn root(&self) -> usize {
+        self.label.fingerprint.root.map_or(0, |root| root as usize)
+    }
+
+    /// The payload of a small operation to which this rank contributes `bytes`.
+    pub(super) fn payload<'a>(context: &ShmContext, label: &Label, bytes: &'a [u8]) -> &'a [u8] {
+        let silent = label.fingerprint.root.is_some_and(|root| root as usize != context.rank);
+        if silent { &[] } else { bytes }
+    }
+
+    /// Gives the operation up: peers learn that this rank's memory does not count any more, before it is released.
+    pub(super) fn withdraw(&self, context: &ShmContext) {
+        context.mine().control_block().withdraw(self.lane, self.round);
+    }
+
+    /// Whether a peer has given the operation up.
+    pub(super) fn has_withdrawn(&self, context: &ShmContext, peer: usize) -> bool {
+        context.segments[peer].control_block().has_withdrawn(self.lane, self.round)
+    }
+
+    /// Stores the result of a small operation to which everyone has come.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a peer broke the order, and may have written while this rank read.
+    pub(super) fn finish(&self, context: &ShmContext, output: &mut [u8]) -> Result<SmallOutcome> {
+        self.compute(context, output);
+        let posted = |peer: usize| context.segments[peer].control_block().is_published(self.lane, self.round);
+        match context.peers().find(|peer| !posted(*peer)) {
+            None => Ok(SmallOutcome::Complete),
+            Some(peer) if self.has_withdrawn(context, peer) => Ok(SmallOutcome::WithdrawnBy(peer)),
+            Some(peer) => Err(invalid_control_block(context, peer)),
+        }
+    }
+
+    fn compute(&self, context: &ShmContext, output: &mut [u8]) {
+        let Fingerprint { operation, dtype, .. } = self.label.fingerprint;
+        let ranks = context.size();
+        let rank = context.rank;
+        let root = self.root();
+        let posted = |rank: usize| {
+            let slot_view = self.slot_view(context, rank);
+            slot_view.map_or(SharedBytes::of(&GONE), |slot_view| slot_view.payload())
+        };
+        let ordered_reduction = |owner| ordered_reduction(&self.label.fingerprint, context, owner);
+        let bytes = output.len();
+        match operation {
+            OperationKind::Broadcast => posted(root).part(0..bytes).load(output),
+            OperationKind::AllGather => {
+                let block = bytes / ranks;
+                (0..ranks).for_each(|r| posted(r).part(0..block).load(&mut output[r * block..][..block]));
+            }
+            OperationKind::ReduceScatter => {
+                ordered_reduction(rank).store(|r| posted(r).part(rank * bytes..(rank + 1) * bytes), output);
+            }
+            // Two contributions are combined in one order only.
+            OperationKind::AllReduce if ranks == 2 => {
+                ordered_reduction(0).store(|r| posted(r).part(0..bytes), output)
+            }
+            OperationKind::AllReduce => {
+                for owner in 0..ranks {
+                    let part = scaled(chunk(bytes / dtype.size(), ranks, owner), dtype.size());
+                    ordered_reduction(owner)
+                        .store(|r| posted(r).part(part.clone()), &mut output[part.clone()]);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a small operation's result is worth.
+pub(super) enum SmallOutcome {
+    Complete,
+    /// This rank had given up, and may have written while it was read.
+    WithdrawnBy(usize),
+}
+
+/// Divides a contribution of this rank where that comes before the sum: the mean of 16-bit floats.
+pub(super) fn prepare(context: &ShmContext, fingerprint: &Fingerprint, contribution: &mut [u8]) {
+    let halves = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
+    if halves && fingerprint.operation == OperationKind::AllReduce {
+        device::divide(context.size(), fingerprint.dtype, contribution);
+    }
+}
+
+/// The error of a peer that does not keep to the board's rules.
+pub(super) fn invalid_control_block(context: &ShmContext, rank: usize) -> Error {
+    let peer = &context.health.peers()[rank];
+    Error::usage(format!("{peer} wrote invalid data to its control block"), "use the same build everywhere")
+}

@@ -1,0 +1,185 @@
+//! One native collective under way: what it posts, whom it waits for, and the work between.
+
+use super::collectives::ShmContext;
+use super::control_block::{Counter, PAYLOAD};
+use super::entry::{Entry, SmallOutcome, invalid_control_block, prepare};
+use super::registered::{BufferLocation, RegisteredTransfer};
+use super::staged::StagedTransfer;
+use crate::error::Result;
+use crate::memory::{ReadView, WriteView};
+use crate::transport::Label;
+
+/// What an attempt to go on has brought.
+pub(super) enum Step {
+    Nothing,
+    /// So many bytes were worked on.
+    Moved(usize),
+    /// Everything; the output has so many bytes.
+    Done(usize),
+}
+
+enum Phase {
+    /// Waiting until everyone has begun.
+    Entering,
+    /// Reading from the peers' memory.
+    Transferring(Transfer),
+    /// Waiting until everyone has finished reading: those below are known to have.
+    Finishing(usize),
+    /// Of this rank's memory, what it has read may be anything, as it had given up: there is no result.
+    Invalid(usize),
+}
+
+enum Transfer {
+    Registered(RegisteredTransfer),
+    Staged(StagedTransfer),
+}
+
+pub(super) struct RunningCollective {
+    pub(super) entry: Entry,
+    pub(super) input: Option<ReadView>,
+    pub(super) output: WriteView,
+    phase: Phase,
+}
+
+impl RunningCollective {
+    /// Tells everyone that this rank has come, with the bytes or with where they are.
+    pub(super) fn begin(
+        context: &ShmContext,
+        lane: usize,
+        round: u64,
+        mut label: Label,
+        input: Option<ReadView>,
+        mut output: WriteView,
+    ) -> Self {
+        let registration = input.as_ref().map_or_else(|| output.registration(), ReadView::registration);
+        let small = input.as_ref().map_or(output.bytes().len(), |input| input.bytes().len()) <= PAYLOAD;
+        label.fingerprint.registered =
+            !small && context.regions.contains(registration.map(|(which, _)| which));
+        prepare(context, &label.fingerprint, output.bytes_mut());
+        let source;
+        let payload = match registration {
+            _ if small => {
+                let bytes = input.as_ref().map_or_else(|| output.bytes(), ReadView::bytes);
+                Entry::payload(context, &label, bytes)
+            }
+            Some((registration, offset)) => {
+                source = BufferLocation { index: registration.index, offset }.to_bytes();
+                &source
+            }
+            None => &[],
+        };
+        let entry = Entry::post(context, lane, round, label, payload);
+        RunningCollective { entry, input, output, phase: Phase::Entering }
+    }
+
+    /// Goes on with a small operation in place, for which this rank has posted already.
+    pub(super) fn resume(entry: Entry, output: WriteView) -> Self {
+        RunningCollective { entry, input: None, output, phase: Phase::Entering }
+    }
+
+    pub(super) fn is_entering(&self) -> bool {
+        matches!(self.phase, Phase::Entering)
+    }
+
+    pub(super) fn advance(&mut self, context: &ShmContext) -> Result<Step> {
+        match self.phase {
+            Phase::Entering => self.arrive(context),
+            Phase::Transferring(_) => self.work(context),
+            Phase::Finishing(seen) => {
+                let finished = |peer: usize| peer == context.rank || self.peer_has_finished(context, peer);
+                let seen = (seen..context.size()).find(|peer| !finished(*peer));
+                self.phase = Phase::Finishing(seen.unwrap_or(context.size()));
+                Ok(if seen.is_some() { Step::Nothing } else { self.done() })
+            }
+            Phase::Invalid(_) => Ok(Step::Nothing),
+        }
+    }
+
+    /// Gives the operation up: see [`Entry::withdraw`].
+    pub(super) fn withdraw(self, context: &ShmContext) {
+        self.entry.withdraw(context);
+    }
+
+    /// Bytes of what each rank contributes.
+    fn bytes(&self) -> usize {
+        self.input.as_ref().map_or(self.output.bytes().len(), |input| input.bytes().len())
+    }
+
+    fn peer_has_finished(&self, context: &ShmContext, peer: usize) -> bool {
+        context.segments[peer].control_block().progress(Counter::Finished, self.entry.lane, self.entry.round)
+            > 0
+    }
+
+    fn done(&self) -> Step {
+        Step::Done(self.output.bytes().len())
+    }
+
+    fn arrive(&mut self, context: &ShmContext) -> Result<Step> {
+        if !self.entry.is_complete(context)? {
+            return Ok(Step::Nothing);
+        }
+        self.phase = Phase::Transferring(if self.entry.label.fingerprint.registered {
+            let source =
+                |rank| self.entry.slot_view(context, rank).map(|slot_view| BufferLocation::of(&slot_view));
+            let source = |rank| source(rank).ok_or_else(|| invalid_control_block(context, rank));
+            let sources = (0..context.size()).map(source).collect::<Result<_>>()?;
+            Transfer::Registered(RegisteredTransfer::new(sources, context))
+        } else if self.bytes() > PAYLOAD {
+            Transfer::Staged(StagedTransfer::default())
+        } else {
+            return Ok(match self.entry.finish(context, self.output.bytes_mut())? {
+                SmallOutcome::Complete => self.done(),
+                SmallOutcome::WithdrawnBy(peer) => self.invalidate(peer),
+            });
+        });
+        self.work(context)
+    }
+
+    /// Waits for the verdict, which names the cause: the peer may have given up because of another.
+    fn invalidate(&mut self, peer: usize) -> Step {
+        self.phase = Phase::Invalid(peer);
+        Step::Nothing
+    }
+
+    fn work(&mut self, context: &ShmContext) -> Result<Step> {
+        // Taken out while it works on the rest of the job.
+        let Phase::Transferring(mut reading) = std::mem::replace(&mut self.phase, Phase::Finishing(0)) else {
+            return Ok(Step::Nothing);
+        };
+        let step = match &mut reading {
+            Transfer::Registered(work) => work.advance(self, context)?,
+            Transfer::Staged(staged) => staged.advance(self, context),
+        };
+        match step {
+            Step::Done(_) => {
+                if let Some(peer) = context.peers().find(|peer| self.entry.has_withdrawn(context, *peer)) {
+                    return Ok(self.invalidate(peer));
+                }
+                context.mine().control_block().set_progress(
+                    Counter::Finished,
+                    self.entry.lane,
+                    self.entry.round,
+                    1,
+                );
+                context.unpark_peers();
+                Ok(Step::Moved(1))
+            }
+            step => {
+                self.phase = Phase::Transferring(reading);
+                Ok(if matches!(step, Step::Moved(0)) { Step::Nothing } else { step })
+            }
+        }
+    }
+
+    pub(super) fn missing(&self, context: &ShmContext) -> Vec<usize> {
+        let waits = |peer: &usize| {
+            let control_block = context.segments[*peer].control_block();
+            match self.phase {
+                Phase::Invalid(by) => *peer == by,
+                Phase::Entering => control_block.read(self.entry.lane, self.entry.round).is_none(),
+                Phase::Transferring(_) | Phase::Finishing(_) => !self.peer_has_finished(context, *peer),
+            }
+        };
+        context.peers().filter(waits).collect()
+    }
+}
