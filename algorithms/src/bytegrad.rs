@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Mean of the gradients, in 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteGrad {
-    /// B: elements that share a range.
+    /// Number B of elements that share a range.
     pub block: usize,
 }
 

@@ -39,21 +39,21 @@ use std::sync::Arc;
 /// Gossip of encoded differences.
 #[derive(Debug, Clone)]
 pub struct ChocoSgd {
-    /// C.
+    /// Codec C of the differences.
     pub codec: Arc<dyn Codec>,
-    /// γ_c, above 0 and at most 1.
+    /// Step γ_c towards the neighbours' mean, above 0 and at most 1.
     pub consensus: f64,
-    /// W; the same in every round.
+    /// Mixing weights W; the same in every round.
     pub schedule: Arc<dyn Schedule>,
 }
 
 impl ChocoSgd {
-    /// One bit for each parameter.
+    /// Creates the algorithm with one bit for each parameter.
     pub fn sign() -> Self {
         Self::on_ring(Arc::new(Sign::default()), 0.45)
     }
 
-    /// The largest differences, as a share of all, above 0 and at most 1.
+    /// Creates the algorithm with the largest differences, as a share of all, above 0 and at most 1.
     ///
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) for another share.
@@ -61,7 +61,7 @@ impl ChocoSgd {
         Ok(Self::on_ring(Arc::new(TopK::new(Keep::Ratio(share))?), (2.0 * share).min(1.0)))
     }
 
-    /// Eight bits for each parameter.
+    /// Creates the algorithm with eight bits for each parameter.
     pub fn min_max8() -> Self {
         Self::on_ring(Arc::new(MinMax8::default()), 1.0)
     }
@@ -78,7 +78,7 @@ impl Default for ChocoSgd {
 }
 
 impl Algorithm for ChocoSgd {
-    /// x̂.
+    /// Estimates x̂ of the replicas.
     type State = Encoding;
 
     fn name(&self) -> &'static str {

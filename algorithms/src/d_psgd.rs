@@ -22,12 +22,12 @@ use hexagram_logical::decentralized::{Schedule, Topology};
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
-/// With whom parameters are averaged.
+/// Ranks with which parameters are averaged.
 #[derive(Debug, Clone)]
 pub enum Peers {
-    /// With all others alike, by all-reduce.
+    /// All other ranks alike, by all-reduce.
     All,
-    /// With those that a schedule names; its rounds count communications, not steps.
+    /// The ranks that a schedule names; its rounds count communications, not steps.
     By(Arc<dyn Schedule>),
 }
 
@@ -38,7 +38,7 @@ impl<S: Schedule + 'static> From<S> for Peers {
 }
 
 impl Peers {
-    /// `xᵢ ← Σⱼ wᵢⱼ xⱼ`
+    /// Mixes parameters with those of peers: `xᵢ ← Σⱼ wᵢⱼ xⱼ`.
     pub(crate) async fn mix(&self, context: &Context, x: &mut Buffer, round: u64) -> Result<()> {
         match self {
             Peers::All => context.mean(x).await,
@@ -50,11 +50,11 @@ impl Peers {
 /// Gossip of the parameters over any graph.
 #[derive(Debug, Clone)]
 pub struct DPsgd {
-    /// Whose parameters are taken, and at which weights.
+    /// Ranks whose parameters are taken, with their weights.
     pub peers: Peers,
-    /// Steps from one communication to the next, 1 or more.
+    /// Number of steps from one communication to the next, 1 or more.
     pub interval: u64,
-    /// Whether gossip follows the optimizer's step instead of running beside the passes before it.
+    /// True if gossip follows the optimizer's step instead of running beside the passes before it.
     pub adapt_then_combine: bool,
 }
 
@@ -65,7 +65,7 @@ impl Default for DPsgd {
 }
 
 impl Algorithm for DPsgd {
-    /// The mixture under way.
+    /// Mixture under way.
     type State = Buffer;
 
     fn name(&self) -> &'static str {

@@ -30,11 +30,11 @@ use std::sync::Arc;
 /// Gossip of encoded parameters with error feedback.
 #[derive(Debug, Clone)]
 pub struct DeepSqueeze {
-    /// C.
+    /// Codec C of the parameters.
     pub codec: Arc<dyn Codec>,
-    /// η, above 0 and at most 1.
+    /// Step η towards the neighbours' mean, above 0 and at most 1.
     pub consensus: f64,
-    /// W.
+    /// Mixing weights W.
     pub schedule: Arc<dyn Schedule>,
 }
 
@@ -47,7 +47,7 @@ impl Default for DeepSqueeze {
 }
 
 impl Algorithm for DeepSqueeze {
-    /// e.
+    /// Error feedback e.
     type State = Encoding;
 
     fn name(&self) -> &'static str {

@@ -31,17 +31,17 @@ use std::sync::Arc;
 /// Mean of the largest accumulated momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dgc {
-    /// k/d after the warm-up: above 0, and 1 at most.
+    /// Share k/d of the elements that are sent after the warm-up: above 0, and at most 1.
     pub fraction: f64,
-    /// Steps of each stage of the warm-up; 0 is none.
+    /// Number of steps of each stage of the warm-up; 0 for none.
     pub warm_up: u64,
-    /// μ, at least 0 and below 1.
+    /// Momentum coefficient μ, in [0, 1).
     pub momentum: f64,
-    /// Whether to look ahead.
+    /// True for Nesterov's momentum, which looks ahead.
     pub nesterov: bool,
-    /// Whether elements that are sent lose their momentum.
+    /// True if elements that are sent lose their momentum.
     pub masking: bool,
-    /// c, the norm of the mean gradient that clipping aims at.
+    /// Norm c of the mean gradient that clipping aims at; `None` clips nothing.
     pub clip: Option<f64>,
 }
 
@@ -54,18 +54,18 @@ impl Default for Dgc {
     }
 }
 
-/// What is remembered of a bucket.
+/// State of one bucket.
 pub struct DgcState {
-    /// u.
+    /// Momentum u.
     momentum: Buffer,
-    /// Remembers v as its error.
+    /// Encoding that remembers v as its error.
     encoding: Encoding,
-    /// k/d of the encoding.
+    /// Share k/d of the elements that the encoding keeps.
     kept: f64,
 }
 
 impl Dgc {
-    /// k/d in a step: ¼, ¹⁄₁₆, … until it is the fraction asked for.
+    /// Returns k/d in a step: ¼, ¹⁄₁₆, … until it is the fraction asked for.
     fn kept(&self, step: u64) -> f64 {
         let Some(stage) = step.checked_div(self.warm_up) else { return self.fraction };
         self.fraction.max(0.25f64.powf(1.0 + stage as f64))
@@ -86,14 +86,14 @@ impl Dgc {
         Ok(())
     }
 
-    /// g ← g · min(1, c / (√n ‖g‖)).
+    /// Clips the gradients: g ← g · min(1, c / (√n ‖g‖)).
     fn clip(&self, context: &Context, gradients: &Buffer, ranks: usize) -> Result<()> {
         let Some(limit) = self.clip else { return Ok(()) };
         let factor = limit / ((ranks as f64).sqrt() * context.norm(gradients)?);
         if factor < 1.0 { context.scale(factor, gradients) } else { Ok(()) }
     }
 
-    /// What v grows by, in place of the gradients.
+    /// Replaces the gradients by what v grows by.
     fn accelerate(&self, context: &Context, u: &Buffer, gradients: &Buffer) -> Result<()> {
         if self.nesterov {
             context.blend(self.momentum, u, self.momentum, gradients)?;
@@ -159,7 +159,7 @@ impl Algorithm for Dgc {
     }
 }
 
-/// u ← 0 where v = 0.
+/// Clears the momentum of what was sent: u ← 0 where v = 0.
 fn mask(momentum: &mut Buffer, encoding: &Encoding) -> Result<()> {
     let Some(unsent) = encoding.state().get("error") else { return Ok(()) };
     let mut momentum = momentum.host_mut::<f32>()?;

@@ -23,9 +23,9 @@ use hexagram_logical::{Buffer, Result};
 /// An outer optimizer on top of local steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiLoCo {
-    /// H, in steps.
+    /// Number H of local steps of a round.
     pub period: u64,
-    /// What becomes of the mean change.
+    /// Outer optimizer, which steps with the mean change.
     pub outer: Outer,
 }
 
@@ -35,20 +35,20 @@ impl Default for DiLoCo {
     }
 }
 
-/// SGD with Nesterov's momentum, whose gradient is the mean change.
+/// Outer optimizer: SGD with Nesterov's momentum, whose gradient is the mean change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outer {
-    /// η.
+    /// Outer learning rate η.
     pub learning_rate: f64,
-    /// μ.
+    /// Outer momentum coefficient μ.
     pub momentum: f64,
 }
 
-/// What the outer optimizer works on.
+/// State of the outer optimizer.
 pub struct Global {
-    /// θ.
+    /// Global parameters θ.
     pub(crate) parameters: Buffer,
-    /// v.
+    /// Velocity v.
     pub(crate) velocity: Buffer,
 }
 
@@ -63,7 +63,7 @@ impl Algorithm for DiLoCo {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
-    /// Only after every H-th step.
+    /// Returns false: replicas are equal only after every H-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }
@@ -104,7 +104,7 @@ impl Outer {
         check_option((0.0..1.0).contains(momentum), "Outer::momentum", momentum, "0 or more, and below 1")
     }
 
-    /// `v ← μ v + Δ; θ ← θ − η (Δ + μ v)`.
+    /// Makes an outer step: `v ← μ v + Δ; θ ← θ − η (Δ + μ v)`.
     pub(crate) fn step(&self, context: &Context, global: &Global, change: &Buffer) -> Result<()> {
         let Outer { learning_rate, momentum } = self;
         context.blend(*momentum, &global.velocity, 1.0, change)?;

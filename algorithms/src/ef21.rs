@@ -29,9 +29,9 @@ use std::sync::Arc;
 /// Mean of estimates of the gradients that are kept up to date in their largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ef21 {
-    /// k/d: above 0, and 1 at most.
+    /// Share k/d of the elements that are sent: above 0, and at most 1.
     pub fraction: f64,
-    /// β: 0 or more, and less than 1.
+    /// Momentum coefficient β, in [0, 1).
     pub momentum: f64,
 }
 
@@ -41,11 +41,11 @@ impl Default for Ef21 {
     }
 }
 
-/// What is remembered of a bucket.
+/// State of one bucket.
 pub struct Ef21State {
-    /// mᵢ, if β > 0.
+    /// Momentum mᵢ, if β > 0.
     momentum: Option<Buffer>,
-    /// hᵢ and h.
+    /// Encoding that remembers the estimates hᵢ and h.
     encoding: Encoding,
 }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Gossip of parameters and of the direction.
 #[derive(Debug, Clone)]
 pub struct GradientTracking {
-    /// Whose parameters and directions are taken, and at which weights.
+    /// Ranks whose parameters and directions are taken, with their weights.
     pub schedule: Arc<dyn Schedule>,
 }
 
@@ -34,11 +34,11 @@ impl Default for GradientTracking {
     }
 }
 
-/// What a rank remembers.
+/// State of one bucket.
 pub struct Tracked {
-    /// y.
+    /// Direction y.
     direction: Buffer,
-    /// g′.
+    /// Last gradient g′.
     last: Buffer,
 }
 

@@ -15,7 +15,7 @@ use hexagram_logical::Result;
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSgd {
-    /// H, in steps; 1 or more.
+    /// Number H of steps from one mean to the next; 1 or more.
     pub period: u64,
 }
 
@@ -36,7 +36,7 @@ impl Algorithm for LocalSgd {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
-    /// Only after every H-th step.
+    /// Returns false: replicas are equal only after every H-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }

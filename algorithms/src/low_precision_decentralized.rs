@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// Gossip of differences on a ring, in eight bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LowPrecisionDecentralized {
-    /// Steps from one communication to the next, 1 or more.
+    /// Number of steps from one communication to the next, 1 or more.
     pub interval: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for LowPrecisionDecentralized {
 }
 
 impl Algorithm for LowPrecisionDecentralized {
-    /// What this rank and its neighbours know.
+    /// Copies of this rank's and its neighbours' parameters, as all of them know them.
     type State = Encoding;
 
     fn name(&self) -> &'static str {

@@ -22,9 +22,9 @@ use hexagram_logical::Result;
 /// Mean of the gradients, then of the parameters every `period` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostLocalSgd {
-    /// Steps of synchronous SGD.
+    /// Number of steps of synchronous SGD.
     pub start: u64,
-    /// H, in steps; 1 or more.
+    /// Number H of steps from one mean to the next; 1 or more.
     pub period: u64,
 }
 

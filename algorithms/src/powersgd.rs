@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// Mean of the gradients in low rank, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PowerSgd {
-    /// r, 1 at least.
+    /// Rank r of the approximation, at least 1.
     pub rank: usize,
-    /// Steps of plain all-reduce before the first in low rank.
+    /// Number of steps of plain all-reduce before the first in low rank.
     pub start: u64,
 }
 

@@ -39,22 +39,22 @@ use std::sync::Arc;
 /// Adam whose momenta are communicated in few bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QAdam {
-    /// Of an element, after the warm-up.
+    /// Size of an element after the warm-up.
     pub bits: Bits,
-    /// W: steps in full precision, 1 at least.
+    /// Number W of steps in full precision, at least 1.
     pub warmup: u64,
-    /// β₁, β₂, ε and the floor.
+    /// Constants β₁, β₂, ε and the floor.
     pub moments: Moments,
-    /// B: elements that share a scale or a range.
+    /// Number B of elements that share a scale or a range.
     pub block: usize,
 }
 
-/// What an element of a momentum takes.
+/// Size of an element of a momentum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bits {
-    /// Its sign: `qadam`.
+    /// One bit, its sign: `qadam`.
     One,
-    /// Its place in the range of its block: `qadam-8bit`.
+    /// Eight bits, its place in the range of its block: `qadam-8bit`.
     Eight,
 }
 
@@ -65,19 +65,19 @@ impl Default for QAdam {
 }
 
 impl QAdam {
-    /// `qadam-8bit`, with its defaults.
+    /// Creates `qadam-8bit`, with its defaults.
     pub fn eight_bits() -> Self {
         QAdam { bits: Bits::Eight, ..QAdam::default() }
     }
 }
 
-/// What is remembered of a bucket.
+/// State of one bucket.
 pub struct QAdamState {
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
-    /// m; after the switch z.
+    /// First moment m; after the switch z.
     first: Buffer,
-    /// v; after the switch D.
+    /// Second moment v; after the switch D.
     second: Buffer,
     encoding: Encoding,
 }

@@ -31,7 +31,7 @@ use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
 use std::sync::Arc;
 
-/// Every algorithm, with its defaults: Bagua's first, then those that came after it.
+/// Returns every algorithm, with its defaults: Bagua's first, then those that came after it.
 pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     let mut all = List::new();
     // Bagua's.
@@ -72,7 +72,7 @@ fn add<A: Algorithm + Default>(all: &mut List) {
     all.push(Arc::new(A::default()));
 }
 
-/// The algorithm of that name, with its defaults.
+/// Returns the algorithm of that name, with its defaults.
 ///
 /// # Errors
 /// [`Error::Usage`] that lists the names there are.

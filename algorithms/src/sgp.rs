@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Push-sum of the parameters.
 #[derive(Debug, Clone)]
 pub struct Sgp {
-    /// Who shares out to whom; column-stochastic.
+    /// Column-stochastic weights at which ranks share out to others.
     pub schedule: Arc<dyn Schedule>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Sgp {
 }
 
 impl Algorithm for Sgp {
-    /// w.
+    /// Weight w of this rank.
     type State = f64;
 
     fn name(&self) -> &'static str {

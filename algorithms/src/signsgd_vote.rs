@@ -27,7 +27,7 @@ use hexagram_logical::{Buffer, Result};
 /// The sign that most ranks see.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SignSgdVote {
-    /// β: 0 or more, and less than 1.
+    /// Momentum coefficient β, in [0, 1).
     pub momentum: f64,
 }
 
@@ -38,7 +38,7 @@ impl Default for SignSgdVote {
 }
 
 impl Algorithm for SignSgdVote {
-    /// m, if there is a momentum.
+    /// Momentum m, if there is one.
     type State = Option<Buffer>;
 
     fn name(&self) -> &'static str {

@@ -25,11 +25,11 @@ use hexagram_logical::{Buffer, Result};
 /// Local SGD with slow momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowMo {
-    /// τ, in steps, 1 at least.
+    /// Number τ of steps of a period, at least 1.
     pub period: u64,
-    /// α, above 0.
+    /// Slow learning rate α, above 0.
     pub slow_rate: f64,
-    /// β, at least 0 and below 1.
+    /// Slow momentum coefficient β, in [0, 1).
     pub slow_momentum: f64,
 }
 
@@ -39,13 +39,13 @@ impl Default for SlowMo {
     }
 }
 
-/// What is remembered of a bucket; equal on all ranks.
+/// State of one bucket; equal on all ranks.
 pub struct SlowMoState {
-    /// x₀.
+    /// Parameters x₀ at the start of the period.
     start: Buffer,
-    /// u.
+    /// Slow momentum u.
     momentum: Buffer,
-    /// Steps of the period so far, and the sum of their γ.
+    /// Number of steps of the period so far, and below it the sum of their γ.
     steps: u64,
     rates: f64,
 }
@@ -61,7 +61,7 @@ impl Algorithm for SlowMo {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
-    /// Only after every τ-th step.
+    /// Returns false: replicas are equal only after every τ-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }

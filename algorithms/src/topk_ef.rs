@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Mean of the gradients' largest elements, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopKEf {
-    /// k/d: above 0, and 1 at most.
+    /// Share k/d of the elements that are sent: above 0, and at most 1.
     pub fraction: f64,
 }
 

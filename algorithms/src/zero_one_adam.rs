@@ -41,17 +41,17 @@ use std::sync::Arc;
 /// Adam that communicates one bit, and not in every step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ZeroOneAdam {
-    /// F: steps until the variance is frozen, 1 at least.
+    /// Number F of steps until the variance is frozen, at least 1.
     pub freeze: u64,
-    /// Updates of the variance after which their interval kᵥ doubles, 1 at least.
+    /// Number of updates of the variance after which their interval kᵥ doubles, at least 1.
     pub variance_doubling: u64,
-    /// L: steps after which the interval kₗ of communication doubles, 1 at least.
+    /// Number L of steps after which the interval kₗ of communication doubles, at least 1.
     pub local_doubling: u64,
-    /// The largest kₗ, 1 at least.
+    /// Largest kₗ, at least 1.
     pub local_largest: u64,
-    /// β₁, β₂, ε and the floor.
+    /// Constants β₁, β₂, ε and the floor.
     pub moments: Moments,
-    /// B: elements that share a scale.
+    /// Number B of elements that share a scale.
     pub block: usize,
 }
 
@@ -73,7 +73,7 @@ impl ZeroOneAdam {
         context.encoding(Arc::new(Sign::in_blocks(self.block)), Feedback::TwoLevel)
     }
 
-    /// kₗ in a step after the freeze.
+    /// Returns kₗ in a step after the freeze.
     fn local_interval(&self, step: u64) -> u64 {
         doubled((step - self.freeze - 1) / self.local_doubling).min(self.local_largest)
     }
@@ -83,23 +83,23 @@ fn doubled(times: u64) -> u64 {
     1 << times.min(62)
 }
 
-/// What is remembered of a bucket.
+/// State of one bucket.
 pub struct ZeroOneAdamState {
-    /// Steps so far: t.
+    /// Number t of steps so far.
     steps: u64,
-    /// Of the variance.
+    /// Number of updates of the variance.
     updates: u64,
-    /// The step that updates the variance next.
+    /// Step that updates the variance next.
     next_update: u64,
-    /// Steps since the replicas were the same.
+    /// Number of steps since the replicas were the same.
     local: u64,
-    /// Σ γ/(1 − β₁ᵗ) over these.
+    /// Sum of γ/(1 − β₁ᵗ) over these steps.
     moved: f64,
-    /// m; after the freeze z.
+    /// First moment m; after the freeze z.
     first: Buffer,
-    /// v; after the freeze x₀.
+    /// Second moment v; after the freeze x₀.
     second: Buffer,
-    /// D.
+    /// Frozen scale D.
     scale: Buffer,
     encoding: Encoding,
 }
@@ -115,7 +115,7 @@ impl Algorithm for ZeroOneAdam {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
-    /// Only up to the freeze, and in every kₗ-th step after it.
+    /// Returns false: replicas are equal only up to the freeze, and in every kₗ-th step after it.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }
@@ -193,7 +193,7 @@ impl Algorithm for ZeroOneAdam {
 }
 
 impl ZeroOneAdam {
-    /// Adam's own step, which updates the variance.
+    /// Makes Adam's own step, which updates the variance.
     async fn exact_step(
         &self,
         context: &Context,
@@ -217,7 +217,7 @@ impl ZeroOneAdam {
         context.scale(self.moments.unbias(*steps).into(), &bucket.gradients)
     }
 
-    /// A step with the variance as it is, and the gradient in one bit.
+    /// Makes a step with the variance as it is, and the gradient in one bit.
     async fn encoded_step(
         &self,
         context: &Context,
@@ -230,7 +230,7 @@ impl ZeroOneAdam {
         self.moments.direction_of_preconditioned(*steps, (scale, first), &mut bucket.gradients)
     }
 
-    /// A step of this rank alone.
+    /// Makes a step of this rank alone.
     fn local_step(&self, context: &Context, state: &mut ZeroOneAdamState, bucket: &mut Bucket) -> Result<()> {
         let ZeroOneAdamState { steps, first, second, scale, .. } = state;
         if *steps == self.freeze + 1 {
@@ -245,7 +245,7 @@ impl ZeroOneAdam {
         moments::directions(&bucket.tensors, unbias, (first, scale), &mut bucket.gradients)
     }
 
-    /// All replicas go where the mean of their ways from x₀ leads, as far as one bit an element can say it.
+    /// Moves all replicas to where the mean of their ways from x₀ leads, as far as one bit an element can say it.
     async fn synchronize(
         &self,
         context: &Context,

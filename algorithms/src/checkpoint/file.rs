@@ -10,11 +10,11 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Facts of the format itself, which records do not show.
+/// Names of the facts that belong to the format itself, which records do not show.
 const FORMAT: &str = "format";
 const VERSION: &str = "hexagram 2";
 const CHECKSUM: &str = "checksum";
-/// Of the header, which lists all tensors: what the format allows.
+/// Largest size of the header, in bytes, as the format allows it. The header lists all tensors.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Writes a record, and returns when the disk has it.
@@ -54,7 +54,7 @@ fn store(mut file: File, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What a file says that it was saved as, without reading more than its header; `None` if that cannot be read.
+/// Returns the name that a file says it was saved as, and reads no more than its header; `None` if that cannot be read.
 pub(super) fn saved_as(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut len = [0; 8];

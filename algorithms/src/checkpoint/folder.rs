@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What a checkpoint is called: its step, and how many of that step there were before.
+/// Name of a checkpoint: its step, and the number of checkpoints of that step before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) step: u64,
@@ -48,18 +48,18 @@ impl FromStr for Name {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) path: PathBuf,
-    /// What its files were saved as, or what it is called if they do not say.
+    /// Name that the files were saved as, or that of the directory if they do not say.
     pub(super) name: Name,
 }
 
 impl Kept {
-    /// Whether it is not called as what it holds.
+    /// Returns true if the directory's name is not that of the checkpoint in it.
     pub(super) fn is_renamed(&self) -> bool {
         self.path.file_name() != Some(self.name.to_string().as_ref())
     }
 }
 
-/// Where the checkpoints are, as one rank sees it.
+/// Directory of checkpoints, as one rank sees it.
 pub(super) struct Folder<'a> {
     root: &'a Path,
     rank: usize,
@@ -98,7 +98,7 @@ impl<'a> Folder<'a> {
         fs::create_dir_all(self.root).map_err(|cause| refused("make", self.root, cause))
     }
 
-    /// What is in the directory, by file name; nothing if it is not there.
+    /// Returns the file names in the directory; none if it does not exist.
     fn entries(&self) -> Result<Vec<String>> {
         let list = || -> io::Result<Vec<String>> {
             fs::read_dir(self.root)?
@@ -111,7 +111,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// The checkpoints that are complete.
+    /// Returns the checkpoints that are complete.
     pub(super) fn kept(&self) -> Result<Vec<Kept>> {
         let kept = |(entry, called): (String, Name)| {
             let path = self.root.join(entry);
@@ -120,7 +120,7 @@ impl<'a> Folder<'a> {
         Ok(self.named()?.into_iter().filter_map(kept).collect())
     }
 
-    /// Their names.
+    /// Returns the names of the checkpoints that are complete, in order and each once.
     pub(super) fn names(&self) -> Result<Vec<Name>> {
         let mut names: Vec<Name> = self.kept()?.into_iter().map(|kept| kept.name).collect();
         names.sort_unstable();
@@ -128,18 +128,19 @@ impl<'a> Folder<'a> {
         Ok(names)
     }
 
-    /// The names that no new checkpoint can have: those of whatever is there, and those of what is in it.
+    /// Returns the names that no new checkpoint can have: those of all directories, and those of the checkpoints in
+    /// them.
     pub(super) fn taken(&self) -> Result<Vec<Name>> {
         Ok(self.named()?.into_iter().map(|(_, name)| name).chain(self.names()?).collect())
     }
 
-    /// What is called as checkpoints are.
+    /// Returns the entries whose names are those of checkpoints.
     fn named(&self) -> Result<Vec<(String, Name)>> {
         let named = |entry: String| entry.parse().ok().map(|name| (entry, name));
         Ok(self.entries()?.into_iter().filter_map(named).collect())
     }
 
-    /// The directory that holds a checkpoint: the one of its name, if it is there.
+    /// Returns the directory that holds a checkpoint: the one of its name, if it exists.
     fn holding(&self, name: Name) -> PathBuf {
         let mut kept = self.kept().unwrap_or_default();
         kept.retain(|kept| kept.name == name);
@@ -161,13 +162,13 @@ impl<'a> Folder<'a> {
         Ok(partial.join(self.file()))
     }
 
-    /// The disk is to know this rank's file by its name.
+    /// Waits until the disk knows this rank's file by its name.
     pub(super) fn written(&self, name: Name) -> Result<()> {
         sync(&self.partial(name))
     }
 
-    /// All ranks' files are there: the checkpoint gets its name. The ranks that see this directory all do it; one is
-    /// first.
+    /// Gives a checkpoint its name, once all ranks have written their files. Every rank that sees this directory does
+    /// it; one is first.
     pub(super) fn complete(&self, name: Name) -> Result<()> {
         let partial = self.partial(name);
         let path = self.path(name);
@@ -177,7 +178,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Whether there is a checkpoint that lacks nothing but its name, if it is complete elsewhere.
+    /// Returns true if a checkpoint lacks nothing but its name on this host.
     pub(super) fn is_partial(&self, name: Name) -> bool {
         self.partial(name).join(self.file()).is_file()
     }
@@ -200,7 +201,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// This rank's file of a complete checkpoint.
+    /// Returns the path of this rank's file of a complete checkpoint.
     pub(super) fn find(&self, name: Name) -> Result<PathBuf> {
         let path = self.holding(name);
         let file = path.join(self.file());

@@ -46,23 +46,25 @@ use hexagram_logical::{Communicator, Error, Result};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
-/// Where checkpoints are kept, and how many.
+/// Directory of checkpoints, and how many are kept there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
-    /// The directory, which is made when needed. Use one for each training.
+    /// Path of the directory, which is made when needed. Use one for each training.
     pub root: PathBuf,
-    /// The newest so many are kept, at least 1; others are deleted when a newer one is complete.
+    /// Number of checkpoints that are kept, at least 1; older ones are deleted when a newer one is complete. Default:
+    /// 2.
     pub keep: usize,
 }
 
-/// The part of a file that is the program's.
+/// Prefix of the part of a file that is the program's.
 const OWN: &str = "own";
 
-/// The fact that all files of one checkpoint have in common, and no others: its name, and a number drawn for it.
+/// Name of the fact that all files of one checkpoint have in common, and no others: its name, and a number drawn for
+/// it.
 const SAVED_AS: &str = "saved-as";
 
 impl Checkpoints {
-    /// In this directory, keeping two.
+    /// Creates checkpoints in this directory, of which two are kept.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Checkpoints { root: root.into(), keep: 2 }
     }
@@ -107,9 +109,9 @@ impl Checkpoints {
         Ok(path)
     }
 
-    /// Whether [`save`](Self::save) can work here, for the start of a training: the directory, which is made if need be,
-    /// can be written in, and has no checkpoints but those that this engine goes on from. A collective call, after
-    /// [`load`](Self::load) if the training is to go on.
+    /// Checks, at the start of a training, that [`save`](Self::save) can work here: the directory, which is made if
+    /// need be, can be written in, and has no checkpoints but those that this engine goes on from. A collective call,
+    /// after [`load`](Self::load) if the training is to go on.
     ///
     /// # Errors
     /// On every rank, if one is refused, as [`save`](Self::save).
@@ -147,7 +149,7 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoints here are of this training from now on.
+    /// Notes that the checkpoints here are of this training from now on.
     fn adopt(&self, engine: &mut DataParallel) {
         if !engine.kept_in.contains(&self.root) {
             engine.kept_in.push(self.root.clone());
@@ -200,7 +202,7 @@ impl Checkpoints {
     }
 }
 
-/// A number that no other save has: rank 0's.
+/// Returns a number that no other save has: rank 0's.
 fn draw_id(comm: &Communicator) -> Result<String> {
     // The standard library's hasher has keys that the system drew at random.
     let keys = RandomState::new();
@@ -222,7 +224,7 @@ fn of_one_save(comm: &Communicator, path: &Path, record: &Record) -> Result<()> 
     Err(Error::usage(what, remedy))
 }
 
-/// What the next checkpoint is called.
+/// Returns the name of the next checkpoint, the same on every rank.
 fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result<Name> {
     let texts = gather_texts(comm, &steps.to_string())?;
     let step = texts.iter().filter_map(|text| text.parse().ok()).max().unwrap_or(steps);
@@ -231,7 +233,7 @@ fn agree_on_name(comm: &Communicator, steps: u64, folder: &Folder<'_>) -> Result
     Ok(Name { step, before: taken.max().unwrap_or(0) })
 }
 
-/// Each rank's checkpoints.
+/// Returns the names of each rank's checkpoints.
 fn gather_names(comm: &Communicator, names: &[Name]) -> Result<Vec<Vec<Name>>> {
     let mine: Vec<String> = names.iter().map(Name::to_string).collect();
     let texts = gather_texts(comm, &mine.join(" "))?;
@@ -243,7 +245,7 @@ fn in_all(lists: &[Vec<Name>]) -> Vec<Name> {
     first.iter().copied().filter(|name| others.iter().all(|list| list.contains(name))).collect()
 }
 
-/// The newest checkpoint that all ranks have, when those that lack only their name have got it.
+/// Returns the newest checkpoint that all ranks have, after those that lack only their name have got it.
 fn newest(comm: &Communicator, folder: &Folder<'_>) -> Result<Option<Name>> {
     let names = all_or_none(comm, folder.names())?;
     for name in gather_names(comm, &names)?.into_iter().flatten() {

@@ -10,19 +10,19 @@ use std::sync::Arc;
 /// Longest side of a block.
 const LONGEST: usize = 64;
 
-/// The blocks of a bucket. Their coefficients lie in the bucket's elements' order of tensors, one block after another.
+/// Blocks of a bucket. Their coefficients lie in the order of the bucket's tensors, one block after another.
 #[derive(Debug)]
 pub(super) struct Blocks {
     grids: Vec<Grid>,
 }
 
-/// A tensor's blocks.
+/// Blocks of one tensor.
 #[derive(Debug)]
 struct Grid {
     elements: Range<usize>,
-    /// Of the tensor as a matrix.
+    /// Number of columns of the tensor as a matrix.
     columns: usize,
-    /// Of a block's rows and columns.
+    /// Transforms of a block's rows and columns.
     down: Arc<Dct>,
     across: Arc<Dct>,
 }
@@ -42,7 +42,7 @@ impl Blocks {
         Blocks { grids }
     }
 
-    /// Every block's place among the coefficients, in order.
+    /// Returns the range of each block among the coefficients, in order.
     pub(super) fn places(&self) -> impl Iterator<Item = Range<usize>> {
         self.grids.iter().flat_map(|grid| {
             let starts = grid.elements.clone().step_by(grid.block());
@@ -50,7 +50,7 @@ impl Blocks {
         })
     }
 
-    /// `coefficients ← transform of elements`.
+    /// Transforms all blocks: `coefficients ← transform of elements`.
     pub(super) fn transform(&self, elements: &[f32], coefficients: &mut [f32]) {
         for grid in &self.grids {
             let from = &elements[grid.elements.clone()];
@@ -64,7 +64,8 @@ impl Blocks {
         }
     }
 
-    /// `elements ← inverse transform of coefficients`, which become the elements, too, block by block.
+    /// Transforms all blocks back: `elements ← inverse transform of coefficients`, which become the elements, too,
+    /// block by block.
     pub(super) fn transform_back(&self, coefficients: &mut [f32], elements: &mut [f32]) {
         for grid in &self.grids {
             let to = &mut elements[grid.elements.clone()];
@@ -80,12 +81,12 @@ impl Blocks {
 }
 
 impl Grid {
-    /// Elements of a block.
+    /// Returns the number of elements of a block.
     fn block(&self) -> usize {
         self.down.len() * self.across.len()
     }
 
-    /// Where a block's rows are in the tensor.
+    /// Returns the ranges of a block's rows in the tensor.
     fn rows_of(&self, block: usize) -> impl Iterator<Item = Range<usize>> {
         let height = self.down.len();
         let width = self.across.len();

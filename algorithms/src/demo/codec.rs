@@ -10,10 +10,10 @@ use hexagram_logical::codec::{Codec, CodecError, Noise, Properties};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Bytes of an entry.
+/// Size of an entry, in bytes.
 const ENTRY: usize = 6;
 
-/// Keeps the largest coefficients of every block; where they are equally large, those of lower indices.
+/// Codec that keeps the largest coefficients of every block; where they are equally large, those of lower indices.
 #[derive(Debug)]
 pub(super) struct LargestOfEach {
     keep: usize,
@@ -93,7 +93,7 @@ impl Codec for LargestOfEach {
     }
 }
 
-/// The indices of the `keep` largest numbers, in order.
+/// Returns the indices of the `keep` largest numbers, in order.
 fn largest(numbers: &[f32], keep: usize) -> Vec<u16> {
     let mut indices: Vec<u16> = (0..=u16::MAX).take(numbers.len()).collect();
     if keep < indices.len() {

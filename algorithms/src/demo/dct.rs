@@ -8,13 +8,13 @@
 //! Sums run in a fixed order, so that every rank gets the same bits (of the same program: the table is made by the
 //! machine's cosine).
 
-/// The transform of vectors of one length.
+/// Discrete cosine transform of vectors of one length.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Dct {
     length: usize,
-    /// C, row by row.
+    /// Matrix C of the transform, row by row.
     table: Vec<f32>,
-    /// Cᵀ.
+    /// Transposed matrix Cᵀ.
     transposed: Vec<f32>,
 }
 
@@ -38,23 +38,23 @@ impl Dct {
     }
 }
 
-/// `block ← C block C′ᵀ`, a matrix row by row.
+/// Transforms a matrix, row by row: `block ← C block C′ᵀ`.
 pub(super) fn transform(down: &Dct, across: &Dct, block: &mut [f32]) {
     sandwich(&down.table, &across.transposed, (down.length, across.length), block);
 }
 
-/// `block ← Cᵀ block C′`: the inverse.
+/// Transforms a matrix back: `block ← Cᵀ block C′`.
 pub(super) fn transform_back(down: &Dct, across: &Dct, block: &mut [f32]) {
     sandwich(&down.transposed, &across.table, (down.length, across.length), block);
 }
 
-/// `block ← left · block · right`.
+/// Multiplies from both sides: `block ← left · block · right`.
 fn sandwich(left: &[f32], right: &[f32], (rows, columns): (usize, usize), block: &mut [f32]) {
     let product = multiply(left, block, rows, columns);
     block.copy_from_slice(&multiply(&product, right, columns, columns));
 }
 
-/// The product of two matrices: `inner` columns by as many rows of `columns`.
+/// Multiplies two matrices: `inner` columns by as many rows of `columns`.
 fn multiply(left: &[f32], right: &[f32], inner: usize, columns: usize) -> Vec<f32> {
     let mut product = vec![0.0; left.len() / inner * columns];
     for (to, factors) in product.chunks_exact_mut(columns).zip(left.chunks_exact(inner)) {

@@ -33,9 +33,9 @@ use std::sync::Arc;
 /// Signs of the strongest frequencies of all ranks' momenta.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeMo {
-    /// β, at least 0 and at most 1.
+    /// Decay β of what was not sent, at least 0 and at most 1.
     pub decay: f64,
-    /// k, 1 at least.
+    /// Number k of coefficients that a block keeps, at least 1.
     pub keep: usize,
 }
 
@@ -45,12 +45,12 @@ impl Default for DeMo {
     }
 }
 
-/// What is remembered of a bucket.
+/// State of one bucket.
 pub struct DeMoState {
     blocks: Blocks,
-    /// What is sent and received: coefficients, and of how many senders each is.
+    /// Coefficients that are sent and received, followed by the number of senders of each.
     exchanged: Buffer,
-    /// Remembers Δ as the first half of its error; the other half is the codec's, and of no use.
+    /// Encoding that remembers Δ as the first half of its error; the other half is the codec's, and of no use.
     encoding: Encoding,
 }
 
@@ -101,7 +101,7 @@ impl Algorithm for DeMo {
     }
 }
 
-/// The gradient's coefficients, of no sender yet.
+/// Stores the gradient's coefficients, of no sender yet.
 fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> Result<()> {
     let gradients = gradients.host::<f32>()?;
     let mut exchanged = exchanged.host_mut::<f32>()?;
@@ -111,7 +111,7 @@ fn frequencies(blocks: &Blocks, gradients: &Buffer, exchanged: &mut Buffer) -> R
     Ok(())
 }
 
-/// The sign of the element that the mean coefficients make.
+/// Stores the sign of each element that the mean coefficients make.
 fn direction(blocks: &Blocks, exchanged: &mut Buffer, gradients: &mut Buffer) -> Result<()> {
     let mut exchanged = exchanged.host_mut::<f32>()?;
     let mut gradients = gradients.host_mut::<f32>()?;

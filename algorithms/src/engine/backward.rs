@@ -10,18 +10,18 @@ use hexagram_logical::physical::memory::{ReadView, WriteView};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A parameter's gradient in the pass under way.
+/// State of a parameter's gradient in the pass under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gradient {
-    /// Nothing of it is in the bucket.
+    /// The bucket has nothing of it.
     Missing,
-    /// A part of it is: from earlier passes that only accumulated, or written in place.
+    /// The bucket has a part of it, from earlier passes that only accumulated, or written in place.
     Partial,
-    /// It is complete.
+    /// The gradient is complete.
     Ready,
 }
 
-/// What the buffers hold, between two passes.
+/// Contents of the buffers between two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Results {
     /// Nothing, or what earlier passes accumulated.
@@ -33,34 +33,35 @@ pub(super) enum Results {
 }
 
 struct GradientBucket {
-    /// `None` while the communication thread has it.
+    /// Gradients; `None` while the communication thread has them.
     buffer: Option<Buffer>,
-    /// Members whose gradient this pass still owes.
+    /// Number of members whose gradient this pass still owes.
     missing: usize,
 }
 
 pub(super) struct Backward {
     plan: Plan,
     requests: Requests,
-    /// Whether buckets wait for the end of the pass.
+    /// True if buckets wait for the end of the pass.
     held: bool,
     slots: Vec<GradientBucket>,
     gradients: Vec<Gradient>,
-    /// The pass under way, if any.
+    /// Mode of the pass under way, if there is one.
     open: Option<Mode>,
-    /// Buckets handed over in this pass.
+    /// Number of buckets handed over in this pass.
     sent: usize,
     results: Results,
-    /// The first call of the pass under way that was refused.
+    /// Error of the first call of the pass under way that was refused.
     mistake: Option<Error>,
-    /// The step under way, for the hooks.
+    /// Step under way, for the hooks.
     present: StepInfo,
     /// Parameters in the order in which their gradients came, until the plan is final.
     observed: Option<Vec<usize>>,
 }
 
 impl Backward {
-    /// `buffers` are those of the plan's buckets. The plan is not final before [`Backward::install`].
+    /// Creates the state before the first pass. `buffers` are those of the plan's buckets; the plan is not final before
+    /// [`Backward::install`].
     pub(super) fn new(plan: Plan, held: bool, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
@@ -83,12 +84,12 @@ impl Backward {
         &self.plan
     }
 
-    /// The gradients of a bucket.
+    /// Returns the gradients of a bucket.
     pub(super) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
         self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
     }
 
-    /// The gradients' buffers, by bucket.
+    /// Returns the gradients' buffers, by bucket.
     pub(super) fn buffers(&self) -> Result<Vec<&Buffer>> {
         self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()
     }
@@ -100,7 +101,8 @@ impl Backward {
         Ok(())
     }
 
-    /// In what order gradients came in the first pass; parameters without any come last. `None` once the plan is final.
+    /// Returns the parameters in the order in which their gradients came in the first pass; those without any come
+    /// last. `None` once the plan is final.
     pub(super) fn observed(&self) -> Option<Vec<usize>> {
         let mut order = self.observed.clone()?;
         let mut seen = vec![false; self.gradients.len()];
@@ -109,7 +111,7 @@ impl Backward {
         Some(order)
     }
 
-    /// The gradients of one bucket, while no pass is under way.
+    /// Takes the gradients of one bucket, while no pass is under way.
     pub(super) fn take(&mut self, bucket: usize) -> Result<Buffer> {
         self.slots[bucket].buffer.take().ok_or_else(on_their_way)
     }
@@ -126,12 +128,12 @@ impl Backward {
         self.results = results;
     }
 
-    /// Whether passes that only accumulated have left gradients for the next one.
+    /// Returns true if passes that only accumulated have left gradients for the next one.
     pub(super) fn has_accumulated(&self) -> bool {
         self.gradients.iter().any(|gradient| *gradient != Gradient::Missing)
     }
 
-    /// The first call of the pass under way that was refused.
+    /// Returns the error of the first call of the pass under way that was refused.
     pub(super) fn mistake(&self) -> Option<&Error> {
         self.mistake.as_ref()
     }
@@ -210,7 +212,7 @@ impl Backward {
         self.mark(parameter)
     }
 
-    /// A gradient's memory, with what is there of it: zeros at first.
+    /// Returns a gradient's memory, with what is there of it: zeros at first.
     pub(super) fn in_place(&mut self, parameter: usize) -> Result<WriteView> {
         let mut to = self.expected(parameter)?;
         if self.gradients[parameter] == Gradient::Missing {
@@ -226,7 +228,7 @@ impl Backward {
         self.slots[bucket].buffer.as_ref().ok_or_else(on_their_way)?.read(range)
     }
 
-    /// A gradient was written in place.
+    /// Marks a gradient that was written in place.
     pub(super) fn ready_in_place(&mut self, parameter: usize) -> Result<()> {
         drop(self.expected(parameter)?);
         if self.gradients[parameter] == Gradient::Missing {
@@ -240,7 +242,7 @@ impl Backward {
         self.mark(parameter)
     }
 
-    /// Where a gradient belongs, if the pass still owes it.
+    /// Returns the memory where a gradient belongs, if the pass still owes it.
     fn expected(&self, parameter: usize) -> Result<WriteView> {
         let (bucket, range) = self.plan.place(parameter)?;
         if !self.is_open() {
@@ -265,7 +267,7 @@ impl Backward {
         Error::usage(format!("parameter `{}` {what}", self.plan.parameters()[parameter].name), remedy)
     }
 
-    /// A gradient is complete.
+    /// Marks a gradient as complete.
     fn mark(&mut self, parameter: usize) -> Result<()> {
         let (bucket, _) = self.plan.place(parameter)?;
         self.gradients[parameter] = Gradient::Ready;
@@ -277,7 +279,7 @@ impl Backward {
         self.count(bucket)
     }
 
-    /// One gradient less is missing.
+    /// Counts one gradient less as missing.
     fn count(&mut self, bucket: usize) -> Result<()> {
         let slot = &mut self.slots[bucket];
         slot.missing -= 1;

@@ -9,7 +9,7 @@ use hexagram_logical::{Error, ReduceOp, Result};
 use std::sync::Arc;
 
 impl DataParallel {
-    /// Buckets are from here on filled in the order in which the first pass of rank 0 completed the gradients.
+    /// Fills buckets, from here on, in the order in which the first pass of rank 0 completed the gradients.
     pub(super) fn fix_order(&mut self) -> Result<()> {
         let plan = backward::lock(&self.backward).plan().clone();
         let Some(order) = backward::lock(&self.backward).observed() else { return Ok(()) };

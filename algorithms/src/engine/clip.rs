@@ -40,7 +40,7 @@ fn squares(gradients: &Buffer) -> Result<f64> {
     with_float!(gradients.dtype(), T => Ok(sum(&gradients.host::<T>()?)))
 }
 
-/// The first element of a buffer that is not finite.
+/// Returns index and value of the first element of a buffer that is not finite.
 pub(super) fn not_finite(buffer: &Buffer) -> Result<Option<(usize, f64)>> {
     fn first<T: Copy + Into<f64>>(elements: &[T]) -> Option<(usize, f64)> {
         elements.iter().map(|x| (*x).into()).enumerate().find(|(_, x)| !x.is_finite())

@@ -6,7 +6,7 @@ use hexagram_logical::physical::memory::WriteView;
 use hexagram_logical::{Buffer, Element, Error, Result};
 use std::sync::{Arc, Mutex};
 
-/// What a framework calls from inside its backward pass. Free to clone and to move between threads.
+/// Calls that a framework makes from inside its backward pass. Free to clone and to move between threads.
 ///
 /// A call that was refused ends the pass: [`finish`](super::DataParallel::finish) returns its error, on this rank, and
 /// ends the others with it.
@@ -18,7 +18,7 @@ impl Hooks {
         Hooks(backward)
     }
 
-    /// The whole gradient of a parameter is there. It is copied; if it was the last of its bucket, communication begins.
+    /// Takes the whole gradient of a parameter. It is copied; if it was the last of its bucket, communication begins.
     ///
     /// # Errors
     /// [`Error::Usage`] outside a backward pass, for a second gradient of the same parameter, or another type or length
@@ -27,7 +27,7 @@ impl Hooks {
         lock(&self.0).hook(|backward| backward.ready(parameter, gradient))
     }
 
-    /// [`Hooks::ready`] for a gradient in host memory.
+    /// Takes a gradient in host memory: [`Hooks::ready`] for a slice.
     ///
     /// # Errors
     /// As there.
@@ -35,9 +35,9 @@ impl Hooks {
         Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
     }
 
-    /// [`Hooks::ready`] for a sparse gradient, such as that of an embedding: zero but for `rows` of the parameter (of its
-    /// first dimension), whose values follow each other in `values`. A row that comes twice is added up. It is
-    /// communicated with its zeros, as a dense gradient; algorithms that send only some elements find them by themselves.
+    /// Takes a sparse gradient, such as that of an embedding: zero but for `rows` of the parameter (of its first
+    /// dimension), whose values follow each other in `values`. A row that comes twice is added up. It is communicated
+    /// with its zeros, as a dense gradient; algorithms that send only some elements find them by themselves.
     ///
     /// # Errors
     /// As there, and for rows that the parameter does not have.
@@ -45,9 +45,10 @@ impl Hooks {
         lock(&self.0).hook(|backward| backward.ready_rows(parameter, rows, values))
     }
 
-    /// A gradient's own memory in its bucket, for a framework that lets gradients live there: [`Hooks::ready_in_place`]
-    /// then copies nothing. It holds what earlier passes have accumulated, and what was written in this one: zeros at
-    /// first. Gradients of 16-bit parameters are f32 here.
+    /// Lends a gradient's own memory in its bucket, for a framework that lets gradients live there:
+    /// [`Hooks::ready_in_place`] then copies nothing. It holds what earlier passes have accumulated, and what was
+    /// written in this one: zeros at first. Gradients of 16-bit parameters are f32 here. Memory of another device than
+    /// the host's is copied down and back.
     ///
     /// The memory may be another in the next pass.
     ///
@@ -83,7 +84,7 @@ impl Hooks {
         })
     }
 
-    /// [`Hooks::ready`] for a gradient that [`Hooks::with_gradient`] has written.
+    /// Takes a gradient that [`Hooks::with_gradient`] has written.
     ///
     /// # Errors
     /// As there, and if nothing was written.

@@ -71,12 +71,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use trace::OpenTrace;
 
-/// What a backward pass does with its gradients.
+/// Use that a backward pass makes of its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Communicate them, together with what was accumulated before.
+    /// Gradients are communicated, together with what was accumulated before.
     Synchronize,
-    /// Add them to what was accumulated before, and communicate nothing: `no_sync`.
+    /// Gradients are added to what was accumulated before, and nothing is communicated: `no_sync`.
     Accumulate,
 }
 
@@ -88,25 +88,25 @@ pub struct DataParallel {
     backward: Arc<Mutex<Backward>>,
     replica: Replica,
     scheduler: Scheduler,
-    /// If the loss is scaled.
+    /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
     present: StepInfo,
-    /// Whether the hooks before the forward pass were called for this step.
+    /// True if the hooks before the forward pass were called for this step.
     forwarded: bool,
-    /// Whether the other ranks know that this step is made.
+    /// True if the other ranks know that this step is made.
     announced: bool,
-    /// Whether the buckets are final and the algorithm has its states.
+    /// True if the buckets are final and the algorithm has its states.
     started: bool,
-    /// Whether the algorithm may have something in the background.
+    /// True if the algorithm may have something in the background.
     unsettled: bool,
     blocked: Duration,
-    /// If settings are tuned.
+    /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
-    /// While a trace is recorded.
+    /// Trace that is being recorded.
     tracing: Option<OpenTrace>,
-    /// The folders that have checkpoints of this training.
+    /// Folders that have checkpoints of this training.
     pub(crate) kept_in: Vec<PathBuf>,
-    /// Those in which no other training may save meanwhile.
+    /// Folders in which no other training may save meanwhile.
     pub(crate) claims: Claims,
 }
 
@@ -160,33 +160,34 @@ impl DataParallel {
         })
     }
 
-    /// The algorithm in use.
+    /// Returns the algorithm in use.
     pub fn algorithm(&self) -> &dyn AnyAlgorithm {
         &*self.algorithm
     }
 
-    /// The training thread's communicator.
+    /// Returns the training thread's communicator.
     pub fn communicator(&self) -> &Communicator {
         &self.comm
     }
 
-    /// What the framework calls from inside its backward pass.
+    /// Returns the calls that the framework makes from inside its backward pass.
     pub fn hooks(&self) -> Hooks {
         Hooks::new(Arc::clone(&self.backward))
     }
 
-    /// Whether the engine is to be given the parameters: its optimizer changes them, or the algorithm works on them.
+    /// Returns true if the engine is to be given the parameters: its optimizer changes them, or the algorithm works on
+    /// them.
     pub fn works_on_parameters(&self) -> bool {
         self.replica.has_parameters()
     }
 
-    /// The learning rate γ of the steps from here on, the same on every rank: not negative, which the next
+    /// Sets the learning rate γ of the steps from here on, the same on every rank: not negative, which the next
     /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.present.learning_rate = Some(rate);
     }
 
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.present.step
     }
@@ -201,8 +202,8 @@ impl DataParallel {
         self.replica.set(backward::lock(&self.backward).plan(), parameter, values)
     }
 
-    /// A parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits is rounded
-    /// from the engine's f32. Not while the engine works on them.
+    /// Returns a parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits
+    /// is rounded from the engine's f32. Not while the engine works on them.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
@@ -210,13 +211,13 @@ impl DataParallel {
         self.replica.get(backward::lock(&self.backward).plan(), parameter)
     }
 
-    /// An error of this rank's training thread ends the job everywhere, and with its reason.
+    /// Ends the job everywhere, and with its reason, if the outcome of this rank's training thread is an error.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.comm.give_up(error))
     }
 
-    /// The gradient of a parameter, as the algorithm left it, in the parameter's own element type; valid between `finish`
-    /// and the next `begin`.
+    /// Returns the gradient of a parameter, as the algorithm left it, in the parameter's own element type; valid
+    /// between [`finish`](DataParallel::finish) and the next [`begin`](DataParallel::begin).
     ///
     /// # Errors
     /// [`Error::Usage`] in between, after an overflow, or if there is no such parameter.
@@ -244,7 +245,8 @@ fn check_hooks(algorithm: &dyn AnyAlgorithm) -> Result<()> {
 }
 
 impl Drop for DataParallel {
-    /// A rank that ends early says why: the others count on it, and what it has in the background would wait for them.
+    /// Tells the other ranks why this one ends early: they count on it, and what it has in the background would wait
+    /// for them.
     fn drop(&mut self) {
         let backward = backward::lock(&self.backward);
         let early = if std::thread::panicking() {

@@ -7,29 +7,29 @@ use crate::optimizer::Optimizer;
 use hexagram_logical::Result;
 use std::sync::Arc;
 
-/// What to do with a parameter that got no gradient in a backward pass.
+/// Treatment of a parameter that got no gradient in a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unused {
-    /// Refuse, naming it, on every rank.
+    /// The pass is refused, by the parameter's name, on every rank.
     #[default]
     Error,
-    /// Count this rank's gradient as zero. The other ranks' gradients still count.
+    /// This rank's gradient counts as zero. The other ranks' gradients still count.
     Zero,
 }
 
-/// In which order buckets are filled.
+/// Order in which buckets are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// The order in which the first backward pass of rank 0 completes the gradients. Nothing of that one pass is
+    /// Order in which the first backward pass of rank 0 completes the gradients. Nothing of that one pass is
     /// communicated before it is over.
     #[default]
     Observed,
-    /// The reverse of the order in which the parameters are listed, from the first pass on.
+    /// Reverse of the order in which the parameters are listed, from the first pass on.
     Listed,
 }
 
-/// What [`DataParallel::synchronize_buffers`](super::DataParallel::synchronize_buffers) does with a model's buffers: what
-/// is no parameter but belongs to a replica, such as the running statistics of a normalization.
+/// Treatment of a model's buffers, which are no parameters but belong to a replica, such as the running statistics of a
+/// normalization; see [`DataParallel::synchronize_buffers`](super::DataParallel::synchronize_buffers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffers {
     /// All ranks go on with rank 0's.
@@ -41,34 +41,36 @@ pub enum Buffers {
     Off,
 }
 
-/// How the engine works. All ranks must use the same.
+/// Options of the engine. All ranks must use the same.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// A bucket ends with the parameter that makes it so large, in bytes, or larger.
+    /// Size of a bucket, in bytes: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.
     pub bucket_bytes: usize,
-    /// The same for the first bucket: small, so that communication begins early.
+    /// Size of the first bucket, in bytes: small, so that communication begins early. Default: 1 MiB.
     pub first_bucket_bytes: usize,
-    /// In which order buckets are filled.
+    /// Order in which buckets are filled. Default: [`Order::Observed`].
     pub order: Order,
-    /// What to do with parameters without gradient.
+    /// Treatment of parameters without gradient. Default: [`Unused::Error`].
     pub unused: Unused,
-    /// What is done with buffers before a training forward pass.
+    /// Treatment of buffers before a training forward pass. Default: [`Buffers::Broadcast`].
     pub buffers: Buffers,
-    /// What the engine steps with; `None` leaves that to the framework.
+    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework.
     pub optimizer: Option<Arc<dyn Optimizer>>,
-    /// Whether to communicate within each host first, and then between hosts, where the algorithm means all ranks.
+    /// True to communicate within each host first, and then between hosts, where the algorithm means all ranks.
+    /// Default: false.
     pub hierarchical: bool,
-    /// How many buckets may be communicated at once; 0 counts as 1.
+    /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
     pub streams: usize,
-    /// Largest norm of all gradients together, after communication; larger ones are scaled down to it.
+    /// Largest norm of all gradients together, after communication; larger ones are scaled down to it. Default: none.
     pub clip_norm: Option<f64>,
-    /// For gradients in 16 bits: what the loss is multiplied with. Buckets then wait for the end of the backward pass, as
-    /// no rank may step if a gradient of any rank has overflowed: nothing overlaps.
+    /// Scaling of the loss, for gradients in 16 bits. Buckets then wait for the end of the backward pass, as no rank
+    /// may step if a gradient of any rank has overflowed: nothing overlaps. Default: none.
     pub loss_scale: Option<LossScale>,
-    /// Whether ranks may run out of data at different times, and then [`join`](super::Uneven::join). Each step of a
+    /// True if ranks may run out of data at different times, and then [`join`](super::Uneven::join). Each step of a
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
+    /// Default: false.
     pub uneven: bool,
-    /// Whether to find bucket size, streams and hierarchy while training, and how; those above are tried first.
+    /// Search for bucket size, streams and hierarchy while training; the options above are tried first. Default: none.
     pub autotune: Option<Autotune>,
 }
 

@@ -13,39 +13,39 @@ use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One trainable tensor of a model.
+/// Trainable tensor of a model.
 ///
 /// The list is of what is trained together: what is left out of it (frozen, or to be ignored, as PyTorch's DDP ignores
 /// what `_ddp_params_and_buffers_to_ignore` names) is not the engine's. It is neither communicated, nor stepped with, nor
 /// missed when it gets no gradient; it stays each rank's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// What errors call it.
+    /// Name of the parameter in errors and checkpoints.
     pub name: String,
     /// Element type of the parameter and its gradient, a float type. In the engine, those of 16 bits are f32.
     pub dtype: DType,
-    /// Its sizes, outermost first; none for a scalar.
+    /// Sizes of the tensor, outermost first; none for a scalar.
     pub shape: Vec<usize>,
 }
 
 impl Parameter {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// One bucket: parameters that are communicated together.
+/// Place of one bucket's parameters, which are communicated together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BucketPlan {
     pub(super) dtype: DType,
     pub(super) len: usize,
-    /// Parameters, and their elements within the bucket.
+    /// Numbers of the parameters, with their elements within the bucket.
     pub(super) members: Vec<(usize, Range<usize>)>,
 }
 
@@ -55,7 +55,7 @@ impl BucketPlan {
     }
 }
 
-/// The same error, about an element of a tensor instead of one of a bucket.
+/// Returns the same error, about an element of a tensor instead of one of a bucket.
 pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     let Error::NotFinite { place, tensor: None, index, value, during } = error else { return error };
     let found = tensors.iter().find(|tensor| tensor.elements.contains(&index));
@@ -64,35 +64,35 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     Error::NotFinite { place, tensor, index: index - start, value, during }
 }
 
-/// A plan in numbers.
+/// Plan in numbers, as a checkpoint has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The parameters, as they are expected to be completed.
+    /// Numbers of the parameters, as they are expected to be completed.
     pub(super) order: Vec<i64>,
-    /// The parameters, bucket by bucket.
+    /// Numbers of the parameters, bucket by bucket.
     pub(super) members: Vec<i64>,
-    /// How many each bucket has.
+    /// Number of parameters of each bucket.
     pub(super) counts: Vec<i64>,
 }
 
 #[derive(Clone)]
 pub(super) struct Plan {
     parameters: Arc<[Parameter]>,
-    /// In which they are expected to be completed.
+    /// Numbers of the parameters, as they are expected to be completed.
     order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
-    /// By parameter: its bucket, and its elements there.
+    /// Bucket of each parameter, with its elements there.
     places: Vec<(usize, Range<usize>)>,
 }
 
 impl Plan {
-    /// For a backward pass that completes the last parameter first.
+    /// Makes the plan for a backward pass that completes the last parameter first.
     pub(super) fn new(parameters: Vec<Parameter>, options: &EngineOptions, cut: Buckets) -> Self {
         let order: Vec<usize> = (0..parameters.len()).rev().collect();
         Self::ordered(parameters.into(), &order, options, cut)
     }
 
-    /// For a backward pass that completes parameters in this order.
+    /// Makes the plan for a backward pass that completes parameters in this order.
     pub(super) fn ordered(
         parameters: Arc<[Parameter]>,
         order: &[usize],
@@ -137,7 +137,7 @@ impl Plan {
         Plan { parameters, order, buckets, places }
     }
 
-    /// As numbers, to be saved.
+    /// Returns the plan in numbers, to be saved.
     pub(super) fn layout(&self) -> Layout {
         let members = self.buckets.iter().flat_map(|bucket| bucket.members.iter().map(|(index, _)| *index));
         Layout {
@@ -147,7 +147,7 @@ impl Plan {
         }
     }
 
-    /// The same parameters in buckets that were saved.
+    /// Returns the plan of the same parameters in buckets that were saved.
     pub(super) fn with_layout(&self, layout: &Layout) -> Result<Self> {
         let wrong = || does_not_fit("has buckets that are not of this model");
         let members = self.permutation(&layout.members).ok_or_else(wrong)?;
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// These numbers, if they are all parameters', each once.
+    /// Returns these numbers as indices, if they are those of all parameters, each once.
     fn permutation(&self, numbers: &[i64]) -> Option<Vec<usize>> {
         let mut seen = vec![false; self.parameters.len()];
         let mut indices = Vec::new();
@@ -189,12 +189,12 @@ impl Plan {
         (indices.len() == seen.len()).then_some(indices)
     }
 
-    /// The same parameters in another order or in other buckets.
+    /// Returns the plan of the same parameters in another order or in other buckets.
     pub(super) fn reordered(&self, order: &[usize], options: &EngineOptions, cut: Buckets) -> Self {
         Self::ordered(Arc::clone(&self.parameters), order, options, cut)
     }
 
-    /// The same, for another algorithm.
+    /// Returns the plan of the same parameters for another algorithm.
     pub(super) fn recut(&self, options: &EngineOptions, cut: Buckets) -> Self {
         self.reordered(&self.order, options, cut)
     }
@@ -203,7 +203,7 @@ impl Plan {
         &self.buckets
     }
 
-    /// By bucket.
+    /// Returns the tensors of each bucket.
     pub(super) fn tensors(&self) -> Vec<Arc<[Tensor]>> {
         let tensor = |(index, range): &(usize, Range<usize>)| Tensor {
             name: Arc::from(self.parameters[*index].name.as_str()),
@@ -237,7 +237,7 @@ impl Plan {
         self.place(parameter).map(|_| &self.parameters[parameter])
     }
 
-    /// The name of the parameter that an element of a bucket is of, and its number there.
+    /// Returns the name of the parameter that an element of a bucket is of, and its index in the parameter.
     pub(super) fn name(&self, bucket: usize, element: usize) -> (&str, usize) {
         let members = &self.buckets[bucket].members;
         let found = members.iter().find(|(_, range)| range.contains(&element));

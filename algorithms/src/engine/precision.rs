@@ -44,16 +44,16 @@ impl LossScaling<'_> {
     }
 }
 
-/// How the loss is scaled. The defaults are those of PyTorch's `GradScaler`.
+/// Scaling of the loss. The defaults are those of PyTorch's `GradScaler`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScale {
-    /// s at first.
+    /// Initial scale s. Default: 65536.
     pub initial: f64,
-    /// What s is multiplied with after `interval` steps without overflow.
+    /// Factor of s after `interval` steps without overflow. Default: 2.
     pub growth: f64,
-    /// What s is multiplied with after an overflow.
+    /// Factor of s after an overflow, above 0 and below 1. Default: 0.5.
     pub backoff: f64,
-    /// In steps.
+    /// Number of steps without overflow after which s grows. Default: 2000.
     pub interval: u64,
 }
 
@@ -63,7 +63,7 @@ impl Default for LossScale {
     }
 }
 
-/// Where s has become useless: the loss is not finite whatever it is multiplied with.
+/// Smallest scale of use: below it the loss is not finite whatever it is multiplied with.
 const SMALLEST: f64 = 1e-30;
 
 impl LossScale {
@@ -84,11 +84,11 @@ impl LossScale {
     }
 }
 
-/// The scale under way: the same on all ranks, unless these are asynchronous.
+/// Scale under way: the same on all ranks, unless these are asynchronous.
 pub(super) struct Scaler {
     options: LossScale,
     scale: f64,
-    /// Steps since it last changed.
+    /// Number of steps since the scale last changed.
     clean: u64,
 }
 
@@ -101,7 +101,8 @@ impl Scaler {
         self.scale
     }
 
-    /// Whether a gradient has overflowed, of any rank of `comm` if there is one; if none has, divides them again.
+    /// Returns true if a gradient has overflowed, of any rank of `comm` if there is one; if none has, divides them
+    /// again.
     pub(super) fn undo(&self, comm: Option<&Communicator>, gradients: &[&Buffer]) -> Result<bool> {
         let mut overflow = [0i32];
         for gradients in gradients {
@@ -116,7 +117,7 @@ impl Scaler {
         Ok(overflow[0] != 0)
     }
 
-    /// After a step, made or skipped.
+    /// Adapts the scale after a step, made or skipped.
     pub(super) fn update(&mut self, overflow: bool) -> Result<()> {
         self.clean = if overflow { 0 } else { self.clean + 1 };
         if overflow {
@@ -131,14 +132,14 @@ impl Scaler {
         Ok(())
     }
 
-    /// What the next steps depend on.
+    /// Names what the next steps depend on.
     pub(super) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         fields.number("scale", &mut self.scale)?;
         fields.count("clean", &mut self.clean)
     }
 }
 
-/// Element type of a parameter in its bucket.
+/// Returns the element type that a parameter has in its bucket.
 pub(super) fn wide(dtype: DType) -> DType {
     if dtype.is_half() { DType::F32 } else { dtype }
 }
@@ -148,7 +149,7 @@ fn half(dtype: DType) -> Half {
     half.with_not_finite(NotFinite::Propagate)
 }
 
-/// `to ← from`, or `to ← to + from`, converted if `from` has 16 bits and `to` 32.
+/// Stores `to ← from`, or `to ← to + from`, converted if `from` has 16 bits and `to` 32.
 pub(super) fn widen(from: &ReadView, to: &mut WriteView, add: bool) -> Result<()> {
     if from.dtype() == to.dtype() {
         return if add { to.reduce(ReduceOp::Sum, from) } else { to.copy_from(from) };

@@ -8,19 +8,19 @@ use crate::plugin::StepInfo;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Error, Result};
 
-/// By bucket.
+/// Parameters of one bucket, and the optimizer's state of them.
 #[derive(Default)]
 struct ReplicaBucket {
-    /// `None` while the communication thread has them.
+    /// Parameters; `None` while the communication thread has them.
     parameters: Option<Buffer>,
-    /// Of the optimizer.
+    /// State of the optimizer, one buffer for each of its slots.
     memory: Vec<Buffer>,
 }
 
 pub(super) struct Replica {
-    /// None if neither optimizer nor algorithm works on parameters.
+    /// Buckets of the replica; `None` if neither optimizer nor algorithm works on parameters.
     slots: Option<Vec<ReplicaBucket>>,
-    /// What the optimizer calls what it remembers.
+    /// Names of the optimizer's slots.
     names: &'static [&'static str],
 }
 
@@ -48,7 +48,7 @@ impl Replica {
         slots.map(|slot| slot.parameters.as_ref().ok_or_else(at_work)).collect()
     }
 
-    /// Everything that makes the replica: parameters, and what the optimizer remembers if asked for.
+    /// Returns everything that makes the replica: parameters, and the optimizer's state if asked for.
     pub(super) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
         let mut all = Vec::new();
         for slot in self.slots.iter_mut().flatten() {
@@ -58,7 +58,7 @@ impl Replica {
         Ok(all)
     }
 
-    /// The parameters and what the optimizer remembers of them, each by name and bucket.
+    /// Returns the parameters and the optimizer's state of them, each by name and bucket.
     pub(super) fn memories(&self) -> Result<Vec<(String, Vec<&Buffer>)>> {
         let Some(slots) = &self.slots else { return Ok(Vec::new()) };
         let mut all = vec![("parameter".to_owned(), self.parameters()?)];
@@ -116,7 +116,7 @@ impl Replica {
         Ok(())
     }
 
-    /// A bucket's parameters for the hooks, if these ask for them.
+    /// Takes a bucket's parameters for the hooks, if these ask for them.
     pub(super) fn lend(&mut self, bucket: usize, asked: bool) -> Result<Option<Buffer>> {
         match &mut self.slots {
             Some(slots) if asked => slots[bucket].parameters.take().map(Some).ok_or_else(at_work),
@@ -130,7 +130,7 @@ impl Replica {
         }
     }
 
-    /// One step of the optimizer on a bucket.
+    /// Makes one step of the optimizer on a bucket.
     pub(super) fn step(
         &mut self,
         optimizer: &dyn Optimizer,

@@ -22,23 +22,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Polling, Poll};
 
-/// What the communication thread is asked for.
+/// Request of the training thread to the communication thread.
 pub(super) enum Request {
-    /// A hook of a bucket, with memory that it needs and this thread does not have yet.
+    /// Hook of a bucket, with memory that it needs and this thread does not have yet.
     Hook { stage: Stage, bucket: usize, memory: Memory, present: StepInfo },
-    /// Something between two steps.
+    /// Work between two steps.
     Call(Call),
 }
 
-/// What panics are said to be of.
+/// Name of the algorithm in errors about its panics.
 pub(super) const PLUGIN: &str = "the algorithm";
 
 type Call = Box<dyn FnOnce(&mut HookRunner) -> Result<()> + Send>;
 
-/// The hooks.
+/// Hook of a step, or the making of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Makes the state: one bucket after another, as it may open what has to be opened in one order on all ranks.
+    /// Making of the state: one bucket after another, as it may open what has to be opened in one order on all ranks.
     Start,
     Forward,
     Gradients,
@@ -48,13 +48,13 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Whether the bucket's memory stays here for the next stage.
+    /// Returns true if the bucket's memory stays here for the next stage.
     fn keeps_memory(self) -> bool {
         matches!(self, Stage::Forward | Stage::Gradients)
     }
 }
 
-/// A hook under way, which owns all that it works with and gives it back.
+/// Hook under way, which owns all that it works with and gives it back.
 type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
 
 struct FinishedHook {
@@ -67,26 +67,26 @@ struct Running {
     bucket: usize,
     stage: Stage,
     hook: Hook,
-    /// While a trace is recorded.
+    /// Span of the hook, while a trace is recorded.
     span: Option<Span>,
 }
 
-/// One bucket's place on this thread.
+/// State of one bucket on this thread.
 struct Lane {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     tensors: Arc<[Tensor]>,
-    /// Whether hooks are given parameters.
+    /// True if hooks are given parameters.
     parameters: bool,
-    /// `None` while a hook has it, and before the first.
+    /// Algorithm's state of the bucket; `None` while a hook has it, and before the first.
     instance: Option<Box<dyn Instance>>,
-    /// What is here, and no hook has.
+    /// Memory that is on this thread, and that no hook has.
     memory: Memory,
     waiting: VecDeque<(Stage, StepInfo)>,
     busy: bool,
 }
 
-/// Everything between the training thread and the transport.
+/// Runner of the hooks, between the training thread and the transport.
 pub(super) struct HookRunner {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
@@ -96,7 +96,7 @@ pub(super) struct HookRunner {
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
     upcoming: VecDeque<(Stage, usize)>,
-    /// Buckets that have arrived for the last stage on the upcoming.
+    /// Number of buckets that have arrived for the last upcoming stage.
     arrived: usize,
     outgoing: Sender<Done>,
     trace: Option<Recorder>,
@@ -131,7 +131,7 @@ impl HookRunner {
         self.trace = Some(trace);
     }
 
-    /// Records no longer; returns the hooks that were recorded, and what was done beside them.
+    /// Ends the recording; returns the hooks that were recorded, and the work that was done beside them.
     pub(super) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
         (self.trace.take(), self.comm.activity().take())
     }
@@ -165,7 +165,7 @@ impl HookRunner {
         Ok(made)
     }
 
-    /// Other settings, between two steps.
+    /// Takes other settings, between two steps.
     pub(super) fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
         self.streams = streams.max(1);
         if hierarchical != self.hierarchy.is_some() {
@@ -178,7 +178,7 @@ impl HookRunner {
         Ok(())
     }
 
-    /// What the algorithm remembers, by bucket, between two steps.
+    /// Returns the algorithm's state of each bucket, between two steps.
     pub(super) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
         self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
     }
@@ -221,7 +221,8 @@ impl HookRunner {
         }
     }
 
-    /// Buckets arrive for one stage after another, within a stage in any order.
+    /// Takes a bucket that has arrived for a stage. They arrive for one stage after another, within a stage in any
+    /// order.
     fn arrive(&mut self, stage: Stage, bucket: usize, memory: Memory, present: StepInfo) {
         let buckets = self.lanes.len();
         if self.arrived == 0 {
@@ -238,7 +239,7 @@ impl HookRunner {
         }
     }
 
-    /// Starts the hooks whose turn has come.
+    /// Starts the hooks that are next, as far as there are streams for them.
     fn start(&mut self) {
         while let Some((stage, bucket)) = self.upcoming.front().copied()
             && self.running.len() < self.streams
@@ -308,7 +309,7 @@ impl HookRunner {
     }
 }
 
-/// What a hook works with.
+/// Arguments of a hook, which owns them while it runs.
 struct HookCall {
     algorithm: Option<Arc<dyn AnyAlgorithm>>,
     tensors: Arc<[Tensor]>,

@@ -8,7 +8,7 @@ use hexagram_logical::{Buffer, Communicator, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A bucket's memory, on its way between the threads; what is not on its way is `None`.
+/// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) gradients: Option<Buffer>,
@@ -16,14 +16,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Size of the bucket.
+    /// Returns the size of the bucket, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let either = self.gradients.as_ref().or(self.parameters.as_ref());
         either.map_or(0, |buffer| buffer.len() * buffer.dtype().size())
     }
 }
 
-/// A bucket whose hooks are done.
+/// Bucket whose hooks are done.
 pub(super) type Done = Result<(usize, Memory)>;
 
 pub(super) struct Scheduler {
@@ -32,10 +32,10 @@ pub(super) struct Scheduler {
     thread: Option<Thread>,
 }
 
-/// Where work for the communication thread is handed over.
+/// Sender of requests to the communication thread.
 #[derive(Clone)]
 pub(super) struct Requests {
-    /// `None` once the scheduler is gone.
+    /// Sending end; `None` once the scheduler is gone.
     sender: Arc<Mutex<Option<Sender<Request>>>>,
     bell: Arc<dyn Bell>,
 }
@@ -92,12 +92,12 @@ impl Scheduler {
         self.requests.clone()
     }
 
-    /// The next bucket that is done. Bounded by the deadlines of its operations.
+    /// Waits for the next bucket that is done. Bounded by the deadlines of its operations.
     pub(super) fn wait(&self) -> Done {
         self.done.recv().unwrap_or_else(|_| Err(died()))
     }
 
-    /// Has the communication thread do something between two steps, and waits for it.
+    /// Makes the communication thread do something between two steps, and waits for it.
     pub(super) fn call<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut HookRunner) -> Result<R> + Send + 'static,

@@ -7,10 +7,10 @@ use crate::bytes::{bytes_of, from_bytes, write_bytes};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Before a training forward pass: gives all ranks the same buffers, as [`EngineOptions::buffers`] says. All of
+    /// Gives all ranks the same buffers, before a training forward pass, as [`EngineOptions::buffers`] says. All of
     /// them travel together, as one message; averages as one of each element type. A collective call; or nothing, and
-    /// every rank keeps its own, with [`Buffers::Off`] and where ranks do not make the same passes: with an asynchronous
-    /// algorithm, and with [`EngineOptions::uneven`].
+    /// every rank keeps its own, with [`Buffers::Off`] and where ranks do not make the same passes: with an
+    /// asynchronous algorithm, and with [`EngineOptions::uneven`].
     ///
     /// [`EngineOptions::buffers`]: super::EngineOptions::buffers
     /// [`EngineOptions::uneven`]: super::EngineOptions::uneven
@@ -29,10 +29,10 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// The model to evaluate and to save: [settles](DataParallel::settle), and replaces every replica's parameters by
-    /// their mean over all ranks, bit for bit the same on each. Replicas that the algorithm keeps identical are that
-    /// already. What the optimizer remembers stays each rank's own, and so does the algorithm's state. A collective call,
-    /// between steps.
+    /// Makes the model to evaluate and to save: [settles](DataParallel::settle), and replaces every replica's
+    /// parameters by their mean over all ranks, bit for bit the same on each. Replicas that the algorithm keeps
+    /// identical are that already. The optimizer's state stays each rank's own, and so does the algorithm's. A
+    /// collective call, between steps.
     ///
     /// # Errors
     /// [`Error::Usage`] if the engine does not have the parameters; errors of the communication.
@@ -46,7 +46,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// All replicas ← their mean, if they differ; with what the optimizer remembers, if asked for.
+    /// Replaces all replicas by their mean, if they differ; the optimizer's state too, if asked for.
     pub(super) fn mean_of_replicas(&mut self, memory: bool) -> Result<()> {
         if self.algorithm.keeps_replicas_identical() {
             return Ok(());
@@ -76,12 +76,12 @@ impl DataParallel {
     }
 }
 
-/// All buffers ← rank 0's.
+/// Replaces all buffers by rank 0's.
 pub(super) fn flat_broadcast(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     together(DType::U8, buffers, |flat| comm.block_on(comm.broadcast(flat, 0)))
 }
 
-/// All buffers ← their means; those of integers ← rank 0's.
+/// Replaces all buffers by their means; those of integers by rank 0's.
 fn flat_mean(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     let (mut floats, integers): (Vec<_>, Vec<_>) = buffers.into_iter().partition(|b| b.dtype().is_float());
     while let Some(dtype) = floats.first().map(|buffer| buffer.dtype()) {
@@ -92,7 +92,7 @@ fn flat_mean(comm: &Communicator, buffers: Vec<&mut Buffer>) -> Result<()> {
     if integers.is_empty() { Ok(()) } else { flat_broadcast(comm, integers) }
 }
 
-/// Does something with all buffers as one, of elements of `dtype`.
+/// Calls `work` with all buffers as one, of elements of `dtype`.
 fn together(
     dtype: DType,
     buffers: Vec<&mut Buffer>,

@@ -94,7 +94,7 @@ impl DataParallel {
         Ok(record)
     }
 
-    /// What the algorithm remembers, by bucket. Nothing is in flight.
+    /// Returns the algorithm's state, by bucket. Nothing is in flight.
     pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
         self.scheduler.call(|runner| {
             let save = |instance: &mut Box<dyn Instance>| {
@@ -162,7 +162,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// The plan of a record that fits this engine, if it has one.
+    /// Returns the plan of a record that fits this engine, if it has one.
     fn fitting(&self, record: &Record) -> Result<Option<Plan>> {
         let own = self.facts();
         for name in ["algorithm", "ranks", "rank"] {
@@ -259,7 +259,7 @@ fn buffers(record: Record) -> BTreeMap<String, Buffer> {
     record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
 }
 
-/// The model's parameters, one a line.
+/// Returns the model's parameters, one a line.
 fn model(plan: &Plan) -> String {
     let line = |parameter: &super::Parameter| {
         format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))

@@ -12,8 +12,8 @@ use hexagram_logical::{Error, Result, runtime};
 use std::sync::Arc;
 
 impl DataParallel {
-    /// A training forward pass begins: algorithms that communicate parameters do it beside that pass. Whoever does not
-    /// call it loses the overlap; [`DataParallel::begin`] makes up for it. The parameters are the algorithm's until
+    /// Begins a training forward pass: algorithms that communicate parameters do it beside that pass. A loop that does
+    /// not call it loses the overlap; [`DataParallel::begin`] makes up for it. The parameters are the algorithm's until
     /// [`DataParallel::finish`].
     ///
     /// # Errors
@@ -27,7 +27,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// Whether all hooks of this step wait until the pass has ended.
+    /// Returns true if all hooks of this step wait until the pass has ended.
     fn waits_for_the_end(&self) -> bool {
         !self.started || self.scaler.is_some()
     }
@@ -93,8 +93,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Ends the pass on this side; how many buckets there are to wait for, unless nothing was to be communicated, or an
-    /// overflow keeps it from being.
+    /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
+    /// an overflow keeps it from being.
     fn close_pass(&mut self, unused: Unused) -> Result<Option<usize>> {
         let closed = backward::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(None) };
@@ -131,7 +131,7 @@ impl DataParallel {
         backward::lock(&self.backward).results() == Results::Overflowed
     }
 
-    /// One step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
+    /// Makes one step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
     ///
     /// # Errors
     /// [`Error::Usage`] without an optimizer, a learning rate, or gradients; errors of the communication.
@@ -140,8 +140,9 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each bucket while those after it
-    /// are still under way. Where gradients are clipped it cannot, as their norm is of all buckets.
+    /// Ends the pass and steps, [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each
+    /// bucket while those after it are still under way. Where gradients are clipped it cannot, as their norm is of all
+    /// buckets.
     ///
     /// # Errors
     /// As both.
@@ -149,8 +150,8 @@ impl DataParallel {
         self.finish_and_step_into(|_, _| Ok(()))
     }
 
-    /// The same, and hands the new values of each parameter, by its number, to `publish` as soon as they are final: after
-    /// its bucket's step, or in the end where the algorithm still works on them.
+    /// Ends the pass and steps, and hands the new values of each parameter, by its number, to `publish` as soon as they
+    /// are final: after its bucket's step, or in the end where the algorithm still works on them.
     ///
     /// # Errors
     /// As both, and the first of `publish`.
@@ -240,8 +241,8 @@ impl DataParallel {
         }
     }
 
-    /// The framework's own optimizer has stepped; where the engine works on parameters, they were set. The algorithm
-    /// does its part after it.
+    /// Takes note that the framework's own optimizer has stepped; where the engine works on parameters, they were set.
+    /// The algorithm does its part after it.
     ///
     /// # Errors
     /// Errors of the communication.
@@ -295,7 +296,7 @@ impl DataParallel {
         self.while_waiting(|engine| (0..buckets).try_for_each(|_| engine.take_back().map(drop)))
     }
 
-    /// Waits for a bucket whose hooks are done; returns which it is.
+    /// Waits for a bucket whose hooks are done; returns its number.
     fn take_back(&mut self) -> Result<usize> {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;

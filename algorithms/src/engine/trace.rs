@@ -6,11 +6,11 @@ use crate::plugin::StepInfo;
 use crate::trace::{Clock, Kind, Offset, Recorded, Recorder, Span, Timeline, Trace, align, gather};
 use hexagram_logical::{Communicator, Result};
 
-/// The training thread's part of a trace under way.
+/// Training thread's part of a trace under way.
 pub(super) struct OpenTrace {
     clock: Clock,
     timeline: Timeline,
-    /// At rank 0, where the ranks' clocks stood at the beginning.
+    /// Offsets of the ranks' clocks at the beginning, at rank 0.
     first: Vec<Offset>,
 }
 
@@ -71,14 +71,14 @@ impl DataParallel {
         outcome
     }
 
-    /// The training thread does something else from here on; returns what it was doing.
+    /// Notes that the training thread does something else from here on; returns what it was doing.
     pub(super) fn enter(&mut self, kind: Kind) -> Kind {
         let step = self.present.step;
         self.tracing.as_mut().map_or(Kind::Between, |tracing| tracing.timeline.enter(kind, step))
     }
 }
 
-/// A hook that begins now.
+/// Returns the span of a hook that begins now.
 pub(super) fn hook_begins(
     recorder: &Recorder,
     stage: Stage,

@@ -15,13 +15,13 @@ use hexagram_logical::Result;
 /// AdamW; without weight decay, Adam.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
-    /// β₁.
+    /// Decay β₁ of the first moment, in [0, 1).
     pub beta1: f64,
-    /// β₂.
+    /// Decay β₂ of the second moment, in [0, 1).
     pub beta2: f64,
-    /// ε.
+    /// Constant ε in the denominator, above 0.
     pub epsilon: f64,
-    /// λ.
+    /// Weight decay λ, at least 0.
     pub weight_decay: f64,
 }
 

@@ -14,11 +14,11 @@ pub(crate) use crate::plugin::with_float;
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
-/// A rule that changes parameters element by element, given gradients.
+/// Rule that changes parameters element by element, given gradients.
 ///
 /// Fields must not differ between ranks: the `Debug` output is compared.
 pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
-    /// What is remembered of every element, in buffers that are zero before the first step.
+    /// Returns the names of what is remembered of every element, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];
 
     /// Refuses options that cannot be meant.
@@ -29,28 +29,28 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// One step on one bucket; `slots` are in the order of [`Optimizer::slots`].
+    /// Makes one step on one bucket; `slots` are in the order of [`Optimizer::slots`].
     ///
     /// # Errors
     /// [`Error::Usage`] for element types that it cannot deal with.
     fn step(&self, update: Update<'_>) -> Result<()>;
 }
 
-/// One optimizer step on one bucket.
+/// Arguments of one optimizer step on one bucket.
 pub struct Update<'a> {
-    /// Steps before this one.
+    /// Number of steps before this one.
     pub step: u64,
-    /// γ.
+    /// Learning rate γ.
     pub learning_rate: f64,
-    /// What the algorithm has left of the gradients.
+    /// Gradients, as the algorithm has left them.
     pub gradients: &'a Buffer,
-    /// What is to be changed.
+    /// Parameters, to be changed.
     pub parameters: &'a mut Buffer,
-    /// What is remembered of every element.
+    /// Buffers of what is remembered of every element.
     pub slots: &'a mut [Buffer],
 }
 
-/// Whether all is as an optimizer needs it, or what else it needs.
+/// Fails unless a condition of an optimizer holds, and says what it needs.
 fn insist(sound: bool, optimizer: &dyn Optimizer, remedy: &str) -> Result<()> {
     if sound { Ok(()) } else { Err(Error::usage(format!("{optimizer:?} cannot learn"), remedy)) }
 }

@@ -15,16 +15,16 @@
 use crate::plugin::{Tensor, check_option};
 use hexagram_logical::{Buffer, Result};
 
-/// Adam's constants, and the floor of a frozen variance.
+/// Constants of Adam, and the floor of a frozen variance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moments {
-    /// β₁.
+    /// Decay β₁ of the first moment, in [0, 1). Default: 0.9.
     pub beta1: f64,
-    /// β₂.
+    /// Decay β₂ of the second moment, in [0, 1). Default: 0.999.
     pub beta2: f64,
-    /// ε.
+    /// Constant ε in the denominator, above 0. Default: 1e-8.
     pub epsilon: f64,
-    /// φ: the least √v̂, once frozen, as a part of the tensor's root mean square.
+    /// Floor φ: the least √v̂, once frozen, as a part of the tensor's root mean square. Default: 0.1.
     pub floor: f64,
 }
 
@@ -35,7 +35,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Itself, if it is one that can be used.
+    /// Returns itself, if its constants can be used.
     pub(crate) fn checked(self) -> Result<Self> {
         let below_one = |x: f64| (0.0..1.0).contains(&x);
         let positive = |x: f64| x.is_finite() && x > 0.0;
@@ -46,7 +46,7 @@ impl Moments {
         Ok(self)
     }
 
-    /// `m ← β₁ m + (1 − β₁) g`.
+    /// Updates the first moment: `m ← β₁ m + (1 − β₁) g`.
     pub(crate) fn first(&self, gradients: &Buffer, first: &mut Buffer) -> Result<()> {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
@@ -56,7 +56,7 @@ impl Moments {
         Ok(())
     }
 
-    /// `z ← β₁ z + (1 − β₁) clip(D g)`: the first moment in units of the direction.
+    /// Updates the first moment in units of the direction: `z ← β₁ z + (1 − β₁) clip(D g)`.
     pub(crate) fn first_scaled(&self, gradients: &Buffer, scale: &Buffer, first: &mut Buffer) -> Result<()> {
         let keep = self.beta1 as f32;
         let take = 1.0 - keep;
@@ -70,12 +70,12 @@ impl Moments {
         Ok(())
     }
 
-    /// What |D g| is clipped to.
+    /// Returns the bound that |D g| is clipped to.
     fn largest(&self) -> f32 {
         (1.0 / (1.0 - self.beta2).sqrt()) as f32
     }
 
-    /// `v ← β₂ v + (1 − β₂) g²`.
+    /// Updates the second moment: `v ← β₂ v + (1 − β₂) g²`.
     pub(crate) fn second(&self, gradients: &Buffer, second: &mut Buffer) -> Result<()> {
         let keep = self.beta2 as f32;
         let take = 1.0 - keep;
@@ -85,12 +85,12 @@ impl Moments {
         Ok(())
     }
 
-    /// What `step` steps make of the first moment: `1 / (1 − β₁ᵗ)`.
+    /// Returns the factor that undoes the first moment's bias after `step` steps: `1 / (1 − β₁ᵗ)`.
     pub(crate) fn unbias(&self, step: u64) -> f32 {
         (1.0 / (1.0 - self.beta1.powf(step as f64))) as f32
     }
 
-    /// `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, `step` being t and `updates` those of v.
+    /// Stores Adam's direction: `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, `step` being t and `updates` those of v.
     pub(crate) fn direction(
         &self,
         (step, updates): (u64, u64),
@@ -109,12 +109,12 @@ impl Moments {
         Ok(())
     }
 
-    /// √v̂ / √v.
+    /// Returns √v̂ / √v.
     fn root(&self, updates: u64) -> f32 {
         (1.0 / (1.0 - self.beta2.powf(updates as f64))).sqrt() as f32
     }
 
-    /// `g ← clip(D g)`.
+    /// Preconditions the gradients: `g ← clip(D g)`.
     pub(crate) fn precondition(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
         let largest = self.largest();
         let scale = scale.host::<f32>()?;
@@ -123,7 +123,7 @@ impl Moments {
         Ok(())
     }
 
-    /// `m ← β₁ m + (1 − β₁) p / D`, then `p ← D m / (1 − β₁ᵗ)`, of preconditioned gradients p.
+    /// Stores the direction of preconditioned gradients p: `m ← β₁ m + (1 − β₁) p / D`, then `p ← D m / (1 − β₁ᵗ)`.
     pub(crate) fn direction_of_preconditioned(
         &self,
         step: u64,
@@ -143,7 +143,7 @@ impl Moments {
         Ok(())
     }
 
-    /// `v ← D`, tensor by tensor.
+    /// Replaces the second moment by the frozen scale, tensor by tensor: `v ← D`.
     pub(crate) fn freeze(&self, tensors: &[Tensor], updates: u64, second: &mut Buffer) -> Result<()> {
         let root = self.root(updates);
         let epsilon = self.epsilon as f32;
@@ -161,7 +161,7 @@ impl Moments {
     }
 }
 
-/// `direction ← weight · z`; 0 where nothing is known of a tensor's variance.
+/// Stores the direction of a scaled moment: `direction ← weight · z`; 0 where nothing is known of a tensor's variance.
 pub(crate) fn directions(
     tensors: &[Tensor],
     weight: f32,
@@ -175,7 +175,7 @@ pub(crate) fn directions(
     silence(tensors, scale, direction)
 }
 
-/// `direction ← 0` where nothing is known of a tensor's variance.
+/// Clears the direction where nothing is known of a tensor's variance.
 pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer) -> Result<()> {
     let scale = scale.host::<f32>()?;
     let mut direction = direction.host_mut::<f32>()?;
@@ -187,7 +187,7 @@ pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer
     Ok(())
 }
 
-/// `to ← factor · to`, element by element.
+/// Multiplies element by element: `to ← factor · to`.
 pub(crate) fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
     let factor = factor.host::<f32>()?;
     let mut to = to.host_mut::<f32>()?;

@@ -12,14 +12,14 @@
 use super::{Optimizer, Update, insist, with_float};
 use hexagram_logical::Result;
 
-/// x ← x − γ u.
+/// Stochastic gradient descent: x ← x − γ u.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sgd {
-    /// μ.
+    /// Momentum coefficient μ, in [0, 1). Default: 0.
     pub momentum: f64,
-    /// Whether to look ahead.
+    /// True for Nesterov's momentum, which looks ahead. Default: false.
     pub nesterov: bool,
-    /// λ.
+    /// Weight decay λ, at least 0. Default: 0.
     pub weight_decay: f64,
 }
 

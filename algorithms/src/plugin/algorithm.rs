@@ -39,16 +39,17 @@ use std::fmt;
 /// Three yes/no lines: the eight ways to communicate in distributed SGD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trigram {
-    /// Everyone agrees on one result; otherwise ranks mix with neighbours.
+    /// True if everyone agrees on one result; otherwise ranks mix with neighbours.
     pub centralized: bool,
-    /// Ranks wait for each other in every step.
+    /// True if ranks wait for each other in every step.
     pub synchronous: bool,
-    /// Numbers travel as they are; otherwise compressed.
+    /// True if numbers travel as they are; otherwise compressed.
     pub full_precision: bool,
 }
 
 impl Trigram {
-    /// The three lines as one character, centralized above, whole for the first word of each and broken for the other.
+    /// Returns the three lines as one character, centralized above, whole for the first word of each and broken for the
+    /// other.
     pub fn symbol(self) -> char {
         match (self.centralized, self.synchronous, self.full_precision) {
             (true, true, true) => '☰',
@@ -76,20 +77,20 @@ impl fmt::Display for Trigram {
     }
 }
 
-/// How an algorithm wants the model cut into buckets.
+/// Cut of the model into buckets that an algorithm wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buckets {
-    /// As large as the engine's options say: for what is communicated during the backward pass.
+    /// Buckets as large as the engine's options say: for what is communicated during the backward pass.
     #[default]
     BySize,
-    /// One for each element type: for what is communicated once a step or less, or by a service of its own.
+    /// One bucket for each element type: for what is communicated once a step or less, or by a service of its own.
     Whole,
 }
 
-/// What an algorithm wants of the engine.
+/// Requirements of an algorithm, which the engine meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// How the model is cut.
+    /// Cut of the model.
     pub buckets: Buckets,
     /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
     /// [`before_forward`](Algorithm::before_forward) and [`after_step`](Algorithm::after_step) are not called: the engine
@@ -120,36 +121,35 @@ pub struct Needs {
 /// Fields of the declaration must not differ between ranks: its `Debug` output is compared.
 #[allow(unused_variables, reason = "default hooks do nothing with theirs")]
 pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
-    /// What the algorithm remembers of one bucket from step to step, such as an error feedback. It stays on the
-    /// communication thread.
+    /// State of one bucket from step to step, such as an error feedback. It stays on the communication thread.
     type State: 'static;
 
-    /// The name that users type, in kebab case.
+    /// Returns the name that users type, in kebab case.
     fn name(&self) -> &'static str;
 
-    /// Which of the eight it is.
+    /// Returns which of the eight ways it communicates in.
     fn trigram(&self) -> Trigram;
 
-    /// Whether all replicas are bit-identical after every step. Centralized synchronous algorithms promise it.
+    /// Returns true if all replicas are bit-identical after every step. Centralized synchronous algorithms promise it.
     fn keeps_replicas_identical(&self) -> bool {
         let Trigram { centralized, synchronous, .. } = self.trigram();
         centralized && synchronous
     }
 
-    /// What the engine is to provide.
+    /// Returns what the engine is to provide.
     fn needs(&self) -> Needs {
         Needs::default()
     }
 
-    /// The state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks. Called
-    /// for one bucket after another, so that what is opened here is opened in the same order on all ranks.
+    /// Makes the state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.
+    /// Called for one bucket after another, so that what is opened here is opened in the same order on all ranks.
     ///
     /// # Errors
     /// If it cannot be made. As with all hooks, an error ends the training on every rank.
     fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// A training forward pass begins. What is begun here overlaps with it, and with the backward pass up to the
-    /// bucket's gradients.
+    /// Runs when a training forward pass begins. What is started here overlaps with it, and with the backward pass up
+    /// to the bucket's gradients.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -162,7 +162,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// The last gradient of the bucket is there, summed over the passes that only accumulated.
+    /// Runs when the last gradient of the bucket is there, summed over the passes that only accumulated.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -175,7 +175,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// The backward pass is over, and this bucket's `gradients_ready` too.
+    /// Runs when the backward pass is over, and this bucket's `gradients_ready` too.
     ///
     /// # Errors
     /// Any error ends the training on every rank.
@@ -188,7 +188,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
-    /// The optimizer has stepped.
+    /// Runs when the optimizer has stepped.
     ///
     /// # Errors
     /// Any error ends the training on every rank.

@@ -6,39 +6,39 @@ use std::sync::Arc;
 
 /// Gradients and parameters of some of a model's tensors, one after the other.
 pub struct Bucket {
-    /// This rank's gradients; after the hooks, what the optimizer steps with.
+    /// Gradients of this rank; after the hooks, what the optimizer steps with.
     pub gradients: Buffer,
-    /// This replica's parameters, in the same places; empty unless [`Needs::parameters`](crate::Needs) asks for them.
+    /// Parameters of this replica, in the same places; empty unless [`Needs::parameters`](crate::Needs) asks for them.
     pub parameters: Buffer,
-    /// What lies where. They cover the bucket without gaps, in the order of their elements.
+    /// Tensors of the bucket. They cover it without gaps, in the order of their elements.
     pub tensors: Arc<[Tensor]>,
 }
 
 impl Bucket {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.gradients.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.gradients.is_empty()
     }
 }
 
-/// One tensor of a bucket.
+/// Tensor of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// The parameter's name.
+    /// Name of the parameter.
     pub name: Arc<str>,
-    /// Its sizes, outermost first; none for a scalar.
+    /// Sizes of the tensor, outermost first; none for a scalar.
     pub shape: Vec<usize>,
-    /// Its elements within the bucket, row by row.
+    /// Range of the tensor's elements within the bucket, row by row.
     pub elements: Range<usize>,
 }
 
 impl Tensor {
-    /// Its sizes as a matrix, all dimensions but the first taken together; `None` for vectors and scalars.
+    /// Returns the sizes as a matrix, all dimensions but the first taken together; `None` for vectors and scalars.
     pub fn matrix(&self) -> Option<(usize, usize)> {
         match *self.shape.as_slice() {
             [] | [_] => None,

@@ -8,9 +8,9 @@ use hexagram_logical::encoding::{Encoding, State};
 use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
-/// The parts of a state, by name, on their way out of it or into it.
+/// Parts of a state, by name, on their way out of it or into it.
 pub struct Fields {
-    /// Put before the names that follow.
+    /// Prefix of the names that follow.
     prefix: String,
     direction: Direction,
 }
@@ -21,22 +21,22 @@ enum Direction {
 }
 
 impl Fields {
-    /// Takes parts out.
+    /// Creates fields that take parts out.
     pub fn saving() -> Self {
         Fields { prefix: String::new(), direction: Direction::Saving(BTreeMap::new()) }
     }
 
-    /// Puts these parts in.
+    /// Creates fields that put these parts in.
     pub fn loading(saved: BTreeMap<String, Buffer>) -> Self {
         Fields { prefix: String::new(), direction: Direction::Loading(saved) }
     }
 
-    /// Whether parts are put in.
+    /// Returns true if parts are put in.
     pub fn is_loading(&self) -> bool {
         matches!(self.direction, Direction::Loading(_))
     }
 
-    /// What was taken out.
+    /// Returns what was taken out.
     ///
     /// # Errors
     /// [`Error::Usage`] if something that was to be put in was not asked for: it is of another algorithm.
@@ -50,7 +50,7 @@ impl Fields {
         }
     }
 
-    /// Names parts within: `part.name`.
+    /// Names parts within another part: `part.name`.
     ///
     /// # Errors
     /// What `parts` returns.
@@ -62,7 +62,7 @@ impl Fields {
         outcome
     }
 
-    /// A buffer, whose length and type stay what they are.
+    /// Names a buffer, whose length and type stay what they are.
     ///
     /// # Errors
     /// [`Error::Usage`] if a checkpoint lacks it, or has another length or type.
@@ -84,7 +84,7 @@ impl Fields {
         Ok(())
     }
 
-    /// A count.
+    /// Names a count.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -95,7 +95,7 @@ impl Fields {
         Ok(())
     }
 
-    /// A number.
+    /// Names a number.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -106,7 +106,7 @@ impl Fields {
         Ok(())
     }
 
-    /// What an encoding remembers.
+    /// Names the state of an encoding.
     ///
     /// # Errors
     /// As [`Fields::buffer`].
@@ -114,7 +114,7 @@ impl Fields {
         self.memory(name, encoding.state_mut())
     }
 
-    /// Named buffers that are made at their first use.
+    /// Names buffers that are made at their first use.
     ///
     /// # Errors
     /// As [`Fields::buffer`].

@@ -10,23 +10,23 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// A hook under way.
+/// Future of a hook under way.
 pub type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Any [`Algorithm`]. Implemented for all of them.
+/// Algorithm of any type, as the engine and the registry work with it. Implemented for every [`Algorithm`].
 pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
-    /// As [`Algorithm::name`].
+    /// Returns [`Algorithm::name`].
     fn name(&self) -> &'static str;
-    /// As [`Algorithm::trigram`].
+    /// Returns [`Algorithm::trigram`].
     fn trigram(&self) -> Trigram;
-    /// As [`Algorithm::keeps_replicas_identical`].
+    /// Returns [`Algorithm::keeps_replicas_identical`].
     fn keeps_replicas_identical(&self) -> bool;
-    /// As [`Algorithm::needs`].
+    /// Returns [`Algorithm::needs`].
     fn needs(&self) -> Needs;
     /// Returns the name of a hook that is written and never called, since the algorithm does not ask for
     /// [`Needs::parameters`].
     fn uncalled_hook(&self) -> Option<&'static str>;
-    /// Begins to work on a bucket: as [`Algorithm::state`].
+    /// Starts to work on a bucket: calls [`Algorithm::state`].
     ///
     /// # Errors
     /// As there.
@@ -37,7 +37,7 @@ pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
     ) -> HookFuture<'a, Box<dyn Instance>>;
 }
 
-/// An algorithm together with what it remembers of one bucket. Its hooks are those of [`Algorithm`].
+/// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
 #[allow(missing_docs, reason = "the algorithm's own hooks")]
 pub trait Instance {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
@@ -45,7 +45,7 @@ pub trait Instance {
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
-    /// As [`Algorithm::checkpoint`].
+    /// Calls [`Algorithm::checkpoint`].
     ///
     /// # Errors
     /// As there.

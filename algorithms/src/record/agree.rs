@@ -2,7 +2,7 @@
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 
-/// Every rank's text, by rank. A collective call.
+/// Returns every rank's text, by rank. A collective call.
 pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String>> {
     let mut longest = [mine.len() as i64];
     comm.blocking().all_reduce(&mut longest, ReduceOp::Max)?;
@@ -20,8 +20,8 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
     Ok(all.chunks_exact(room).map(text).collect())
 }
 
-/// The outcome, if it is good on every rank; otherwise an error on every rank, the rank's own or the first other's. A
-/// collective call.
+/// Returns the outcome, if it is good on every rank; otherwise an error on every rank, the rank's own or the first
+/// other's. A collective call.
 pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<T> {
     let mine = outcome.as_ref().err().map(Error::to_string).unwrap_or_default();
     let texts = gather_texts(comm, &mine)?;

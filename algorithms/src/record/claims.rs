@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The directories that a training has claimed, until its engine is dropped or its process ends. Rank 0 claims for all.
+/// Directories that a training has claimed, until its engine is dropped or its process ends. Rank 0 claims for all.
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<Vec<(PathBuf, File)>>);
 

@@ -35,9 +35,9 @@ pub struct Record {
 
 /// One tensor of a [`Record`].
 pub struct Saved {
-    /// Its sizes, outermost first.
+    /// Sizes of the tensor, outermost first.
     pub shape: Vec<usize>,
-    /// Its elements, row by row.
+    /// Elements, row by row.
     pub values: Buffer,
 }
 
@@ -68,7 +68,7 @@ impl Record {
         self.facts.insert(name.to_owned(), fact.to_string());
     }
 
-    /// The elements of a tensor.
+    /// Returns the elements of a tensor.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is none of this name, or its elements are of another type.
@@ -76,7 +76,7 @@ impl Record {
         Ok(self.tensor(name)?.values.host::<T>()?.to_vec())
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is none of this name.
@@ -84,7 +84,7 @@ impl Record {
         self.tensors.get(name).ok_or_else(|| lacks(name))
     }
 
-    /// A fact.
+    /// Returns a fact.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is none of this name, or it reads differently.
@@ -94,17 +94,17 @@ impl Record {
         text.parse().map_err(|_| unreadable())
     }
 
-    /// Whether there is a fact of this name.
+    /// Returns true if there is a fact of this name.
     pub fn notes(&self, name: &str) -> bool {
         self.facts.contains_key(name)
     }
 
-    /// The tensors, by name.
+    /// Returns the tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Saved)> {
         self.tensors.iter().map(|(name, saved)| (name.as_str(), saved))
     }
 
-    /// The facts, by name.
+    /// Returns the facts, by name.
     pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.facts.iter().map(|(name, fact)| (name.as_str(), fact.as_str()))
     }
@@ -122,7 +122,7 @@ impl Record {
         Record { tensors: below(&mut self.tensors, &prefix), facts: below(&mut self.facts, &prefix) }
     }
 
-    /// A number that differs, most likely, as soon as anything in the record does.
+    /// Returns a number that differs, most likely, as soon as anything in the record does.
     pub(crate) fn checksum(&self) -> Result<u64> {
         let mut hash = 0xcbf2_9ce4_8422_2325;
         for (name, fact) in &self.facts {
@@ -136,7 +136,7 @@ impl Record {
     }
 }
 
-/// Element types and lengths, for messages.
+/// Returns element type and lengths, for messages.
 pub(crate) fn described(dtype: DType, shape: &[usize]) -> String {
     format!("{dtype} {shape:?}")
 }

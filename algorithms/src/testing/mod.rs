@@ -30,14 +30,14 @@ use hexagram_logical::testing::{buffer, spawn};
 use hexagram_logical::{Communicator, Element, HEADER_BYTES, Result, TransportKind};
 use std::sync::Arc;
 
-/// How a [`Trainer`] trains.
+/// Options of a [`Trainer`].
 #[derive(Clone)]
 pub struct Setup {
-    /// γ.
+    /// Learning rate γ. Default: 0.1.
     pub learning_rate: f64,
-    /// What the engine steps with.
+    /// Optimizer that the engine steps with. Default: plain SGD.
     pub optimizer: Arc<dyn Optimizer>,
-    /// Its other options; their `optimizer` is ignored.
+    /// Other options of the engine; their `optimizer` is ignored.
     pub engine: EngineOptions,
 }
 
@@ -48,25 +48,26 @@ impl Default for Setup {
     }
 }
 
-/// The functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
+/// Functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
 #[derive(Debug, Clone)]
 pub struct Quadratic {
-    /// Curvatures.
+    /// Curvatures a_r, by rank.
     pub a: Vec<f64>,
-    /// Where the minima are.
+    /// Minima b_r, by rank.
     pub b: Vec<f64>,
 }
 
 impl Quadratic {
-    /// Rank `rank`'s gradient at x, element by element.
+    /// Returns rank `rank`'s gradient at x, element by element.
     pub fn gradient(&self, rank: usize, x: &[f64]) -> Vec<f64> {
         x.iter().map(|x| self.a[rank] * (x - self.b[rank])).collect()
     }
 }
 
-/// Payload that all ranks together send in a step, divided by the ranks: bytes without message headers, over the thread
-/// transport, on average over `steps` steps of f32 gradients that differ between elements, ranks and steps. What an
-/// algorithm's header says it sends. What is sent before the first step, as states are made, does not count.
+/// Returns the payload that all ranks together send in a step, divided by the ranks: bytes without message headers,
+/// over the thread transport, on average over `steps` steps of f32 gradients that differ between elements, ranks and
+/// steps. It is what an algorithm's header says it sends. What is sent before the first step, as states are made, does
+/// not count.
 ///
 /// # Errors
 /// As [`Trainer::step`].
@@ -79,7 +80,7 @@ pub fn payload_per_step(
     payload_of_shapes(ranks, &[vec![elements]], steps, algorithm)
 }
 
-/// The same, of tensors with these shapes.
+/// Returns [`payload_per_step`] of tensors with these shapes.
 ///
 /// # Errors
 /// As [`Trainer::step`].
@@ -104,8 +105,8 @@ pub fn payload_of_shapes(
     Ok(sent.iter().sum::<u64>() as f64 / (ranks * steps) as f64)
 }
 
-/// Bytes that this rank has sent so far, without message headers, where all ranks have come to this call and none has gone
-/// on. A collective call.
+/// Returns the bytes that this rank has sent so far, without message headers, where all ranks have come to this call
+/// and none has gone on. A collective call.
 ///
 /// # Errors
 /// As [`Communicator::barrier`].
@@ -118,7 +119,7 @@ pub fn payload(comm: &Communicator) -> Result<u64> {
     Ok(payload)
 }
 
-/// A model that is nothing but its parameters, and the engine that trains it.
+/// Model that is nothing but its parameters, with the engine that trains it.
 pub struct Trainer<T> {
     engine: DataParallel,
     shapes: usize,
@@ -126,7 +127,7 @@ pub struct Trainer<T> {
 }
 
 impl<T: Element> Trainer<T> {
-    /// A model of vectors with these values, equal on all ranks.
+    /// Creates a model of vectors with these values, equal on all ranks.
     ///
     /// # Errors
     /// As [`DataParallel::new`].
@@ -140,7 +141,7 @@ impl<T: Element> Trainer<T> {
         Self::with_shapes(comm, algorithm, setup, initial, &shapes)
     }
 
-    /// The same, of tensors with these shapes.
+    /// Creates a model of tensors with these shapes and values.
     ///
     /// # Errors
     /// As [`DataParallel::new`].
@@ -166,7 +167,7 @@ impl<T: Element> Trainer<T> {
         Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
     }
 
-    /// One step: `gradient` gets the number and the values of each parameter of this rank's replica.
+    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica.
     ///
     /// # Errors
     /// As [`DataParallel::finish_and_step`].
@@ -188,7 +189,7 @@ impl<T: Element> Trainer<T> {
         Ok(bytes_of(&values)?.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
     }
 
-    /// All parameters of this rank's replica.
+    /// Returns all parameters of this rank's replica.
     ///
     /// # Errors
     /// As [`DataParallel::parameter`].
@@ -196,7 +197,7 @@ impl<T: Element> Trainer<T> {
         (0..self.shapes).map(|index| self.values(index)).collect()
     }
 
-    /// The engine underneath.
+    /// Returns the engine underneath.
     pub fn engine(&mut self) -> &mut DataParallel {
         &mut self.engine
     }

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A directory of this process's own, removed when it is dropped.
+/// Directory of this process's own, removed when it is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A path at which nothing is yet.
+    /// Creates the name of a path at which nothing is yet.
     #[allow(clippy::new_without_default, reason = "each is another")]
     pub fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -22,7 +22,7 @@ impl Scratch {
         Scratch(std::env::temp_dir().join(format!("hexagram-{}-{number}", std::process::id())))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -72,7 +72,7 @@ pub fn resumes_exactly(
     spawn(TransportKind::Thread, ranks, run).map(drop)
 }
 
-/// Several tensors, in several buckets if the setup says so.
+/// Shapes of several tensors, in several buckets if the setup says so.
 const SHAPES: [&[usize]; 4] = [&[40, 9], &[40], &[7, 40], &[7]];
 
 fn new(

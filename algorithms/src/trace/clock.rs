@@ -15,10 +15,10 @@
 use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Communicator, Result};
 
-/// Exchanges with each rank. The first ones find caches and links cold.
+/// Number of exchanges with each rank. The first ones find caches and links cold.
 const EXCHANGES: usize = 16;
 
-/// A rank's own monotonic clock, in nanoseconds from the beginning of its trace.
+/// Monotonic clock of one rank, in nanoseconds from the beginning of its trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock(Instant);
 
@@ -31,19 +31,19 @@ impl Clock {
         self.at(runtime::now())
     }
 
-    /// A moment; those before the trace are its beginning.
+    /// Returns a moment on this clock; those before the trace are its beginning.
     pub(crate) fn at(&self, moment: Instant) -> i64 {
         moment.saturating_duration_since(self.0).as_nanos() as i64
     }
 }
 
-/// What is to be added to a rank's clock to get rank 0's.
+/// Difference between a rank's clock and rank 0's, to be added to the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Offset {
-    /// When it was measured, on the rank's own clock.
+    /// Moment of the measurement, on the rank's own clock.
     pub(super) at: i64,
     pub(super) offset: i64,
-    /// How far it can be from the truth.
+    /// Largest error of the measurement, in nanoseconds.
     pub(super) error: i64,
 }
 
@@ -79,7 +79,7 @@ fn exchange(comm: &Communicator, clock: &Clock, rank: usize) -> Result<Offset> {
     Ok(Offset { at: theirs, offset: before.midpoint(after) - theirs, error: (after - before) / 2 + 1 })
 }
 
-/// A rank's clock against rank 0's, over a whole trace.
+/// Rank's clock against rank 0's, over a whole trace.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Alignment {
     pub(super) first: Offset,
@@ -87,7 +87,7 @@ pub(super) struct Alignment {
 }
 
 impl Alignment {
-    /// The same moment on rank 0's clock.
+    /// Returns the same moment on rank 0's clock.
     pub(super) fn shift(&self, time: i64) -> i64 {
         let Alignment { first, last } = self;
         let passed = (time - first.at) as f64;
@@ -97,7 +97,7 @@ impl Alignment {
         time + first.offset + drifted.round() as i64
     }
 
-    /// How far a shifted moment can be from the truth, if the speeds of the clocks did not change.
+    /// Returns the largest error of a shifted moment, if the speeds of the clocks did not change.
     pub(super) fn error(&self) -> i64 {
         self.first.error.max(self.last.error)
     }

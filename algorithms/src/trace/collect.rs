@@ -6,12 +6,12 @@ use super::{RankTrace, Trace};
 use hexagram_logical::{Communicator, Result};
 use std::time::Duration;
 
-/// What one rank has recorded, on its own clock.
+/// Records of one rank, on its own clock.
 pub(crate) struct Recorded {
     pub(crate) clock: Clock,
     pub(crate) training: Recorder,
     pub(crate) communication: Recorder,
-    /// At rank 0, all ranks' as the trace began.
+    /// Offsets of all ranks as the trace began, at rank 0.
     pub(crate) first: Vec<Offset>,
 }
 

@@ -14,7 +14,7 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Tracks of a rank; a bucket's is beyond them.
+/// Number of the first tracks of a rank; those of buckets follow.
 const STEPS: usize = 0;
 const TRAINING: usize = 1;
 const BACKGROUND: usize = 2;
@@ -79,7 +79,7 @@ fn clock_error(rank: &RankTrace) -> Micros {
 
 struct Events<'a, W> {
     out: &'a mut W,
-    /// The earliest moment.
+    /// Earliest moment.
     first: i64,
     begun: bool,
 }
@@ -196,7 +196,7 @@ impl Display for Micros {
     }
 }
 
-/// A string in JSON.
+/// String in JSON.
 struct Text<'a>(&'a str);
 
 impl Display for Text<'_> {

@@ -5,7 +5,7 @@
 pub(super) struct Union(Vec<(i64, i64)>);
 
 impl Union {
-    /// Of intervals from start to end, in any order, which may overlap.
+    /// Returns the union of intervals from start to end, in any order, which may overlap.
     pub(super) fn of(intervals: impl IntoIterator<Item = (i64, i64)>) -> Self {
         let mut sorted: Vec<_> = intervals.into_iter().filter(|(start, end)| start < end).collect();
         sorted.sort_unstable();
@@ -19,12 +19,12 @@ impl Union {
         Union(union)
     }
 
-    /// From start to end, in order.
+    /// Returns the intervals from start to end, in order.
     pub(super) fn intervals(&self) -> impl Iterator<Item = (i64, i64)> {
         self.0.iter().copied()
     }
 
-    /// The part between two moments.
+    /// Returns the part between two moments.
     pub(super) fn within(&self, (start, end): (i64, i64)) -> Self {
         let first = self.0.partition_point(|interval| interval.1 <= start);
         let inside = self.0[first..].iter().take_while(|interval| interval.0 < end);
@@ -35,7 +35,7 @@ impl Union {
         self.0.iter().map(|(start, end)| (end - start).unsigned_abs()).sum()
     }
 
-    /// Length of what is in both.
+    /// Returns the length of what is in both, in nanoseconds.
     pub(super) fn common(&self, other: &Self) -> u64 {
         let mut at = 0;
         let mut beside = 0;

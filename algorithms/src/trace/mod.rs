@@ -27,29 +27,28 @@ pub use report::{RankReport, Report, Shares, Slowest, StepReport};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What all ranks did, on rank 0's clock.
+/// Records of all ranks, on rank 0's clock.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// The algorithm in use as it was collected.
+    /// Name of the algorithm in use as the trace was collected.
     pub algorithm: String,
-    /// By rank.
+    /// Records of each rank.
     pub ranks: Vec<RankTrace>,
 }
 
-/// What one rank did.
+/// Records of one rank.
 #[derive(Debug, Clone)]
 pub struct RankTrace {
-    /// The name of its host.
+    /// Name of the rank's host.
     pub host: Arc<str>,
-    /// Its process there.
+    /// Process of the rank, there.
     pub pid: u32,
-    /// First what its training thread did, one span after another; then its hooks, in the order in which they ended; then
-    /// what it did in the background.
-    /// Times are nanoseconds since rank 0 began to record.
+    /// Spans of the rank: first those of its training thread, one after another; then its hooks, in the order in which
+    /// they ended; then what it did in the background. Times are nanoseconds since rank 0 began to record.
     pub spans: Vec<Span>,
-    /// Spans that were too many to keep.
+    /// Number of spans that were too many to keep.
     pub dropped: u64,
-    /// How far its times can be from those of rank 0.
+    /// Largest error of the times, against those of rank 0.
     pub clock_error: Duration,
 }
 

@@ -6,7 +6,7 @@ use super::clock::Clock;
 use hexagram_logical::asynchronous::Work;
 use hexagram_logical::{Error, Result};
 
-/// What a thread was doing.
+/// Kind of work of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Training thread, from the end of a step to [`DataParallel::forward`](crate::DataParallel::forward): loading,
@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them; a kind travels as its place here.
+    /// All kinds; a kind travels as its place here.
     pub const ALL: [Kind; 13] = [
         Kind::Between,
         Kind::LoadingAndForward,
@@ -59,7 +59,7 @@ impl Kind {
         Kind::Background,
     ];
 
-    /// What it is called in a trace.
+    /// Returns the name of the kind in a trace.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Between => "between steps",
@@ -78,38 +78,38 @@ impl Kind {
         }
     }
 
-    /// Whether a span of it is computation.
+    /// Returns true if a span of it is computation.
     pub fn is_compute(self) -> bool {
         matches!(self, Kind::LoadingAndForward | Kind::Forward | Kind::Backward | Kind::Optimizer)
     }
 
-    /// Whether a span of it is communication: a hook's, or in the background.
+    /// Returns true if a span of it is communication: a hook's, or in the background.
     pub fn is_communication(self) -> bool {
         self as usize >= Kind::State as usize
     }
 }
 
-/// What one thread did without interruption.
+/// Work that one thread did without interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// What it was.
+    /// Kind of work.
     pub kind: Kind,
-    /// The step it belongs to. What comes between two steps belongs to the later.
+    /// Step that it belongs to. What comes between two steps belongs to the later.
     pub step: u64,
-    /// Of a hook, its bucket; otherwise 0.
+    /// Bucket of a hook; otherwise 0.
     pub bucket: usize,
-    /// Of a hook, the size of its bucket; otherwise 0.
+    /// Size of a hook's bucket, in bytes; otherwise 0.
     pub bytes: u64,
-    /// When it began, in nanoseconds.
+    /// Moment of the start, in nanoseconds.
     pub start: i64,
-    /// When it ended, in nanoseconds.
+    /// Moment of the end, in nanoseconds.
     pub end: i64,
-    /// Of communication, what this rank had sent by its end, headers included; otherwise 0.
+    /// Bytes that this rank had sent by the end of a communication, headers included; otherwise 0.
     pub sent: u64,
 }
 
 impl Span {
-    /// Words that a span travels as.
+    /// Number of words that a span travels as.
     pub(super) const WORDS: usize = 7;
 
     pub(super) fn to_words(self) -> [i64; Self::WORDS] {
@@ -135,15 +135,15 @@ impl Span {
     }
 }
 
-/// Spans that a thread keeps at most (56 MiB); later ones are only counted.
+/// Largest number of spans that a thread keeps (56 MiB); later ones are only counted.
 const LIMIT: usize = 1 << 20;
 
-/// What one thread has recorded.
+/// Records of one thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(super) clock: Clock,
     pub(super) spans: Vec<Span>,
-    /// Spans beyond the limit.
+    /// Number of spans beyond the limit.
     pub(super) dropped: u64,
 }
 
@@ -178,11 +178,11 @@ impl Recorder {
     }
 }
 
-/// The training thread, which is always in exactly one kind of span.
+/// Records of the training thread, which is always in exactly one kind of span.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     pub(super) recorder: Recorder,
-    /// The span under way; its end is yet unknown.
+    /// Span under way; its end is yet unknown.
     current: Span,
 }
 
@@ -219,7 +219,7 @@ fn begun(kind: Kind, step: u64, start: i64) -> Span {
 mod tests {
     use super::*;
 
-    /// What the thread did, as it was recorded.
+    /// Returns what the thread did, as it was recorded.
     fn kinds(entered: &[Kind]) -> Vec<Kind> {
         let mut timeline = Timeline::new(Clock::start(), 0);
         for kind in entered {

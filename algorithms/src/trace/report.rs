@@ -15,16 +15,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// How long a rank did what.
+/// Time that a rank spent on computation and communication, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// The training thread computed, and nothing was communicated.
+    /// Time in which the training thread computed, and nothing was communicated.
     pub compute_only: u64,
-    /// The training thread computed, and hooks or operations in the background were under way.
+    /// Time in which the training thread computed, and hooks or operations in the background were under way.
     pub overlapped: u64,
-    /// These were under way, and the training thread did not compute: exposed communication.
+    /// Time in which these were under way, and the training thread did not compute: exposed communication.
     pub communication_only: u64,
-    /// Neither: loading, logging, evaluation.
+    /// Time of neither: loading, logging, evaluation.
     pub neither: u64,
 }
 
@@ -40,7 +40,7 @@ impl Shares {
         Shares { compute_only, overlapped, communication_only, neither }
     }
 
-    /// All of it.
+    /// Returns the sum of all shares.
     pub fn whole(&self) -> u64 {
         self.compute_only + self.overlapped + self.communication_only + self.neither
     }
@@ -53,35 +53,35 @@ impl Shares {
     }
 }
 
-/// One step of one rank.
+/// Report of one step of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepReport {
-    /// Which.
+    /// Number of the step.
     pub step: u64,
-    /// When it began, on the trace's clock.
+    /// Moment of the start, on the trace's clock.
     pub start: i64,
-    /// When it ended.
+    /// Moment of the end.
     pub end: i64,
-    /// What it was spent on.
+    /// Time that it was spent on.
     pub shares: Shares,
 }
 
-/// One rank's steps.
+/// Report of one rank's steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankReport {
-    /// The name of its host.
+    /// Name of the rank's host.
     pub host: Arc<str>,
-    /// Those that had a backward pass.
+    /// Steps that had a backward pass.
     pub steps: Vec<StepReport>,
-    /// Of all its steps together.
+    /// Time of all its steps together.
     pub shares: Shares,
-    /// What this rank does by itself in a step, and for how long: the mean of forward pass, backward pass and optimizer;
-    /// of the time between steps the median, so that an evaluation now and then does not count.
+    /// Time that this rank takes in a step for what it does by itself, by kind: the mean of forward pass, backward pass
+    /// and optimizer; of the time between steps the median, so that an evaluation now and then does not count.
     pub alone: Vec<(Kind, f64)>,
 }
 
 impl RankReport {
-    /// How long this rank takes for what it does by itself in a step.
+    /// Returns the time that this rank takes in a step for what it does by itself.
     pub fn alone_in_all(&self) -> f64 {
         self.alone.iter().map(|(_, time)| time).sum()
     }
@@ -91,31 +91,31 @@ impl RankReport {
     }
 }
 
-/// The rank for which the others wait.
+/// Rank for which the others wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slowest {
-    /// Which.
+    /// Number of the rank.
     pub rank: usize,
-    /// How long it takes for what it does by itself in a step.
+    /// Time that it takes in a step for what it does by itself.
     pub alone: f64,
-    /// The same of the other ranks, on average.
+    /// Time of the other ranks for the same, on average.
     pub others: f64,
-    /// What makes most of the difference.
+    /// Kind of work that makes most of the difference.
     pub kind: Kind,
-    /// How long it takes for that in a step.
+    /// Time that it takes for that in a step.
     pub alone_in_kind: f64,
-    /// The same of the other ranks, on average.
+    /// Time of the other ranks for that, on average.
     pub others_in_kind: f64,
 }
 
-/// Where the time of all ranks went. Its `Display` is a table.
+/// Report of all ranks' time. Its `Display` is a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// By rank.
+    /// Reports by rank.
     pub ranks: Vec<RankReport>,
-    /// Of all ranks together.
+    /// Time of all ranks together.
     pub shares: Shares,
-    /// Of two or more ranks, the one that takes longest for what each does by itself.
+    /// Slowest of two or more ranks: the one that takes longest for what each does by itself.
     pub slowest: Option<Slowest>,
 }
 
@@ -154,7 +154,7 @@ fn rank_report(rank: &RankTrace) -> RankReport {
     RankReport { host: Arc::clone(&rank.host), alone: alone(rank, &steps), steps, shares: all }
 }
 
-/// What the rank does by itself, in one step.
+/// Returns what the rank does by itself, in one step.
 fn alone(rank: &RankTrace, steps: &[StepReport]) -> Vec<(Kind, f64)> {
     let kinds = [Kind::Between, Kind::LoadingAndForward, Kind::Forward, Kind::Backward, Kind::Optimizer];
     let in_steps = |kind: Kind| {

@@ -30,18 +30,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is tried, and for how long. All ranks must use the same.
+/// Candidates that are tried, and how long each. All ranks must use the same.
 #[derive(Debug, Clone)]
 pub struct Autotune {
-    /// Steps before the first trial.
+    /// Number of steps before the first trial. Default: 20.
     pub warm_up: u64,
-    /// Steps of a trial that count; one more, before them, does not.
+    /// Number of steps of a trial that count; one more, before them, does not. Default: 10.
     pub steps: u64,
-    /// Largest buckets to try, in bytes. Of those that cut the model alike, one is tried.
+    /// Largest sizes of buckets to try, in bytes. Of those that cut the model alike, one is tried. Default: 1 MiB to 64
+    /// MiB, by powers of 2.
     pub bucket_bytes: Vec<usize>,
-    /// Numbers of streams to try.
+    /// Numbers of streams to try. Default: 1, 2 and 4.
     pub streams: Vec<usize>,
-    /// What a step costs, in place of the clock: for tests, and for models of a network.
+    /// Cost of a step in place of the clock, for tests and for models of a network. Default: none.
     pub cost: Option<Cost>,
 }
 
@@ -62,7 +63,7 @@ impl Default for Autotune {
     }
 }
 
-/// What a step costs with given settings.
+/// Function that returns the cost of a step with given settings.
 #[derive(Clone)]
 pub struct Cost(pub Arc<dyn Fn(Tuning) -> Duration + Send + Sync>);
 
@@ -76,20 +77,20 @@ impl fmt::Debug for Cost {
 /// Settings that can change between two steps; each is that of [`EngineOptions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Largest bucket, in bytes.
+    /// Largest size of a bucket, in bytes.
     pub bucket_bytes: usize,
-    /// How many buckets may be communicated at once.
+    /// Number of buckets that may be communicated at once.
     pub streams: usize,
-    /// Whether to communicate within each host first.
+    /// True to communicate within each host first.
     pub hierarchical: bool,
 }
 
 /// A search under way, or its result.
 pub(super) struct Tuner {
     autotune: Autotune,
-    /// `None` before the first trial.
+    /// Search under way; `None` before the first trial.
     search: Option<Search>,
-    /// Steps of the warm-up or the trial so far.
+    /// Number of steps of the warm-up or the trial so far.
     steps: u64,
     taken: Vec<Duration>,
     last: Option<Instant>,
@@ -102,7 +103,7 @@ impl Tuner {
         Some(Tuner { autotune, search: None, steps: 0, taken: Vec::new(), last: None, done: false })
     }
 
-    /// Counts a step; whether it was the last of the warm-up or of a trial.
+    /// Counts a step; returns true if it was the last of the warm-up or of a trial.
     fn count(&mut self, present: Tuning) -> bool {
         let now = runtime::now();
         let took = self.last.replace(now).map_or(Duration::ZERO, |last| now - last);
@@ -118,7 +119,7 @@ impl Tuner {
     }
 }
 
-/// In seconds.
+/// Returns the median, in seconds.
 fn median(taken: &mut [Duration]) -> f64 {
     taken.sort_unstable();
     taken.get(taken.len() / 2).copied().unwrap_or_default().as_secs_f64()
@@ -135,7 +136,7 @@ impl DataParallel {
         Tuning { bucket_bytes, streams, hierarchical }
     }
 
-    /// A step is over.
+    /// Counts a step that is over, and tries other settings where a trial ends with it.
     pub(super) fn tune(&mut self) -> Result<()> {
         let Some(mut tuner) = self.tuner.take() else { return Ok(()) };
         let present = self.tuning();
@@ -144,7 +145,7 @@ impl DataParallel {
         self.checked(outcome)
     }
 
-    /// What a checkpoint says that was found before.
+    /// Notes in a checkpoint what was found before.
     pub(super) fn note_tuning(&self, record: &mut Record) {
         if let Some(Tuning { bucket_bytes, streams, hierarchical }) = self.tuned() {
             record.note("tuned/bucket-bytes", bucket_bytes);
@@ -196,7 +197,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// What is worth trying, by kind, for this model, algorithm and these hosts.
+    /// Returns what is worth trying, by kind, for this model, algorithm and these hosts.
     fn candidates(&self, tuner: &Tuner) -> Vec<Vec<Trial>> {
         let trigram = self.algorithm.trigram();
         if !trigram.synchronous || self.comm.size() == 1 {
@@ -220,7 +221,7 @@ impl DataParallel {
         vec![sizes, streams.map(Trial::Streams).collect(), if hierarchy { both.to_vec() } else { Vec::new() }]
     }
 
-    /// Whether there are several hosts, and one with several ranks.
+    /// Returns true if there are several hosts, and one with several ranks.
     fn has_hierarchy(&self) -> bool {
         let hosts = self.comm.world().hosts();
         let of = |rank: &usize| hosts.get(*rank).copied().unwrap_or_default();
@@ -231,7 +232,7 @@ impl DataParallel {
         own.len() > 1 && own.len() < ranks
     }
 
-    /// Goes on with these settings, if that can be: whether it could, on all ranks alike.
+    /// Goes on with these settings, if that can be; returns true if it could, on all ranks alike.
     fn apply(&mut self, next: Tuning) -> Result<bool> {
         let Tuning { bucket_bytes, streams, hierarchical } = next;
         if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {

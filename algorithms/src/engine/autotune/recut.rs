@@ -6,19 +6,19 @@ use crate::bytes::bytes_of;
 use hexagram_logical::{Buffer, DType, ReduceOp, Result};
 use std::collections::BTreeMap;
 
-/// What an algorithm remembers of each bucket, by name.
+/// Algorithm's state of each bucket, by name.
 type States = Vec<BTreeMap<String, Buffer>>;
 
 impl DataParallel {
-    /// The model in buckets of at most so many bytes.
+    /// Returns the plan of the model in buckets of at most `bucket_bytes` bytes.
     pub(super) fn cut(&self, bucket_bytes: usize) -> Plan {
         let first_bucket_bytes = self.options.first_bucket_bytes.min(bucket_bytes);
         let options = EngineOptions { bucket_bytes, first_bucket_bytes, ..self.options.clone() };
         backward::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
     }
 
-    /// Goes on with buckets of at most so many bytes, if the algorithm's state can be moved on every rank: whether it
-    /// could.
+    /// Goes on with buckets of at most `bucket_bytes` bytes, if the algorithm's state can be moved on every rank;
+    /// returns true if it could.
     pub(super) fn recut(&mut self, bucket_bytes: usize) -> Result<bool> {
         let old = backward::lock(&self.backward).plan().clone();
         let new = self.cut(bucket_bytes);
@@ -40,7 +40,7 @@ impl DataParallel {
     }
 }
 
-/// What is remembered, in other buckets; `None` if it is not of elements.
+/// Returns the states in other buckets; `None` if one has not one number for each element.
 fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
     let mut to: States = new.buckets().iter().map(|_| BTreeMap::new()).collect();
     let Some(first) = states.first() else { return Ok(Some(to)) };
@@ -55,7 +55,8 @@ fn moved(states: &States, old: &Plan, new: &Plan) -> Result<Option<States>> {
     Ok(Some(to))
 }
 
-/// One part of the state: of every element, or one number that is the same in all buckets, such as a count.
+/// Returns one part of the state in other buckets: one with a number for each element, or one number that is the same
+/// in all buckets, such as a count.
 fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buffer>>> {
     let fits = from.iter().zip(old.buckets()).all(|(buffer, bucket)| buffer.len() == bucket.len);
     if !fits {

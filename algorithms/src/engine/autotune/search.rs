@@ -4,7 +4,7 @@
 use super::Tuning;
 use std::collections::VecDeque;
 
-/// One setting that is tried.
+/// Setting that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trial {
     BucketBytes(usize),
@@ -26,7 +26,7 @@ impl Trial {
 pub(super) struct Search {
     /// Kinds of settings that are still to be tried, the first of them under way.
     rounds: VecDeque<Vec<Trial>>,
-    /// What the round under way changes.
+    /// Settings that the round under way changes.
     base: Tuning,
     trying: Tuning,
     best: Option<(f64, Tuning)>,
@@ -39,7 +39,7 @@ impl Search {
         Search { rounds: rounds.into(), base: present, trying: present, best: None }
     }
 
-    /// What a step cost with what was tried last.
+    /// Takes the cost of a step with what was tried last.
     pub(super) fn measured(&mut self, cost: f64) {
         if self.best.is_none_or(|(least, _)| cost < least) {
             self.best = Some((cost, self.trying));
@@ -50,7 +50,7 @@ impl Search {
         self.best.map_or(self.base, |(_, tuning)| tuning)
     }
 
-    /// What to try next; `None` when all is tried.
+    /// Returns what to try next; `None` when all is tried.
     pub(super) fn next(&mut self) -> Option<Tuning> {
         loop {
             let next = loop {
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// Buckets cannot be cut differently: they stay as they are.
+    /// Leaves the size of the buckets as it is, as they cannot be cut differently.
     pub(super) fn keep_buckets(&mut self, bucket_bytes: usize) {
         let keeps = |change: &Trial| !matches!(change, Trial::BucketBytes(_));
         self.rounds.iter_mut().for_each(|round| round.retain(keeps));
