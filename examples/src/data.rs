@@ -2,6 +2,7 @@
 //! with MNIST or CIFAR-10. Open this file to train on images of your own.
 
 use crate::digits::Digits;
+use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use std::path::{Path, PathBuf};
@@ -89,10 +90,8 @@ impl Data {
 /// What keeps an image from being read.
 pub fn digest(images: &Images) -> Result<u64, Failure> {
     let singly = LoaderOptions { batch_size: None, ..LoaderOptions::default() };
-    // FNV-1a on words.
-    let mixed =
-        |hash: u64, word: u32| (hash ^ u64::from(word)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
-    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mixed = |hash: u64, word: u32| hash::step(hash, u64::from(word)).rotate_left(29);
+    let mut hash = hash::START;
     for sample in DataLoader::unbatched(images.clone(), singly)?.iter() {
         let (pixels, label) = sample?;
         hash = pixels.iter().fold(mixed(hash, label), |hash, pixel| mixed(hash, pixel.to_bits()));

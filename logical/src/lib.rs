@@ -38,6 +38,7 @@ pub use centralized::Hierarchy;
 pub use communicator::Communicator;
 /// The layer below, for those who start worlds or write transports.
 pub use hexagram_physical as physical;
+pub use hexagram_physical::hash;
 pub use hexagram_physical::native::NOTICE_BYTES;
 /// Clocks, sleeps, threads and sockets, which a simulated world may give out.
 pub use hexagram_physical::runtime;

@@ -31,6 +31,7 @@ pub mod fingerprint;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod hash;
 pub mod health;
 pub mod input;
 mod landing;

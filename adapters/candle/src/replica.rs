@@ -8,7 +8,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
 use hexagram_algorithms::checkpoint::{Checkpoints, Record};
-use hexagram_algorithms::logical::{self, Communicator, ReduceOp};
+use hexagram_algorithms::logical::{self, Communicator, ReduceOp, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
 use std::path::PathBuf;
@@ -317,12 +317,10 @@ impl Replica {
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
     pub fn is_identical(&self) -> Result<bool> {
-        let mut digest: u64 = 0xcbf2_9ce4_8422_2325;
+        let mut digest = hash::START;
         for Entry { var, .. } in &self.parameters {
             lend(var, |values| {
-                for byte in values.read(0..values.len())?.bytes() {
-                    digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-                }
+                digest = hash::of_bytes(digest, values.read_all()?.bytes().iter().copied());
                 Ok(())
             })?;
         }

@@ -7,6 +7,7 @@
 //! ```
 
 use hexagram_logical::codec::{Codec, CodecError, Noise, Properties};
+use hexagram_logical::hash;
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -45,7 +46,7 @@ impl LargestOfEach {
 impl Codec for LargestOfEach {
     fn name(&self) -> String {
         let ends = self.blocks.iter().map(|block| block.end as u64);
-        let shape = ends.fold(0u64, |hash, end| (hash ^ end).wrapping_mul(0x0000_0100_0000_01b3));
+        let shape = ends.fold(0, hash::step);
         format!("largest({} of each of {} blocks, cut as {shape:x})", self.keep, self.blocks.len())
     }
 

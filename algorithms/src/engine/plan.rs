@@ -9,7 +9,7 @@ use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
-use hexagram_logical::{Buffer, Communicator, DType, Error, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -276,9 +276,7 @@ impl Plan {
     }
 }
 
-/// FNV-1a: the same on every rank and in every build.
+/// Returns a hash that is the same on every rank and in every build.
 fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    hash::of_bytes(hash::START, text.bytes())
 }

@@ -11,7 +11,7 @@ pub(crate) use agree::{all_or_none, gather_texts};
 pub(crate) use claims::Claims;
 
 use crate::bytes::bytes_of;
-use hexagram_logical::{Buffer, DType, Element, Error, Result};
+use hexagram_logical::{Buffer, DType, Element, Error, Result, hash};
 use std::collections::BTreeMap;
 
 /// Named tensors and facts of one rank.
@@ -124,7 +124,7 @@ impl Record {
 
     /// Returns a number that differs, most likely, as soon as anything in the record does.
     pub(crate) fn checksum(&self) -> Result<u64> {
-        let mut hash = 0xcbf2_9ce4_8422_2325;
+        let mut hash = hash::START;
         for (name, fact) in &self.facts {
             hash = mixed(mixed(hash, name.as_bytes()), fact.as_bytes());
         }
@@ -141,12 +141,12 @@ pub(crate) fn described(dtype: DType, shape: &[usize]) -> String {
     format!("{dtype} {shape:?}")
 }
 
-/// FNV-1a on words of eight bytes: one multiplication for each.
+/// Continues a hash by words of eight bytes, with one multiplication for each.
 fn mixed(hash: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(hash ^ bytes.len() as u64, |hash, chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
-        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
+        hash::step(hash, u64::from_le_bytes(word)).rotate_left(29)
     })
 }
 

@@ -5,7 +5,7 @@
 //! over ranks is kept. Gossip needs the first, push-sum the second, and for the mean of all ranks to be what they agree on
 //! in the end, gossip needs both.
 
-use crate::{Error, Result};
+use crate::{Error, Result, hash};
 use std::collections::BTreeSet;
 
 /// How far a sum of weights may be from 1: weights that were rounded to f32 are fine, forgotten ones are not.
@@ -259,9 +259,7 @@ impl Mixing {
         let words = self.rows().flat_map(|(to, row)| {
             row.into_iter().flat_map(move |(from, weight)| [to as u64, from as u64, weight.to_bits()])
         });
-        let hash = words.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        let hash = hash::of_bytes(hash::START, words.flat_map(u64::to_le_bytes));
         (hash ^ (hash >> 32)) as u32 >> 1
     }
 }

@@ -1,6 +1,7 @@
 //! The frame header, there and back. The grammar is in the module above.
 
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
+use crate::hash;
 use crate::tag::{TAG_BYTES, Tag};
 use crate::transport::Label;
 
@@ -57,10 +58,10 @@ impl Header {
 
 /// FNV-1a over 64-bit words, folded: finds damage, proves nothing about the sender.
 fn checksum(bytes: &[u8]) -> u32 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut hash = hash::START;
     for word in bytes.chunks_exact(8) {
         let word = word.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-        hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        hash = hash::step(hash, word);
         hash ^= hash >> 29;
     }
     (hash ^ (hash >> 32)) as u32

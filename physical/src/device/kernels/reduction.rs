@@ -134,6 +134,7 @@ mod tests {
     use super::super::dispatch::each_set;
     use super::super::testing::{bits, odd_f32, odd_f64, with_odd};
     use super::*;
+    use crate::hash;
 
     /// Each of `odd` with each, so that all pairs meet in both orders, at every place of a register.
     fn pairs<T: Float>(odd: &[T]) -> (Vec<T>, Vec<T>) {
@@ -264,8 +265,7 @@ mod tests {
             reduce_f64(op, &x, &mut wide);
             all.extend(wide.iter().flat_map(|x| [x.to_bits() as u32, (x.to_bits() >> 32) as u32]));
         }
-        all.iter()
-            .fold(0, |hash: u64, word| (hash ^ u64::from(*word)).wrapping_mul(0x100_0000_01b3).rotate_left(7))
+        all.iter().fold(0, |digest, word| hash::step(digest, u64::from(*word)).rotate_left(7))
     }
 
     /// The number was computed on x86-64 and on AArch64.

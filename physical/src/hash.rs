@@ -1,0 +1,24 @@
+//! Fowler–Noll–Vo hashes: what finds damage in frames and records, and lets ranks notice that they differ. They are equal
+//! on every rank and in every build, and prove nothing about who made them.
+
+/// Hash of nothing, from which all others begin.
+pub const START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Mixes one word into a hash (FNV-1a, 64 bits). Hashes of whole words lose what their highest bits say unless they are
+/// rotated or folded between the steps; hashes of bytes need not be.
+#[inline]
+pub const fn step(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+/// Returns the FNV-1a hash of bytes, continued from another hash or begun at [`START`].
+///
+/// ```
+/// use hexagram_physical::hash::{START, of_bytes};
+///
+/// assert_eq!(of_bytes(START, *b"foobar"), 0x8594_4171_f739_67e8);
+/// ```
+#[inline]
+pub fn of_bytes(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(hash, |hash, byte| step(hash, u64::from(byte)))
+}
