@@ -109,10 +109,10 @@ impl Context {
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
     pub async fn mean_sparse(&self, buffer: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
-        let work = async |comm: &Communicator, buffer: &mut Buffer| {
-            comm.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await
-        };
-        self.among_hosts(buffer, work).await
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await,
+            None => self.comm.all_reduce_sparse(buffer, ReduceOp::Mean, encoding).await,
+        }
     }
 
     /// [`Context::mean`] reduced while it is encoded; hierarchically, only what leaders exchange is encoded.
@@ -124,29 +124,25 @@ impl Context {
         buffer: &mut Buffer,
         encoding: &mut Encoding<dyn LinearCodec>,
     ) -> Result<()> {
-        let work = async |comm: &Communicator, buffer: &mut Buffer| {
-            comm.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await
-        };
-        self.among_hosts(buffer, work).await
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await,
+            None => self.comm.all_reduce_linear(buffer, ReduceOp::Mean, encoding).await,
+        }
     }
 
-    /// `work` among all ranks. Hierarchically it is done among leaders only, on buffers whose mean over the leaders is
-    /// that over all ranks, and then every rank has its leader's buffer.
+    /// `work`, which makes a mean, among all ranks; hierarchically, as [`Hierarchy::among_leaders`].
     ///
     /// # Errors
-    /// What `work` returns, and as [`Communicator::reduce`].
+    /// What `work` returns; as [`Hierarchy::among_leaders`].
     pub async fn among_hosts(
         &self,
         buffer: &mut Buffer,
         work: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
     ) -> Result<()> {
-        let Some(hierarchy) = &self.hierarchy else { return work(&self.comm, buffer).await };
-        hierarchy.host().reduce(buffer, ReduceOp::Sum, 0).await?;
-        if let Some(leaders) = hierarchy.leaders() {
-            self.scale(leaders.size() as f64 / self.size() as f64, buffer)?;
-            work(leaders, buffer).await?;
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.among_leaders(buffer, ReduceOp::Mean, work).await,
+            None => work(&self.comm, buffer).await,
         }
-        hierarchy.host().broadcast(buffer, 0).await
     }
 
     /// `gradients ← work(γ · gradients) / γ`: what `work` remembers of them is of the parameters' scale, and stays right
@@ -175,7 +171,10 @@ impl Context {
     /// # Errors
     /// As [`Communicator::gossip`].
     pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, round: u64) -> Result<()> {
-        self.between_hosts(buffer, async |comm, x| comm.gossip(x, schedule, round).await).await
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.gossip(buffer, schedule, round).await,
+            None => self.comm.gossip(buffer, schedule, round).await,
+        }
     }
 
     /// [`Context::gossip`] in low precision; hierarchically, only what leaders exchange is encoded.
@@ -190,10 +189,10 @@ impl Context {
         encoding: &mut Encoding,
         options: GossipOptions,
     ) -> Result<()> {
-        let mix = async |comm: &Communicator, x: &mut Buffer| {
-            comm.gossip_encoded(x, schedule, round, encoding, options).await
-        };
-        self.between_hosts(buffer, mix).await
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.gossip_encoded(buffer, schedule, round, encoding, options).await,
+            None => self.comm.gossip_encoded(buffer, schedule, round, encoding, options).await,
+        }
     }
 
     /// Lets what an encoding knows of neighbours begin where the ranks are, whatever it remembers.
@@ -206,10 +205,10 @@ impl Context {
         schedule: &dyn Schedule,
         encoding: &mut Encoding,
     ) -> Result<()> {
-        let begin = async |comm: &Communicator, x: &mut Buffer| {
-            comm.gossip_synchronize(x, schedule, 0, encoding).await
-        };
-        self.between_hosts(&mut self.copy_of(buffer)?, begin).await
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.gossip_synchronize(buffer, schedule, 0, encoding).await,
+            None => self.comm.gossip_synchronize(buffer, schedule, 0, encoding).await,
+        }
     }
 
     /// `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the column-stochastic matrix of `round`;
@@ -224,31 +223,10 @@ impl Context {
         schedule: &dyn Schedule,
         round: u64,
     ) -> Result<()> {
-        let push =
-            async |comm: &Communicator, x: &mut Buffer| comm.push_sum(x, weight, schedule, round).await;
-        self.between_hosts(buffer, push).await?;
-        if let Some(hierarchy) = &self.hierarchy {
-            let mut of_host = Buffer::from_slice(&[*weight])?;
-            hierarchy.host().broadcast(&mut of_host, 0).await?;
-            *weight = of_host.host::<f64>()?[0];
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.push_sum(buffer, weight, schedule, round).await,
+            None => self.comm.push_sum(buffer, weight, schedule, round).await,
         }
-        Ok(())
-    }
-
-    /// `mix` among all ranks; hierarchically, among leaders with the mean of each host's ranks, who all get what comes of
-    /// it. Unlike [`Context::among_hosts`], every host counts as much as another, as gossip needs it: what it mixes stays
-    /// parameters.
-    async fn between_hosts(
-        &self,
-        buffer: &mut Buffer,
-        mix: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
-    ) -> Result<()> {
-        let Some(hierarchy) = &self.hierarchy else { return mix(&self.comm, buffer).await };
-        hierarchy.host().all_reduce(buffer, ReduceOp::Mean).await?;
-        if let Some(leaders) = hierarchy.leaders() {
-            mix(leaders, buffer).await?;
-        }
-        hierarchy.host().broadcast(buffer, 0).await
     }
 
     /// A zeroed buffer of the same type and length.

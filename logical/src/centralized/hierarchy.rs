@@ -16,11 +16,15 @@
 //! | broadcast | broadcast on the root's host, of leaders, on the other hosts | ≤ ⌈log₂ m⌉ · S |
 //! | all-gather | gather, broadcast of every leader's blocks, broadcast | ≤ ⌈log₂ m⌉ · S |
 //! | reduce-scatter | reduce, all-reduce of leaders, scatter | 2(m−1)/m · S |
+//! | all-reduce, sparse or linear | reduce, the same of leaders, broadcast | what a rank sends among m |
+//!
+//! Gossip among hosts is in `decentralized`.
 //!
 //! Determinism: as the primitives that they are made of; results are bit-identical on all ranks.
 
 use super::encoded::scatter_gather;
 use super::share::{block, check_blocks, check_op, free_to_read, free_to_write};
+use crate::codec::LinearCodec;
 use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -151,6 +155,61 @@ impl Hierarchy {
             encoding.state_mut().advance();
         }
         self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
+    }
+
+    /// [`Communicator::all_reduce_sparse`] of the hosts' sums: only leaders send messages, and remember anything of them.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_sparse`].
+    pub async fn all_reduce_sparse(
+        &self,
+        buffer: &mut Buffer,
+        op: ReduceOp,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        let work = async |comm: &Communicator, buffer: &mut Buffer| {
+            comm.all_reduce_sparse(buffer, op, encoding).await
+        };
+        self.among_leaders(buffer, op, work).await
+    }
+
+    /// [`Communicator::all_reduce_linear`] of the hosts' sums: only what goes between hosts is encoded, and only leaders
+    /// remember anything of it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_linear`].
+    pub async fn all_reduce_linear(
+        &self,
+        buffer: &mut Buffer,
+        op: ReduceOp,
+        encoding: &mut Encoding<dyn LinearCodec>,
+    ) -> Result<()> {
+        let work = async |comm: &Communicator, buffer: &mut Buffer| {
+            comm.all_reduce_linear(buffer, op, encoding).await
+        };
+        self.among_leaders(buffer, op, work).await
+    }
+
+    /// Runs `work`, which makes a sum or a mean as `op` says, among the leaders, on buffers whose sum (or mean) over
+    /// the leaders is that over all ranks; then every rank gets its leader's buffer.
+    ///
+    /// # Errors
+    /// Those of `work`; as [`Communicator::reduce`] and [`Communicator::broadcast`].
+    pub async fn among_leaders(
+        &self,
+        buffer: &mut Buffer,
+        op: ReduceOp,
+        work: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        self.host.reduce(buffer, ReduceOp::Sum, LEADER).await?;
+        if let Some(leaders) = &self.leaders {
+            if op == ReduceOp::Mean {
+                let factor = leaders.size() as f64 / self.all.size() as f64;
+                buffer.write_all()?.scale(factor)?;
+            }
+            work(leaders, buffer).await?;
+        }
+        self.host.broadcast(buffer, LEADER).await
     }
 
     /// `buffer of rank root ← op over ranks of buffer`; the others' buffers are not changed. Bytes sent: S by every rank

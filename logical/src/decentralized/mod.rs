@@ -27,6 +27,7 @@
 
 pub mod encoded;
 mod gossip;
+mod hierarchy;
 mod mixing;
 mod neighbours;
 mod push_sum;
