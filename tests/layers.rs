@@ -154,8 +154,8 @@ fn backends_know_neither_each_other_nor_the_layers_above() {
         let text = fs::read_to_string(&file).unwrap();
         let inside = file.strip_prefix(&folder).unwrap();
         let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().to_owned();
-        // The world gives out transports: it has to know all of them.
-        if ["world.rs", "world"].contains(&home.as_str()) {
+        // The table of the built-in transports, and the world of threads, which nobody joins.
+        if home == "backends.rs" || inside == Path::new("world.rs") {
             continue;
         }
         for backend in BACKENDS.into_iter().filter(|backend| *backend != home) {

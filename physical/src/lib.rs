@@ -20,6 +20,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");
 
+mod backends;
 pub mod bootstrap;
 pub mod codec;
 pub mod device;

@@ -4,37 +4,76 @@
 //! instead of a hang, if a message of the *same operation* has another fingerprint than the receive, or if a receive's
 //! peer has gone on to a later operation of the lane without sending what the receive waits for.
 
+use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
+use crate::health::Health;
 use crate::landing::Landing;
-use crate::transport::{Label, Source, Ticket};
+use crate::memory::WriteView;
+use crate::transport::{Got, Label, Land, Source, Ticket};
 use std::collections::VecDeque;
 
 /// A receive that waits for its message.
-pub(crate) struct Posted {
+pub struct Posted {
     pub(crate) ticket: Ticket,
     pub(crate) source: Source,
     pub(crate) label: Label,
     pub(crate) landing: Landing,
 }
 
-/// A message that waits for its receive; `M` is how the backend holds its bytes.
-pub(crate) struct Early<M> {
-    pub(crate) from: usize,
-    pub(crate) label: Label,
-    pub(crate) message: M,
+impl Posted {
+    /// Creates a receive as it was posted: the arguments are those of
+    /// [`Transport::post_recv`](crate::Transport::post_recv).
+    pub fn new(ticket: Ticket, source: Source, label: Label, view: WriteView, land: Land) -> Self {
+        Posted { ticket, source, label, landing: Landing::new(view, land) }
+    }
+
+    /// Returns the ticket that was given for it.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Lands a whole message of rank `from` in the view, which is released, and returns the outcome.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if the message has not the size that the receive expects.
+    pub fn land(mut self, from: usize, message: &[u8], health: &Health) -> Result<Got> {
+        let bytes = message.len();
+        if !self.landing.fits(bytes as u64) {
+            let peer = health.peers()[from].clone();
+            return Err(self.label.wrong_size(bytes as u64, self.landing.capacity(), peer));
+        }
+        self.landing.push(message);
+        Ok(Got { peer: from, bytes })
+    }
+
+    /// Returns the error of a receive that met a message of rank `from` with another fingerprint.
+    pub fn mismatch(&self, from: usize, theirs: Fingerprint, health: &Health) -> Error {
+        self.label.mismatch(theirs, health.peers()[from].clone())
+    }
 }
 
-/// What a new receive or a new message found.
-pub(crate) enum Match<T> {
-    /// Its counterpart.
+/// A message that waits for its receive; `M` is how the backend holds its bytes.
+pub struct Early<M> {
+    /// Rank that sent it.
+    pub from: usize,
+    /// Identity of the message, as its sender gave it.
+    pub label: Label,
+    /// Its bytes.
+    pub message: M,
+}
+
+/// Outcome of the search for the counterpart of a new receive or message.
+pub enum Match<T> {
+    /// The counterpart.
     Found(T),
-    /// A counterpart of the same operation that means something else: which one, and what it means.
+    /// A counterpart of the same operation with another fingerprint, and that of the message.
     Conflict(T, Fingerprint),
     /// Nothing yet.
     Nothing,
 }
 
-pub(crate) struct Matcher<M> {
+/// Receives and messages of one endpoint that have not met yet.
+pub struct Matcher<M> {
     posted: Vec<Posted>,
     early: VecDeque<Early<M>>,
 }
@@ -45,7 +84,7 @@ impl<M> Default for Matcher<M> {
     }
 }
 
-/// Whether a receive and a message from its peer meet: as counterparts, or as proof of a disagreement.
+/// Returns true if a receive and a message from its peer meet: as counterparts, or as proof of a disagreement.
 fn meet(source: Source, receive: &Label, message: &Label) -> bool {
     if receive.tag == message.tag {
         return true;
@@ -65,7 +104,7 @@ fn meet(source: Source, receive: &Label, message: &Label) -> bool {
 
 impl<M> Matcher<M> {
     /// Looks for the message that a receive from `source` waits for, and removes it.
-    pub(crate) fn find_early(&mut self, source: Source, label: &Label) -> Match<Early<M>> {
+    pub fn find_early(&mut self, source: Source, label: &Label) -> Match<Early<M>> {
         let at = self
             .early
             .iter()
@@ -81,7 +120,7 @@ impl<M> Matcher<M> {
     }
 
     /// Looks for the receive that a message waits for, and removes it.
-    pub(crate) fn find_posted(&mut self, from: usize, label: &Label) -> Match<Posted> {
+    pub fn find_posted(&mut self, from: usize, label: &Label) -> Match<Posted> {
         let at = self
             .posted
             .iter()
@@ -93,13 +132,13 @@ impl<M> Matcher<M> {
         }
     }
 
-    /// A message on the lane of `label` that no receive waits for: from whom, and of what.
+    /// Returns the sender and the fingerprint of a message on the lane of `label` that no receive waits for.
     pub(crate) fn early_in_lane(&self, label: &Label) -> Option<(usize, Fingerprint)> {
         let early = self.early.iter().find(|early| early.label.tag.same_lane(&label.tag))?;
         Some((early.from, early.label.fingerprint))
     }
 
-    /// The receives that wait for a certain peer.
+    /// Lists the receives that wait for a certain peer, which each names.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (Ticket, usize, Label)> {
         self.posted.iter().filter_map(|posted| match posted.source {
             Source::Rank(peer) => Some((posted.ticket, peer, posted.label)),
@@ -107,21 +146,23 @@ impl<M> Matcher<M> {
         })
     }
 
-    /// Whether a receive waits for something from this rank.
+    /// Returns true if a receive accepts a message from this rank.
     pub(crate) fn expects(&self, from: usize) -> bool {
         self.posted.iter().any(|posted| posted.source.accepts(from))
     }
 
-    pub(crate) fn keep_posted(&mut self, posted: Posted) {
+    /// Keeps a receive until its message comes.
+    pub fn keep_posted(&mut self, posted: Posted) {
         self.posted.push(posted);
     }
 
-    pub(crate) fn keep_early(&mut self, early: Early<M>) {
+    /// Keeps a message until its receive is posted.
+    pub fn keep_early(&mut self, early: Early<M>) {
         self.early.push_back(early);
     }
 
     /// Forgets a receive, which releases its view.
-    pub(crate) fn cancel(&mut self, ticket: Ticket) {
+    pub fn cancel(&mut self, ticket: Ticket) {
         self.posted.retain(|posted| posted.ticket != ticket);
     }
 }
@@ -133,7 +174,6 @@ mod tests {
     use crate::fingerprint::OperationKind;
     use crate::memory::Buffer;
     use crate::tag::Tag;
-    use crate::transport::Land;
 
     fn label(sequence: u64, step: usize, count: usize) -> Label {
         let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, count);
@@ -142,8 +182,8 @@ mod tests {
 
     fn posted(source: Source, label: Label) -> Posted {
         let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
-        let landing = Landing::new(buffer.write(0..1).unwrap(), Land::Copy);
-        Posted { ticket: Ticket { index: 0, generation: 0 }, source, label, landing }
+        let view = buffer.write(0..1).unwrap();
+        Posted::new(Ticket { index: 0, generation: 0 }, source, label, view, Land::Copy)
     }
 
     #[test]

@@ -1,10 +1,18 @@
-//! The table of operations in flight that every backend keeps: who waits for what, and with which outcome.
+//! The table of operations in flight that every backend keeps: which ticket stands for what, and its outcome. Open this
+//! when you write a backend: a [`Ticket`] comes from here.
 
 use crate::error::Result;
-use crate::transport::{Got, Ticket};
+use crate::transport::Got;
 use std::task::Poll;
 
-enum State {
+/// Names an operation that was posted and has not been taken by a successful poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+enum Stand {
     Free,
     /// With the bytes that have moved so far.
     Pending(u64),
@@ -13,24 +21,35 @@ enum State {
 
 struct Slot {
     generation: u32,
-    state: State,
+    stand: Stand,
 }
 
-/// Operations of one endpoint. Slots are reused; a generation tells a ticket from its slot's next tenant.
+/// Operations of one endpoint. Slots are reused; a generation tells a ticket from the next one in its slot.
+///
+/// ```
+/// use hexagram_physical::transport::{Got, Tickets};
+///
+/// let mut tickets = Tickets::default();
+/// let ticket = tickets.open();
+/// assert!(tickets.poll(ticket).is_pending());
+/// tickets.finish(ticket, Ok(Got { peer: 1, bytes: 8 }));
+/// assert!(tickets.poll(ticket).is_ready());
+/// ```
 #[derive(Default)]
-pub(crate) struct Tickets {
+pub struct Tickets {
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
 
 impl Tickets {
-    pub(crate) fn open(&mut self) -> Ticket {
+    /// Creates a ticket for an operation that begins.
+    pub fn open(&mut self) -> Ticket {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.state = State::Pending(0);
+            slot.stand = Stand::Pending(0);
             return Ticket { index, generation: slot.generation };
         }
-        self.slots.push(Slot { generation: 0, state: State::Pending(0) });
+        self.slots.push(Slot { generation: 0, stand: Stand::Pending(0) });
         Ticket { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
@@ -39,31 +58,32 @@ impl Tickets {
     }
 
     /// Records an outcome; a cancelled ticket has none to record.
-    pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
+    pub fn finish(&mut self, ticket: Ticket, outcome: Result<Got>) {
         if let Some(slot) = self.slot(ticket) {
-            slot.state = State::Done(outcome);
+            slot.stand = Stand::Done(outcome);
         }
     }
 
     /// Counts bytes that have moved for a pending operation.
-    pub(crate) fn advance(&mut self, ticket: Ticket, bytes: usize) {
-        if let Some(Slot { state: State::Pending(moved), .. }) = self.slot(ticket) {
+    pub fn advance(&mut self, ticket: Ticket, bytes: usize) {
+        if let Some(Slot { stand: Stand::Pending(moved), .. }) = self.slot(ticket) {
             *moved += bytes as u64;
         }
     }
 
-    pub(crate) fn moved(&mut self, ticket: Ticket) -> u64 {
+    /// Returns the bytes that have moved for a pending operation.
+    pub fn moved(&mut self, ticket: Ticket) -> u64 {
         match self.slot(ticket) {
-            Some(Slot { state: State::Pending(moved), .. }) => *moved,
+            Some(Slot { stand: Stand::Pending(moved), .. }) => *moved,
             _ => 0,
         }
     }
 
     /// Takes the outcome, once. A void ticket stays pending for ever, like an operation that nobody answers.
-    pub(crate) fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
+    pub fn poll(&mut self, ticket: Ticket) -> Poll<Result<Got>> {
         match self.slot(ticket) {
-            Some(Slot { state: state @ State::Done(_), .. }) => {
-                let State::Done(outcome) = std::mem::replace(state, State::Free) else {
+            Some(Slot { stand: stand @ Stand::Done(_), .. }) => {
+                let Stand::Done(outcome) = std::mem::replace(stand, Stand::Free) else {
                     return Poll::Pending;
                 };
                 self.close(ticket);
@@ -73,9 +93,10 @@ impl Tickets {
         }
     }
 
-    pub(crate) fn close(&mut self, ticket: Ticket) {
+    /// Voids a ticket: an operation that was cancelled, or whose outcome was taken.
+    pub fn close(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slot(ticket) {
-            slot.state = State::Free;
+            slot.stand = Stand::Free;
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(ticket.index);
         }
@@ -99,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_outcome_does_not_reach_the_next_tenant() {
+    fn a_late_outcome_does_not_reach_the_next_in_the_slot() {
         let mut tickets = Tickets::default();
         let old = tickets.open();
         tickets.close(old);

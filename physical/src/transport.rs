@@ -5,82 +5,35 @@
 //! [`Transport::progress`], called by whichever thread waits. Memory is passed as counted views, so that a late
 //! transfer can never reach freed memory, whatever the caller does with its futures.
 
+mod backend;
+mod kind;
+mod membership;
+mod registry;
+mod traffic;
+
 pub use crate::doorbell::Bell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
+pub use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::Collectives;
-pub use crate::stream::frame::HEADER_BYTES;
 use crate::tag::Tag;
-use std::fmt;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use crate::tickets::{Ticket, Tickets};
+pub use backend::{ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Prepared, ProbeResult, Sharing, Site};
+pub use kind::TransportKind;
+pub use membership::Membership;
+pub use registry::register;
+pub(crate) use registry::{backend, find};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+pub use traffic::{Tally, Traffic};
 
-/// The transports of this build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TransportKind {
-    /// Ranks are threads of one process.
-    Thread,
-    /// Ranks are processes of one host, connected by rings in shared memory.
-    Shm,
-    /// Ranks are processes anywhere, connected by TCP.
-    Tcp,
-    /// Ranks are processes anywhere, each pair connected by shared memory on one host, by TCP across hosts.
-    Mixed,
-    /// Ranks are processes anywhere, started and connected by MPI.
-    #[cfg(feature = "mpi")]
-    Mpi,
-}
-
-impl TransportKind {
-    /// Every transport whose ranks can be threads of one test, for matrices of tests and tables.
-    pub const ALL: [TransportKind; 4] =
-        [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
-}
-
-impl fmt::Display for TransportKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TransportKind::Thread => "thread",
-            TransportKind::Shm => "shm",
-            TransportKind::Tcp => "tcp",
-            TransportKind::Mixed => "mixed",
-            #[cfg(feature = "mpi")]
-            TransportKind::Mpi => "mpi",
-        })
-    }
-}
-
-impl FromStr for TransportKind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        #[cfg(feature = "mpi")]
-        if name == "mpi" {
-            return Ok(TransportKind::Mpi);
-        }
-        #[cfg(not(feature = "mpi"))]
-        if name == "mpi" {
-            let what = "this build has no transport `mpi`";
-            return Err(Error::usage(what, "build it with --features mpi, which needs mpicc and libclang"));
-        }
-        Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
-            Error::usage(format!("there is no transport `{name}`"), "use one of mixed, shm, tcp, thread")
-        })
-    }
-}
-
-/// Names an operation that was posted and has not been taken by a successful poll.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
+/// Bytes that every message counts beside its payload, on every transport: what tag, fingerprint and length take on a
+/// byte stream. A transport that frames nothing counts them too, so that counts agree.
+pub const HEADER_BYTES: usize = 48;
 
 /// Which message this is, and what its sender or receiver believes to be doing.
 ///
@@ -148,78 +101,6 @@ pub struct Got {
     pub peer: usize,
     /// Payload, in bytes.
     pub bytes: usize,
-}
-
-/// Bytes that this rank moved between ranks, by all endpoints of a world together: what it put on its links, and what it
-/// read of memory that others have registered.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    /// By the transport that carried them.
-    bytes: [AtomicU64; TransportKind::ALL.len() + cfg!(feature = "mpi") as usize],
-    messages: AtomicU64,
-    /// What endpoints count by themselves.
-    shares: Mutex<Vec<Arc<Share>>>,
-}
-
-/// One endpoint's part of the shared-memory traffic of its world: only that endpoint's thread adds to it, so that it does
-/// so without a locked instruction.
-#[derive(Debug, Default)]
-pub(crate) struct Share {
-    bytes: AtomicU64,
-    messages: AtomicU64,
-}
-
-impl Share {
-    /// Counts one message.
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.read(bytes);
-        self.messages.store(self.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    /// Counts bytes that were read from a peer's memory.
-    pub(crate) fn read(&self, bytes: usize) {
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-    }
-}
-
-impl Traffic {
-    pub(crate) fn sent(&self, path: TransportKind, bytes: usize) {
-        self.bytes[path as usize].fetch_add(bytes as u64, Ordering::Relaxed);
-        self.messages.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns a part for an endpoint to count by itself.
-    pub(crate) fn share(&self) -> Arc<Share> {
-        let share = Arc::<Share>::default();
-        self.shares().push(Arc::clone(&share));
-        share
-    }
-
-    /// The sum over all endpoints that count by themselves.
-    fn shared(&self, count: impl Fn(&Share) -> &AtomicU64) -> u64 {
-        self.shares().iter().map(|share| count(share).load(Ordering::Relaxed)).sum()
-    }
-
-    fn shares(&self) -> MutexGuard<'_, Vec<Arc<Share>>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Bytes sent, headers included.
-    pub fn bytes_sent(&self) -> u64 {
-        let links: u64 = self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum();
-        links + self.shared(|share| &share.bytes)
-    }
-
-    /// Those of them that travelled by one transport: a mixed world uses shared memory and TCP.
-    pub fn bytes_sent_by(&self, path: TransportKind) -> u64 {
-        let bytes = self.bytes[path as usize].load(Ordering::Relaxed);
-        if path == TransportKind::Shm { bytes + self.shared(|share| &share.bytes) } else { bytes }
-    }
-
-    /// Messages sent.
-    pub fn messages_sent(&self) -> u64 {
-        self.messages.load(Ordering::Relaxed) + self.shared(|share| &share.messages)
-    }
 }
 
 /// One thread's connection to every rank of a world.

@@ -31,7 +31,7 @@ pub(super) const TLS_HELLO: u8 = 22;
 /// TLS alert "unexpected message", for a peer that speaks TLS where nobody expects it.
 pub(super) const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// Version of the protocol that follows the handshake.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// Returns random bytes from the system.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -63,6 +63,11 @@ impl Key {
     /// Returns the bytes of the key.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Derives the bytes with which a transport proves its own connections.
+    pub(crate) fn for_purpose(&self, purpose: &str) -> io::Result<[u8; 32]> {
+        Ok(mac(&self.0, &[b"transport", purpose.as_bytes()])?.finalize().into_bytes().into())
     }
 }
 

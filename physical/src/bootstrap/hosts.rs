@@ -11,6 +11,7 @@ use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
+use crate::transport::ProbeResult;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -24,16 +25,6 @@ pub(crate) struct Locality {
     pub(crate) host: usize,
     /// Lowest rank that is known to be on its kernel. The two need not share memory.
     pub(crate) kernel: usize,
-}
-
-/// Result of a probe of another rank's listener.
-pub(crate) enum ProbeResult {
-    /// The other rank accepted the connection.
-    Shared,
-    /// The other rank is on this kernel, but did not accept the connection, for this reason.
-    SameKernel(String),
-    /// No such rank was reached, for this reason.
-    Unreachable(String),
 }
 
 /// Hosts of the ranks of a world.
@@ -232,9 +223,7 @@ mod tests {
             host: "a".into(),
             kernel: (*kernel).into(),
             machine: (*machine).into(),
-            shm: String::new(),
-            tcp: String::new(),
-            sockets: 1,
+            announcement: Arc::default(),
         };
         Hosts::new(0, &claimed.iter().enumerate().map(info).collect::<Vec<_>>())
     }

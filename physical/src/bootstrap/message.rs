@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! message = length:u32 field*          (length of the fields, at most CAP; little-endian)
-//! field   = u32 | u16 | byte × 16 | byte × 32 | text
+//! field   = u32 | u16 | byte × 16 | byte × 32 | text | blob
 //! text    = length:u16 utf-8
+//! blob    = length:u32 byte*            (at most as many as its reader accepts)
 //! ```
 
 use std::io::{self, Read, Write};
@@ -31,6 +32,11 @@ impl Outgoing {
     pub(crate) fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
+    }
+
+    /// Appends bytes with their length.
+    pub(crate) fn blob(self, bytes: &[u8]) -> Self {
+        self.number(bytes.len()).bytes(bytes)
     }
 
     /// Appends a text, cut after [`TEXT_CAP`] bytes at the end of a character.
@@ -121,6 +127,12 @@ impl Incoming {
         self.take(N)?.try_into().map_err(|_| malformed())
     }
 
+    /// Takes bytes that have their length in front, at most `cap` of them.
+    pub(crate) fn blob(&mut self, cap: usize) -> io::Result<&[u8]> {
+        let length = self.number()?;
+        if length > cap { Err(malformed()) } else { self.take(length) }
+    }
+
     /// Decodes a text.
     pub(crate) fn text(&mut self) -> io::Result<String> {
         let length = u16::from_le_bytes(self.bytes()?) as usize;
@@ -140,10 +152,11 @@ mod tests {
     #[test]
     fn fields_round_trip() {
         let mut wire = Vec::new();
-        Outgoing::default().number(7).text("żółw").bytes(&[9; 16]).send(&mut wire).unwrap();
+        Outgoing::default().number(7).text("żółw").blob(b"any").bytes(&[9; 16]).send(&mut wire).unwrap();
         let mut message = Incoming::receive(&mut &wire[..]).unwrap();
         assert_eq!(message.number().unwrap(), 7);
         assert_eq!(message.text().unwrap(), "żółw");
+        assert_eq!(message.blob(3).unwrap(), b"any");
         assert_eq!(message.bytes::<16>().unwrap(), [9; 16]);
         assert!(message.number().is_err());
     }
@@ -177,5 +190,9 @@ mod tests {
         assert!(Incoming::receive(&mut &truncated[..]).is_err());
         let text_beyond_end = [2u32.to_le_bytes().as_slice(), &[255, 255]].concat();
         assert!(Incoming::receive(&mut &text_beyond_end[..]).unwrap().text().is_err());
+        let long = Outgoing::default().blob(&[0; 9]).whole();
+        assert!(Incoming::receive(&mut &long[..]).unwrap().blob(8).is_err());
+        let blob_beyond_end = Outgoing::default().number(9).whole();
+        assert!(Incoming::receive(&mut &blob_beyond_end[..]).unwrap().blob(9).is_err());
     }
 }

@@ -33,7 +33,6 @@ mod join_messages;
 pub(crate) mod lead;
 pub(crate) mod listeners;
 pub(crate) mod local;
-pub(crate) mod membership;
 pub(crate) mod message;
 pub(crate) mod opening;
 pub(crate) mod parent;

@@ -2,11 +2,11 @@
 //! gets.
 //!
 //! ```text
-//! info     = rank:u32 pid:u32 host:text kernel:text machine:text shm:text tcp:text sockets:u32
+//! info     = rank:u32 pid:u32 host:text kernel:text machine:text announcement:blob     the transport's own bytes
 //! request  = info settings network:text
 //! settings = size:u32 transport:text beat:u32 silence:u32 configuration:text digest:32
 //! table    = job:16 texts:u32 text* row*         a row for each rank, in order
-//! row      = pid:u32 host:u32 kernel:u32 machine:u32 shm:text tcp:text sockets:u32     numbers of texts
+//! row      = pid:u32 host:u32 kernel:u32 machine:u32 announcement:blob     numbers of texts
 //! ```
 //!
 //! Every rank gets the table, so that its bytes count with the square of the number of ranks. Therefore it holds only
@@ -16,13 +16,12 @@ use super::handshake::{Key, random};
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
 use crate::error::{Error, Peer, Result};
-use crate::transport::TransportKind;
+use crate::transport::{ANNOUNCEMENT_BYTES, Sharing, find};
 use crate::world::JoinOptions;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,12 +38,8 @@ pub(crate) struct PeerInfo {
     pub(crate) kernel: Arc<str>,
     /// Name of the memory domain, the same for all processes that are to share memory.
     pub(crate) machine: Arc<str>,
-    /// Address at which it exchanges shared memory. Empty if its transport does not.
-    pub(crate) shm: String,
-    /// Addresses at which it accepts TCP connections, separated by spaces. Empty if its transport uses none.
-    pub(crate) tcp: String,
-    /// Number of TCP connections that it wants with each peer and channel.
-    pub(crate) sockets: usize,
+    /// Bytes with which its transport is reached, at most [`ANNOUNCEMENT_BYTES`].
+    pub(crate) announcement: Arc<[u8]>,
 }
 
 impl PeerInfo {
@@ -59,9 +54,7 @@ impl PeerInfo {
             host: rustix::system::uname().nodename().to_string_lossy().into(),
             kernel: boot.into(),
             machine: options.host().unwrap_or(machine).into(),
-            shm: String::new(),
-            tcp: String::new(),
-            sockets: options.sockets()?,
+            announcement: Arc::default(),
         })
     }
 
@@ -74,7 +67,7 @@ impl PeerInfo {
     pub(super) fn write(&self, message: Outgoing) -> Outgoing {
         let message = message.number(self.rank).number(self.pid as usize);
         let message = message.text(&self.host).text(&self.kernel).text(&self.machine);
-        message.text(&self.shm).text(&self.tcp).number(self.sockets)
+        message.blob(&self.announcement)
     }
 
     /// Decodes the fields.
@@ -85,9 +78,7 @@ impl PeerInfo {
             host: message.text()?.into(),
             kernel: message.text()?.into(),
             machine: message.text()?.into(),
-            shm: message.text()?,
-            tcp: message.text()?,
-            sockets: message.number()?,
+            announcement: message.blob(ANNOUNCEMENT_BYTES)?.into(),
         })
     }
 }
@@ -194,12 +185,14 @@ pub(crate) struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// Returns the addresses at which it accepts TCP connections, if all are loopback addresses.
-    pub(super) fn loopback_only(&self) -> Option<&str> {
-        let is_near =
-            |address: &str| address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
-        let tcp = self.info.tcp.as_str();
-        (!tcp.is_empty() && tcp.split(' ').all(is_near)).then_some(tcp)
+    /// Returns the addresses of its transport, if all are loopback addresses.
+    pub(super) fn loopback_only(&self) -> Option<String> {
+        find(&self.settings.transport)?.loopback_only(&self.info.announcement)
+    }
+
+    /// Returns true if its transport connects only ranks that share memory.
+    fn must_share_memory(&self) -> bool {
+        find(&self.settings.transport).is_some_and(|backend| backend.sharing() == Sharing::Required)
     }
 
     /// Creates the request of this process, without the addresses of its transport.
@@ -253,7 +246,7 @@ impl JoinRequest {
                 DisplayConfiguration(settings)
             ));
         }
-        if settings.transport != TransportKind::Shm.to_string() {
+        if !self.must_share_memory() {
             return None;
         }
         if other.info.machine != info.machine {
@@ -294,7 +287,7 @@ impl PeerTable {
         infos.iter().zip(numbers).fold(message, |message, (info, numbers)| {
             let message = message.number(info.pid as usize);
             let message = numbers.into_iter().fold(message, Outgoing::number);
-            message.text(&info.shm).text(&info.tcp).number(info.sockets)
+            message.blob(&info.announcement)
         })
     }
 
@@ -317,9 +310,7 @@ impl PeerTable {
                 host: text(message)?,
                 kernel: text(message)?,
                 machine: text(message)?,
-                shm: message.text()?,
-                tcp: message.text()?,
-                sockets: message.number()?,
+                announcement: message.blob(ANNOUNCEMENT_BYTES)?.into(),
             })
         };
         let infos: io::Result<Vec<PeerInfo>> = (0..size).map(info).collect();
@@ -359,9 +350,7 @@ mod tests {
             kernel: format!("kernel of {host}").into(),
             machine: format!("machine of {host}").into(),
             host: host.into(),
-            shm: String::new(),
-            tcp: format!("10.0.0.1:{rank}"),
-            sockets: 1,
+            announcement: format!("10.0.0.1:{rank}").into_bytes().into(),
         }
     }
 

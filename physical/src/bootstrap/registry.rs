@@ -71,7 +71,7 @@ impl Reachability {
     fn add(&mut self, request: &JoinRequest) {
         self.networks.insert(request.network.clone());
         if let (None, Some(at)) = (&self.loopback, request.loopback_only()) {
-            self.loopback = Some((request.info.peer(), at.to_owned()));
+            self.loopback = Some((request.info.peer(), at));
         }
     }
 

@@ -98,7 +98,6 @@ impl Accept for Listener {
 
 impl Listener {
     /// Returns the same listener, whose connections have to use `tls`, if it is given.
-    #[cfg(feature = "mpi")]
     pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
         match self {
             Listener::Tcp(listeners, _) => Listener::Tcp(listeners, tls),

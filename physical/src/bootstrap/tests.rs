@@ -206,7 +206,7 @@ fn another_build_is_refused_with_both_versions() {
     let error = quick_errors(vec![Box::new(move || join(0, 2, &place, b"key", 40))]).remove(0);
     let (build, answer) = newcomer.join().unwrap();
     assert_eq!(build, Build::MINE);
-    let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 3)");
+    let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 4)");
     for said in [error, answer] {
         assert!(said.contains("a rank cannot join: it runs hexagram 9.8.7 (protocol 77)"), "{said}");
         assert!(said.contains(mine), "{said}");

@@ -3,34 +3,86 @@
 //! The ranks of one host exchange shared memory first, as in `shm`. One that can have none sends none, and where one side
 //! cannot map the other's, both learn of it: TCP carries what goes between them. All remaining pairs then connect as in
 //! `tcp`.
+//!
+//! ```text
+//! announcement = length:u32 shm:blob tcp:blob     those of the two transports; as in `bootstrap::message`
+//! ```
 
 use super::endpoint::MixedWire;
 use super::link::{PeerLink, links};
-use crate::bootstrap::membership::Membership;
+use crate::bootstrap::message::{Incoming, Outgoing};
 use crate::doorbell::Doorbell;
 use crate::error::Result;
 use crate::health::Health;
-use crate::shm::{HostSegments, ParkMode, Segment, ShmDoor, ShmFabric, ShmWire};
+use crate::shm::{HostSegments, ParkMode, Segment, ShmFabric, ShmPrepared, ShmWire};
 use crate::stream::endpoint::{Identity, StreamEndpoint};
-use crate::tcp::{TcpDoor, TcpFabric};
-use crate::transport::{Bell, Traffic, Transport, TransportKind};
-use crate::world::Fabric;
+use crate::tcp::{TcpBackend, TcpFabric, TcpPrepared};
+use crate::transport::{
+    ANNOUNCEMENT_BYTES, Backend, Bell, Fabric, Membership, Prepared, ProbeResult, Sharing, Site, Traffic,
+    Transport, TransportKind,
+};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) struct MixedFabric {
+/// The transport that is made of `shm` and `tcp`.
+pub(crate) struct MixedBackend;
+
+impl Backend for MixedBackend {
+    fn prepare(&self, site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Ok(Box::new(MixedPrepared { shm: ShmPrepared::open()?, tcp: TcpPrepared::new(site)? }))
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::WherePossible
+    }
+
+    fn loopback_only(&self, announcement: &[u8]) -> Option<String> {
+        let [_, tcp] = parts(announcement).ok()?;
+        TcpBackend.loopback_only(&tcp)
+    }
+}
+
+/// Splits an announcement into that of shared memory and that of TCP.
+fn parts(mut announcement: &[u8]) -> io::Result<[Arc<[u8]>; 2]> {
+    let mut message = Incoming::receive(&mut announcement)?;
+    let shm = message.blob(ANNOUNCEMENT_BYTES)?.into();
+    let tcp = message.blob(ANNOUNCEMENT_BYTES)?.into();
+    Ok([shm, tcp])
+}
+
+/// A rank that listens for both kinds of peers.
+struct MixedPrepared {
+    shm: ShmPrepared,
+    tcp: TcpPrepared,
+}
+
+impl Prepared for MixedPrepared {
+    fn announcement(&self) -> Vec<u8> {
+        Outgoing::default().blob(&self.shm.announcement()).blob(&self.tcp.announcement()).whole()
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        let mut names = Vec::new();
+        let mut addresses = Vec::new();
+        for rank in 0..member.size() {
+            let [shm, tcp] = parts(member.announcement(rank)).map_err(|_| member.unreadable(rank))?;
+            names.push(shm);
+            addresses.push(tcp);
+        }
+        let shm = ShmFabric::new(self.shm, member.announcing(names))?;
+        let tcp = TcpFabric::new(self.tcp, member.announcing(addresses))?;
+        Ok(Arc::new(MixedFabric { member, shm, tcp }))
+    }
+}
+
+struct MixedFabric {
     member: Arc<Membership>,
     shm: ShmFabric,
     tcp: TcpFabric,
 }
 
 impl MixedFabric {
-    pub(crate) fn new(shm: ShmDoor, tcp: TcpDoor, member: Arc<Membership>) -> Result<Self> {
-        let shm = ShmFabric::new(shm, Arc::clone(&member))?;
-        let tcp = TcpFabric::new(tcp, Arc::clone(&member))?;
-        Ok(MixedFabric { member, shm, tcp })
-    }
-
     /// Tells why memory is not shared that should be.
     fn warn(&self, gathered: &HostSegments) {
         if let Some(refusal) = &gathered.refusal {
@@ -89,5 +141,9 @@ impl Fabric for MixedFabric {
 
     fn traffic(&self) -> &Arc<Traffic> {
         &self.member.traffic
+    }
+
+    fn probe_memory(&self, peer: usize) -> ProbeResult {
+        self.shm.probe_memory(peer)
     }
 }

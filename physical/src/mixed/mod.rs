@@ -12,4 +12,4 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::MixedFabric;
+pub(crate) use connect::MixedBackend;

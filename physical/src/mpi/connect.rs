@@ -12,7 +12,6 @@ use super::interface;
 use super::library::{self, Library, check};
 use super::link::{Comm, RequestSet};
 use crate::bootstrap::listeners::Listeners;
-use crate::bootstrap::membership::Membership;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, deadline, random};
 use crate::drive::crowded;
@@ -20,8 +19,10 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::native::Check;
 use crate::runtime;
-use crate::transport::{Traffic, Transport};
-use crate::world::Fabric;
+use crate::transport::{
+    Backend, Fabric, Introduction, Membership, Prepared, Site, Traffic, Transport, TransportKind,
+};
+use crate::world::JoinOptions;
 use mpi::ffi;
 use std::ffi::c_int;
 use std::io;
@@ -42,18 +43,43 @@ const FAILED: usize = 1;
 /// Between two questions to MPI while ranks come together.
 const TICK: Duration = Duration::from_micros(200);
 
+/// The transport over MPI, which knows by itself who this rank is.
+pub(crate) struct MpiBackend;
+
+impl Backend for MpiBackend {
+    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Err(Error::setup("ranks of the mpi transport learn from MPI where to meet", "start them with mpirun"))
+    }
+
+    fn introduce(&self, options: &JoinOptions) -> Result<Option<Introduction>> {
+        // What this rank was told wrong shows before the others wait for it in MPI.
+        options.vigilance()?;
+        options.tls()?;
+        let check = options.check.map_or_else(Check::from_env, Ok)?;
+        introduce(check, options.interface()?, options.deadline).map(Some)
+    }
+}
+
 /// One world's own communicator.
-pub(crate) struct MpiDoor {
+struct MpiPrepared {
     comm: Comm,
     check: Check,
 }
 
+impl Prepared for MpiPrepared {
+    /// Returns nothing: MPI has connected the ranks.
+    fn announcement(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        library::world_joined();
+        Ok(Arc::new(MpiFabric { prepared: *self, member }))
+    }
+}
+
 /// Asks MPI who this rank is, and where the ranks meet: on rank 0, the place itself.
-pub(crate) fn introduce(
-    check: Check,
-    asked: Option<SocketAddr>,
-    limit: Duration,
-) -> Result<(Placement, Option<Listener>, MpiDoor)> {
+fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result<Introduction> {
     /// Worlds that come together at the same time in one process would mix.
     static ONE_BY_ONE: Mutex<()> = Mutex::new(());
     let library = Library::get()?;
@@ -72,7 +98,7 @@ pub(crate) fn introduce(
     let size = library.size;
     let launcher = Launcher::OpenMpi;
     let placement = Placement { rank, size, local_rank, local_size, rendezvous, secret, launcher };
-    Ok((placement, listener?, MpiDoor { comm, check }))
+    Ok(Introduction { placement, listener: listener?, prepared: Box::new(MpiPrepared { comm, check }) })
 }
 
 /// Refuses to be another rank for MPI than for the launcher's variables.
@@ -232,21 +258,16 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
     Ok(interface::from_bytes(&flight.held().1))
 }
 
-pub(crate) struct MpiFabric {
-    door: MpiDoor,
+struct MpiFabric {
+    prepared: MpiPrepared,
     member: Arc<Membership>,
 }
 
 impl MpiFabric {
-    pub(crate) fn new(door: MpiDoor, member: Arc<Membership>) -> Self {
-        library::world_joined();
-        MpiFabric { door, member }
-    }
-
     /// Waits until all ranks are here to open this channel, so that what follows does not block.
     fn assemble(&self, channel: u16) -> Result<()> {
         let mut flight = RequestSet::new(());
-        let comm = self.door.comm;
+        let comm = self.prepared.comm;
         for peer in (0..self.member.size()).filter(|peer| *peer != self.member.rank) {
             // SAFETY: no byte is sent, and none received.
             unsafe {
@@ -266,7 +287,7 @@ impl Fabric for MpiFabric {
             return Err(Error::usage(what, "choose a smaller number"));
         }
         self.assemble(channel)?;
-        let comm = self.door.comm.duplicate_tagged(channel.into())?;
+        let comm = self.prepared.comm.duplicate_tagged(channel.into())?;
         let lanes = (0..LANES).map(|_| comm.duplicate()).collect::<Result<_>>()?;
         let parts = Parts {
             comm,
@@ -277,11 +298,11 @@ impl Fabric for MpiFabric {
             collectives: MpiCollectives::new(
                 self.member.size(),
                 lanes,
-                self.door.check,
+                self.prepared.check,
                 library.in_place.is_some(),
             ),
             health: Arc::clone(&self.member.health),
-            traffic: Arc::clone(&self.member.traffic),
+            tally: self.member.traffic.tally(TransportKind::Mpi),
         };
         Ok(Rc::new(MpiEndpoint::new(parts)?))
     }

@@ -7,13 +7,14 @@ use crate::doorbell::{Doorbell, timespec};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
-use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
 use crate::native;
-use crate::stream::frame::{HEADER_BYTES, Header};
+use crate::stream::frame::Header;
 use crate::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use crate::transport::{
+    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -70,7 +71,7 @@ pub(super) struct MpiEndpoint {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) health: Arc<Health>,
-    traffic: Arc<Traffic>,
+    tally: Arc<Tally>,
     largest_tag: c_int,
     crowded: bool,
     bell: Arc<Doorbell>,
@@ -89,12 +90,12 @@ pub(super) struct Parts {
     pub(super) crowded: bool,
     pub(super) collectives: MpiCollectives,
     pub(super) health: Arc<Health>,
-    pub(super) traffic: Arc<Traffic>,
+    pub(super) tally: Arc<Tally>,
 }
 
 impl MpiEndpoint {
     pub(super) fn new(parts: Parts) -> Result<Self> {
-        let Parts { comm, rank, size, largest_tag, crowded, collectives, health, traffic } = parts;
+        let Parts { comm, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
         let bell = Arc::new(Doorbell::new()?);
         let ringer: Arc<dyn Bell> = bell.clone();
         health.wake(Arc::downgrade(&ringer));
@@ -116,7 +117,7 @@ impl MpiEndpoint {
         };
         let parks = Cell::new(0);
         let state = RefCell::new(state);
-        Ok(MpiEndpoint { rank, size, health, traffic, largest_tag, crowded, bell, parks, state })
+        Ok(MpiEndpoint { rank, size, health, tally, largest_tag, crowded, bell, parks, state })
     }
 
     /// Sends a message, and tries at once to be done with it.
@@ -138,9 +139,9 @@ impl MpiEndpoint {
         }
     }
 
-    /// A message without payload and without a ticket of its own.
+    /// Sends a message without payload and without a ticket of its own.
     pub(super) fn write_header(&self, state: &mut MpiState, to: usize, label: Label) {
-        self.traffic.sent(TransportKind::Mpi, HEADER_BYTES);
+        self.tally.sent(HEADER_BYTES);
         self.write(state, to, Header { length: 0, label }.to_bytes().to_vec(), None);
     }
 
@@ -375,7 +376,7 @@ impl Transport for MpiEndpoint {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         let bytes = view.bytes().len();
-        self.traffic.sent(TransportKind::Mpi, HEADER_BYTES + bytes);
+        self.tally.sent(HEADER_BYTES + bytes);
         let mut message = Vec::with_capacity(EAGER_BYTES);
         message.extend_from_slice(&Header { length: bytes as u64, label }.to_bytes());
         if bytes <= INLINE {
@@ -395,7 +396,7 @@ impl Transport for MpiEndpoint {
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        let posted = Posted { ticket, source, label, landing: Landing::new(view, land) };
+        let posted = Posted::new(ticket, source, label, view, land);
         self.await_message(state, posted);
         ticket
     }

@@ -34,4 +34,4 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{MpiDoor, MpiFabric, introduce};
+pub(crate) use connect::MpiBackend;

@@ -30,7 +30,7 @@ use crate::health::Health;
 use crate::memory::{ReadView, WriteView};
 use crate::native::AtOnce;
 use crate::tickets::Tickets;
-use crate::transport::{Got, Label, Share, Ticket};
+use crate::transport::{Got, Label, Tally, Ticket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) struct ShmContext {
     pub(super) segments: Vec<Arc<Segment>>,
     pub(super) regions: Regions,
     pub(super) health: Arc<Health>,
-    pub(super) traffic: Arc<Share>,
+    pub(super) traffic: Arc<Tally>,
     /// See [`Transport::crowded`](crate::Transport::crowded).
     pub(super) crowded: bool,
 }

@@ -20,8 +20,6 @@ use super::park::ParkMode;
 use super::region::{REGION_HEADER, Region, Regions, check_header, region_header};
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
-use crate::bootstrap::hosts::ProbeResult;
-use crate::bootstrap::membership::Membership;
 use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
 use crate::bootstrap::{abstract_address, local, random, same_user};
 use crate::doorbell::Doorbell;
@@ -29,8 +27,10 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::limits;
 use crate::stream::endpoint::{Identity, StreamEndpoint};
-use crate::transport::{Bell, Traffic, Transport, TransportKind};
-use crate::world::Fabric;
+use crate::transport::{
+    Backend, Bell, Fabric, Membership, Prepared, ProbeResult, Sharing, Site, Traffic, Transport,
+    TransportKind,
+};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -44,33 +44,52 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where this rank hands out its segments, before it knows its peers.
-pub(crate) struct ShmDoor {
+/// The transport over shared memory.
+pub(crate) struct ShmBackend;
+
+impl Backend for ShmBackend {
+    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Ok(Box::new(ShmPrepared::open()?))
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Required
+    }
+}
+
+/// A rank that hands out its segments, before it knows its peers.
+pub(crate) struct ShmPrepared {
     listener: UnixListener,
     name: String,
 }
 
-impl ShmDoor {
+impl ShmPrepared {
     /// Listens at an abstract name that nobody else has.
     pub(crate) fn open() -> Result<Self> {
         let open = || -> io::Result<Self> {
             let name = format!("hexagram-data-{:032x}", u128::from_le_bytes(random()?));
             let listener = UnixListener::bind_addr(&abstract_address(&name)?)?;
             listener.set_nonblocking(true)?;
-            Ok(ShmDoor { listener, name })
+            Ok(ShmPrepared { listener, name })
         };
         open().map_err(|cause| {
             Error::system("listen at an abstract unix socket", cause, "use the tcp transport")
         })
     }
+}
 
-    /// What peers need in order to call.
-    pub(crate) fn address(&self) -> String {
-        self.name.clone()
+impl Prepared for ShmPrepared {
+    /// Returns the name at which peers call.
+    fn announcement(&self) -> Vec<u8> {
+        self.name.clone().into_bytes()
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        Ok(Arc::new(ShmFabric::new(*self, member)?))
     }
 }
 
-impl AsFd for ShmDoor {
+impl AsFd for ShmPrepared {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -99,7 +118,7 @@ pub(crate) struct Caller {
     files: Vec<OwnedFd>,
 }
 
-impl Accept for ShmDoor {
+impl Accept for ShmPrepared {
     type Connection = Caller;
 
     fn accept(&self) -> io::Result<Caller> {
@@ -185,24 +204,6 @@ fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8;
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// Finds out whether a rank that says it is on this host can share memory with this one.
-pub(crate) fn probe(member: &Membership, peer: usize) -> ProbeResult {
-    let Membership { rank, peers, health, limit, .. } = member;
-    let mut reached = false;
-    let connect = || {
-        let stream = local::connect(&peers.infos[peer].shm, STEP_TIMEOUT)?;
-        reached = true;
-        same_user(&stream)?;
-        Ok(stream)
-    };
-    let opening = Opening { peer, channel: 0, limit: *limit, health };
-    match opening.probe(&peers.key, *rank, connect) {
-        Ok(()) => ProbeResult::Shared,
-        Err(error) if reached => ProbeResult::SameKernel(error.to_string()),
-        Err(error) => ProbeResult::Unreachable(error.to_string()),
     }
 }
 
@@ -318,13 +319,18 @@ impl SharingReport {
 
 pub(crate) struct ShmFabric {
     member: Arc<Membership>,
+    /// Names at which the ranks are called, by rank.
+    names: Vec<String>,
     listener: DataListener<Caller>,
 }
 
 impl ShmFabric {
-    pub(crate) fn new(door: ShmDoor, member: Arc<Membership>) -> Result<Self> {
-        let listener = DataListener::open(door, &member.peers)?;
-        Ok(ShmFabric { member, listener })
+    pub(crate) fn new(prepared: ShmPrepared, member: Arc<Membership>) -> Result<Self> {
+        let name =
+            |rank| String::from_utf8(member.announcement(rank).to_vec()).map_err(|_| member.unreadable(rank));
+        let names = (0..member.size()).map(name).collect::<Result<_>>()?;
+        let listener = DataListener::open(prepared, &member.peers)?;
+        Ok(ShmFabric { member, names, listener })
     }
 
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
@@ -352,7 +358,7 @@ impl ShmFabric {
             return Ok((SegmentFiles::from(caller.files).map_err(failed)?, caller.stream));
         }
         let connect = || {
-            let stream = local::connect(&peers.infos[peer].shm, STEP_TIMEOUT)?;
+            let stream = local::connect(&self.names[peer], STEP_TIMEOUT)?;
             same_user(&stream)?;
             Ok(stream)
         };
@@ -446,7 +452,7 @@ impl ShmFabric {
         let Membership { rank, health, traffic, .. } = &*self.member;
         let rank = *rank;
         let health = Arc::clone(health);
-        let traffic = traffic.share();
+        let traffic = traffic.tally(TransportKind::Shm);
         if let Some(refusal) = gathered.refusal {
             return Err(refusal);
         }
@@ -485,5 +491,22 @@ impl Fabric for ShmFabric {
 
     fn traffic(&self) -> &Arc<Traffic> {
         &self.member.traffic
+    }
+
+    fn probe_memory(&self, peer: usize) -> ProbeResult {
+        let Membership { rank, peers, health, limit, .. } = &*self.member;
+        let mut reached = false;
+        let connect = || {
+            let stream = local::connect(&self.names[peer], STEP_TIMEOUT)?;
+            reached = true;
+            same_user(&stream)?;
+            Ok(stream)
+        };
+        let opening = Opening { peer, channel: 0, limit: *limit, health };
+        match opening.probe(&peers.key, *rank, connect) {
+            Ok(()) => ProbeResult::Shared,
+            Err(error) if reached => ProbeResult::SameKernel(error.to_string()),
+            Err(error) => ProbeResult::Unreachable(error.to_string()),
+        }
     }
 }

@@ -34,7 +34,7 @@ mod staged;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{HostSegments, ShmDoor, ShmFabric, probe};
+pub(crate) use connect::{HostSegments, ShmBackend, ShmFabric, ShmPrepared};
 pub(crate) use endpoint::ShmWire;
 pub(crate) use link::Segment;
 pub(crate) use park::ParkMode;

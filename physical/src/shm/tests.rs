@@ -152,7 +152,7 @@ fn beside_a_test_peer() -> (ShmCollectives, Arc<Segment>) {
         segments: vec![mine, Arc::clone(&theirs)],
         regions: Regions::new(),
         health: Arc::new(Health::new(0, peers)),
-        traffic: Traffic::default().share(),
+        traffic: Traffic::default().tally(TransportKind::Shm),
         crowded: false,
     };
     (ShmCollectives::new(context), theirs)
@@ -241,7 +241,7 @@ fn pair(len: usize) -> ([ShmCollectives; 2], [Buffer; 2]) {
             segments: segments.clone(),
             regions: Regions::new(),
             health: Arc::new(Health::new(rank, peers())),
-            traffic: Traffic::default().share(),
+            traffic: Traffic::default().tally(TransportKind::Shm),
             // One look at a time, so that the test decides who does what when.
             crowded: true,
         })

@@ -1,19 +1,19 @@
 //! A transport endpoint over byte streams: frames out, frames in, matched with receives.
 
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
 use super::outbox::{Outbox, Sent};
 use super::{Read, Wire};
-use crate::bootstrap::membership::Membership;
-use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
-use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
 use crate::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use crate::transport::{
+    Bell, Got, HEADER_BYTES, Label, Land, Membership, Source, Tally, Ticket, Traffic, Transport,
+    TransportKind,
+};
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
@@ -47,13 +47,15 @@ impl Identity {
             health: Arc::clone(&member.health),
             traffic: Arc::clone(&member.traffic),
             bell,
-            crowded: crowded(member.hosts.on_kernel_of(member.rank)),
+            crowded: member.is_crowded(),
         }
     }
 }
 
 pub(crate) struct StreamEndpoint<W> {
     identity: Identity,
+    /// Counts of what goes to each rank, by rank; ranks that are reached alike have one in common.
+    tallies: Vec<Arc<Tally>>,
     state: RefCell<StreamState<W>>,
 }
 
@@ -75,6 +77,21 @@ struct StreamState<W> {
     staging: Vec<u64>,
 }
 
+/// Returns the tally of each rank: one for all that are reached by the same transport.
+fn tallies(identity: &Identity, wire: &impl Wire) -> Vec<Arc<Tally>> {
+    let mut paths: Vec<(TransportKind, Arc<Tally>)> = Vec::new();
+    let tally = |rank| {
+        let path = wire.path(rank);
+        if let Some((_, tally)) = paths.iter().find(|(other, _)| *other == path) {
+            return Arc::clone(tally);
+        }
+        let tally = identity.traffic.tally(path);
+        paths.push((path, Arc::clone(&tally)));
+        tally
+    };
+    (0..identity.size).map(tally).collect()
+}
+
 impl<W: Wire> StreamEndpoint<W> {
     pub(crate) fn new(identity: Identity, wire: W) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
@@ -83,9 +100,10 @@ impl<W: Wire> StreamEndpoint<W> {
         let links = (0..identity.size).map(link).collect();
         let tickets = Tickets::default();
         let matcher = Matcher::default();
+        let tallies = tallies(&identity, &wire);
         let state =
             StreamState { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
-        StreamEndpoint { identity, state: RefCell::new(state) }
+        StreamEndpoint { identity, tallies, state: RefCell::new(state) }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> {
@@ -301,7 +319,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        self.identity.traffic.sent(state.wire.path(to), HEADER_BYTES + view.bytes().len());
+        self.tallies[to].sent(HEADER_BYTES + view.bytes().len());
         if to == self.identity.rank {
             self.loop_back(state, ticket, label, &view);
         } else {
@@ -314,7 +332,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        let posted = Posted { ticket, source, label, landing: Landing::new(view, land) };
+        let posted = Posted::new(ticket, source, label, view, land);
         match state.matcher.find_early(source, &label) {
             Match::Found(early) => {
                 state.matcher.keep_posted(posted);

@@ -3,10 +3,12 @@
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::hash;
 use crate::tag::{TAG_BYTES, Tag};
-use crate::transport::Label;
+use crate::transport::{HEADER_BYTES, Label};
 
-/// Bytes that every message adds to its payload.
-pub const HEADER_BYTES: usize = 8 + TAG_BYTES + FINGERPRINT_BYTES + 8;
+const _: () = assert!(
+    HEADER_BYTES == 8 + TAG_BYTES + FINGERPRINT_BYTES + 8,
+    "every transport counts what a frame takes"
+);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HXGM");
 const CHECKED: usize = HEADER_BYTES - 8;

@@ -1,11 +1,12 @@
 //! Arbitrary bytes for the decoders of frames. For the fuzzers in `fuzz/` and the tests that replay what they found.
 
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
 use crate::dtype::{DType, ReduceOp};
 use crate::landing::Landing;
 use crate::matching::Posted;
 use crate::memory::Buffer;
+use crate::transport::HEADER_BYTES;
 use crate::transport::{Land, Source, Ticket};
 
 /// A header that is accepted says the same when it is written again, but for the bytes that are not used.

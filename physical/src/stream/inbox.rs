@@ -1,8 +1,9 @@
 //! Frames on their way in from one peer: parsed from pieces of any size, landed as they come.
 
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::Header;
 use crate::landing::WIDEST;
 use crate::matching::Posted;
+use crate::transport::HEADER_BYTES;
 use crate::transport::{Label, Ticket};
 
 /// Where the payload that is arriving goes.

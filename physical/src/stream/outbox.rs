@@ -1,8 +1,9 @@
 //! Frames on their way out to one peer, in order.
 
 use super::Wire;
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::Header;
 use crate::memory::ReadView;
+use crate::transport::HEADER_BYTES;
 use crate::transport::{Label, Ticket};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

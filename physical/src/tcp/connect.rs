@@ -1,19 +1,26 @@
 //! Connects processes by TCP: the higher rank of each pair calls the lower.
+//!
+//! ```text
+//! announcement = length:u32 sockets:u32 addresses:text     with spaces between them; as in `bootstrap::message`
+//! ```
 
 use super::endpoint::TcpWire;
 use super::link::TcpLink;
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::listeners::{BindError, Listeners};
-use crate::bootstrap::membership::Membership;
+use crate::bootstrap::message::{Incoming, Outgoing};
 use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
+use crate::bootstrap::variable;
 use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::socket::{Socket, Tls};
 use crate::stream::endpoint::{Identity, StreamEndpoint};
-use crate::transport::{Bell, Traffic, Transport, TransportKind};
-use crate::world::Fabric;
+use crate::transport::{
+    Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
+};
+use crate::world::JoinOptions;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,36 +30,96 @@ use std::sync::Arc;
 /// Most sockets between two ranks: more would only wait for each other.
 pub(crate) const MAX_SOCKETS: usize = 16;
 
-/// Where this rank accepts data connections, before it knows its peers.
-pub(crate) struct TcpDoor {
-    listeners: Listeners,
-    tls: Option<Tls>,
+/// The transport over TCP.
+pub(crate) struct TcpBackend;
+
+impl Backend for TcpBackend {
+    fn prepare(&self, site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Ok(Box::new(TcpPrepared::new(site)?))
+    }
+
+    fn loopback_only(&self, announcement: &[u8]) -> Option<String> {
+        Announced::read(announcement).ok()?.loopback_only()
+    }
 }
 
-impl TcpDoor {
-    /// Listens on `interfaces`, at ports that the system chooses; callers have to speak `tls`, if it is given.
-    pub(crate) fn open(interfaces: &[SocketAddr], tls: Option<Tls>) -> Result<Self> {
-        let listeners = Listeners::bind(interfaces).map_err(|BindError { address, cause }| {
+/// What a rank announces to its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Announced {
+    /// TCP connections that it wants with each peer and channel.
+    sockets: usize,
+    /// Where it accepts them: one or several addresses, with spaces between them.
+    addresses: String,
+}
+
+impl Announced {
+    fn write(&self) -> Vec<u8> {
+        Outgoing::default().number(self.sockets).text(&self.addresses).whole()
+    }
+
+    fn read(mut bytes: &[u8]) -> io::Result<Self> {
+        let mut message = Incoming::receive(&mut bytes)?;
+        Ok(Announced { sockets: message.number()?, addresses: message.text()? })
+    }
+
+    /// Returns the addresses if all of them are loopback ones.
+    fn loopback_only(self) -> Option<String> {
+        let is_near =
+            |address: &str| address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
+        let loopback_only = !self.addresses.is_empty() && self.addresses.split(' ').all(is_near);
+        loopback_only.then_some(self.addresses)
+    }
+}
+
+/// Returns the TCP connections for each pair of ranks and channel that the user asked for.
+pub(crate) fn sockets(options: &JoinOptions) -> Result<usize> {
+    let text = variable("HEXAGRAM_TCP_SOCKETS");
+    let asked = options.sockets.or_else(|| text.as_deref().map_or(Some(1), |text| text.trim().parse().ok()));
+    asked.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
+        let asked = options.sockets.map_or_else(|| text.unwrap_or_default(), |sockets| sockets.to_string());
+        let what = format!("{asked} TCP connections for each pair of ranks (HEXAGRAM_TCP_SOCKETS)");
+        Error::setup(what, format!("use 1 to {MAX_SOCKETS}"))
+    })
+}
+
+/// A rank that accepts data connections, before it knows its peers.
+pub(crate) struct TcpPrepared {
+    listeners: Listeners,
+    tls: Option<Tls>,
+    sockets: usize,
+}
+
+impl TcpPrepared {
+    /// Listens on the site's interfaces, at ports that the system chooses; callers have to speak TLS, if this rank does.
+    pub(crate) fn new(site: &Site<'_>) -> Result<Self> {
+        let sockets = sockets(site.options)?;
+        let listeners = Listeners::bind(site.interfaces).map_err(|BindError { address, cause }| {
             let remedy = "name another interface of this host in HEXAGRAM_INTERFACE";
             Error::system(format!("listen on {} for data", address.ip()), cause, remedy)
         })?;
-        Ok(TcpDoor { listeners, tls })
-    }
-
-    /// What peers need in order to call: one or several addresses, with spaces between them.
-    pub(crate) fn address(&self) -> String {
-        let all = self.listeners.addresses().unwrap_or_default();
-        all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ")
+        Ok(TcpPrepared { listeners, tls: site.tls.cloned(), sockets })
     }
 }
 
-impl AsFd for TcpDoor {
+impl Prepared for TcpPrepared {
+    fn announcement(&self) -> Vec<u8> {
+        let all = self.listeners.addresses().unwrap_or_default();
+        let addresses = all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+        Announced { sockets: self.sockets, addresses }.write()
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        Ok(Arc::new(TcpFabric::new(*self, member)?))
+    }
+}
+
+impl AsFd for TcpPrepared {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listeners.as_fd()
     }
 }
 
-impl Accept for TcpDoor {
+impl Accept for TcpPrepared {
     type Connection = Socket;
 
     fn accept(&self) -> io::Result<Socket> {
@@ -79,15 +146,19 @@ fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
 
 pub(crate) struct TcpFabric {
     member: Arc<Membership>,
+    /// By rank.
+    announced: Vec<Announced>,
     listener: DataListener<Socket>,
     tls: Option<Tls>,
 }
 
 impl TcpFabric {
-    pub(crate) fn new(door: TcpDoor, member: Arc<Membership>) -> Result<Self> {
-        let tls = door.tls.clone();
-        let listener = DataListener::open(door, &member.peers)?;
-        Ok(TcpFabric { member, listener, tls })
+    pub(crate) fn new(prepared: TcpPrepared, member: Arc<Membership>) -> Result<Self> {
+        let tls = prepared.tls.clone();
+        let read = |rank| Announced::read(member.announcement(rank)).map_err(|_| member.unreadable(rank));
+        let announced = (0..member.size()).map(read).collect::<Result<_>>()?;
+        let listener = DataListener::open(prepared, &member.peers)?;
+        Ok(TcpFabric { member, announced, listener, tls })
     }
 
     /// Connects to the first of a peer's addresses that this host can reach.
@@ -96,7 +167,10 @@ impl TcpFabric {
         for address in addresses.split(' ') {
             let address: SocketAddr =
                 address.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            outcome = TcpStream::connect_timeout(&seen_from(&self.member.mine().tcp, address), STEP_TIMEOUT);
+            outcome = TcpStream::connect_timeout(
+                &seen_from(&self.announced[self.member.rank].addresses, address),
+                STEP_TIMEOUT,
+            );
             if outcome.is_ok() {
                 break;
             }
@@ -107,7 +181,7 @@ impl TcpFabric {
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
         let Membership { rank, peers, health, limit, .. } = &*self.member;
         let connect = || -> io::Result<Socket> {
-            let stream = self.reach(&peers.infos[peer].tcp)?;
+            let stream = self.reach(&self.announced[peer].addresses)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(STEP_TIMEOUT))?;
             stream.set_write_timeout(Some(STEP_TIMEOUT))?;
@@ -121,9 +195,8 @@ impl TcpFabric {
     /// A link to `peer`: the higher rank of the two calls.
     fn connect(&self, peer: usize, channel: u16) -> Result<TcpLink> {
         let Membership { rank, health, limit, .. } = &*self.member;
-        let mine = self.member.mine();
-        let theirs = self.member.info(peer);
-        let sockets = mine.sockets.min(theirs.sockets).clamp(1, MAX_SOCKETS) as u16;
+        let wanted = [*rank, peer].map(|rank| self.announced[rank].sockets);
+        let sockets = wanted[0].min(wanted[1]).clamp(1, MAX_SOCKETS) as u16;
         let near = self.member.hosts.share_kernel(*rank, peer);
         let stream = |socket| {
             if peer < *rank {

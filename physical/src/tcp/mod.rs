@@ -9,5 +9,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{MAX_SOCKETS, TcpDoor, TcpFabric};
+#[cfg(test)]
+pub(crate) use connect::sockets;
+pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared};
 pub(crate) use endpoint::TcpWire;

@@ -2,13 +2,24 @@
 
 use super::endpoint::ThreadEndpoint;
 use super::link::Mailbox;
-use crate::error::{Peer, Result};
+use crate::error::{Error, Peer, Result};
 use crate::health::Health;
-use crate::transport::{Traffic, Transport};
-use crate::world::Fabric;
+use crate::transport::{Backend, Fabric, Prepared, Site, Traffic, Transport, TransportKind};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The transport of threads. They know each other from the start, so that none joins.
+pub(crate) struct ThreadBackend;
+
+impl Backend for ThreadBackend {
+    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Err(Error::setup(
+            "the thread transport connects threads of one process, not processes",
+            "use mixed, shm or tcp, or start the ranks with World::threads",
+        ))
+    }
+}
 
 /// What all threads of one world share.
 struct MailboxTable {
@@ -48,8 +59,8 @@ impl Fabric for ThreadFabric {
         let mailboxes =
             channels.entry(channel).or_insert_with(|| (0..self.table.size).map(|_| Arc::default()).collect());
         let health = Arc::clone(&self.health);
-        let traffic = Arc::clone(&self.traffic);
-        Ok(Rc::new(ThreadEndpoint::new(self.rank, mailboxes.clone(), health, traffic)))
+        let tally = self.traffic.tally(TransportKind::Thread);
+        Ok(Rc::new(ThreadEndpoint::new(self.rank, mailboxes.clone(), health, tally)))
     }
 
     fn health(&self) -> &Arc<Health> {

@@ -4,12 +4,12 @@ use super::link::{Mailbox, ThreadMessage};
 use crate::drive::crowded;
 use crate::error::Result;
 use crate::health::Health;
-use crate::landing::Landing;
 use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
-use crate::stream::frame::HEADER_BYTES;
 use crate::tickets::Tickets;
-use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Traffic, Transport, TransportKind};
+use crate::transport::{
+    Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,7 +34,7 @@ pub(super) struct ThreadEndpoint {
     pub(super) rank: usize,
     pub(super) mailboxes: Vec<Arc<Mailbox>>,
     pub(super) health: Arc<Health>,
-    pub(super) traffic: Arc<Traffic>,
+    tally: Arc<Tally>,
     crowded: bool,
     state: RefCell<ThreadState>,
 }
@@ -44,12 +44,12 @@ impl ThreadEndpoint {
         rank: usize,
         mailboxes: Vec<Arc<Mailbox>>,
         health: Arc<Health>,
-        traffic: Arc<Traffic>,
+        tally: Arc<Tally>,
     ) -> Self {
         let bell: Arc<dyn Bell> = mailboxes[rank].clone();
         health.wake(Arc::downgrade(&bell));
         let crowded = crowded(mailboxes.len());
-        ThreadEndpoint { rank, mailboxes, health, traffic, crowded, state: RefCell::default() }
+        ThreadEndpoint { rank, mailboxes, health, tally, crowded, state: RefCell::default() }
     }
 
     /// Lands a message in its receive, unless its sender took it back.
@@ -57,21 +57,12 @@ impl ThreadEndpoint {
         let Some(view) = message.take() else {
             return state.matcher.keep_posted(posted);
         };
-        let outcome = self.land(&view, message.from, &posted.label, posted.landing);
+        let ticket = posted.ticket();
+        let outcome = posted.land(message.from, view.bytes(), &self.health);
         drop(view);
         message.set_delivered();
         self.mailboxes[message.from].ring();
-        state.tickets.finish(posted.ticket, outcome);
-    }
-
-    fn land(&self, view: &ReadView, from: usize, label: &Label, mut landing: Landing) -> Result<Got> {
-        let bytes = view.bytes().len();
-        if !landing.fits(bytes as u64) {
-            let peer = self.health.peers()[from].clone();
-            return Err(label.wrong_size(bytes as u64, landing.capacity(), peer));
-        }
-        landing.push(view.bytes());
-        Ok(Got { peer: from, bytes })
+        state.tickets.finish(ticket, outcome);
     }
 
     fn arrive(&self, state: &mut ThreadState, message: Arc<ThreadMessage>) {
@@ -87,9 +78,8 @@ impl ThreadEndpoint {
     }
 
     fn disagree(&self, state: &mut ThreadState, posted: Posted, message: &ThreadMessage) {
-        let peer = self.health.peers()[message.from].clone();
-        let error = posted.label.mismatch(message.label.fingerprint, peer);
-        state.tickets.finish(posted.ticket, Err(error));
+        let error = posted.mismatch(message.from, message.label.fingerprint, &self.health);
+        state.tickets.finish(posted.ticket(), Err(error));
     }
 
     /// Takes the sends that were received.
@@ -133,7 +123,7 @@ impl Transport for ThreadEndpoint {
         let ticket = state.tickets.open();
         let bytes = view.bytes().len();
         // Headers are counted although nothing is framed here, so that counts agree between transports.
-        self.traffic.sent(TransportKind::Thread, HEADER_BYTES + bytes);
+        self.tally.sent(HEADER_BYTES + bytes);
         let message = ThreadMessage::new(self.rank, label, view);
         state.sending.push(PendingSend { ticket, to, bytes, message: Arc::clone(&message) });
         self.mailboxes[to].put(message);
@@ -143,7 +133,7 @@ impl Transport for ThreadEndpoint {
     fn post_recv(&self, source: Source, label: Label, view: WriteView, land: Land) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        let posted = Posted { ticket, source, label, landing: Landing::new(view, land) };
+        let posted = Posted::new(ticket, source, label, view, land);
         match state.matcher.find_early(source, &label) {
             Match::Found(early) => self.deliver(state, &early.message, posted),
             Match::Conflict(early, _) => self.disagree(state, posted, &early.message),

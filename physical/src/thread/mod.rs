@@ -9,4 +9,4 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::ThreadFabric;
+pub(crate) use connect::{ThreadBackend, ThreadFabric};

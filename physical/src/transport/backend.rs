@@ -1,0 +1,150 @@
+//! What start-up asks of a transport: to prepare, to connect once the peers are known, and to open endpoints.
+//!
+//! A world comes together in three steps, in all of which a transport has its part:
+//!
+//! 1. [`Backend::prepare`], before anything is known of the peers: listen, reserve, register.
+//! 2. [`Prepared::announcement`]: a few bytes that every other rank gets with the rendezvous. Only who has proved to
+//!    know the job's secret takes part in it.
+//! 3. [`Prepared::connect`] with the [`Membership`], which has the announcements of all ranks; its [`Fabric`] then opens
+//!    an endpoint ([`Transport`]) for each channel.
+
+use super::{Membership, Traffic, Transport};
+use crate::bootstrap::{Listener, Placement};
+use crate::error::Result;
+use crate::health::Health;
+use crate::socket::Tls;
+use crate::world::JoinOptions;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Longest announcement of a transport, in bytes: every rank gets those of all.
+pub const ANNOUNCEMENT_BYTES: usize = 2048;
+
+/// A transport as start-up knows it: [`register`](super::register) gives it a name.
+pub trait Backend: Send + Sync {
+    /// Opens what the peers will need in order to reach this rank, before they are known.
+    ///
+    /// # Errors
+    /// Any, which the other ranks are told.
+    fn prepare(&self, site: &Site<'_>) -> Result<Box<dyn Prepared>>;
+
+    /// Asks the transport for this rank's place in the job, where it knows that without a launcher's variables (as MPI
+    /// does). Called on all ranks before anything else.
+    ///
+    /// # Errors
+    /// Any, before the rendezvous.
+    fn introduce(&self, _options: &JoinOptions) -> Result<Option<Introduction>> {
+        Ok(None)
+    }
+
+    /// Returns how the transport uses memory that ranks of one host share.
+    fn sharing(&self) -> Sharing {
+        Sharing::None
+    }
+
+    /// Returns the addresses in an announcement, for people, if only ranks on the same network can reach them all.
+    fn loopback_only(&self, _announcement: &[u8]) -> Option<String> {
+        None
+    }
+}
+
+/// How a transport uses memory that ranks of one host share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Not at all.
+    None,
+    /// Between those ranks that can; the others are connected otherwise. Ranks find out by [`Fabric::probe_memory`].
+    WherePossible,
+    /// Between all ranks, which have to be on one host. Ranks find out by [`Fabric::probe_memory`].
+    Required,
+}
+
+/// Outcome of an attempt to share memory with another rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// The two ranks share memory.
+    Shared,
+    /// The other rank is on this kernel but shares no memory with this one, and why.
+    SameKernel(String),
+    /// The other rank was not found on this kernel, and why.
+    Unreachable(String),
+}
+
+/// What a transport knows when it prepares: this rank's place and what the user asked for.
+pub struct Site<'a> {
+    pub(crate) placement: &'a Placement,
+    pub(crate) options: &'a JoinOptions,
+    pub(crate) interfaces: &'a [SocketAddr],
+    pub(crate) tls: Option<&'a Tls>,
+}
+
+impl Site<'_> {
+    /// Returns this rank's place in the job.
+    pub fn placement(&self) -> &Placement {
+        self.placement
+    }
+
+    /// Returns the options with which this rank joins.
+    pub fn options(&self) -> &JoinOptions {
+        self.options
+    }
+
+    /// Returns the addresses of this host at which other ranks reach it, with port 0.
+    pub fn interfaces(&self) -> &[SocketAddr] {
+        self.interfaces
+    }
+}
+
+/// A rank's place in the job as its transport tells it.
+pub struct Introduction {
+    pub(crate) placement: Placement,
+    /// Where rank 0 listens already, if the transport has announced that place.
+    pub(crate) listener: Option<Listener>,
+    pub(crate) prepared: Box<dyn Prepared>,
+}
+
+impl Introduction {
+    /// Creates the introduction of a rank that is prepared at once; [`Backend::prepare`] is not called then.
+    pub fn new(placement: Placement, prepared: Box<dyn Prepared>) -> Self {
+        Introduction { placement, listener: None, prepared }
+    }
+}
+
+/// A rank that is ready to be reached, before it knows its peers.
+pub trait Prepared {
+    /// Returns what peers need in order to reach this rank: at most [`ANNOUNCEMENT_BYTES`], in a format of the
+    /// transport's own. Ranks are known by then to run the same build of hexagram, but the bytes come from another
+    /// process: decode them without trust in lengths.
+    fn announcement(&self) -> Vec<u8>;
+
+    /// Connects this rank with its peers, whose announcements are known now.
+    ///
+    /// # Errors
+    /// Any, which the other ranks are told.
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>>;
+}
+
+/// What a transport gives a world: endpoints, one for each channel.
+pub trait Fabric: Send + Sync {
+    /// Connects an endpoint with those that the other ranks open for the same channel.
+    ///
+    /// # Errors
+    /// Any, if a peer does not come before [`Membership::join_deadline`], or fails.
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>>;
+
+    /// Returns what is known about the other ranks.
+    fn health(&self) -> &Arc<Health>;
+
+    /// Returns the counts to which all endpoints add.
+    fn traffic(&self) -> &Arc<Traffic>;
+
+    /// Tries to share memory with `peer`. Called after [`Prepared::connect`] unless the backend's
+    /// [`sharing`](Backend::sharing) is [`Sharing::None`], for lower ranks that say they are on this host.
+    fn probe_memory(&self, _peer: usize) -> ProbeResult {
+        ProbeResult::Unreachable("this transport shares no memory".to_owned())
+    }
+
+    /// Says that this rank has finished. Where ranks are processes, the control connection says so already.
+    fn leave(&self) {}
+}

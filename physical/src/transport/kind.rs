@@ -1,0 +1,84 @@
+//! Names of transports: how one is chosen in options, on command lines and in matrices of tests.
+
+use super::registry;
+use crate::error::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// Name of a transport: one of those that are built in, or of one that [`register`](super::register) has added.
+///
+/// ```
+/// use hexagram_physical::TransportKind;
+///
+/// let kind: TransportKind = "shm".parse()?;
+/// assert_eq!(kind, TransportKind::Shm);
+/// assert!("carrier pigeon".parse::<TransportKind>().is_err());
+/// # Ok::<(), hexagram_physical::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TransportKind(&'static str);
+
+#[allow(
+    non_upper_case_globals,
+    reason = "they read as the variants of a closed set do, which others may extend"
+)]
+impl TransportKind {
+    /// Ranks are threads of one process.
+    pub const Thread: TransportKind = TransportKind("thread");
+    /// Ranks are processes of one host, connected by rings in shared memory.
+    pub const Shm: TransportKind = TransportKind("shm");
+    /// Ranks are processes anywhere, connected by TCP.
+    pub const Tcp: TransportKind = TransportKind("tcp");
+    /// Ranks are processes anywhere, each pair connected by shared memory on one host, by TCP across hosts.
+    pub const Mixed: TransportKind = TransportKind("mixed");
+    /// Ranks are processes anywhere, started and connected by MPI; only in builds with the feature `mpi`.
+    pub const Mpi: TransportKind = TransportKind("mpi");
+
+    /// Every built-in transport whose ranks can be threads of one test, for matrices of tests and tables.
+    pub const ALL: [TransportKind; 4] =
+        [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp, TransportKind::Mixed];
+}
+
+impl TransportKind {
+    /// Names a transport, before it is registered.
+    pub(super) const fn new(name: &'static str) -> Self {
+        TransportKind(name)
+    }
+
+    /// Returns the name, as users type it.
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Returns every transport of this process: the built-in ones, then the registered ones in their order.
+    pub fn known() -> Vec<TransportKind> {
+        registry::kinds()
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl FromStr for TransportKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::known();
+        if let Some(kind) = known.iter().find(|kind| kind.0 == name) {
+            return Ok(*kind);
+        }
+        if name == TransportKind::Mpi.0 {
+            let what = "this build has no transport `mpi`";
+            return Err(Error::usage(what, "build it with --features mpi, which needs mpicc and libclang"));
+        }
+        let mut names: Vec<&str> = known.iter().map(|kind| kind.0).collect();
+        names.sort_unstable();
+        Err(Error::usage(
+            format!("there is no transport `{name}`"),
+            format!("use one of {}", names.join(", ")),
+        ))
+    }
+}

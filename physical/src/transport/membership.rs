@@ -1,0 +1,92 @@
+//! What a rank knows of its world once everyone has joined: what a transport connects with.
+
+use super::Traffic;
+use crate::bootstrap::hosts::Hosts;
+use crate::bootstrap::peer_info::PeerTable;
+use crate::drive::crowded;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All ranks of a world as a transport needs to know them: their announcements, their hosts, their health.
+pub struct Membership {
+    pub(crate) rank: usize,
+    pub(crate) peers: Arc<PeerTable>,
+    /// By rank.
+    pub(crate) announcements: Vec<Arc<[u8]>>,
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) traffic: Arc<Traffic>,
+    /// Longest wait for another rank to open the same channel.
+    pub(crate) limit: Duration,
+}
+
+impl Membership {
+    /// Returns this rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of ranks.
+    pub fn size(&self) -> usize {
+        self.announcements.len()
+    }
+
+    /// Returns what a rank's transport announced.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn announcement(&self, rank: usize) -> &[u8] {
+        &self.announcements[rank]
+    }
+
+    /// Returns what is known about the other ranks: an endpoint looks here for those that have failed or left.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
+    /// Returns the counts to which every endpoint adds what it sends.
+    pub fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
+    }
+
+    /// Returns the longest time to wait for another rank to open the same channel.
+    pub fn join_deadline(&self) -> Duration {
+        self.limit
+    }
+
+    /// Returns true if the ranks on this kernel outnumber its cores, so that waiting ranks should yield rather than spin.
+    pub fn is_crowded(&self) -> bool {
+        crowded(self.hosts.on_kernel_of(self.rank))
+    }
+
+    /// Returns bytes that the ranks of this job know and nobody else, for proofs on connections that a transport makes by
+    /// itself. Another `purpose` gives other bytes.
+    ///
+    /// # Errors
+    /// [`Error::System`] if they cannot be computed.
+    pub fn secret(&self, purpose: &str) -> Result<[u8; 32]> {
+        let secret = self.peers.key.for_purpose(purpose);
+        secret.map_err(|cause| Error::system("derive a secret for a transport", cause, "see the cause"))
+    }
+
+    /// Returns the same world with other announcements: a transport that is made of others gives each of them its part.
+    pub(crate) fn announcing(&self, announcements: Vec<Arc<[u8]>>) -> Arc<Membership> {
+        Arc::new(Membership {
+            rank: self.rank,
+            peers: Arc::clone(&self.peers),
+            announcements,
+            hosts: Arc::clone(&self.hosts),
+            health: Arc::clone(&self.health),
+            traffic: Arc::clone(&self.traffic),
+            limit: self.limit,
+        })
+    }
+
+    /// Returns the error of a rank whose announcement this transport cannot read.
+    pub(crate) fn unreadable(&self, rank: usize) -> Error {
+        let what = format!("{} announced what its transport cannot read", self.health.peers()[rank]);
+        Error::setup(what, "use the same build on all ranks")
+    }
+}

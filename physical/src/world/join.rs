@@ -1,0 +1,221 @@
+//! From options to a world: prepares the transport, meets the other ranks, connects.
+
+use super::{JoinOptions, World};
+use crate::bootstrap::control::Control;
+use crate::bootstrap::hosts::Hosts;
+use crate::bootstrap::join::{self, ControlStreams, Joiner, LeaderConnection};
+use crate::bootstrap::lead::lead;
+use crate::bootstrap::parent::Parent;
+use crate::bootstrap::peer_info::{JoinRequest, PeerInfo, PeerTable};
+use crate::bootstrap::registered;
+use crate::bootstrap::secret::Secret;
+use crate::bootstrap::{Listener, Placement};
+use crate::error::{Error, Peer, Result};
+use crate::health::Health;
+use crate::limits;
+use crate::socket::Tls;
+use crate::transport::{
+    ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Membership, Prepared, Sharing, Site, backend,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Joins where the transport or, if it knows nothing, the launcher's variables say.
+pub(super) fn join(options: &JoinOptions) -> Result<World> {
+    limits::raise_open_files();
+    let backend = backend(options.transport)?;
+    if let Some(introduction) = backend.introduce(options)? {
+        return join_introduced(introduction, options, &*backend);
+    }
+    let placement = Placement::from_env()?.ok_or_else(|| {
+        Error::setup(
+            "no launcher has told this process its rank",
+            "start it with `hexagram run -n 4 -- PROGRAM`, mpirun, srun or torchrun",
+        )
+    })?;
+    join_placed(&placement, options, &*backend)
+}
+
+/// Joins at a known place, which the transport has to agree with if it knows one.
+pub(super) fn join_as(placement: &Placement, options: &JoinOptions) -> Result<World> {
+    limits::raise_open_files();
+    let backend = backend(options.transport)?;
+    let Some(introduction) = backend.introduce(options)? else {
+        return join_placed(placement, options, &*backend);
+    };
+    let world = join_introduced(introduction, options, &*backend)?;
+    if (world.rank(), world.size()) != (placement.rank, placement.size) {
+        let rank = world.rank();
+        let size = world.size();
+        let transport = options.transport;
+        let what = format!(
+            "rank {} of {} is rank {rank} of {size} to the {transport} transport",
+            placement.rank, placement.size
+        );
+        return Err(Error::setup(what, "number the ranks as what started them does"));
+    }
+    Ok(world)
+}
+
+/// Joins at a place that the transport does not know, and prepares the transport there.
+fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backend) -> Result<World> {
+    let rank = placement.rank;
+    if rank >= placement.size {
+        let what = format!("there is no rank {rank} in a world of {}", placement.size);
+        return Err(Error::setup(what, "ranks count from 0 to size - 1"));
+    }
+    let asked = options.interface()?;
+    let tls = options.tls()?;
+    let mut request = JoinRequest::new(placement, options)?;
+    let mut side = Side::new(placement, request.info.peer(), tls.clone(), options.deadline)?;
+    let prepare = || {
+        let interfaces = asked.map_or_else(|| side.interfaces(placement), |asked| Ok(vec![asked]))?;
+        let site = Site { placement, options, interfaces: &interfaces, tls: tls.as_ref() };
+        let prepared = backend.prepare(&site)?;
+        announcement(&*prepared).map(|announcement| (prepared, announcement))
+    };
+    let (prepared, announcement) = prepare().inspect_err(|error| side.give_up(error))?;
+    request.info.announcement = announcement;
+    meet(placement, options, Joining { request, side, prepared, backend })
+}
+
+/// Joins at the place that the transport has told.
+fn join_introduced(
+    introduction: Introduction,
+    options: &JoinOptions,
+    backend: &dyn Backend,
+) -> Result<World> {
+    let Introduction { placement, listener, prepared } = introduction;
+    let tls = options.tls()?;
+    let mut request = JoinRequest::new(&placement, options)?;
+    let side = match listener {
+        Some(listener) => Side::Leader(listener.with_tls(tls), Secret::of(&placement)?),
+        None => Side::new(&placement, request.info.peer(), tls, options.deadline)?,
+    };
+    request.info.announcement = announcement(&*prepared)?;
+    meet(&placement, options, Joining { request, side, prepared, backend })
+}
+
+/// Returns what a transport announces, if that is not too long for every rank to get all of them.
+fn announcement(prepared: &dyn Prepared) -> Result<Arc<[u8]>> {
+    let announcement = prepared.announcement();
+    if announcement.len() > ANNOUNCEMENT_BYTES {
+        let what = format!("the transport announces {} bytes to its peers", announcement.len());
+        return Err(Error::setup(what, format!("announce {ANNOUNCEMENT_BYTES} at most")));
+    }
+    Ok(announcement.into())
+}
+
+/// A rank that is ready for the rendezvous.
+struct Joining<'a> {
+    request: JoinRequest,
+    side: Side,
+    prepared: Box<dyn Prepared>,
+    backend: &'a dyn Backend,
+}
+
+/// Meets the other ranks, and connects with them.
+fn meet(placement: &Placement, options: &JoinOptions, joining: Joining<'_>) -> Result<World> {
+    let Joining { request, side, prepared, backend } = joining;
+    let rank = placement.rank;
+    let limit = options.deadline;
+    // Sought before the rendezvous, in which it may end and leave this rank to another parent.
+    let parent = Parent::find(placement.launcher);
+    let (peers, streams) = side.meet(request, limit)?;
+    registered::set_registered(placement, true);
+    let members = peers.infos.iter().map(PeerInfo::peer).collect();
+    let health = Arc::new(Health::watching(rank, members, options.vigilance()?));
+    let hosts = Arc::new(Hosts::new(rank, &peers.infos));
+    let control = Control::start(rank, streams, &health, &hosts, parent)?;
+    let announcements = peers.infos.iter().map(|info| Arc::clone(&info.announcement)).collect();
+    let member = Arc::new(Membership {
+        rank,
+        peers: Arc::new(peers),
+        announcements,
+        hosts: Arc::clone(&hosts),
+        health: Arc::clone(&health),
+        traffic: Arc::default(),
+        limit,
+    });
+    let fabric = prepared.connect(member);
+    let fabric = fabric.inspect_err(|error| health.give_up(&format!("gave up as it joined: {error}")))?;
+    find_hosts(&*fabric, backend.sharing(), &hosts, &health, &control, limit)?;
+    let local = (placement.local_rank, placement.local_size);
+    Ok(World::assemble(rank, local, hosts.host_numbers(), options.transport, fabric, Some(control)))
+}
+
+/// Agrees with all ranks on which of them share memory, if the transport uses that.
+fn find_hosts(
+    fabric: &dyn Fabric,
+    sharing: Sharing,
+    hosts: &Hosts,
+    health: &Health,
+    control: &Control,
+    limit: Duration,
+) -> Result<()> {
+    if sharing == Sharing::None {
+        return Ok(());
+    }
+    hosts.agree(
+        health,
+        limit,
+        |peer| fabric.probe_memory(peer),
+        |locality| control.report_locality(locality),
+    )?;
+    if sharing == Sharing::Required {
+        hosts.require_one_host(health)?;
+    }
+    Ok(())
+}
+
+/// This rank's side of the rendezvous, once it has proved to belong to the job.
+enum Side {
+    Leader(Listener, Secret),
+    Member(LeaderConnection),
+}
+
+impl Side {
+    fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
+        let secret = Secret::of(placement)?;
+        if placement.rank == 0 {
+            registered::set_registered(placement, false);
+            let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context());
+            return match listener {
+                Ok(listener) => Ok(Side::Leader(listener, secret)),
+                Err(error) => {
+                    let second = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+                    Err(second.find_other_leader().unwrap_or(error))
+                }
+            };
+        }
+        let joiner = Joiner { placement, mine, secret: &secret, tls: tls.as_ref(), limit };
+        joiner.connect().map(Side::Member)
+    }
+
+    /// Tells rank 0 why this rank does not join after all.
+    fn give_up(&mut self, error: &Error) {
+        if let Side::Member(connection) = self {
+            connection.give_up(error);
+        }
+    }
+
+    /// Where the ranks of this rendezvous can reach this one, at any port.
+    fn interfaces(&self, placement: &Placement) -> Result<Vec<SocketAddr>> {
+        let interfaces = match self {
+            Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous),
+            Side::Member(connection) => connection.stream().interface().map(|interface| vec![interface]),
+        };
+        interfaces.map_err(|cause| {
+            let doing = format!("tell which interface leads to {}", placement.rendezvous);
+            Error::system(doing, cause, "name one in HEXAGRAM_INTERFACE")
+        })
+    }
+
+    fn meet(self, mine: JoinRequest, limit: Duration) -> Result<(PeerTable, ControlStreams)> {
+        match self {
+            Side::Leader(listener, secret) => lead(listener, mine, &secret, limit),
+            Side::Member(connection) => join::join(connection, mine, limit),
+        }
+    }
+}
