@@ -104,7 +104,8 @@ fn a_dropped_collective_ends_everyones() {
             let mut buffer = Buffer::from_slice(&[0f32; 1000])?;
             if comm.rank() == 1 {
                 let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
-                let mut context = std::task::Context::from_waker(hexagram_logical::physical::drive::waker());
+                let waker = hexagram_logical::physical::drive::waker();
+                let mut context = std::task::Context::from_waker(&waker);
                 assert!(operation.as_mut().poll(&mut context).is_pending());
                 polled.wait();
                 drop(operation);

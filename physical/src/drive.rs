@@ -8,11 +8,12 @@
 use crate::patience::patience;
 use crate::runtime;
 use crate::stopwatch::Stopwatch;
-use crate::transport::Transport;
+use crate::transport::{Bell, Transport};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -25,25 +26,70 @@ const YIELDS: u32 = 20;
 /// Longest park, so that deadlines are noticed; everything else ends a park by itself.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Wakes nobody: the driver polls again by itself, after making progress.
-struct Driver;
-
-impl Wake for Driver {
-    fn wake(self: Arc<Self>) {}
+/// Wakes one thread that drives: ends its park, or keeps it from the next.
+#[derive(Default)]
+struct Driver {
+    woken: AtomicBool,
+    /// The bell of the endpoint on which the thread is parked.
+    parked: Mutex<Option<Arc<dyn Bell>>>,
 }
 
-static WAKER: LazyLock<Waker> = LazyLock::new(|| Arc::new(Driver).into());
+impl Driver {
+    fn parked(&self) -> MutexGuard<'_, Option<Arc<dyn Bell>>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-/// The waker to poll with when [`Wait::round`] is called between polls. Under any other waker, an operation makes
-/// progress at each poll and wakes its task at once, so that it works under any executor.
-pub fn waker() -> &'static Waker {
-    &WAKER
+    fn take_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    /// Parks by `park` unless it was woken. Whoever wakes it either is seen here or sees the bell.
+    fn park(&self, transport: &dyn Transport, park: impl FnOnce()) {
+        *self.parked() = Some(transport.bell());
+        if !self.woken.load(Ordering::SeqCst) {
+            park();
+        }
+        *self.parked() = None;
+    }
+}
+
+impl Wake for Driver {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        if let Some(bell) = &*self.parked() {
+            bell.ring();
+        }
+    }
+}
+
+thread_local! {
+    static DRIVER: Arc<Driver> = Arc::default();
+    static WAKER: Waker = DRIVER.with(|driver| Waker::from(Arc::clone(driver)));
+    static PARKS: Cell<u64> = const { Cell::new(0) };
+    static BESIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns the waker to poll with on this thread when [`Wait::round`] is called between polls: it may be sent to other
+/// threads, and ends this one's wait. Under any other waker, an operation makes progress at each poll and wakes its task
+/// at once, so that it works under any executor.
+pub fn waker() -> Waker {
+    WAKER.with(Waker::clone)
+}
+
+/// Returns true if this thread drives the task that is polled with `context`, by [`waker`].
+pub fn drives(context: &Context<'_>) -> bool {
+    WAKER.with(|waker| waker.data() == context.waker().data())
 }
 
 /// Runs `future` to its end on this thread, moving this endpoint's bytes meanwhile.
 pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     let mut future = pin!(future);
-    let mut context = Context::from_waker(waker());
+    let waker = waker();
+    let mut context = Context::from_waker(&waker);
     let mut wait = Wait::default();
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
@@ -53,9 +99,18 @@ pub fn block_on<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     }
 }
 
-thread_local! {
-    static PARKS: Cell<u64> = const { Cell::new(0) };
-    static BESIDE: Cell<bool> = const { Cell::new(false) };
+/// Runs `future` to its end, as [`block_on`] does, within a [task](runtime::spawn_task): it blocks a thread that is the
+/// task's own, and lets an executor go on with others.
+pub async fn run<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = waker();
+    let mut wait = Wait::default();
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        wait.rest(transport).await;
+    }
 }
 
 /// From here on this thread waits without taking time from one that computes: it yields a few times, and parks.
@@ -82,15 +137,15 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes progress; if there was none, waits a little longer than the last time.
+    /// Makes progress; if there was none and nobody has woken this thread, waits a little longer than the last time.
     pub fn round(&mut self, transport: &dyn Transport) {
-        if transport.progress() {
+        if has_moved(transport) {
             *self = Wait::default();
             return;
         }
         if let Some(runtime) = runtime::current() {
             // Nobody spins in virtual time: it would not pass.
-            return runtime.park(transport, TICK);
+            return DRIVER.with(|driver| driver.park(transport, || runtime.park(transport, TICK)));
         }
         let beside = BESIDE.get();
         if self.idle.is_multiple_of(LOOKS) && !beside {
@@ -101,7 +156,7 @@ impl Wait {
         if !patient {
             // After a park that brought nothing, it parks again at once.
             PARKS.set(PARKS.get().wrapping_add(1));
-            transport.park(TICK);
+            DRIVER.with(|driver| driver.park(transport, || transport.park(TICK)));
         } else if beside || self.crowded {
             std::thread::yield_now();
         } else {
@@ -114,7 +169,7 @@ impl Wait {
     pub async fn rest(&mut self, transport: &dyn Transport) {
         match runtime::current() {
             None => self.round(transport),
-            Some(_) if transport.progress() => {}
+            Some(_) if has_moved(transport) => {}
             Some(runtime) => {
                 let mut is_over = false;
                 let rested = |context: &mut Context<'_>| {
@@ -132,6 +187,11 @@ impl Wait {
         self.spent = self.stopwatch.get_or_insert_with(|| Stopwatch::with_gap(LOOKING)).elapsed();
         self.crowded = transport.crowded();
     }
+}
+
+/// Makes progress; returns true if there was any, or this thread was woken.
+fn has_moved(transport: &dyn Transport) -> bool {
+    transport.progress() | DRIVER.with(|driver| driver.take_woken())
 }
 
 /// Whether so many ranks of one host have to share its cores.

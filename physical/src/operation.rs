@@ -249,7 +249,7 @@ impl Future for Operation<'_> {
         let transport = self.terms.transport;
         let mut outcome = transport.poll(ticket, context);
         // Our own driver makes progress between polls; under a foreign executor, polling is the only chance.
-        let foreign = context.waker().data() != drive::waker().data();
+        let foreign = !drive::drives(context);
         if outcome.is_pending() && foreign {
             transport.progress();
             outcome = transport.poll(ticket, context);

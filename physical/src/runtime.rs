@@ -30,7 +30,7 @@ mod tests;
 pub use instant::Instant;
 pub use network::{connect, connect_local, is_of_this_host, listen, listen_local, poll, resolve};
 pub use rustix::event::{PollFd, PollFlags};
-pub use thread::{Task, Thread, receive, spawn, spawn_task, wait_for, wait_while};
+pub use thread::{Task, Thread, block_on, receive, spawn, spawn_task, wait_for, wait_while};
 pub use virtual_time::VirtualTime;
 
 use crate::transport::Transport;
@@ -86,7 +86,7 @@ pub trait Runtime: Send + Sync {
     /// # Errors
     /// As [`Runtime::spawn`].
     fn spawn_task(&self, name: &str, task: Task) -> io::Result<()> {
-        self.spawn(name, Box::new(move || thread::drive(task())))
+        self.spawn(name, Box::new(move || block_on(task())))
     }
 
     /// Returns the addresses of `host`, with `port`.

@@ -274,7 +274,8 @@ impl HookRunner {
 
     /// Polls every hook once, and hands back the buckets that are done.
     fn poll(&mut self) -> Result<()> {
-        let mut polling = Polling::from_waker(drive::waker());
+        let waker = drive::waker();
+        let mut polling = Polling::from_waker(&waker);
         let mut at = 0;
         while at < self.running.len() {
             let Running { bucket, stage, hook, span } = &mut self.running[at];

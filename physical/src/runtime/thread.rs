@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Time between two looks at what another thread has to do, where a look cannot be waited for.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Polls of a thread that waits for another, before it parks: much comes within them.
+const POLLS: u32 = 10;
+
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].
 pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
@@ -101,7 +104,7 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
     task: impl FnOnce() -> F + Send + 'static,
 ) -> Result<Thread> {
     let Some(runtime) = current() else {
-        return spawn(name, move || drive(Box::pin(task())));
+        return spawn(name, move || block_on(task()));
     };
     let end = Arc::new(OnceLock::new());
     let ended = Arc::clone(&end);
@@ -134,8 +137,9 @@ pub fn spawn_task<F: Future<Output = ()> + 'static>(
     Ok(Thread(Kind::Given(end)))
 }
 
-/// Runs `future` to its end on this thread, which parks until it is woken.
-pub(super) fn drive(future: Pin<Box<dyn Future<Output = ()>>>) {
+/// Runs `future` to its end on this thread, which parks until it is woken: for what waits for other threads only. Operations
+/// of an endpoint are better driven by [`drive::block_on`](crate::drive::block_on).
+pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -145,8 +149,20 @@ pub(super) fn drive(future: Pin<Box<dyn Future<Output = ()>>>) {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
-    while future.as_mut().poll(&mut context).is_pending() {
-        if is_replaced() { sleep(LOOK) } else { thread::park() }
+    let mut polls = 0;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        polls += 1;
+        match polls {
+            _ if is_replaced() => sleep(LOOK),
+            ..POLLS => thread::yield_now(),
+            _ => {
+                polls = POLLS;
+                thread::park();
+            }
+        }
     }
 }
 

@@ -84,7 +84,8 @@ fn what_has_arrived_is_read_before_it_is_called_late() {
             let into = Buffer::zeroed(DType::F32, 1000).unwrap();
             let mut receive = pin!(end.recv(Source::Rank(1), label, &into, Land::Copy));
             sent.wait();
-            let mut context = Context::from_waker(drive::waker());
+            let waker = drive::waker();
+            let mut context = Context::from_waker(&waker);
             let outcome = loop {
                 // Nothing but a judgement reads here.
                 match receive.as_mut().poll(&mut context) {
@@ -115,7 +116,8 @@ fn a_slow_message_is_not_late_while_it_moves() {
             assert!(started.elapsed() > end.deadline, "the test needs a slower reader");
         } else {
             let mut receive = std::pin::pin!(end.recv(Source::Rank(0), label, &buffer, Land::Copy));
-            let mut context = std::task::Context::from_waker(drive::waker());
+            let waker = drive::waker();
+            let mut context = std::task::Context::from_waker(&waker);
             while receive.as_mut().poll(&mut context).is_pending() {
                 end.transport.progress();
                 std::thread::sleep(Duration::from_millis(50));

@@ -86,7 +86,7 @@ fn sleep_until_both_have_answered(end: &End, round: u64) {
         end.wait(end.send(peer, label(round, 0, 1), &buffer)).unwrap();
     }
     for (what, ticket) in ["memory", "a socket"].into_iter().zip(tickets) {
-        let is_there = || end.transport.poll(ticket, &mut Context::from_waker(drive::waker())).is_ready();
+        let is_there = || end.transport.poll(ticket, &mut Context::from_waker(&drive::waker())).is_ready();
         sleep(end, what, is_there);
     }
 }
