@@ -82,7 +82,7 @@ impl Algorithm for AdPsgd {
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.meeting.is_none() {
-            state.meeting = Some(Meeting::begin(context, &bucket.parameters)?);
+            state.meeting = Some(Meeting::begin(context, &bucket.parameters).await?);
             context.copy(&bucket.parameters, &state.y)?;
         }
         Ok(())
@@ -92,8 +92,8 @@ impl Algorithm for AdPsgd {
         let Averaging { meeting: Some(meeting), y } = state else { return Err(unmet()) };
         context.blend(-1.0, y, 1.0, &bucket.parameters)?;
         meeting.x.add(1.0, y)?;
-        if context.round(self.interval).is_some() && context.size() > 1 && meeting.is_free()? {
-            meeting.under_way = Some(meeting.x.exchange(self.partner(context))?);
+        if context.round(self.interval).is_some() && context.size() > 1 && meeting.is_free().await? {
+            meeting.under_way = Some(meeting.x.exchange(self.partner(context)));
         }
         meeting.x.load(&mut bucket.parameters)?;
         context.copy(&bucket.parameters, y)
@@ -102,8 +102,10 @@ impl Algorithm for AdPsgd {
     /// Ends all averages: the replica is the engine's alone again.
     async fn settle(&self, _: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
         let Some(Meeting { x, under_way, service }) = state.meeting.take() else { return Ok(()) };
-        under_way.map(Pending::wait).transpose()?;
-        service.close()?;
+        if let Some(under_way) = under_way {
+            under_way.await?;
+        }
+        service.close().await?;
         x.load(&mut bucket.parameters)
     }
 
@@ -125,19 +127,22 @@ impl AdPsgd {
 
 impl Meeting {
     /// All ranks begin it together.
-    fn begin(context: &Context, parameters: &Buffer) -> Result<Self> {
-        let service = Service::start(context.comm())?;
+    async fn begin(context: &Context, parameters: &Buffer) -> Result<Self> {
+        let service = Service::start(context.comm()).await?;
         let options = PairOptions { locked: true, encoding: None };
-        let x = PairExchange::create(context.comm(), &service, parameters, options)?;
+        let x = PairExchange::create(context.comm(), &service, parameters, options).await?;
         Ok(Meeting { x, under_way: None, service })
     }
 
     /// Whether the last average that this rank has begun is over.
-    fn is_free(&mut self) -> Result<bool> {
-        if self.under_way.as_mut().is_some_and(|exchange| !exchange.poll()) {
+    async fn is_free(&mut self) -> Result<bool> {
+        if self.under_way.as_ref().is_some_and(|exchange| !exchange.is_done()) {
             return Ok(false);
         }
-        self.under_way.take().map_or(Ok(true), |exchange| exchange.wait().map(|_| true))
+        if let Some(over) = self.under_way.take() {
+            over.await?;
+        }
+        Ok(true)
     }
 }
 

@@ -22,7 +22,7 @@
 //! 0.5 s.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::asynchronous::{Background, Called};
+use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::runtime::{self, Instant};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Average {
 pub struct Averaging {
     background: Background,
     interval: Duration,
-    under_way: Option<Called<Average>>,
+    under_way: Option<Pending<Option<Average>>>,
     /// Room for the next.
     spare: Option<Average>,
     /// When the last was posted.
@@ -79,7 +79,7 @@ impl Algorithm for AsyncModelAverage {
             let what = format!("an average every {} s is not possible", self.interval);
             Error::usage(what, "set async-model-average's interval to 0 or more seconds")
         })?;
-        let background = Background::start(context.comm())?;
+        let background = Background::start(context.comm()).await?;
         Ok(Averaging { background, interval, under_way: None, spare: None, posted: None })
     }
 
@@ -94,8 +94,8 @@ impl Algorithm for AsyncModelAverage {
         if context.step() < self.warm_up {
             return Ok(());
         }
-        if state.has_come()? {
-            state.apply(context, &bucket.parameters)?;
+        if state.has_come() {
+            state.apply(context, &bucket.parameters).await?;
         }
         if state.under_way.is_none() && state.posted.is_none_or(|posted| posted.elapsed() >= state.interval) {
             state.post(context, &bucket.parameters)?;
@@ -105,8 +105,8 @@ impl Algorithm for AsyncModelAverage {
 
     /// Aborts.
     async fn settle(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        state.background.abort()?;
-        state.apply(context, &bucket.parameters)?;
+        state.background.abort().await?;
+        state.apply(context, &bucket.parameters).await?;
         state.posted = None;
         Ok(())
     }
@@ -119,8 +119,8 @@ impl Algorithm for AsyncModelAverage {
 
 impl Averaging {
     /// Whether there is an average to be applied.
-    fn has_come(&mut self) -> Result<bool> {
-        self.under_way.as_mut().map_or(Ok(false), Called::poll)
+    fn has_come(&self) -> bool {
+        self.under_way.as_ref().is_some_and(Pending::is_done)
     }
 
     /// `s ← x`, and on the other thread `r ← mean(s)`.
@@ -133,16 +133,15 @@ impl Averaging {
             device.copy(&s.read(0..s.len())?, &mut r.write(0..r.len())?)?;
             comm.all_reduce(&mut r, ReduceOp::Mean).await?;
             Ok(Average { s, r })
-        })?);
+        }));
         self.posted = Some(runtime::now());
         Ok(())
     }
 
     /// `x ← (x − s) + r`, if there is an average and it was not aborted; waits for it.
-    fn apply(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
-        let Some(average) = self.under_way.take().map(Called::wait).transpose()?.flatten() else {
-            return Ok(());
-        };
+    async fn apply(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
+        let Some(under_way) = self.under_way.take() else { return Ok(()) };
+        let Some(average) = under_way.await? else { return Ok(()) };
         context.combine(1.0, parameters, &[(-1.0, &average.s), (1.0, &average.r)])?;
         self.spare = Some(average);
         Ok(())

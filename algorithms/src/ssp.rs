@@ -88,7 +88,7 @@ impl Algorithm for Ssp {
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.session.is_none() {
-            state.session = Some(Session::begin(context, &bucket.parameters, self.staleness)?);
+            state.session = Some(Session::begin(context, &bucket.parameters, self.staleness).await?);
             context.copy(&bucket.parameters, &state.pulled)?;
         }
         Ok(())
@@ -100,9 +100,9 @@ impl Algorithm for Ssp {
         };
         let all = 0..bucket.len();
         context.blend(-1.0, pulled, 1.0, &bucket.parameters)?;
-        server.push(all.clone(), pulled)?;
+        server.push(all.clone(), pulled).await?;
         clock.tick();
-        server.pull(all, &mut bucket.parameters)?;
+        server.pull(all, &mut bucket.parameters).await?;
         context.copy(&bucket.parameters, pulled)
     }
 
@@ -110,7 +110,7 @@ impl Algorithm for Ssp {
     async fn settle(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
         let Some(Session { server, clock, service }) = state.session.take() else { return Ok(()) };
         clock.finish();
-        service.close()?;
+        service.close().await?;
         let (range, shard) = server.shard()?;
         let mut parameters = bucket.parameters.host_mut::<f32>()?;
         parameters.fill(0.0);
@@ -127,13 +127,14 @@ impl Algorithm for Ssp {
 
 impl Session {
     /// All ranks begin it together, with the same parameters.
-    fn begin(context: &Context, parameters: &Buffer, staleness: u64) -> Result<Self> {
+    async fn begin(context: &Context, parameters: &Buffer, staleness: u64) -> Result<Self> {
         let comm = context.comm();
-        let service = Service::start(comm)?;
-        let clock = Clock::start(comm, &service, staleness)?;
+        let service = Service::start(comm).await?;
+        let clock = Clock::start(comm, &service, staleness).await?;
         // x ← x − rate · d
         let mean = Sgd { rate: -1.0 / context.size() as f32 };
-        let server = Server::start(comm, &service, &clock, parameters, mean, ServerOptions::default())?;
+        let server =
+            Server::start(comm, &service, &clock, parameters, mean, ServerOptions::default()).await?;
         Ok(Session { server, clock, service })
     }
 }

@@ -21,7 +21,7 @@
 
 use crate::diloco::{Global, Outer};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
-use hexagram_logical::asynchronous::{Background, Called};
+use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
@@ -78,7 +78,7 @@ struct Fragment {
     due: u64,
     /// `None` while it is under way.
     change: Option<Change>,
-    under_way: Option<Called<Change>>,
+    under_way: Option<Pending<Option<Change>>>,
 }
 
 /// Δᵢ, and then Δ.
@@ -111,7 +111,7 @@ impl Algorithm for StreamingDiLoCo {
         self.check(bucket)?;
         let fragments = (0..self.fragments).map(|at| self.fragment(context, bucket, at));
         let fragments = fragments.collect::<Result<_>>()?;
-        Ok(Stream { background: Background::start(context.comm())?, fragments })
+        Ok(Stream { background: Background::start(context.comm()).await?, fragments })
     }
 
     async fn after_step(&self, context: &Context, stream: &mut Stream, bucket: &mut Bucket) -> Result<()> {
@@ -119,13 +119,13 @@ impl Algorithm for StreamingDiLoCo {
         let steps = context.step() + 1;
         for (at, fragment) in fragments.iter_mut().enumerate() {
             if fragment.due == steps {
-                fragment.take_in(self, context, &bucket.parameters)?;
+                fragment.take_in(self, context, &bucket.parameters).await?;
             }
             if (steps + self.offset(at as u64)).is_multiple_of(self.period) {
                 fragment.send(context, background, &bucket.parameters)?;
                 fragment.due = steps + self.delay;
                 if self.delay == 0 {
-                    fragment.take_in(self, context, &bucket.parameters)?;
+                    fragment.take_in(self, context, &bucket.parameters).await?;
                 }
             }
         }
@@ -133,7 +133,10 @@ impl Algorithm for StreamingDiLoCo {
     }
 
     async fn settle(&self, _: &Context, stream: &mut Stream, _: &mut Bucket) -> Result<()> {
-        stream.fragments.iter_mut().try_for_each(Fragment::land)
+        for fragment in &mut stream.fragments {
+            fragment.land().await?;
+        }
+        Ok(())
     }
 
     fn checkpoint(&self, stream: &mut Stream, fields: &mut Fields) -> Result<()> {
@@ -203,21 +206,26 @@ impl Fragment {
                 Some(encoding) => comm.all_reduce_encoded(&mut values, ReduceOp::Mean, encoding).await?,
             }
             Ok(Change { values, encoding })
-        })?);
+        }));
         Ok(())
     }
 
     /// Waits until the change has come.
-    fn land(&mut self) -> Result<()> {
+    async fn land(&mut self) -> Result<()> {
         if let Some(under_way) = self.under_way.take() {
-            self.change = under_way.wait()?;
+            self.change = under_way.await?;
         }
         Ok(())
     }
 
     /// The outer step, and its share in this rank's replica.
-    fn take_in(&mut self, rule: &StreamingDiLoCo, context: &Context, parameters: &Buffer) -> Result<()> {
-        self.land()?;
+    async fn take_in(
+        &mut self,
+        rule: &StreamingDiLoCo,
+        context: &Context,
+        parameters: &Buffer,
+    ) -> Result<()> {
+        self.land().await?;
         self.due = 0;
         let Some(Change { values, .. }) = &self.change else { return Err(twice()) };
         rule.outer.step(context, &self.global, values)?;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use half::bf16;
-use hexagram_logical::asynchronous::{Background, Handle, Model, Outcome};
+use hexagram_logical::asynchronous::{Background, Model, Outcome, Pending};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{cases, on_threads, skipped_under_mpi, spawn};
@@ -58,11 +58,11 @@ fn close(got: &[f64], want: &[f64]) -> bool {
 #[test]
 fn without_updates_meanwhile_every_model_becomes_the_mean() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         for len in [1, 1000, 5001] {
             let mine = uneven(comm.rank(), len);
             let shared = model(&mine);
-            assert_eq!(background.post_mean(&shared)?.wait()?, Outcome::Applied);
+            assert_eq!(background.post_mean(&shared).blocking()?, Outcome::Applied);
             let got = gathered(comm, &read::<f64>(&shared));
             assert!(got.iter().all(|other| *other == got[0]), "models differ by so much as a bit");
             let sum = sums(&gathered(comm, &mine));
@@ -76,12 +76,12 @@ fn without_updates_meanwhile_every_model_becomes_the_mean() {
 #[test]
 fn narrow_floats_and_nothing_at_all_are_averaged_too() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let halves = model(&[bf16::from_f32(comm.rank() as f32); 33]);
         let singles = model::<f32>(&[]);
-        let handles = [background.post_mean(&halves)?, background.post_mean(&singles)?];
+        let handles = [background.post_mean(&halves), background.post_mean(&singles)];
         for handle in handles {
-            assert_eq!(handle.wait()?, Outcome::Applied);
+            assert_eq!(handle.blocking()?, Outcome::Applied);
         }
         let mean = (comm.size() - 1) as f32 / 2.0;
         assert!(read::<bf16>(&halves).iter().all(|x| (x.to_f32() - mean).abs() <= mean / 64.0));
@@ -90,28 +90,28 @@ fn narrow_floats_and_nothing_at_all_are_averaged_too() {
 }
 
 /// Posts a mean that does not begin before the sender that comes with it is dropped.
-fn held(background: &Background, shared: &Model) -> Result<(Handle, std::sync::mpsc::Sender<()>)> {
+fn held(background: &Background, shared: &Model) -> (Pending<Outcome>, std::sync::mpsc::Sender<()>) {
     let (release, held) = channel::<()>();
     let handle = background.post(shared, async move |comm, copy| {
         let _ = held.recv();
         comm.all_reduce(copy, ReduceOp::Mean).await
-    })?;
-    Ok((handle, release))
+    });
+    (handle, release)
 }
 
 #[test]
 fn updates_made_meanwhile_are_kept_and_the_sum_over_ranks_with_them() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let before = uneven(comm.rank(), 777);
         let shared = model(&before);
-        let (mut handle, release) = held(&background, &shared)?;
+        let (handle, release) = held(&background, &shared);
         // The operation is under way, and keeps nobody from the model.
         add(&shared, comm.rank() as f64 + 0.25);
-        assert_eq!(handle.poll()?, None);
+        assert!(!handle.is_done());
         add(&shared, 0.5);
         drop(release);
-        assert_eq!(handle.wait()?, Outcome::Applied);
+        assert_eq!(handle.blocking()?, Outcome::Applied);
         let n = comm.size() as f64;
         let all = gathered(comm, &before);
         let mean: Vec<f64> = sums(&all).iter().map(|sum| sum / n).collect();
@@ -130,13 +130,13 @@ fn updates_made_meanwhile_are_kept_and_the_sum_over_ranks_with_them() {
 #[test]
 fn the_mean_over_ranks_survives_a_hundred_averages_under_constant_updates() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let before = uneven(comm.rank(), 64);
         let shared = model(&before);
         for round in 0..100 {
-            let handle = background.post_mean(&shared)?;
+            let handle = background.post_mean(&shared);
             add(&shared, (comm.rank() + round) as f64 / 16.0);
-            handle.wait()?;
+            handle.blocking()?;
         }
         drop(background);
         let n = comm.size();
@@ -151,15 +151,15 @@ fn the_mean_over_ranks_survives_a_hundred_averages_under_constant_updates() {
 #[test]
 fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         for feedback in [Feedback::None, Feedback::TwoLevel, Feedback::Difference] {
             let encoding = Encoding::new(Arc::new(Half::BF16)).with_feedback(feedback);
             let encoding = Arc::new(Mutex::new(encoding));
             let mine: Vec<f32> = uneven(comm.rank(), 3000).iter().map(|x| *x as f32).collect();
             let shared = model(&mine);
             for round in 0..3 {
-                let handle = background.post_mean_encoded(&shared, &encoding)?;
-                assert_eq!(handle.wait()?, Outcome::Applied);
+                let handle = background.post_mean_encoded(&shared, &encoding);
+                assert_eq!(handle.blocking()?, Outcome::Applied);
                 let got: Vec<f64> = read::<f32>(&shared).into_iter().map(f64::from).collect();
                 let all = gathered(comm, &got);
                 assert!(all.iter().all(|other| *other == all[0]), "{feedback}, round {round}");
@@ -178,19 +178,19 @@ fn an_encoded_mean_is_equal_everywhere_and_keeps_what_is_added_meanwhile() {
 #[test]
 fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let first = model(&[comm.rank() as f64]);
         let second = model(&[1f32, 2.0, 3.0]);
-        let sum = background.post(&first, async |comm, copy| comm.all_reduce(copy, ReduceOp::Sum).await)?;
+        let sum = background.post(&first, async |comm, copy| comm.all_reduce(copy, ReduceOp::Sum).await);
         let root = comm.size() - 1;
-        let broadcast = background.post(&second, async move |comm, copy| comm.broadcast(copy, root).await)?;
+        let broadcast = background.post(&second, async move |comm, copy| comm.broadcast(copy, root).await);
         let local = background.post(&second, async |_, copy| {
             copy.host_mut::<f32>()?.iter_mut().for_each(|x| *x *= 2.0);
             Ok(())
-        })?;
+        });
         // The last was posted when x was what it is now: its difference is x, whatever the broadcast brought.
-        assert_eq!(local.wait()?, Outcome::Applied);
-        assert_eq!((sum.wait()?, broadcast.wait()?), (Outcome::Applied, Outcome::Applied));
+        assert_eq!(local.blocking()?, Outcome::Applied);
+        assert_eq!((sum.blocking()?, broadcast.blocking()?), (Outcome::Applied, Outcome::Applied));
         let n = comm.size() as f64;
         assert_eq!((read(&first), read(&second)), (vec![n * (n - 1.0) / 2.0], vec![2f32, 4.0, 6.0]));
         Ok(())
@@ -200,26 +200,25 @@ fn operations_run_in_the_order_in_which_they_were_posted_whatever_their_kind() {
 #[test]
 fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
     matrix(|comm| {
-        let mut background = Background::start(comm)?;
+        let mut background = comm.block_on(Background::start(comm))?;
         let rank = comm.rank();
         let n = comm.size();
         for round in 0..10 {
             let shared = model(&uneven(rank, 100));
             // One rank's thread is held in its first operation, so that nothing after it begins before the abort is asked
             // for; and everyone has posted another number of them.
-            let (first, release) = held(&background, &shared)?;
+            let (first, release) = held(&background, &shared);
             let more = (rank + round) % n;
-            let later: Vec<Handle> =
-                (0..more).map(|_| background.post_mean(&shared)).collect::<Result<_>>()?;
+            let later: Vec<_> = (0..more).map(|_| background.post_mean(&shared)).collect();
             comm.blocking().barrier()?;
             let releaser = std::thread::spawn(move || drop(release));
-            background.abort()?;
+            background.blocking().abort()?;
             releaser.join().unwrap();
             // All have begun the first, or none: it depends on who asked when.
-            let began = first.wait()? == Outcome::Applied;
+            let began = first.blocking()? == Outcome::Applied;
             let applied: Vec<bool> = later
                 .into_iter()
-                .map(|later| Ok(later.wait()? == Outcome::Applied))
+                .map(|later| Ok(later.blocking()? == Outcome::Applied))
                 .collect::<Result<_>>()?;
             let count =
                 f64::from(u8::from(began)) + applied.iter().filter(|applied| **applied).count() as f64;
@@ -227,7 +226,7 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
             assert!(counts.iter().all(|other| other[0] == count), "{counts:?}");
             assert!(applied.is_sorted_by(|one, other| one >= other), "operations were skipped: {applied:?}");
             // And on.
-            assert_eq!(background.post_mean(&shared)?.wait()?, Outcome::Applied);
+            assert_eq!(background.post_mean(&shared).blocking()?, Outcome::Applied);
         }
         Ok(())
     });
@@ -236,29 +235,31 @@ fn all_ranks_abort_the_same_operations_and_go_on_ten_times_over() {
 #[test]
 fn what_was_posted_before_an_abort_leaves_the_model_alone() {
     matrix(|comm| {
-        let mut background = Background::start(comm)?;
+        let mut background = comm.block_on(Background::start(comm))?;
         let shared = model(&uneven(comm.rank(), 10));
         // Only rank 0 posts; the others abort at once, so that it cannot begin.
-        let mut posted = if comm.rank() == 0 { Some(background.post_mean(&shared)?) } else { None };
-        background.abort()?;
-        if let Some(handle) = &mut posted {
-            assert_eq!(handle.poll()?, Some(Outcome::Aborted));
+        let posted = if comm.rank() == 0 { Some(background.post_mean(&shared)) } else { None };
+        background.blocking().abort()?;
+        if let Some(handle) = posted {
+            assert!(handle.is_done());
+            assert_eq!(handle.blocking()?, Outcome::Aborted);
         }
         assert_eq!(read::<f64>(&shared), uneven(comm.rank(), 10));
-        background.abort()
+        background.blocking().abort()
     });
 }
 
 #[test]
 fn dropping_it_waits_for_what_was_posted() {
     matrix(|comm| {
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let shared = model(&[comm.rank() as f64]);
-        let (mut handle, release) = held(&background, &shared)?;
+        let (handle, release) = held(&background, &shared);
         let releaser = std::thread::spawn(move || drop(release));
         drop(background);
         releaser.join().unwrap();
-        assert_eq!(handle.poll()?, Some(Outcome::Applied));
+        assert!(handle.is_done());
+        assert_eq!(handle.blocking()?, Outcome::Applied);
         assert_eq!(read::<f64>(&shared), [(comm.size() - 1) as f64 / 2.0]);
         Ok(())
     });
@@ -270,8 +271,8 @@ fn bytes_sent_are_those_of_the_operation_and_of_the_agreement() {
     for transport in on_threads() {
         for n in RANKS {
             let sent = spawn(transport, n, |comm| {
-                let background = Background::start(&comm)?;
-                background.post_mean(&model(&[1f32; LEN]))?.wait()?;
+                let background = comm.block_on(Background::start(&comm))?;
+                background.post_mean(&model(&[1f32; LEN])).blocking()?;
                 drop(background);
                 Ok(comm.world().traffic().bytes_sent())
             });
@@ -291,11 +292,11 @@ fn all_fail(words: &[&str], body: impl Fn(&Communicator, &Background) -> Result<
         // Nobody errs while others are still opening their channels.
         let open = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
-            let background = Background::start(&comm)?;
+            let background = comm.block_on(Background::start(&comm))?;
             open.wait();
             let error = body(&comm, &background).err();
             // It stays so.
-            let again = background.post_mean(&model(&[0f32])).and_then(Handle::wait);
+            let again = background.post_mean(&model(&[0f32])).blocking();
             assert!(again.is_err(), "a background that failed went on");
             Ok(error)
         });
@@ -311,7 +312,7 @@ fn all_fail(words: &[&str], body: impl Fn(&Communicator, &Background) -> Result<
 fn models_of_different_lengths_are_an_error_on_all_ranks() {
     all_fail(&["disagree"], |comm, background| {
         let shared = model(&vec![0f32; if comm.rank() == 1 { 9 } else { 8 }]);
-        background.post_mean(&shared)?.wait().map(drop)
+        background.post_mean(&shared).blocking().map(drop)
     });
 }
 
@@ -321,14 +322,14 @@ fn one_rank_that_posts_less_is_named_by_all_that_posted_more() {
         // Nobody errs while others are still in the first operation.
         let first = Barrier::new(3);
         let errors = spawn(transport, 3, |comm| {
-            let background = Background::start(&comm)?;
+            let background = comm.block_on(Background::start(&comm))?;
             let shared = model(&[0f32; 4]);
-            background.post_mean(&shared)?.wait()?;
+            background.post_mean(&shared).blocking()?;
             first.wait();
             if comm.rank() == 1 {
                 return Ok(None);
             }
-            Ok(background.post_mean(&shared)?.wait().err())
+            Ok(background.post_mean(&shared).blocking().err())
         });
         let errors: Vec<Error> = errors.unwrap().into_iter().flatten().collect();
         assert_eq!(errors.len(), 2, "over {transport}");
@@ -348,7 +349,7 @@ fn an_operation_that_errs_or_panics_ends_everyones() {
             }
             comm.all_reduce(copy, ReduceOp::Sum).await
         });
-        handle?.wait().map(drop)
+        handle.blocking().map(drop)
     });
     all_fail(&["what a panic"], |comm, background| {
         let rank = comm.rank();
@@ -356,7 +357,7 @@ fn an_operation_that_errs_or_panics_ends_everyones() {
             assert!(rank != 0, "what a panic");
             comm.all_reduce(copy, ReduceOp::Sum).await
         });
-        handle?.wait().map(drop)
+        handle.blocking().map(drop)
     });
 }
 
@@ -370,7 +371,7 @@ fn a_rank_that_stays_away_is_a_deadline_that_names_it() {
         }
         // Long enough for rank 1, even where the machine is busy.
         comm.set_deadline(std::time::Duration::from_secs(3));
-        background.post_mean(&model(&[0f32]))?.wait().map(drop)
+        background.post_mean(&model(&[0f32])).blocking().map(drop)
     });
 }
 
@@ -380,16 +381,16 @@ fn what_cannot_be_averaged_is_refused_before_anything_is_sent() {
         return;
     }
     spawn(TransportKind::Shm, 2, |comm| {
-        let background = Background::start(&comm)?;
-        let refused = background.post_mean(&model(&[1i32]));
+        let background = comm.block_on(Background::start(&comm))?;
+        let refused = background.post_mean(&model(&[1i32])).blocking();
         assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
         let busy = model(&[comm.rank() as f32]);
         let lent = busy.lock().unwrap().write(0..1)?;
-        let refused = background.post_mean(&busy);
+        let refused = background.post_mean(&busy).blocking();
         assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
         drop(lent);
         assert_eq!(comm.world().traffic().bytes_sent(), 0);
-        assert_eq!(background.post_mean(&busy)?.wait()?, Outcome::Applied);
+        assert_eq!(background.post_mean(&busy).blocking()?, Outcome::Applied);
         Ok(())
     })
     .unwrap();
@@ -398,27 +399,27 @@ fn what_cannot_be_averaged_is_refused_before_anything_is_sent() {
 #[test]
 fn what_is_called_hands_its_result_back_and_keeps_its_place() {
     matrix(|comm| {
-        let mut background = Background::start(comm)?;
+        let mut background = comm.block_on(Background::start(comm))?;
         let rank = comm.rank();
         let shared = model(&[rank as f64]);
-        let (first, release) = held(&background, &shared)?;
+        let (first, release) = held(&background, &shared);
         let sum = |mut own: Buffer| {
             background.call(async move |comm| {
                 comm.all_reduce(&mut own, ReduceOp::Sum).await?;
                 Ok(own)
             })
         };
-        let mut called = sum(Buffer::from_slice(&[rank as f64])?)?;
-        assert!(!called.poll()?, "it overtook the one before it");
+        let called = sum(Buffer::from_slice(&[rank as f64])?);
+        assert!(!called.is_done(), "it overtook the one before it");
         drop(release);
-        assert_eq!(first.wait()?, Outcome::Applied);
+        assert_eq!(first.blocking()?, Outcome::Applied);
         let n = comm.size() as f64;
-        let sum_of_ranks = called.wait()?.map(|own| own.host::<f64>().unwrap()[0]);
+        let sum_of_ranks = called.blocking()?.map(|own| own.host::<f64>().unwrap()[0]);
         assert_eq!(sum_of_ranks, Some(n * (n - 1.0) / 2.0));
         // Posted by rank 0 only, so that no rank can begin it.
-        let aborted = if rank == 0 { Some(background.call(async |_| Ok(7))?) } else { None };
-        background.abort()?;
-        assert_eq!(aborted.map(|it| it.wait()).transpose()?.flatten(), None);
+        let aborted = if rank == 0 { Some(background.call(async |_| Ok(7))) } else { None };
+        background.blocking().abort()?;
+        assert_eq!(aborted.map(|it| it.blocking()).transpose()?.flatten(), None);
         Ok(())
     });
 }

@@ -68,10 +68,10 @@ fn assert_identical(comm: &Communicator, buffer: &Buffer) -> Result<()> {
 
 /// Does `service`'s work, and closes it when all ranks have done theirs.
 fn serving<R>(comm: &Communicator, work: impl FnOnce(&Service) -> Result<R>) -> Result<R> {
-    let service = Service::start(comm)?;
+    let service = comm.block_on(Service::start(comm))?;
     let result = work(&service)?;
     comm.blocking().barrier()?;
-    service.close()?;
+    service.blocking().close()?;
     Ok(result)
 }
 
@@ -127,18 +127,18 @@ fn decentralized_synchronous_low_precision() {
 /// Everyone pushes its numbers in three parts, one a clock, and pulls the sum of all.
 fn push_and_pull(comm: &Communicator, options: fn() -> ServerOptions) -> Result<Buffer> {
     serving(comm, |service| {
-        let clock = Clock::start(comm, service, 1)?;
+        let clock = comm.block_on(Clock::start(comm, service, 1))?;
         let mut x = Buffer::from_slice(&[0.0f32; LEN])?;
-        let mut server = Server::start(comm, service, &clock, &x, Add, options())?;
+        let mut server = comm.block_on(Server::start(comm, service, &clock, &x, Add, options()))?;
         for part in 0..3 {
             let range = part * LEN / 3..(part + 1) * LEN / 3;
             let numbers: Vec<f32> = range.clone().map(|at| number(comm.rank(), at)).collect();
-            server.pull(range.clone(), &mut Buffer::from_slice(&numbers)?)?;
-            server.push(range, &Buffer::from_slice(&numbers)?)?;
+            server.blocking().pull(range.clone(), &mut Buffer::from_slice(&numbers)?)?;
+            server.blocking().push(range, &Buffer::from_slice(&numbers)?)?;
             clock.tick();
         }
-        clock.settle()?;
-        server.pull(0..LEN, &mut x)?;
+        clock.blocking().settle()?;
+        server.blocking().pull(0..LEN, &mut x)?;
         Ok(x)
     })
 }
@@ -163,9 +163,9 @@ fn centralized_asynchronous_low_precision() {
         let far = |(x, sum): (&f32, f32)| (x - sum).abs() / comm.size() as f32;
         assert!(x.host::<f32>()?.iter().zip(sum(comm.size())).map(far).all(|far| far < NEAR));
         let model: Model = Arc::new(Mutex::new(mine(comm)?));
-        let background = Background::start(comm)?;
+        let background = comm.block_on(Background::start(comm))?;
         let encoding = Arc::new(Mutex::new(eight_bits(Feedback::None)));
-        background.post_mean_encoded(&model, &encoding)?.wait()?;
+        background.post_mean_encoded(&model, &encoding).blocking()?;
         let model = model.lock().unwrap();
         assert!(distance(comm, &model)? < NEAR);
         Ok(())
@@ -175,9 +175,9 @@ fn centralized_asynchronous_low_precision() {
 /// Everyone averages with every other rank, whenever it likes, some times over.
 fn average_in_pairs(comm: &Communicator, options: fn() -> PairOptions) -> Result<Buffer> {
     serving(comm, |service| {
-        let pair = PairExchange::create(comm, service, &mine(comm)?, options())?;
+        let pair = comm.block_on(PairExchange::create(comm, service, &mine(comm)?, options()))?;
         for peer in (0..10).flat_map(|_| 0..comm.size()).filter(|peer| *peer != comm.rank()) {
-            pair.exchange(peer)?.wait()?;
+            pair.exchange(peer).blocking()?;
         }
         comm.blocking().barrier()?;
         let mut buffer = mine(comm)?;

@@ -125,16 +125,20 @@ impl Case<'_> {
         let previous = (rank + RANKS - 1) % RANKS;
         let mut buffer = self.buffer()?;
         let encoding = Some(self.encoding(Feedback::Error)?);
-        let window = Window::create(comm, service, &buffer, &[previous], encoding)?;
-        window.put(1.0, &[(next, 0.5)])?.wait()?;
+        let window = comm.block_on(Window::create(comm, service, &buffer, &[previous], encoding))?;
+        window.put(1.0, &[(next, 0.5)]).blocking()?;
         comm.blocking().barrier()?;
         window.update(0.5, &[(previous, 1.0)], true)?;
         window.load(&mut buffer)?;
         self.check("window", &buffer)?;
         let encoding = Some(self.encoding(Feedback::None)?);
-        let pair =
-            PairExchange::create(comm, service, &self.buffer()?, PairOptions { locked: true, encoding })?;
-        pair.exchange(next)?.wait()?;
+        let pair = comm.block_on(PairExchange::create(
+            comm,
+            service,
+            &self.buffer()?,
+            PairOptions { locked: true, encoding },
+        ))?;
+        pair.exchange(next).blocking()?;
         comm.blocking().barrier()?;
         pair.load(&mut buffer)?;
         self.check("pair exchange", &buffer)
@@ -142,22 +146,22 @@ impl Case<'_> {
 
     fn servers(&self, service: &Service) -> Result<()> {
         let comm = self.comm;
-        let clock = Clock::start(comm, service, 0)?;
+        let clock = comm.block_on(Clock::start(comm, service, 0))?;
         let mut x = Buffer::from_slice(&vec![0.0f32; self.len])?;
         let pushed = self.encoding(Feedback::Error)?;
         let pulled = self.encoding(Feedback::None)?;
         let options = ServerOptions { pushed: Some(pushed), pulled: Some(pulled) };
-        let mut server = Server::start(comm, service, &clock, &x, Add, options)?;
-        server.push(0..self.len, &self.buffer()?)?;
+        let mut server = comm.block_on(Server::start(comm, service, &clock, &x, Add, options))?;
+        server.blocking().push(0..self.len, &self.buffer()?)?;
         clock.tick();
-        server.pull(0..self.len, &mut x)?;
+        server.blocking().pull(0..self.len, &mut x)?;
         self.check("server", &x)
     }
 
     fn background(&self, background: &Background) -> Result<()> {
         let model: Model = Arc::new(Mutex::new(self.buffer()?));
         let encoding = Arc::new(Mutex::new(self.encoding(Feedback::None)?));
-        background.post_mean_encoded(&model, &encoding)?.wait()?;
+        background.post_mean_encoded(&model, &encoding).blocking()?;
         let model = model.lock().unwrap();
         self.check("background", &model)
     }
@@ -165,8 +169,8 @@ impl Case<'_> {
 
 fn run(codec: &str, kind: Kind, len: usize) {
     let outcome = spawn(TransportKind::Thread, RANKS, |comm| {
-        let service = Service::start(&comm)?;
-        let background = Background::start(&comm)?;
+        let service = comm.block_on(Service::start(&comm))?;
+        let background = comm.block_on(Background::start(&comm))?;
         let case = Case { comm: &comm, codec, kind, len };
         case.centralized()?;
         case.decentralized()?;
@@ -174,7 +178,7 @@ fn run(codec: &str, kind: Kind, len: usize) {
         case.servers(&service)?;
         case.background(&background)?;
         comm.blocking().barrier()?;
-        service.close()
+        service.blocking().close()
     });
     outcome.unwrap_or_else(|error| panic!("{codec}, {kind:?} × {len}: {error}"));
 }

@@ -146,24 +146,24 @@ fn a_failure_in_a_group_ends_the_world() {
 #[test]
 fn what_works_beside_the_program_is_made_of_all_ranks_in_their_order() {
     matrix(|comm| {
-        let service = Service::start(&comm)?;
+        let service = comm.block_on(Service::start(&comm))?;
         let mine = Buffer::from_slice(&[1f32])?;
         let backwards = comm.block_on(comm.split(Some(0), -(comm.rank() as i64)))?.unwrap();
         let halves = comm.block_on(comm.split(Some(comm.rank() as u32 % 2), 0))?.unwrap();
         for group in [backwards, halves].iter().filter(|_| comm.size() > 1) {
             let refused = [
-                Service::start(group).err(),
-                Background::start(group).err(),
-                Window::create(group, &service, &mine, &[], None).err(),
+                group.block_on(Service::start(group)).err(),
+                group.block_on(Background::start(group)).err(),
+                group.block_on(Window::create(group, &service, &mine, &[], None)).err(),
             ];
             for error in refused {
                 assert!(matches!(&error, Some(Error::Usage { .. })), "{error:?}");
             }
         }
         let alike = comm.block_on(comm.split(Some(0), 0))?.unwrap();
-        drop(Background::start(&alike)?);
-        Service::start(&alike)?.close()?;
-        service.close()
+        drop(alike.block_on(Background::start(&alike))?);
+        alike.block_on(Service::start(&alike))?.blocking().close()?;
+        service.blocking().close()
     });
 }
 

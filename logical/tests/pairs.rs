@@ -56,16 +56,21 @@ fn all_options() -> impl Iterator<Item = PairOptions> {
 fn the_mean_is_kept_by_many_exchanges_at_once() {
     for (transport, ranks) in cases(&RANKS) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             for (seed, (options, len)) in all_options().zip([1, 300, 1, 2000, 1, 300]).enumerate() {
                 let context = format!("{options:?}, {len} elements, {ranks} ranks over {transport}");
                 let locked = options.locked;
                 let mine: Vec<f32> = (0..len).map(|at| (comm.rank() * 100 + at % 7) as f32).collect();
-                let pair = PairExchange::create(&comm, &service, &Buffer::from_slice(&mine)?, options)?;
+                let pair = comm.block_on(PairExchange::create(
+                    &comm,
+                    &service,
+                    &Buffer::from_slice(&mine)?,
+                    options,
+                ))?;
                 let mut draws = draws(&comm, seed as u64);
                 let mut under_way = Vec::new();
                 for _ in 0..40 {
-                    under_way.push(pair.exchange(draws.peer(&comm))?);
+                    under_way.push(pair.exchange(draws.peer(&comm)));
                     // Now and then this rank takes a step of its own, up or down.
                     if draws.below(4) == 0 {
                         let step = Buffer::from_slice(&vec![1f32; len])?;
@@ -73,10 +78,10 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                         pair.add(-1.0, &step)?;
                     }
                     if draws.below(3) == 0 {
-                        under_way.drain(..).try_for_each(|exchange| exchange.wait().map(drop))?;
+                        under_way.drain(..).try_for_each(|exchange| exchange.blocking().map(drop))?;
                     }
                 }
-                under_way.into_iter().try_for_each(|exchange| exchange.wait().map(drop))?;
+                under_way.into_iter().try_for_each(|exchange| exchange.blocking().map(drop))?;
                 comm.blocking().barrier()?;
                 let total = |values: &[f32]| -> Result<f64> {
                     let mut total = [values.iter().map(|x| f64::from(*x)).sum::<f64>()];
@@ -94,7 +99,7 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                 let some = if locked { all } else { all / 8 };
                 assert!((some..=all).contains(&exchanges[0]), "{exchanges:?}: {context}");
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -104,16 +109,16 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
 fn values_come_together() {
     for (transport, ranks) in cases(&RANKS) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             for options in all_options() {
                 let context = format!("{options:?}");
                 let mine = Buffer::from_slice(&[comm.rank() as f32; 3])?;
-                let pair = PairExchange::create(&comm, &service, &mine, options)?;
+                let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                 let mut draws = draws(&comm, 5);
                 // In turn: how near they come would otherwise depend on who was how fast.
                 for turn in (0..20).flat_map(|_| 0..ranks) {
                     if turn == comm.rank() {
-                        pair.exchange(draws.peer(&comm))?.wait()?;
+                        pair.exchange(draws.peer(&comm)).blocking()?;
                     }
                     comm.blocking().barrier()?;
                 }
@@ -122,7 +127,7 @@ fn values_come_together() {
                     assert!((x - mean).abs() < 0.05, "{x} instead of {mean}: {context}, over {transport}");
                 }
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -133,15 +138,16 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
     const EACH: usize = 50;
     for (transport, ranks) in cases(&RANKS) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             let start = |rank: usize| (rank * rank) as f64 / 3.0;
             let options = PairOptions { locked: true, encoding: None };
             let mine = Buffer::from_slice(&[start(comm.rank())])?;
-            let pair = PairExchange::create(&comm, &service, &mine, options)?;
+            let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
             let mut draws = draws(&comm, 11);
             let peers: Vec<usize> = (0..EACH).map(|_| draws.peer(&comm)).collect();
-            let begun: Result<Vec<_>> = peers.iter().map(|peer| pair.exchange(*peer)).collect();
-            let done: Result<Vec<Exchanged>> = begun?.into_iter().map(|exchange| exchange.wait()).collect();
+            let begun: Vec<_> = peers.iter().map(|peer| pair.exchange(*peer)).collect();
+            let done: Result<Vec<Exchanged>> =
+                begun.into_iter().map(|exchange| exchange.blocking()).collect();
             let log: Vec<i64> = peers
                 .iter()
                 .zip(done?)
@@ -157,7 +163,7 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
             comm.blocking().all_gather(&[x], &mut values)?;
             let logs: Vec<_> = logs.chunks(3).enumerate().map(|(at, log)| (at / EACH, log)).collect();
             assert_eq!(values, replay(ranks, &logs, start), "{ranks} ranks over {transport}");
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -190,16 +196,16 @@ fn replay(ranks: usize, log: &[(usize, &[i64])], start: impl Fn(usize) -> f64) -
 fn everyone_with_everyone_at_once_comes_to_an_end() {
     for (transport, ranks) in cases(&RANKS) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             for options in all_options() {
                 let mine = Buffer::from_slice(&[comm.rank() as f32; 2000])?;
-                let pair = PairExchange::create(&comm, &service, &mine, options)?;
+                let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                 let others = (0..ranks).filter(|rank| *rank != comm.rank());
-                let begun: Result<Vec<_>> =
+                let begun: Vec<_> =
                     others.cycle().take(2 * (ranks - 1)).map(|peer| pair.exchange(peer)).collect();
-                begun?.into_iter().try_for_each(|exchange| exchange.wait().map(drop))?;
+                begun.into_iter().try_for_each(|exchange| exchange.blocking().map(drop))?;
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -209,7 +215,7 @@ fn everyone_with_everyone_at_once_comes_to_an_end() {
 fn bytes_are_those_of_the_formula() {
     for (transport, ranks) in cases(&[2, 3]) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             for (len, options) in
                 [1, 256, 257].into_iter().flat_map(|len| all_options().map(move |o| (len, o)))
             {
@@ -224,7 +230,7 @@ fn bytes_are_those_of_the_formula() {
                     let locked = options.locked && first == 1;
                     let options = PairOptions { locked: options.locked, encoding: encoded.map(half) };
                     let mine = Buffer::from_slice(&vec![1f32; len])?;
-                    let pair = PairExchange::create(&comm, &service, &mine, options)?;
+                    let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                     let sent = || comm.world().traffic().bytes_sent();
                     comm.blocking().barrier()?;
                     let before = sent();
@@ -232,7 +238,7 @@ fn bytes_are_those_of_the_formula() {
                     let (before, barrier) = (sent(), sent() - before);
                     comm.blocking().barrier()?;
                     if comm.rank() == first {
-                        pair.exchange(1 - first)?.wait()?;
+                        pair.exchange(1 - first).blocking()?;
                     }
                     comm.blocking().barrier()?;
                     let got = sent() - before - 2 * barrier;
@@ -251,7 +257,7 @@ fn bytes_are_those_of_the_formula() {
                     );
                 }
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -263,12 +269,15 @@ fn ranks_that_differ_both_see_it() {
         for (differ, words) in [("length", "pair_exchange(5 × f32)"), ("lock", "rank 1 locks")] {
             let open = std::sync::Barrier::new(2);
             let errors = spawn(transport, 2, |comm| {
-                let service = Service::start(&comm)?;
+                let service = comm.block_on(Service::start(&comm))?;
                 open.wait();
                 let odd = comm.rank() == 1;
                 let mine = Buffer::from_slice(&vec![0f32; if odd && differ == "length" { 5 } else { 4 }])?;
                 let options = PairOptions { locked: odd && differ == "lock", encoding: None };
-                let error = PairExchange::create(&comm, &service, &mine, options).map(drop).unwrap_err();
+                let error = comm
+                    .block_on(PairExchange::create(&comm, &service, &mine, options))
+                    .map(drop)
+                    .unwrap_err();
                 Ok(error.to_string())
             });
             for error in errors.unwrap() {
@@ -286,7 +295,7 @@ fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usiz
         for turn in 0..comm.size() {
             comm.blocking().barrier()?;
             if turn == comm.rank() {
-                pair.exchange((turn + 1) % comm.size())?.wait()?;
+                pair.exchange((turn + 1) % comm.size()).blocking()?;
             }
         }
         comm.blocking().barrier()?;
@@ -298,7 +307,7 @@ fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usiz
 fn what_was_saved_goes_on_bit_for_bit() {
     for (transport, ranks) in cases(&[3]) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             for (locked, feedback) in
                 [(false, Feedback::None), (false, Feedback::Difference), (true, Feedback::Difference)]
             {
@@ -306,7 +315,12 @@ fn what_was_saved_goes_on_bit_for_bit() {
                     let codec = Arc::new(Qsgd::new(7)?);
                     let encoding = Some(Encoding::new(codec).with_feedback(feedback).with_seed(5));
                     let mine = Buffer::from_slice(&vec![comm.rank() as f32; len])?;
-                    PairExchange::create(&comm, &service, &mine, PairOptions { locked, encoding })
+                    comm.block_on(PairExchange::create(
+                        &comm,
+                        &service,
+                        &mine,
+                        PairOptions { locked, encoding },
+                    ))
                 };
                 let pair = make(70)?;
                 rounds(&comm, &pair, 0..3)?;
@@ -326,7 +340,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
                 comm.blocking().barrier()?;
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -336,18 +350,18 @@ fn what_was_saved_goes_on_bit_for_bit() {
 fn wrong_partners_are_refused() {
     for (transport, ranks) in cases(&[2]) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             let mine = Buffer::from_slice(&[0f32])?;
-            let pair = PairExchange::create(&comm, &service, &mine, PairOptions::default())?;
+            let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, PairOptions::default()))?;
             for peer in [comm.rank(), 2] {
-                assert!(matches!(pair.exchange(peer), Err(Error::Usage { .. })));
+                assert!(matches!(pair.exchange(peer).blocking(), Err(Error::Usage { .. })));
             }
             let options = PairOptions { locked: false, encoding: Some(half(Feedback::Error)) };
             assert!(matches!(
-                PairExchange::create(&comm, &service, &mine, options),
+                comm.block_on(PairExchange::create(&comm, &service, &mine, options)),
                 Err(Error::Usage { .. })
             ));
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -358,16 +372,16 @@ fn a_value_that_is_not_finite_is_named_where_it_is() {
     for transport in on_threads() {
         let open = std::sync::Barrier::new(2);
         let errors = spawn(transport, 2, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             open.wait();
             let mine = Buffer::from_slice(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }])?;
             let options = PairOptions { locked: false, encoding: Some(half(Feedback::None)) };
-            let pair = PairExchange::create(&comm, &service, &mine, options)?;
+            let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
             // Nobody errs while the other is still making its part.
             open.wait();
             // The other rank computes the difference, and cannot encode it.
-            let exchanged = if comm.rank() == 0 { pair.exchange(1)?.wait().map(drop) } else { Ok(()) };
-            Ok(exchanged.and(service.close()).unwrap_err().to_string())
+            let exchanged = if comm.rank() == 0 { pair.exchange(1).blocking().map(drop) } else { Ok(()) };
+            Ok(exchanged.and(service.blocking().close()).unwrap_err().to_string())
         });
         for error in errors.unwrap() {
             assert!(error.contains("element 1 is NaN on rank 0 "), "{error}");

@@ -31,10 +31,10 @@ fn begin(
     update: impl hexagram_logical::asynchronous::Update + 'static,
     options: ServerOptions,
 ) -> Result<(Clock, Server)> {
-    let service = Service::start(comm)?;
-    let clock = Clock::start(comm, &service, staleness)?;
+    let service = comm.block_on(Service::start(comm))?;
+    let clock = comm.block_on(Clock::start(comm, &service, staleness))?;
     let zeros = Buffer::from_slice(&vec![0f32; len])?;
-    let server = Server::start(comm, &service, &clock, &zeros, update, options)?;
+    let server = comm.block_on(Server::start(comm, &service, &clock, &zeros, update, options))?;
     Ok((clock, server))
 }
 
@@ -94,7 +94,7 @@ fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
         let mut want = vec![0.0; LEN];
         for now in 0..12 {
             dawdle(&mut seed);
-            let pulled = server.pull(0..LEN, &mut x)?;
+            let pulled = server.blocking().pull(0..LEN, &mut x)?;
             assert_eq!(pulled.clock, now);
             assert_eq!(pulled.versions.len(), comm.size());
             let seen = read(&x);
@@ -103,12 +103,12 @@ fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
             let g: Vec<f32> = (0..LEN).map(|at| gradient(rank, now, at, seen[at])).collect();
             dawdle(&mut seed);
             // In two pieces, which do not end where shards do.
-            server.push(0..LEN / 3, &vector(&g[..LEN / 3]))?;
+            server.blocking().push(0..LEN / 3, &vector(&g[..LEN / 3]))?;
             dawdle(&mut seed);
-            server.push(LEN / 3..LEN, &vector(&g[LEN / 3..]))?;
+            server.blocking().push(LEN / 3..LEN, &vector(&g[LEN / 3..]))?;
             clock.tick();
         }
-        clock.settle()?;
+        clock.blocking().settle()?;
         let (range, mine) = server.shard()?;
         assert!(mine == want[range]);
         Ok(())
@@ -123,8 +123,8 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
             let slow = AtomicU64::new(0);
             let shared = transport.to_string() != "mpi";
             spawn(transport, ranks, |comm| {
-                let service = Service::start(&comm)?;
-                let clock = Clock::start(&comm, &service, staleness)?;
+                let service = comm.block_on(Service::start(&comm))?;
+                let clock = comm.block_on(Clock::start(&comm, &service, staleness))?;
                 let steps = staleness + 6;
                 if comm.rank() == 0 {
                     // Everyone gets as far as it may while this rank stands still: they would wait for ever otherwise.
@@ -134,19 +134,19 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
                     for _ in 0..steps {
                         slow.fetch_add(1, Ordering::SeqCst);
                         clock.tick();
-                        clock.wait()?;
+                        clock.blocking().wait()?;
                     }
                     return Ok(());
                 }
                 for _ in 0..staleness {
                     clock.tick();
-                    assert_eq!(clock.wait()?, 0);
+                    assert_eq!(clock.blocking().wait()?, 0);
                 }
                 assert_eq!(clock.now(), staleness);
                 comm.blocking().send(&[0i64], 0)?;
                 for _ in staleness..steps {
                     let now = clock.tick();
-                    let slowest = clock.wait()?;
+                    let slowest = clock.blocking().wait()?;
                     assert!(now <= slowest + staleness, "at {now} while another is at {slowest}");
                     // It was not let through before the slow rank went on.
                     assert!(!shared || now <= slow.load(Ordering::SeqCst) + staleness);
@@ -161,12 +161,12 @@ fn a_fast_rank_goes_exactly_as_far_ahead_as_it_may() {
 #[test]
 fn without_bound_nobody_waits_and_settling_waits_for_all() {
     matrix(|comm| {
-        let service = Service::start(comm)?;
-        let clock = Clock::start(comm, &service, Clock::UNBOUNDED)?;
+        let service = comm.block_on(Service::start(comm))?;
+        let clock = comm.block_on(Clock::start(comm, &service, Clock::UNBOUNDED))?;
         if comm.rank() == 0 {
             for _ in 0..1000 {
                 clock.tick();
-                clock.wait()?;
+                clock.blocking().wait()?;
             }
             comm.blocking().barrier()?;
         } else {
@@ -174,7 +174,7 @@ fn without_bound_nobody_waits_and_settling_waits_for_all() {
             comm.blocking().barrier()?;
             (0..1000).for_each(|_| _ = clock.tick());
         }
-        assert_eq!(clock.settle()?, 1000);
+        assert_eq!(clock.blocking().settle()?, 1000);
         Ok(())
     });
 }
@@ -182,14 +182,14 @@ fn without_bound_nobody_waits_and_settling_waits_for_all() {
 #[test]
 fn a_rank_that_has_finished_holds_nobody_back() {
     matrix(|comm| {
-        let service = Service::start(comm)?;
-        let clock = Clock::start(comm, &service, 0)?;
+        let service = comm.block_on(Service::start(comm))?;
+        let clock = comm.block_on(Clock::start(comm, &service, 0))?;
         for _ in 0..comm.rank() {
             clock.tick();
-            clock.wait()?;
+            clock.blocking().wait()?;
         }
         drop(clock);
-        service.close()
+        service.blocking().close()
     });
 }
 
@@ -204,7 +204,7 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
             let mut x = vector(&[0.0; LEN]);
             for now in 0..20u64 {
                 dawdle(&mut seed);
-                let pulled = server.pull(0..LEN, &mut x)?;
+                let pulled = server.blocking().pull(0..LEN, &mut x)?;
                 let must = now.saturating_sub(staleness);
                 assert!(must <= pulled.clock && pulled.clock <= now, "{pulled:?} at {now}");
                 // Each rank adds 1 a clock: those of others before `must`, at least, and all of one's own; at most what the
@@ -214,11 +214,11 @@ fn a_stale_read_contains_all_that_it_must_and_its_own_ranks_pushes() {
                 for x in read(&x) {
                     assert!(least <= x && x <= most, "{x} at clock {now}: not in {least}..={most}");
                 }
-                server.push(0..LEN, &vector(&[1.0; LEN]))?;
+                server.blocking().push(0..LEN, &vector(&[1.0; LEN]))?;
                 clock.tick();
             }
-            clock.settle()?;
-            server.pull(0..LEN, &mut x)?;
+            clock.blocking().settle()?;
+            server.blocking().pull(0..LEN, &mut x)?;
             assert_eq!(read(&x), [20.0 * n as f32; LEN]);
         }
         Ok(())
@@ -232,9 +232,9 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
         let (clock, mut server) = begin(comm, 2, LEN, Add, ServerOptions::default())?;
         let sent = || comm.world().traffic().messages_sent();
         let mut x = vector(&[0.0; LEN]);
-        server.push(0..LEN, &vector(&[1.0; LEN]))?;
-        clock.settle()?;
-        let first = server.pull_cached(0..LEN, &mut x)?;
+        server.blocking().push(0..LEN, &vector(&[1.0; LEN]))?;
+        clock.blocking().settle()?;
+        let first = server.blocking().pull_cached(0..LEN, &mut x)?;
         assert_eq!(first.clock, 0);
         // Nobody else has anything to send either, and what was pushed before has been answered.
         comm.blocking().barrier()?;
@@ -242,16 +242,16 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
         for _ in 0..2 {
             clock.tick();
             let old = read(&x);
-            assert_eq!(server.pull_cached(0..LEN, &mut x)?, first);
+            assert_eq!(server.blocking().pull_cached(0..LEN, &mut x)?, first);
             assert_eq!(read(&x), old);
         }
         assert_eq!(sent(), before);
         comm.blocking().barrier()?;
         // At clock 3 all pushes of clock 0 have to be in it.
         clock.tick();
-        let fresh = server.pull_cached(LEN / 2..LEN, &mut vector(&[0.0; LEN / 2]))?;
+        let fresh = server.blocking().pull_cached(LEN / 2..LEN, &mut vector(&[0.0; LEN / 2]))?;
         assert!(fresh.clock >= 1, "{fresh:?}");
-        server.pull_cached(0..LEN, &mut x)?;
+        server.blocking().pull_cached(0..LEN, &mut x)?;
         assert_eq!(read(&x), [comm.size() as f32; LEN]);
         Ok(())
     });
@@ -265,10 +265,10 @@ fn ranges_go_where_they_belong_whatever_their_size() {
         for (start, end) in [(0, 0), (0, 1), (5, 6), (3, 30), (36, 37), (0, 37)] {
             if comm.rank() == 0 {
                 let delta: Vec<f32> = (start..end).map(|at| -2.0 * at as f32).collect();
-                server.push(start..end, &vector(&delta))?;
+                server.blocking().push(start..end, &vector(&delta))?;
             }
             clock.tick();
-            clock.settle()?;
+            clock.blocking().settle()?;
         }
         let times = |at: usize| {
             [(0, 1), (5, 6), (3, 30), (36, 37), (0, 37)].iter().filter(|r| r.0 <= at && at < r.1).count()
@@ -276,9 +276,9 @@ fn ranges_go_where_they_belong_whatever_their_size() {
         let want: Vec<f32> = (0..LEN).map(|at| (at * times(at)) as f32).collect();
         for (start, end) in [(0, 0), (36, 37), (2, 29), (0, 37)] {
             let mut x = vector(&vec![0.0; end - start]);
-            server.pull(start..end, &mut x)?;
+            server.blocking().pull(start..end, &mut x)?;
             assert_eq!(read(&x), want[start..end]);
-            server.pull_cached(start..end, &mut x)?;
+            server.blocking().pull_cached(start..end, &mut x)?;
             assert_eq!(read(&x), want[start..end]);
         }
         Ok(())
@@ -288,22 +288,22 @@ fn ranges_go_where_they_belong_whatever_their_size() {
 #[test]
 fn several_servers_share_a_clock_and_more_ranks_than_elements_do_no_harm() {
     matrix(|comm| {
-        let service = Service::start(comm)?;
-        let clock = Clock::start(comm, &service, 0)?;
+        let service = comm.block_on(Service::start(comm))?;
+        let clock = comm.block_on(Clock::start(comm, &service, 0))?;
         let lens = [0, 1, 3, 400];
         let mut servers: Vec<Server> = lens
             .iter()
             .map(|len| {
                 let zeros = vector(&vec![0.0; *len]);
-                Server::start(comm, &service, &clock, &zeros, Add, ServerOptions::default())
+                comm.block_on(Server::start(comm, &service, &clock, &zeros, Add, ServerOptions::default()))
             })
             .collect::<Result<_>>()?;
         for now in 0..5 {
             for (server, len) in servers.iter_mut().zip(lens) {
                 let mut x = vector(&vec![0.0; len]);
-                server.pull(0..len, &mut x)?;
+                server.blocking().pull(0..len, &mut x)?;
                 assert_eq!(read(&x), vec![(now * comm.size()) as f32; len]);
-                server.push(0..len, &vector(&vec![1.0; len]))?;
+                server.blocking().push(0..len, &vector(&vec![1.0; len]))?;
             }
             clock.tick();
         }
@@ -361,12 +361,12 @@ fn what_is_pushed_encoded_arrives_in_the_end_with_error_feedback_and_not_without
         for (feedback, want) in [(Feedback::Error, 6.0), (Feedback::None, 0.0)] {
             let (clock, mut server) = begin(comm, 0, LEN, Add, encoded(feedback))?;
             for _ in 0..8 {
-                server.push(0..LEN, &vector(&[0.75; LEN]))?;
+                server.blocking().push(0..LEN, &vector(&[0.75; LEN]))?;
                 clock.tick();
             }
-            clock.settle()?;
+            clock.blocking().settle()?;
             let mut x = vector(&[1.0; LEN]);
-            server.pull(0..LEN, &mut x)?;
+            server.blocking().pull(0..LEN, &mut x)?;
             assert_eq!(read(&x), [want * comm.size() as f32; LEN]);
             let remembered = server.pushed().unwrap().state().bytes();
             assert_eq!(remembered, if feedback == Feedback::Error { 4 * LEN } else { 0 });
@@ -384,7 +384,7 @@ fn a_codec_that_refuses_a_delta_is_an_error_that_names_the_element() {
         let (_clock, mut server) = begin(&comm, 0, 10, Add, encoded(Feedback::None))?;
         let mut delta = [1.0; 6];
         delta[5] = f32::NAN;
-        match server.push(3..9, &vector(&delta)) {
+        match server.blocking().push(3..9, &vector(&delta)) {
             Err(Error::NotFinite { place, index: 5, .. }) => assert_eq!(place.rank, comm.rank()),
             other => panic!("{other:?}"),
         }
@@ -417,15 +417,15 @@ fn bytes_sent_are_those_of_the_formulas() {
                     comm.blocking().barrier()?;
                     let (before, barrier) = (sent(), sent() - before);
                     comm.blocking().barrier()?;
-                    server.push(0..len, &vector(&vec![1.0; len]))?;
-                    server.pull(0..len, &mut vector(&vec![0.0; len]))?;
+                    server.blocking().push(0..len, &vector(&vec![1.0; len]))?;
+                    server.blocking().pull(0..len, &mut vector(&vec![0.0; len]))?;
                     // All have the answers to all they asked.
                     comm.blocking().barrier()?;
                     let pushed = sent() - before - 2 * barrier;
                     comm.blocking().barrier()?;
                     let before = sent();
                     clock.tick();
-                    clock.wait()?;
+                    clock.blocking().wait()?;
                     comm.blocking().barrier()?;
                     Ok((pushed, sent() - before - barrier))
                 });
@@ -477,9 +477,9 @@ fn an_update_that_panics_ends_everyones_server() {
         let break_down = |_: &mut [f32], _: &[f32], push: &Push| assert!(push.from != 1, "as it was told to");
         let (clock, mut server) = begin(comm, 2, 9, break_down, ServerOptions::default())?;
         loop {
-            server.push(0..9, &vector(&[1.0; 9]))?;
+            server.blocking().push(0..9, &vector(&[1.0; 9]))?;
             clock.tick();
-            server.pull(0..9, &mut vector(&[0.0; 9]))?;
+            server.blocking().pull(0..9, &mut vector(&[0.0; 9]))?;
         }
     });
 }
@@ -496,7 +496,7 @@ fn a_rank_that_never_ticks_is_a_deadline_that_names_it() {
         comm.set_deadline(Duration::from_secs(3));
         loop {
             clock.tick();
-            clock.wait()?;
+            clock.blocking().wait()?;
         }
     });
 }
@@ -509,15 +509,15 @@ fn what_does_not_fit_is_refused_and_the_next_call_works() {
     spawn(TransportKind::Thread, 2, |comm| {
         let usage = |outcome: Result<()>| assert!(matches!(outcome, Err(Error::Usage { .. })), "{outcome:?}");
         let (_clock, mut server) = begin(&comm, 0, 10, Add, ServerOptions::default())?;
-        usage(server.push(0..3, &vector(&[0.0; 4])));
-        usage(server.push(8..12, &vector(&[0.0; 4])));
-        usage(server.pull(0..4, &mut Buffer::from_slice(&[0f64; 4])?).map(drop));
-        usage(server.pull_cached(Range { start: 4, end: 0 }, &mut vector(&[])).map(drop));
+        usage(server.blocking().push(0..3, &vector(&[0.0; 4])));
+        usage(server.blocking().push(8..12, &vector(&[0.0; 4])));
+        usage(server.blocking().pull(0..4, &mut Buffer::from_slice(&[0f64; 4])?).map(drop));
+        usage(server.blocking().pull_cached(Range { start: 4, end: 0 }, &mut vector(&[])).map(drop));
         let mut busy = vector(&[0.0; 10]);
         let lent = busy.read(0..1)?;
-        assert!(matches!(server.pull(0..10, &mut busy), Err(Error::Busy { .. })));
+        assert!(matches!(server.blocking().pull(0..10, &mut busy), Err(Error::Busy { .. })));
         drop(lent);
-        let Pulled { clock, versions } = server.pull(0..10, &mut busy)?;
+        let Pulled { clock, versions } = server.blocking().pull(0..10, &mut busy)?;
         assert_eq!((clock, versions), (0, vec![0, 0]));
         let other = Encoding::new(Arc::new(Half::F16)).with_feedback(Feedback::Difference);
         let options = ServerOptions { pushed: Some(other), pulled: None };
@@ -533,15 +533,21 @@ fn using_a_server_after_its_service_was_closed_is_an_error() {
         return;
     }
     spawn(TransportKind::Tcp, 2, |comm| {
-        let service = Service::start(&comm)?;
-        let clock = Clock::start(&comm, &service, 0)?;
-        let mut server =
-            Server::start(&comm, &service, &clock, &vector(&[0.0; 4]), Add, ServerOptions::default())?;
-        service.close()?;
-        assert!(server.push(0..4, &vector(&[1.0; 4])).is_err());
-        assert!(server.pull(0..4, &mut vector(&[1.0; 4])).is_err());
+        let service = comm.block_on(Service::start(&comm))?;
+        let clock = comm.block_on(Clock::start(&comm, &service, 0))?;
+        let mut server = comm.block_on(Server::start(
+            &comm,
+            &service,
+            &clock,
+            &vector(&[0.0; 4]),
+            Add,
+            ServerOptions::default(),
+        ))?;
+        service.blocking().close()?;
+        assert!(server.blocking().push(0..4, &vector(&[1.0; 4])).is_err());
+        assert!(server.blocking().pull(0..4, &mut vector(&[1.0; 4])).is_err());
         clock.tick();
-        assert!(clock.wait().is_err());
+        assert!(clock.blocking().wait().is_err());
         Ok(())
     })
     .unwrap();

@@ -27,21 +27,21 @@ fn what_asking_another_rank_costs() {
     for transport in TransportKind::ALL {
         for (bytes, times) in [(8, 2000), (4 << 20, 100)] {
             spawn(transport, 2, |comm| {
-                let service = Service::start(&comm)?;
+                let service = comm.block_on(Service::start(&comm))?;
                 let mine = Buffer::zeroed(DType::F32, bytes / 4)?;
                 let peer = 1 - comm.rank();
-                let window = Window::create(&comm, &service, &mine, &[peer], None)?;
-                let pair = PairExchange::create(&comm, &service, &mine, PairOptions::default())?;
+                let window = comm.block_on(Window::create(&comm, &service, &mine, &[peer], None))?;
+                let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, PairOptions::default()))?;
                 if comm.rank() == 0 {
                     let to = [(peer, 1.0)];
-                    let put = turns(times, || window.put(1.0, &to)?.wait())?;
-                    let get = turns(times, || window.get(&to)?.wait())?;
-                    let exchange = turns(times, || pair.exchange(peer)?.wait().map(drop))?;
+                    let put = turns(times, || window.put(1.0, &to).blocking())?;
+                    let get = turns(times, || window.get(&to).blocking())?;
+                    let exchange = turns(times, || pair.exchange(peer).blocking().map(drop))?;
                     println!(
                         "{transport}, {bytes} B, shortest and median: put {put:.1?}, get {get:.1?}, exchange {exchange:.1?}"
                     );
                 }
-                service.close()
+                service.blocking().close()
             })
             .unwrap();
         }

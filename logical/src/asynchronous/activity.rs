@@ -16,9 +16,9 @@ const LIMIT: usize = 1 << 20;
 /// use hexagram_logical::TransportKind;
 ///
 /// let ranks = spawn(TransportKind::Thread, 2, |comm| {
-///     let background = Background::start(&comm)?;
+///     let background = comm.block_on(Background::start(&comm))?;
 ///     comm.activity().record();
-///     background.call(async |_| Ok(()))?.wait()?;
+///     background.call(async |_| Ok(())).blocking()?;
 ///     let (work, _) = comm.activity().take();
 ///     Ok(work.len())
 /// });

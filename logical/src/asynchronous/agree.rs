@@ -2,7 +2,7 @@
 
 use super::service::Service;
 use crate::encoding::Encoding;
-use crate::{Buffer, Communicator, DType, Device, Error, Host, Land, Result};
+use crate::{Buffer, Communicator, DType, Error, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
 
 /// Fails unless a communicator is of all ranks of a world of `size`, in their order.
@@ -42,7 +42,7 @@ pub(super) async fn tell_everyone(
     let n = comm.size();
     let rank = comm.rank();
     let out = Buffer::from_slice(out)?;
-    let back = Host.alloc(DType::U8, n)?;
+    let back = Buffer::zeroed(DType::U8, n)?;
     comm.operate(fingerprint, async |call| {
         for step in 1..n {
             let to = (rank + step) % n;
@@ -62,6 +62,6 @@ pub(super) async fn tell_everyone(
 ///
 /// # Errors
 /// [`Error::Mismatch`] if they make different things.
-pub(super) fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
-    comm.block_on(tell_everyone(comm, mine, &vec![0; comm.size()])).map(drop)
+pub(super) async fn agree(comm: &Communicator, mine: Fingerprint) -> Result<()> {
+    tell_everyone(comm, mine, &vec![0; comm.size()]).await.map(drop)
 }

@@ -1,14 +1,19 @@
 //! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
 
-use super::companion;
+use super::pending::{Ending, Pending, Promise};
 use super::spares::copy_all;
+use super::task;
 use crate::encoding::Encoding;
 use crate::runtime;
 use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
+use hexagram_physical::transport::Bell;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 /// What is worked on in the background: floats, of any type. Whoever reads or writes them holds the lock.
 pub type Model = Arc<Mutex<Buffer>>;
@@ -50,11 +55,11 @@ pub enum Outcome {
 /// use std::sync::Mutex;
 ///
 /// let ranks = spawn(TransportKind::Thread, 4, |comm| {
-///     let background = Background::start(&comm)?;
+///     let background = comm.block_on(Background::start(&comm))?;
 ///     let model = Model::new(Mutex::new(Buffer::from_slice(&[comm.rank() as f32])?));
-///     let averaged = background.post_mean(&model)?;
+///     let averaged = background.post_mean(&model);
 ///     // … compute, and change the model under its lock …
-///     assert_eq!(averaged.wait()?, Outcome::Applied);
+///     assert_eq!(averaged.blocking()?, Outcome::Applied);
 ///     let mean = model.lock().unwrap().host::<f32>()?[0];
 ///     Ok(mean)
 /// });
@@ -64,74 +69,13 @@ pub struct Background {
     world: World,
     /// `None` once it is being dropped.
     queue: Option<Sender<Item>>,
+    /// Ends the thread's sleep.
+    bell: Arc<dyn Bell>,
     /// This rank wants to abort, and the others do not know yet.
     aborting: Arc<AtomicBool>,
     spares: Arc<Spares>,
-    failure: Arc<OnceLock<Error>>,
+    ending: Arc<Ending>,
     thread: Option<runtime::Thread>,
-}
-
-/// An operation that was posted.
-#[derive(Debug)]
-pub struct Handle {
-    answer: Receiver<Outcome>,
-    known: Option<Outcome>,
-    failure: Arc<OnceLock<Error>>,
-}
-
-impl Handle {
-    /// How the operation ended; `None` if it has not yet.
-    ///
-    /// # Errors
-    /// The one that ended it, or an operation before it.
-    pub fn poll(&mut self) -> Result<Option<Outcome>> {
-        if self.known.is_none() {
-            self.known = match self.answer.try_recv() {
-                Ok(outcome) => Some(outcome),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => return Err(ended(&self.failure)),
-            };
-        }
-        Ok(self.known)
-    }
-
-    /// Waits until the operation has ended. Bounded by the deadlines of its messages.
-    ///
-    /// # Errors
-    /// As [`Handle::poll`].
-    pub fn wait(self) -> Result<Outcome> {
-        match self.known {
-            Some(outcome) => Ok(outcome),
-            None => runtime::receive(&self.answer).map_err(|_| ended(&self.failure)),
-        }
-    }
-}
-
-/// An operation that hands its result back.
-#[derive(Debug)]
-pub struct Called<T> {
-    handle: Handle,
-    result: Receiver<T>,
-}
-
-impl<T> Called<T> {
-    /// Whether it has ended, so that [`Called::wait`] does not wait.
-    ///
-    /// # Errors
-    /// The one that ended it, or an operation before it.
-    pub fn poll(&mut self) -> Result<bool> {
-        Ok(self.handle.poll()?.is_some())
-    }
-
-    /// Waits for the result; `None` if all ranks agreed not to begin it. Bounded by the deadlines of its messages.
-    ///
-    /// # Errors
-    /// As [`Called::poll`].
-    pub fn wait(self) -> Result<Option<T>> {
-        self.handle.wait()?;
-        // It was sent before the handle was told.
-        Ok(self.result.try_recv().ok())
-    }
 }
 
 impl Background {
@@ -140,43 +84,51 @@ impl Background {
     /// # Errors
     /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
     /// [`Error::System`] if there can be no thread.
-    pub fn start(comm: &Communicator) -> Result<Self> {
+    pub async fn start(comm: &Communicator) -> Result<Self> {
         let (queue, items) = channel();
         let flag = Buffer::zeroed(DType::U8, 1)?;
         let spares = Arc::default();
-        let aborting = Arc::default();
-        let failure = Arc::default();
-        let shared = (Arc::clone(&aborting), Arc::clone(&failure));
-        let thread = companion::start(comm, "hexagram-background", move |comm| {
-            let (aborting, failure) = shared;
-            Runner { comm, aborting, flag, skipping: false }.run(&items, &failure);
-        })?;
+        let aborting: Arc<AtomicBool> = Arc::default();
+        let ending = Arc::new(Ending::new(died));
+        let work = {
+            let aborting = Arc::clone(&aborting);
+            let ending = Arc::clone(&ending);
+            async move |comm| Runner { comm, aborting, flag, skipping: false }.run(items, &ending).await
+        };
+        let (thread, bell) = task::start(comm, "hexagram-background", work).await?;
         let world = comm.world().clone();
         let queue = Some(queue);
         let thread = Some(thread);
-        Ok(Background { world, queue, aborting, spares, failure, thread })
+        Ok(Background { world, queue, bell, aborting, spares, ending, thread })
     }
 
     /// Posts an operation on a copy of the model, which it changes in place. The caller must not hold the model's lock.
     ///
     /// # Errors
-    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats; the error that ended an
-    /// operation before. Nothing was posted.
+    /// [`Error::Busy`] if an operation writes the model; [`Error::Usage`] unless it holds floats: nothing was posted then.
+    /// The error of the operation, or of one before it.
     pub fn post(
         &self,
         model: &Model,
         operation: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()> + Send + 'static,
-    ) -> Result<Handle> {
-        let (model, snapshot, spares) = (Arc::clone(model), self.snapshot(model)?, Arc::clone(&self.spares));
-        self.enqueue(Some(Box::new(move |comm| {
+    ) -> Pending<Outcome> {
+        let snapshot = match self.snapshot(model) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Pending::failed(&self.ending, error),
+        };
+        let model = Arc::clone(model);
+        let spares = Arc::clone(&self.spares);
+        let averaged = async move |comm: &Communicator| {
             let mut result = spares.take(snapshot.dtype(), snapshot.len())?;
             copy_all(&snapshot, &result)?;
-            comm.block_on(operation(comm, &mut result))?;
+            operation(comm, &mut result).await?;
             apply(&lock(&model), &snapshot, &result)?;
             spares.put(snapshot);
             spares.put(result);
             Ok(())
-        })))
+        };
+        let outcome = |done: Option<()>| if done.is_some() { Outcome::Applied } else { Outcome::Aborted };
+        self.enqueue(averaged, outcome)
     }
 
     /// Posts an operation that owns all that it works on, and hands back what it returns: for whoever has the model to
@@ -188,39 +140,35 @@ impl Background {
     /// use hexagram_logical::{Buffer, ReduceOp, TransportKind};
     ///
     /// let ranks = spawn(TransportKind::Thread, 4, |comm| {
-    ///     let background = Background::start(&comm)?;
+    ///     let background = comm.block_on(Background::start(&comm))?;
     ///     let mut buffer = Buffer::from_slice(&[comm.rank() as f32])?;
     ///     let sum = background.call(async move |comm| {
     ///         comm.all_reduce(&mut buffer, ReduceOp::Sum).await?;
     ///         Ok(buffer)
-    ///     })?;
+    ///     });
     ///     // … compute …
-    ///     let sum = sum.wait()?.map(|buffer| buffer.host::<f32>().map(|sum| sum[0]));
+    ///     let sum = sum.blocking()?.map(|buffer| buffer.host::<f32>().map(|sum| sum[0]));
     ///     sum.transpose()
     /// });
     /// assert_eq!(ranks.unwrap(), [Some(6.0); 4]);
     /// ```
     ///
+    /// The result is `None` if all ranks agreed not to begin it.
+    ///
     /// # Errors
-    /// The error that ended an operation before. Nothing was posted.
+    /// The error of the operation, or of one before it.
     pub fn call<T: Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
-    ) -> Result<Called<T>> {
-        let (results, result) = channel();
-        let handle = self.enqueue(Some(Box::new(move |comm| {
-            // Whoever has dropped its end does not want it.
-            let _ = results.send(comm.block_on(operation(comm))?);
-            Ok(())
-        })))?;
-        Ok(Called { handle, result })
+    ) -> Pending<Option<T>> {
+        self.enqueue(operation, std::convert::identity)
     }
 
     /// Posts an all-reduce to the mean: the asynchronous model average.
     ///
     /// # Errors
     /// As [`Background::post`].
-    pub fn post_mean(&self, model: &Model) -> Result<Handle> {
+    pub fn post_mean(&self, model: &Model) -> Pending<Outcome> {
         self.post(model, async |comm, copy| comm.all_reduce(copy, ReduceOp::Mean).await)
     }
 
@@ -232,7 +180,7 @@ impl Background {
     ///
     /// # Errors
     /// As [`Background::post`].
-    pub fn post_mean_encoded(&self, model: &Model, encoding: &Arc<Mutex<Encoding>>) -> Result<Handle> {
+    pub fn post_mean_encoded(&self, model: &Model, encoding: &Arc<Mutex<Encoding>>) -> Pending<Outcome> {
         let encoding = Arc::clone(encoding);
         #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
         let operation = async move |comm: &Communicator, copy: &mut Buffer| {
@@ -249,9 +197,16 @@ impl Background {
     ///
     /// # Errors
     /// The error that ended an operation.
-    pub fn abort(&mut self) -> Result<()> {
+    pub async fn abort(&mut self) -> Result<()> {
         self.aborting.store(true, Ordering::Release);
-        self.enqueue(None)?.wait().map(drop)
+        let (promise, aborted) = Pending::new(&self.ending);
+        self.send(Item::Abort(promise));
+        aborted.await
+    }
+
+    /// Returns the same call, blocking.
+    pub fn blocking(&mut self) -> BlockingBackground<'_> {
+        BlockingBackground(self)
     }
 
     fn snapshot(&self, model: &Model) -> Result<Buffer> {
@@ -265,13 +220,38 @@ impl Background {
         Ok(snapshot)
     }
 
-    fn enqueue(&self, posted: Option<Work>) -> Result<Handle> {
-        let (answers, answer) = channel();
-        let sent = self.queue.as_ref().is_some_and(|queue| queue.send(Item { posted, answers }).is_ok());
-        if !sent {
-            return Err(ended(&self.failure));
-        }
-        Ok(Handle { answer, known: None, failure: Arc::clone(&self.failure) })
+    fn enqueue<T: Send + 'static, R: Send + 'static>(
+        &self,
+        operation: impl AsyncFnOnce(&Communicator) -> Result<T> + Send + 'static,
+        outcome: fn(Option<T>) -> R,
+    ) -> Pending<R> {
+        let (promise, pending) = Pending::new(&self.ending);
+        self.send(Item::Work(Box::new(Posted {
+            operation: Some(operation),
+            result: None,
+            outcome,
+            promise,
+        })));
+        pending
+    }
+
+    fn send(&self, item: Item) {
+        // A thread that has ended has said why: the promise that is dropped tells.
+        self.queue.as_ref().map(|queue| queue.send(item));
+        self.bell.ring();
+    }
+}
+
+/// A background thread's call that waits, blocking on the caller's thread.
+pub struct BlockingBackground<'a>(&'a mut Background);
+
+impl BlockingBackground<'_> {
+    /// Gives up what no rank has begun: see [`Background::abort`].
+    ///
+    /// # Errors
+    /// As [`Background::abort`].
+    pub fn abort(&mut self) -> Result<()> {
+        runtime::block_on(self.0.abort())
     }
 }
 
@@ -282,15 +262,15 @@ impl Drop for Background {
             self.world.health().give_up("panicked");
         }
         self.queue = None;
+        self.bell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn ended(failure: &OnceLock<Error>) -> Error {
-    let died = || Error::usage("the background thread panicked", "see its panic message");
-    failure.get().cloned().unwrap_or_else(died)
+fn died() -> Error {
+    Error::usage("the background thread panicked", "see its panic message")
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -317,14 +297,46 @@ impl Spares {
     }
 }
 
-/// Carries an operation out, with all that is done to its result.
-type Work = Box<dyn FnOnce(&Communicator) -> Result<()> + Send>;
-
 /// What the thread is asked for.
-struct Item {
-    /// `None` asks to abort.
-    posted: Option<Work>,
-    answers: Sender<Outcome>,
+enum Item {
+    Work(Box<dyn Work>),
+    Abort(Promise<()>),
+}
+
+/// An operation, with what becomes of its result.
+trait Work: Send {
+    fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+    /// Brings the result to whoever waits for it; that it was aborted, if it has not run.
+    fn finish(self: Box<Self>);
+}
+
+struct Posted<F, T, R> {
+    operation: Option<F>,
+    result: Option<T>,
+    outcome: fn(Option<T>) -> R,
+    promise: Promise<R>,
+}
+
+impl<F, T, R> Work for Posted<F, T, R>
+where
+    F: AsyncFnOnce(&Communicator) -> Result<T> + Send,
+    T: Send,
+    R: Send,
+{
+    fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+        Box::pin(async move {
+            if let Some(operation) = self.operation.take() {
+                self.result = Some(operation(comm).await?);
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(self: Box<Self>) {
+        let Posted { result, outcome, promise, .. } = *self;
+        promise.complete(Ok(outcome(result)));
+    }
 }
 
 /// The thread's side.
@@ -339,50 +351,64 @@ struct Runner {
 
 impl Runner {
     /// Works until nothing can be posted any more, or the first error.
-    fn run(mut self, items: &Receiver<Item>, failure: &OnceLock<Error>) {
-        for Item { posted, answers } in items {
+    async fn run(mut self, items: Receiver<Item>, ending: &Ending) {
+        while let Some(mut item) = next(&items).await {
             let start = runtime::now();
-            let served = self.serve(posted);
+            let served = self.serve(&mut item).await;
             // Before whoever waits for it asks what was done.
             self.comm.activity().ends(start, self.comm.world().traffic().bytes_sent());
-            match served {
-                // Whoever has dropped the handle does not ask.
-                Ok(outcome) => drop(answers.send(outcome)),
-                Err(error) => {
-                    self.comm.give_up(&error);
-                    // Before the handles learn that no answer comes.
-                    let _ = failure.set(error);
-                    return;
-                }
+            if let Err(error) = served {
+                self.comm.give_up(&error);
+                // Before the promises are dropped.
+                return ending.fail(error);
+            }
+            match item {
+                Item::Work(work) => work.finish(),
+                Item::Abort(promise) => promise.complete(Ok(())),
             }
         }
     }
 
-    fn serve(&mut self, posted: Option<Work>) -> Result<Outcome> {
-        let aborted = self.skipping || self.agree_to_abort()?;
-        self.skipping = aborted && posted.is_some();
-        match posted {
-            Some(posted) if !aborted => self.carry_out(posted),
-            Some(_) => Ok(Outcome::Aborted),
-            None => {
+    async fn serve(&mut self, item: &mut Item) -> Result<()> {
+        let aborted = self.skipping || self.agree_to_abort().await?;
+        self.skipping = aborted && matches!(item, Item::Work(_));
+        match item {
+            Item::Work(work) if !aborted => self.carry_out(&mut **work).await,
+            Item::Work(_) => Ok(()),
+            Item::Abort(_) => {
                 self.aborting.store(false, Ordering::Release);
-                Ok(Outcome::Aborted)
+                Ok(())
             }
         }
     }
 
-    /// Whether any rank aborts now. All ranks hear the same.
-    fn agree_to_abort(&mut self) -> Result<bool> {
+    /// Returns true if any rank aborts now. All ranks learn the same.
+    async fn agree_to_abort(&mut self) -> Result<bool> {
         self.flag.host_mut::<u8>()?[0] = self.aborting.load(Ordering::Acquire).into();
-        self.comm.block_on(self.comm.all_reduce(&mut self.flag, ReduceOp::Max))?;
+        self.comm.all_reduce(&mut self.flag, ReduceOp::Max).await?;
         Ok(self.flag.host::<u8>()?[0] != 0)
     }
 
-    fn carry_out(&self, work: Work) -> Result<Outcome> {
-        catch_unwind(AssertUnwindSafe(|| work(&self.comm)))
-            .unwrap_or_else(|panic| Err(Error::panicked("an operation in the background", &*panic)))?;
-        Ok(Outcome::Applied)
+    async fn carry_out(&self, work: &mut dyn Work) -> Result<()> {
+        let mut work = work.run(&self.comm);
+        let caught = |context: &mut Context<'_>| {
+            let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+            polled.unwrap_or_else(|panic| {
+                Poll::Ready(Err(Error::panicked("an operation in the background", &*panic)))
+            })
+        };
+        poll_fn(caught).await
     }
+}
+
+/// Waits for the next that is posted; `None` once there can be none. Who posts rings the bell of the thread.
+async fn next(items: &Receiver<Item>) -> Option<Item> {
+    poll_fn(|_| match items.try_recv() {
+        Ok(item) => Poll::Ready(Some(item)),
+        Err(TryRecvError::Empty) => Poll::Pending,
+        Err(TryRecvError::Disconnected) => Poll::Ready(None),
+    })
+    .await
 }
 
 /// Elements of a pass that stay in the first-level cache for the next.

@@ -2,8 +2,10 @@
 
 use super::agree::{agree, check_ranks};
 use super::core::Ask;
-use super::service::{Handler, Landed, Pending, Reply, Served, Service};
+use super::pending::Pending;
+use super::service::{Handler, Landed, Reply, Served, Service};
 use super::wire::Request;
+use crate::runtime;
 use crate::{Buffer, Communicator, DType, Peer, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::BTreeMap;
@@ -64,13 +66,13 @@ impl Clock {
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`; [`Error::Usage`](crate::Error::Usage) if
     /// `comm` is not of all ranks.
-    pub fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
+    pub async fn start(comm: &Communicator, service: &Service, staleness: u64) -> Result<Self> {
         check_ranks(comm, service.size())?;
         let bound = usize::try_from(staleness).unwrap_or(usize::MAX);
         let fingerprint = Fingerprint::new(OperationKind::Clock, DType::I64, bound);
         let ticks = Arc::new(Ticks { fingerprint, state: Mutex::default() });
         let number = service.register(ticks.clone())?;
-        agree(comm, fingerprint)?;
+        agree(comm, fingerprint).await?;
         let known = Mutex::new(vec![0; service.size()]);
         Ok(Clock(Arc::new(Inner { service: service.clone(), number, fingerprint, staleness, ticks, known })))
     }
@@ -113,24 +115,29 @@ impl Clock {
     ///
     /// # Errors
     /// [`Error::Deadline`](crate::Error::Deadline) with the rank that is late, [`Error::PeerFailed`](crate::Error::PeerFailed) with the one that failed.
-    pub fn wait(&self) -> Result<u64> {
-        self.wait_until(self.now().saturating_sub(self.0.staleness))
+    pub async fn wait(&self) -> Result<u64> {
+        self.wait_until(self.now().saturating_sub(self.0.staleness)).await
     }
 
     /// Waits until every rank has come as far as this one, as with s = 0: for whoever evaluates or saves what all have made.
     ///
     /// # Errors
     /// As [`Clock::wait`].
-    pub fn settle(&self) -> Result<u64> {
-        self.wait_until(self.now())
+    pub async fn settle(&self) -> Result<u64> {
+        self.wait_until(self.now()).await
     }
 
-    fn wait_until(&self, clock: u64) -> Result<u64> {
+    /// Returns the same waits, blocking.
+    pub fn blocking(&self) -> BlockingClock<'_> {
+        BlockingClock(self)
+    }
+
+    async fn wait_until(&self, clock: u64) -> Result<u64> {
         let late = |known: &[u64]| (0..known.len()).filter(|rank| known[*rank] < clock).collect::<Vec<_>>();
         let asked: Vec<_> =
             late(&self.known()).into_iter().map(|rank| (rank, self.ask(rank, clock))).collect();
         for (rank, answer) in asked {
-            let clock = answer.wait()?;
+            let clock = answer.await?;
             let known = &mut self.known()[rank];
             *known = clock.max(*known);
         }
@@ -156,6 +163,27 @@ impl Clock {
         let clock = state.now;
         *state.held.entry(clock).or_default() += 1;
         Hold { ticks: Arc::clone(&self.0.ticks), clock }
+    }
+}
+
+/// A clock's waits, blocking on the caller's thread.
+pub struct BlockingClock<'a>(&'a Clock);
+
+impl BlockingClock<'_> {
+    /// Waits until the slowest rank is at most s clocks behind: see [`Clock::wait`].
+    ///
+    /// # Errors
+    /// As [`Clock::wait`].
+    pub fn wait(&self) -> Result<u64> {
+        runtime::block_on(self.0.wait())
+    }
+
+    /// Waits until every rank has come as far as this one: see [`Clock::settle`].
+    ///
+    /// # Errors
+    /// As [`Clock::wait`].
+    pub fn settle(&self) -> Result<u64> {
+        runtime::block_on(self.0.settle())
     }
 }
 

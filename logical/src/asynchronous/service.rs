@@ -4,17 +4,18 @@
 //! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests
 //! with `Service::submit` and `Core::ask`.
 
-use super::companion;
 use super::core::{Core, Handlers, Payload};
-use super::thread::{Command, Task, Worker};
+use super::pending::{Ending, Pending};
+use super::task;
 use super::wire::Request;
+use super::worker::{Command, Task, Worker};
 use crate::runtime;
 use crate::{Buffer, Communicator, Error, Peer, Result, World};
 use hexagram_physical::transport::Bell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a payload was stored in: the first `bytes` bytes of a buffer.
 pub(crate) struct Landed {
@@ -76,7 +77,9 @@ struct Inner {
     bell: Arc<dyn Bell>,
     handlers: Arc<Handlers>,
     closing: Arc<AtomicBool>,
-    failure: Arc<OnceLock<Error>>,
+    ending: Arc<Ending>,
+    /// `None` once somebody waits for the end.
+    closed: Mutex<Option<Pending<()>>>,
     thread: Mutex<Option<runtime::Thread>>,
 }
 
@@ -87,24 +90,32 @@ impl Service {
     /// # Errors
     /// [`Error::Usage`] if `comm` is not of all ranks of the world, in their order; as [`Communicator::open`];
     /// [`Error::System`] without a thread.
-    pub fn start(comm: &Communicator) -> Result<Self> {
+    pub async fn start(comm: &Communicator) -> Result<Self> {
         let (queue, commands) = channel();
-        let (ringer, rings) = channel();
         let handlers: Arc<Handlers> = Arc::default();
-        let (closing, failure): (Arc<AtomicBool>, Arc<OnceLock<Error>>) = Default::default();
-        let theirs = (Arc::clone(&handlers), Arc::clone(&closing), Arc::clone(&failure));
-        let work = move |comm: Communicator| {
-            let (handlers, closing, failure) = theirs;
-            // Whoever starts it waits for this.
-            let _ = ringer.send(comm.bell());
-            let outcome = Worker::new(Core::new(comm, handlers), commands, closing).run();
-            outcome.unwrap_or_else(|error| drop(failure.set(error)));
+        let closing: Arc<AtomicBool> = Arc::default();
+        let ending = Arc::new(Ending::new(closed));
+        let (promise, closed) = Pending::new(&ending);
+        let work = {
+            let handlers = Arc::clone(&handlers);
+            let closing = Arc::clone(&closing);
+            let ending = Arc::clone(&ending);
+            async move |comm: Communicator| {
+                let mut worker = Worker::new(Core::new(comm, handlers), commands, closing);
+                let outcome = worker.run().await;
+                if let Err(error) = &outcome {
+                    // Before what waits for answers is dropped, and asks for the reason.
+                    ending.fail(error.clone());
+                }
+                drop(worker);
+                promise.complete(outcome);
+            }
         };
-        let thread = Mutex::new(Some(companion::start(comm, "hexagram-service", work)?));
-        let died = |_| Error::usage("the service ended as it began", "see its panic message");
+        let (thread, bell) = task::start(comm, "hexagram-service", work).await?;
         let world = comm.world().clone();
-        let bell = runtime::receive(&rings).map_err(died)?;
-        Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, failure, thread })))
+        let closed = Mutex::new(Some(closed));
+        let thread = Mutex::new(Some(thread));
+        Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, ending, closed, thread })))
     }
 
     /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
@@ -113,8 +124,18 @@ impl Service {
     /// # Errors
     /// The error that ended the service, here or elsewhere; [`Error::Deadline`] if the others neither close theirs nor
     /// ask for anything until the operation deadline.
-    pub fn close(&self) -> Result<()> {
-        self.0.close()
+    pub async fn close(&self) -> Result<()> {
+        self.0.leave();
+        let closed = self.0.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match closed {
+            Some(closed) => closed.await,
+            None => self.0.ending.failure().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Returns the same calls, blocking.
+    pub fn blocking(&self) -> BlockingService<'_> {
+        BlockingService(self)
     }
 
     /// This rank.
@@ -146,29 +167,46 @@ impl Service {
         &self,
         work: impl FnOnce(Rc<Core>) -> F + Send + 'static,
     ) -> Pending<T> {
-        let (answer, answered) = sync_channel(1);
+        let (promise, pending) = Pending::new(&self.0.ending);
         let command: Command = Box::new(move |core: &Rc<Core>| {
-            let (core, work) = (Rc::clone(core), work(Rc::clone(core)));
-            // Who does not want to know may have dropped its end.
-            Box::pin(async move { drop(answer.send(core.guarded(work).await)) }) as Task
+            let core = Rc::clone(core);
+            let work = work(Rc::clone(&core));
+            Box::pin(async move { promise.complete(core.guarded(work).await) }) as Task
         });
-        // A thread that has ended has said why, or was closed: `Pending` tells.
+        // A thread that has ended has said why, or was closed: the promise that is dropped tells.
         let _ = self.0.queue.send(command);
         self.0.bell.ring();
-        Pending { answered, outcome: None, failure: Arc::clone(&self.0.failure) }
+        pending
+    }
+
+    /// Returns the result of a call that could not be made.
+    pub(crate) fn refused<T>(&self, error: Error) -> Pending<T> {
+        Pending::failed(&self.0.ending, error)
     }
 }
 
+/// A service's calls, blocking on the caller's thread.
+pub struct BlockingService<'a>(&'a Service);
+
+impl BlockingService<'_> {
+    /// Closes the service: see [`Service::close`].
+    ///
+    /// # Errors
+    /// As [`Service::close`].
+    pub fn close(&self) -> Result<()> {
+        runtime::block_on(self.0.close())
+    }
+}
+
+fn closed() -> Error {
+    Error::usage("the service is closed", "close it after its last use")
+}
+
 impl Inner {
-    fn close(&self) -> Result<()> {
+    /// Lets the thread end as soon as all ranks have come so far.
+    fn leave(&self) {
         self.closing.store(true, Ordering::Release);
         self.bell.ring();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // Panics of what it runs are caught inside.
-            let _ = thread.join();
-        }
-        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 }
 
@@ -177,47 +215,11 @@ impl Drop for Inner {
         if std::thread::panicking() {
             self.world.health().give_up("panicked");
         }
-        let _ = self.close();
-    }
-}
-
-/// A request under way.
-///
-/// Dropping it gives up the answer, not the request.
-#[derive(Debug)]
-#[must_use = "wait for it, to learn whether it failed"]
-pub struct Pending<T> {
-    answered: Receiver<Result<T>>,
-    outcome: Option<Result<T>>,
-    failure: Arc<OnceLock<Error>>,
-}
-
-impl<T> Pending<T> {
-    /// Whether it has ended, well or not. Never waits.
-    pub fn poll(&mut self) -> bool {
-        if self.outcome.is_none() {
-            self.outcome = match self.answered.try_recv() {
-                Ok(outcome) => Some(outcome),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(self.ended())),
-            };
+        self.leave();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // Panics of what it runs are caught inside.
+            let _ = thread.join();
         }
-        self.outcome.is_some()
-    }
-
-    /// Waits for the end. Bounded by the operation deadline.
-    ///
-    /// # Errors
-    /// Those of the request.
-    pub fn wait(mut self) -> Result<T> {
-        match self.outcome.take() {
-            Some(outcome) => outcome,
-            None => runtime::receive(&self.answered).unwrap_or_else(|_| Err(self.ended())),
-        }
-    }
-
-    fn ended(&self) -> Error {
-        let closed = || Error::usage("the service is closed", "close it after its last use");
-        self.failure.get().cloned().unwrap_or_else(closed)
     }
 }

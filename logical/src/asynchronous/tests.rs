@@ -1,7 +1,8 @@
 //! The service by itself, with a handler that adds.
 
 use super::core::{Ask, Payload, request_label};
-use super::service::{Handler, Landed, Pending, Reply, Served, Service};
+use super::pending::Pending;
+use super::service::{Handler, Landed, Reply, Served, Service};
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
 use crate::testing::{cases, spawn};
 use crate::{Buffer, DType, Error, HEADER_BYTES, Peer, Result, TransportKind};
@@ -73,7 +74,7 @@ fn everyone_is_answered_at_every_size_and_in_order() {
     const SIZES: [usize; 5] = [0, 1, INLINE_BYTES / 4, INLINE_BYTES / 4 + 1, 100_000];
     for (transport, ranks) in cases(&[1, 2, 3, 4, 8]) {
         let sent = spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             let adder = AddOne::new();
             service.register(adder.clone())?;
             // What a barrier costs, and when nothing else is under way.
@@ -89,9 +90,9 @@ fn everyone_is_answered_at_every_size_and_in_order() {
                 pending.push((round, len, add_one(&service, to, round as u64, len)));
             }
             for (round, len, pending) in pending {
-                assert_eq!(pending.wait()?, vec![round as f32 + 1.0; len]);
+                assert_eq!(pending.blocking()?, vec![round as f32 + 1.0; len]);
             }
-            service.close()?;
+            service.blocking().close()?;
             let heard = adder.heard.lock().unwrap();
             for from in 0..ranks {
                 let numbers: Vec<u64> = heard.iter().filter(|it| it.0 == from).map(|it| it.1).collect();
@@ -117,25 +118,25 @@ fn everyone_is_answered_at_every_size_and_in_order() {
 fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
     for (transport, ranks) in cases(&[3]) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             let adder = AddOne::new();
             service.register(adder.clone())?;
             adder.open.store(100, Ordering::Release);
             comm.blocking().barrier()?;
             match comm.rank() {
                 0 => {
-                    let mut waits = add_one(&service, 2, 100, 3);
+                    let waits = add_one(&service, 2, 100, 3);
                     comm.blocking().barrier()?;
                     // Rank 1 has been served.
                     comm.blocking().barrier()?;
-                    assert!(!waits.poll());
+                    assert!(!waits.is_done());
                     comm.blocking().barrier()?;
-                    assert_eq!(waits.wait()?, [101.0; 3]);
+                    assert_eq!(waits.blocking()?, [101.0; 3]);
                 }
                 1 => {
                     comm.blocking().barrier()?;
                     for number in 0..20 {
-                        assert_eq!(add_one(&service, 2, number, 1).wait()?, [number as f32 + 1.0]);
+                        assert_eq!(add_one(&service, 2, number, 1).blocking()?, [number as f32 + 1.0]);
                     }
                     comm.blocking().barrier()?;
                     comm.blocking().barrier()?;
@@ -148,7 +149,7 @@ fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
                     service.stir();
                 }
             }
-            service.close()
+            service.blocking().close()
         })
         .unwrap();
     }
@@ -158,17 +159,17 @@ fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
 fn a_rank_that_finishes_early_goes_on_serving() {
     for (transport, ranks) in cases(&[2, 4]) {
         spawn(transport, ranks, |comm| {
-            let service = Service::start(&comm)?;
+            let service = comm.block_on(Service::start(&comm))?;
             service.register(AddOne::new())?;
             comm.blocking().barrier()?;
             if comm.rank() == 0 {
                 for number in 0..50 {
                     let to = 1 + number as usize % (ranks - 1);
-                    assert_eq!(add_one(&service, to, number, 1).wait()?, [number as f32 + 1.0]);
+                    assert_eq!(add_one(&service, to, number, 1).blocking()?, [number as f32 + 1.0]);
                 }
             }
-            service.close()?;
-            let late = add_one(&service, 0, 1, 1).wait();
+            service.blocking().close()?;
+            let late = add_one(&service, 0, 1, 1).blocking();
             assert!(matches!(&late, Err(Error::Usage { what, .. }) if what.contains("closed")), "{late:?}");
             Ok(())
         })
@@ -185,12 +186,12 @@ fn fail(
 ) -> Vec<(usize, Error)> {
     let open = Barrier::new(3);
     let errors = spawn(transport, 3, |comm| {
-        let service = Service::start(&comm)?;
+        let service = comm.block_on(Service::start(&comm))?;
         let panics = comm.rank() == 1;
         let heard = Mutex::default();
         service.register(Arc::new(AddOne { heard, open: AtomicU64::new(u64::MAX), panics }))?;
         open.wait();
-        Ok(body(&service, comm.rank()).and_then(|()| service.close()).err())
+        Ok(body(&service, comm.rank()).and_then(|()| service.blocking().close()).err())
     });
     let errors = errors.unwrap();
     assert!(must.iter().all(|rank| errors[*rank].is_some()), "over {transport}: {errors:?}");
@@ -203,7 +204,7 @@ fn a_handler_that_panics_ends_everyones_service_and_is_named() {
     for (transport, asker) in TransportKind::ALL.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
         let errors = fail(transport, &[asker, 1], |service, rank| match rank {
             rank if rank == asker => {
-                let error = add_one(service, 1, 0, 5000).wait().unwrap_err();
+                let error = add_one(service, 1, 0, 5000).blocking().unwrap_err();
                 assert!(error.to_string().contains("panicked"), "rank {rank} over {transport}: {error}");
                 Err(error)
             }
@@ -227,7 +228,7 @@ fn a_request_for_nothing_blames_who_sent_it() {
             let arguments = [0; 3];
             let fingerprint = fingerprint(0);
             let ask = Ask { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
-            service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).wait()
+            service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).blocking()
         });
         for (_, error) in &errors {
             assert!(matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
@@ -242,7 +243,7 @@ fn send_raw(service: &Service, to: usize, message: Vec<u8>) -> Result<()> {
         let buffer = Buffer::from_slice(&message)?;
         core.comm.begin(request_label()?)?.send(to, 0, &buffer, 0..buffer.len())?.await
     });
-    sent.wait().map(drop)
+    sent.blocking().map(drop)
 }
 
 #[test]

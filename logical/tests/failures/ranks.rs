@@ -155,10 +155,10 @@ fn early_end(world: World) -> Result<()> {
 /// One average in the background after the other, while the main thread does nothing but wait.
 fn background(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
-    let background = Background::start(&comm)?;
+    let background = comm.block_on(Background::start(&comm))?;
     let model = Model::new(Mutex::new(Buffer::zeroed(DType::F32, 50_000)?));
     for round in 0.. {
-        background.post_mean(&model)?.wait()?;
+        background.post_mean(&model).blocking()?;
         if round == 0 {
             eprintln!("ready");
         }
@@ -170,14 +170,15 @@ fn background(world: &World) -> Result<()> {
 fn server(world: &World, staleness: u64) -> Result<()> {
     const LEN: usize = 50_000;
     let comm = Communicator::open(world, 0)?;
-    let service = Service::start(&comm)?;
-    let clock = Clock::start(&comm, &service, staleness)?;
+    let service = comm.block_on(Service::start(&comm))?;
+    let clock = comm.block_on(Clock::start(&comm, &service, staleness))?;
     let mut x = Buffer::zeroed(DType::F32, LEN)?;
-    let mut server = Server::start(&comm, &service, &clock, &x, Add, ServerOptions::default())?;
+    let mut server =
+        comm.block_on(Server::start(&comm, &service, &clock, &x, Add, ServerOptions::default()))?;
     for round in 0.. {
-        server.push(0..LEN, &x)?;
+        server.blocking().push(0..LEN, &x)?;
         clock.tick();
-        server.pull(0..LEN, &mut x)?;
+        server.blocking().pull(0..LEN, &mut x)?;
         if round == 0 {
             eprintln!("ready");
         }
@@ -188,14 +189,15 @@ fn server(world: &World, staleness: u64) -> Result<()> {
 /// Puts, gets and updates without end.
 fn window(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
-    let service = Service::start(&comm)?;
+    let service = comm.block_on(Service::start(&comm))?;
     let others: Vec<usize> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
-    let window = Window::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, &others, None)?;
+    let window =
+        comm.block_on(Window::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, &others, None))?;
     let peers: Vec<_> = others.iter().map(|rank| (*rank, 0.25)).collect();
     for round in 0.. {
-        let put = window.put(1.0, &peers)?;
-        window.get(&peers)?.wait()?;
-        put.wait()?;
+        let put = window.put(1.0, &peers);
+        window.get(&peers).blocking()?;
+        put.blocking()?;
         window.update(0.5, &peers, false)?;
         if round == 0 {
             eprintln!("ready");
@@ -207,11 +209,12 @@ fn window(world: &World) -> Result<()> {
 /// Exchanges with one after the other, under the lock.
 fn pairs(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
-    let service = Service::start(&comm)?;
+    let service = comm.block_on(Service::start(&comm))?;
     let options = PairOptions { locked: true, encoding: None };
-    let pair = PairExchange::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, options)?;
+    let pair =
+        comm.block_on(PairExchange::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, options))?;
     for round in 1.. {
-        pair.exchange((comm.rank() + 1 + round % (comm.size() - 1)) % comm.size())?.wait()?;
+        pair.exchange((comm.rank() + 1 + round % (comm.size() - 1)) % comm.size()).blocking()?;
         if round == 1 {
             eprintln!("ready");
         }
@@ -222,12 +225,12 @@ fn pairs(world: &World) -> Result<()> {
 /// Has nothing more to ask for, while rank 0, or 1 if it is killed, goes on.
 fn closing(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
-    let service = Service::start(&comm)?;
+    let service = comm.block_on(Service::start(&comm))?;
     eprintln!("ready");
     if comm.rank() == 0 {
         compute_until_told(world);
     }
-    service.close()
+    service.blocking().close()
 }
 
 /// Takes no part in anything, as a computation that lasts too long, until somebody has given up.

@@ -15,6 +15,7 @@ mod probe;
 mod shared;
 mod switch;
 mod uncalled;
+mod waiting;
 
 use super::plan::Plan;
 use super::*;

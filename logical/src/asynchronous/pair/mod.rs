@@ -5,8 +5,9 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::core::{Ask, Core, Payload};
+use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::{Landed, Pending, Service};
+use super::service::{Landed, Service};
 use super::spares::{add, copy_all};
 use crate::encoding::{Encoding, State as Memory};
 use crate::{Buffer, Communicator, Error, Result};
@@ -77,13 +78,13 @@ pub struct Exchanged {
 /// use hexagram_logical::{Buffer, TransportKind};
 ///
 /// let values = spawn(TransportKind::Thread, 2, |comm| {
-///     let service = Service::start(&comm)?;
+///     let service = comm.block_on(Service::start(&comm))?;
 ///     let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
-///     let pair = PairExchange::create(&comm, &service, &x, PairOptions::default())?;
+///     let pair = comm.block_on(PairExchange::create(&comm, &service, &x, PairOptions::default()))?;
 ///     if comm.rank() == 0 {
-///         pair.exchange(1)?.wait()?;
+///         pair.exchange(1).blocking()?;
 ///     }
-///     service.close()?;
+///     service.blocking().close()?;
 ///     pair.load(&mut x)?;
 ///     let x = x.host::<f32>()?[0];
 ///     Ok(x)
@@ -104,7 +105,7 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] if one
     /// locks and another does not, for integers, and for feedback other than none and difference.
-    pub fn create(
+    pub async fn create(
         comm: &Communicator,
         service: &Service,
         value: &Buffer,
@@ -117,7 +118,7 @@ impl PairExchange {
         // Before the others can know that it is there.
         let number = service.register(Arc::<Target>::clone(&target))?;
         let mine = u8::from(locked);
-        let theirs = comm.block_on(tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]))?;
+        let theirs = tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]).await?;
         if let Some(other) = (0..comm.size()).find(|rank| *rank != comm.rank() && theirs[*rank] != mine) {
             let (locks, not) = if locked { (comm.rank(), other) } else { (other, comm.rank()) };
             let what = format!("rank {locks} locks its pair exchanges, rank {not} does not");
@@ -131,19 +132,19 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank
     /// has failed, or the codec refuses a value.
-    pub fn exchange(&self, peer: usize) -> Result<Pending<Exchanged>> {
+    pub fn exchange(&self, peer: usize) -> Pending<Exchanged> {
         let rank = self.service.rank();
         let size = self.service.size();
         if peer == rank || peer >= size {
             let what = format!("rank {rank} of {size} cannot exchange with rank {peer}");
-            return Err(Error::usage(what, "choose another rank"));
+            return self.service.refused(Error::usage(what, "choose another rank"));
         }
         let target = Arc::clone(&self.target);
         let number = self.number;
-        Ok(self.service.submit(move |core| async move {
+        self.service.submit(move |core| async move {
             let exchange = Exchange { core: Rc::clone(&core), target, number, peer };
             exchange.run().await.map_err(|error| core.fail(error))
-        }))
+        })
     }
 
     /// `into ← x`.

@@ -1,7 +1,8 @@
 //! The side of a server that asks: what a rank pushes and pulls.
 
 use super::super::core::{Answer, Ask, Payload};
-use super::super::service::{Landed, Pending};
+use super::super::pending::Pending;
+use super::super::service::Landed;
 use super::super::speech::{decode, encode};
 use super::super::wire::nonsense;
 use super::cache::Cache;
@@ -10,18 +11,53 @@ use super::terms::Piece;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
 use crate::encoding::Feedback;
+use crate::runtime;
 use crate::{Buffer, DType, Device, Host, Part, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// A server's calls, blocking on the caller's thread.
+pub struct BlockingServer<'a>(&'a mut Server);
+
+impl BlockingServer<'_> {
+    /// Sends `delta` to the shards that have the parameters `range`: see [`Server::push`].
+    ///
+    /// # Errors
+    /// As [`Server::push`].
+    pub fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
+        runtime::block_on(self.0.push(range, delta))
+    }
+
+    /// Stores the parameters `range` in `into`: see [`Server::pull`].
+    ///
+    /// # Errors
+    /// As [`Server::pull`].
+    pub fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+        runtime::block_on(self.0.pull(range, into))
+    }
+
+    /// Stores the parameters `range` in `into`, from the cache where it is young enough: see [`Server::pull_cached`].
+    ///
+    /// # Errors
+    /// As [`Server::pull`].
+    pub fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+        runtime::block_on(self.0.pull_cached(range, into))
+    }
+}
+
 impl Server {
+    /// Returns the same calls, blocking.
+    pub fn blocking(&mut self) -> BlockingServer<'_> {
+        BlockingServer(self)
+    }
+
     /// Sends `delta` to the shards that have the parameters `range`. Returns when `delta` may be changed; a request that
     /// fails later shows in what is called next.
     ///
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; [`Error::NotFinite`](crate::Error::NotFinite) where the
     /// codec refuses it. Then nothing was sent, and nothing is remembered.
-    pub fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
+    pub async fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
         self.terms.check(&range, delta)?;
         let pieces = self.terms.pieces(&range);
         let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
@@ -31,10 +67,10 @@ impl Server {
             None => copies,
         };
         for (piece, payload) in pieces.iter().zip(payloads) {
-            let mut pending = self.ask(piece, Some(payload), None);
+            let pending = self.ask(piece, Some(payload), None);
             // Nobody waits for it, but what has failed already can be told.
-            if pending.poll() {
-                pending.wait()?;
+            if pending.is_done() {
+                pending.await?;
             }
         }
         Ok(())
@@ -92,13 +128,13 @@ impl Server {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the lengths differ; as [`Clock::wait`](super::super::Clock::wait); those of
     /// any request before.
-    pub fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+    pub async fn pull(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
         self.terms.check(&range, into)?;
         free_to_write(into)?;
-        self.clock.wait()?;
+        self.clock.wait().await?;
         let pieces = self.terms.pieces(&range);
         let places: Vec<_> = pieces.iter().map(|piece| piece.within(&range)).collect();
-        self.fetch(&pieces, into, &places)
+        self.fetch(&pieces, into, &places).await
     }
 
     /// As [`Server::pull`], but what came in this way before serves again as long as it contains all pushes of clocks before
@@ -106,7 +142,7 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::pull`].
-    pub fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
+    pub async fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
         self.terms.check(&range, into)?;
         free_to_write(into)?;
         let mut cache = match self.cache.take() {
@@ -114,29 +150,29 @@ impl Server {
             None => Cache::new(self.terms.len, self.terms.peers.len())?,
         };
         let pieces = self.terms.pieces(&range);
-        let refreshed = self.refresh(&mut cache, &pieces);
+        let refreshed = self.refresh(&mut cache, &pieces).await;
         let pulled = refreshed.and_then(|()| cache.read(&pieces, &range, into));
         self.cache = Some(cache);
         pulled
     }
 
     /// Pulls the shards of `pieces` that are too old.
-    fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
+    async fn refresh(&self, cache: &mut Cache, pieces: &[Piece]) -> Result<()> {
         let needed = self.clock.now().saturating_sub(self.clock.staleness());
         let stale = pieces.iter().filter(|piece| !cache.holds(piece.rank, needed));
         let stale: Vec<Piece> = stale.map(|piece| Piece::of_shard(&self.terms, piece.rank)).collect();
         if stale.is_empty() {
             return Ok(());
         }
-        self.clock.wait()?;
+        self.clock.wait().await?;
         let places: Vec<_> = stale.iter().map(|piece| piece.range.clone()).collect();
-        let Pulled { clock, versions } = self.fetch(&stale, &cache.parameters, &places)?;
+        let Pulled { clock, versions } = self.fetch(&stale, &cache.parameters, &places).await?;
         stale.iter().zip(versions).for_each(|(piece, version)| cache.note(piece.rank, clock, version));
         Ok(())
     }
 
     /// Gets pieces, all at once, and puts them in their places.
-    fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
+    async fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
         let clock = self.clock.slowest();
         let ask = |piece: &Piece| {
             let room = self.terms.pull_room(piece.range.len())?;
@@ -145,7 +181,7 @@ impl Server {
         let asked = pieces.iter().map(ask).collect::<Result<Vec<_>>>()?;
         let mut versions = Vec::with_capacity(pieces.len());
         for ((piece, place), answer) in pieces.iter().zip(places).zip(asked) {
-            let answer = answer.wait()?;
+            let answer = answer.await?;
             versions.push(answer.arguments[0]);
             self.land(piece, answer, Part::of(into, place.clone()))?;
         }

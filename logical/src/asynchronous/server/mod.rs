@@ -6,6 +6,7 @@ mod shard;
 mod terms;
 mod update;
 
+pub use client::BlockingServer;
 pub use update::{Add, Push, Sgd, Update};
 
 use super::agree::{agree, check_ranks};
@@ -65,24 +66,26 @@ pub struct Pulled {
 /// ```
 /// use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
 /// use hexagram_logical::testing::spawn;
-/// use hexagram_logical::{Buffer, TransportKind};
+/// use hexagram_logical::{Buffer, Communicator, Result, TransportKind};
 ///
-/// let ranks = spawn(TransportKind::Thread, 4, |comm| {
-///     let service = Service::start(&comm)?;
-///     let clock = Clock::start(&comm, &service, 0)?;
+/// async fn train(comm: &Communicator) -> Result<f32> {
+///     let service = Service::start(comm).await?;
+///     let clock = Clock::start(comm, &service, 0).await?;
 ///     let mut x = Buffer::from_slice(&[10f32; 100])?;
-///     let mut server =
-///         Server::start(&comm, &service, &clock, &x, Sgd { rate: 0.5 }, ServerOptions::default())?;
+///     let rule = Sgd { rate: 0.5 };
+///     let mut server = Server::start(comm, &service, &clock, &x, rule, ServerOptions::default()).await?;
 ///     for _ in 0..3 {
-///         server.pull(0..100, &mut x)?;
+///         server.pull(0..100, &mut x).await?;
 ///         let gradient = Buffer::from_slice(&[comm.rank() as f32; 100])?;
-///         server.push(0..100, &gradient)?;
+///         server.push(0..100, &gradient).await?;
 ///         clock.tick();
 ///     }
-///     server.pull(0..100, &mut x)?;
-///     let last = x.host::<f32>()?[99];
-///     Ok(last)
-/// });
+///     // The same, for programs without `await`.
+///     server.blocking().pull(0..100, &mut x)?;
+///     Ok(x.host::<f32>()?[99])
+/// }
+///
+/// let ranks = spawn(TransportKind::Thread, 4, |comm| comm.block_on(train(&comm)));
 /// assert_eq!(ranks.unwrap(), [1.0; 4]);
 /// ```
 pub struct Server {
@@ -104,7 +107,7 @@ impl Server {
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in the length or the options;
     /// [`Error::Usage`](crate::Error::Usage) if `initial` does not hold f32, an encoding has a feedback that servers do not
     /// know, or `comm` is not of all ranks.
-    pub fn start(
+    pub async fn start(
         comm: &Communicator,
         service: &Service,
         clock: &Clock,
@@ -134,7 +137,7 @@ impl Server {
         let ordered = clock.staleness() == 0;
         let shard = Arc::new(Shard::new(Arc::clone(&terms), range, parameters, Box::new(update), ordered));
         let number = service.register(shard.clone())?;
-        agree(comm, fingerprint)?;
+        agree(comm, fingerprint).await?;
         let service = service.clone();
         let clock = clock.clone();
         Ok(Server { service, clock, number, terms, shard, pushed, cache: None })

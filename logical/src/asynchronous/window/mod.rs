@@ -4,8 +4,9 @@ mod target;
 
 use super::agree::{check, tell_everyone};
 use super::core::Ask;
+use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
-use super::service::{Pending, Service};
+use super::service::Service;
 use super::spares::{add, copy_all, scale};
 use super::speech::Speaker;
 use crate::encoding::{Encoding, State};
@@ -51,11 +52,12 @@ const PUT_TO: &str = "put to";
 /// // A ring, on which everyone hands half of what it has to the next.
 /// let means = spawn(TransportKind::Thread, 4, |comm| {
 ///     let (rank, n) = (comm.rank(), comm.size());
-///     let service = Service::start(&comm)?;
+///     let service = comm.block_on(Service::start(&comm))?;
 ///     let mine = Buffer::from_slice(&[rank as f32])?;
-///     let window = Window::create(&comm, &service, &mine, &[(rank + n - 1) % n], None)?;
+///     let previous = (rank + n - 1) % n;
+///     let window = comm.block_on(Window::create(&comm, &service, &mine, &[previous], None))?;
 ///     for _ in 0..60 {
-///         window.accumulate(0.5, &[((rank + 1) % n, 0.5)])?.wait()?;
+///         window.accumulate(0.5, &[((rank + 1) % n, 0.5)]).blocking()?;
 ///         // Nobody has to keep step, but how near 60 turns come to the mean then depends on who was how fast.
 ///         comm.blocking().barrier()?;
 ///         window.collect()?;
@@ -63,7 +65,7 @@ const PUT_TO: &str = "put to";
 ///     let mut mean = Buffer::from_slice(&[0f32])?;
 ///     window.estimate(&mut mean)?;
 ///     let mean = mean.host::<f32>()?[0];
-///     service.close()?;
+///     service.blocking().close()?;
 ///     Ok(mean)
 /// });
 /// assert!(means.unwrap().iter().all(|mean| (mean - 1.5).abs() < 1e-2));
@@ -91,7 +93,7 @@ impl Window {
     /// # Errors
     /// [`Error::Mismatch`] on both sides if ranks differ in element type, length or encoding; [`Error::Usage`] for
     /// integers, and for in-neighbours and feedback that cannot be.
-    pub fn create(
+    pub async fn create(
         comm: &Communicator,
         service: &Service,
         value: &Buffer,
@@ -111,7 +113,7 @@ impl Window {
         let target = Arc::new(Target::new(me, value, sources, encoding)?);
         // Before the others can know that it is there.
         let number = service.register(Arc::<Target>::clone(&target))?;
-        let wanting = comm.block_on(tell_everyone(comm, target.fingerprint, &wanted))?;
+        let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
         let receivers = (0..comm.size()).filter(|rank| wanting[*rank] != 0);
         let speakers = receivers.map(|to| (to, target.language.speaker(PUT))).collect();
         Ok(Window { service: service.clone(), target, number, speakers: Mutex::new(speakers) })
@@ -132,8 +134,8 @@ impl Window {
     /// where the codec refuses x: nothing is sent then. Where it can be encoded for some of several receivers only,
     /// because of what is remembered of them, the service ends. What [`Pending::wait`] says: as every operation, when a
     /// rank has failed.
-    pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
-        self.write(PUT, self_weight, to)
+    pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Pending<()> {
+        self.write(PUT, self_weight, to).unwrap_or_else(|error| self.service.refused(error))
     }
 
     /// Adds x to the buffers of `to`, and then scales it: as [`Window::put`], with y ← y + w x and q ← q + w p. Weights
@@ -141,8 +143,8 @@ impl Window {
     ///
     /// # Errors
     /// As [`Window::put`].
-    pub fn accumulate(&self, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
-        self.write(ACCUMULATE, self_weight, to)
+    pub fn accumulate(&self, self_weight: f64, to: &[(usize, f64)]) -> Pending<()> {
+        self.write(ACCUMULATE, self_weight, to).unwrap_or_else(|error| self.service.refused(error))
     }
 
     fn write(&self, verb: u16, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
@@ -191,7 +193,11 @@ impl Window {
     /// # Errors
     /// [`Error::Usage`] for ranks that are no in-neighbours and weights that are not finite. What [`Pending::wait`] says:
     /// as every operation, when a rank has failed, or its codec refuses its value.
-    pub fn get(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
+    pub fn get(&self, from: &[(usize, f64)]) -> Pending<()> {
+        self.fetch(from).unwrap_or_else(|error| self.service.refused(error))
+    }
+
+    fn fetch(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
         let target = Arc::clone(&self.target);
         check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
         let mut asks = Vec::with_capacity(from.len());

@@ -4,10 +4,10 @@
 use super::core::{Core, mailbox, request_label};
 use crate::runtime::{self, Instant};
 use crate::{Buffer, Error, Land, Result};
-use hexagram_physical::drive::{self, Wait};
 use hexagram_physical::error::{During, Straggler};
 use hexagram_physical::stopwatch::Stopwatch;
 use hexagram_physical::transport::{Got, Source, Ticket};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,34 +48,44 @@ impl Worker {
     }
 
     /// Works until all ranks have closed their service, or one has failed and this one's program knows.
-    pub(super) fn run(mut self) -> Result<()> {
+    pub(super) async fn run(&mut self) -> Result<()> {
+        let mailbox = mailbox()?;
+        let mut listening = listen(&self.core, &mailbox)?;
+        poll_fn(|context| self.step(&mailbox, &mut listening, context)).await
+    }
+
+    /// Does everything once that can be done now, and wakes itself if there was anything.
+    fn step(
+        &mut self,
+        mailbox: &Buffer,
+        listening: &mut Ticket,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
         let core = Rc::clone(&self.core);
         let endpoint = core.comm.endpoint();
-        let mailbox = mailbox()?;
-        let mut listening = listen(&core, &mailbox)?;
-        let mut wait = Wait::default();
-        loop {
-            // In this order: what was handed over before the end was asked for is found.
-            let closing = self.closing.load(Ordering::Acquire);
-            let mut busy = self.obey();
-            while let Poll::Ready(outcome) = endpoint.poll(listening, &mut context()) {
-                busy = true;
-                let heard = outcome.and_then(|got| self.hear(got, &mailbox));
-                heard.unwrap_or_else(|error| drop(core.fail(error)));
-                listening = listen(&core, &mailbox)?;
-            }
-            self.note();
-            busy |= advance(&mut self.own) | advance(&mut self.theirs);
-            self.note();
-            if closing && let Some(outcome) = self.end() {
-                endpoint.cancel(listening);
-                return outcome;
-            }
-            if busy {
-                wait = Wait::default();
-            }
-            wait.round(endpoint);
+        // In this order: what was handed over before the end was asked for is found.
+        let closing = self.closing.load(Ordering::Acquire);
+        let mut busy = self.obey();
+        while let Poll::Ready(outcome) = endpoint.poll(*listening, context) {
+            busy = true;
+            let heard = outcome.and_then(|got| self.hear(got, mailbox));
+            heard.unwrap_or_else(|error| drop(core.fail(error)));
+            *listening = match listen(&core, mailbox) {
+                Ok(ticket) => ticket,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
         }
+        self.note();
+        busy |= advance(&mut self.own, context) | advance(&mut self.theirs, context);
+        self.note();
+        if closing && let Some(outcome) = self.end() {
+            endpoint.cancel(*listening);
+            return Poll::Ready(outcome);
+        }
+        if busy {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
     }
 
     /// Starts what this rank's program wants. Whether there was anything.
@@ -152,10 +162,6 @@ impl Worker {
     }
 }
 
-fn context() -> Context<'static> {
-    Context::from_waker(drive::waker())
-}
-
 /// Waits for the next request of anyone.
 fn listen(core: &Core, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
@@ -163,8 +169,8 @@ fn listen(core: &Core, mailbox: &Buffer) -> Result<Ticket> {
 }
 
 /// Polls everything once, in order; what has ended is dropped. Whether anything has.
-fn advance(tasks: &mut Vec<Task>) -> bool {
+fn advance(tasks: &mut Vec<Task>, context: &mut Context<'_>) -> bool {
     let before = tasks.len();
-    tasks.retain_mut(|task| task.as_mut().poll(&mut context()).is_pending());
+    tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
     tasks.len() < before
 }

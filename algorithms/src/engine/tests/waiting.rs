@@ -1,0 +1,206 @@
+//! One bucket's waiting is another's turn, in every algorithm of the registry.
+//!
+//! Two ranks train two buckets. In every hook after the first step, and in the last `settle`, rank 1 keeps its part of
+//! bucket 0 back until rank 0 has finished the same hook of bucket 1. An algorithm that blocks the communication thread of
+//! rank 0 while it waits for bucket 0 never gets there.
+
+use super::super::runner::Stage;
+use super::*;
+use crate::async_model_average::AsyncModelAverage;
+use crate::diloco::DiLoCo;
+use crate::easgd::Easgd;
+use crate::plugin::{Fields, HookFuture, Instance, Needs};
+use crate::post_local_sgd::PostLocalSgd;
+use crate::powersgd::PowerSgd;
+use crate::qadam::QAdam;
+use crate::slowmo::SlowMo;
+use crate::ssp::Ssp;
+use crate::streaming_diloco::StreamingDiLoCo;
+use crate::{registry, zero_one_adam::ZeroOneAdam};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+const STEPS: u64 = 3;
+/// Longest that a hook of bucket 1 may take: generous, as only what hangs takes so long.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Hooks of bucket 1 that rank 0 has finished.
+#[derive(Default)]
+struct Finished(Mutex<Hooks>);
+
+#[derive(Default)]
+struct Hooks {
+    finished: Vec<(Stage, u64)>,
+    waiting: Vec<Waker>,
+}
+
+impl Finished {
+    fn add(&self, hook: (Stage, u64)) {
+        let mut state = self.0.lock().unwrap();
+        state.finished.push(hook);
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    async fn wait(&self, hook: (Stage, u64)) -> Result<()> {
+        let start = Instant::now();
+        poll_fn(|polling| {
+            let mut state = self.0.lock().unwrap();
+            if state.finished.contains(&hook) {
+                return Poll::Ready(Ok(()));
+            }
+            if start.elapsed() > LIMIT {
+                let what = format!("bucket 0 kept bucket 1 from finishing {hook:?}");
+                return Poll::Ready(Err(Error::usage(what, "let hooks await instead of block")));
+            }
+            state.waiting.push(polling.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn hold(&self, stage: Stage, context: &Context, hook: HookFuture<'_>) -> Result<()> {
+        let at = (stage, context.step());
+        // In the first step services are started, in one order on all ranks.
+        if (context.rank(), context.bucket()) == (1, 0) && context.step() > 0 {
+            self.wait(at).await?;
+        }
+        hook.await?;
+        if (context.rank(), context.bucket()) == (0, 1) {
+            self.add(at);
+        }
+        Ok(())
+    }
+}
+
+/// An algorithm in buckets by size, of which rank 1 keeps the first back.
+struct HeldBack {
+    algorithm: Arc<dyn AnyAlgorithm>,
+    finished: Arc<Finished>,
+}
+
+/// One for all ranks, as ranks compare it.
+impl std::fmt::Debug for HeldBack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.algorithm.fmt(f)
+    }
+}
+
+impl AnyAlgorithm for HeldBack {
+    fn name(&self) -> &'static str {
+        self.algorithm.name()
+    }
+
+    fn trigram(&self) -> Trigram {
+        self.algorithm.trigram()
+    }
+
+    fn keeps_replicas_identical(&self) -> bool {
+        self.algorithm.keeps_replicas_identical()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
+    }
+
+    fn uncalled_hook(&self) -> Option<&'static str> {
+        self.algorithm.uncalled_hook()
+    }
+
+    fn instance<'a>(
+        self: Arc<Self>,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>> {
+        Box::pin(async move {
+            let instance = Arc::clone(&self.algorithm).instance(context, bucket).await?;
+            let finished = Arc::clone(&self.finished);
+            Ok(Box::new(Held { instance, finished }) as Box<dyn Instance>)
+        })
+    }
+}
+
+struct Held {
+    instance: Box<dyn Instance>,
+    finished: Arc<Finished>,
+}
+
+impl Instance for Held {
+    fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
+        let hook = self.instance.before_forward(context, parameters);
+        Box::pin(self.finished.hold(Stage::Forward, context, hook))
+    }
+
+    fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        let hook = self.instance.gradients_ready(context, bucket);
+        Box::pin(self.finished.hold(Stage::Gradients, context, hook))
+    }
+
+    fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        let hook = self.instance.after_backward(context, bucket);
+        Box::pin(self.finished.hold(Stage::Backward, context, hook))
+    }
+
+    fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        let hook = self.instance.after_step(context, bucket);
+        Box::pin(self.finished.hold(Stage::Step, context, hook))
+    }
+
+    fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        let hook = self.instance.settle(context, bucket);
+        Box::pin(self.finished.hold(Stage::Settle, context, hook))
+    }
+
+    fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+        self.instance.checkpoint(fields)
+    }
+}
+
+/// The algorithm with options under which it communicates in every step, as far as it has such options.
+fn eager(algorithm: Arc<dyn AnyAlgorithm>) -> Arc<dyn AnyAlgorithm> {
+    let outer = DiLoCo::default().outer;
+    match algorithm.name() {
+        "local-sgd" => Arc::new(LocalSgd { period: 1 }),
+        "post-local-sgd" => Arc::new(PostLocalSgd { start: 2, period: 1 }),
+        "slowmo" => Arc::new(SlowMo { period: 1, ..SlowMo::default() }),
+        "diloco" => Arc::new(DiLoCo { period: 1, outer }),
+        "streaming-diloco" => {
+            Arc::new(StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() })
+        }
+        "easgd" => Arc::new(Easgd { period: 1, ..Easgd::default() }),
+        "ssp" => Arc::new(Ssp { staleness: 0 }),
+        "async-model-average" => Arc::new(AsyncModelAverage { interval: 0.0, warm_up: 0 }),
+        "powersgd" => Arc::new(PowerSgd { start: 1, ..PowerSgd::default() }),
+        "qadam" => Arc::new(QAdam { warmup: 2, ..QAdam::default() }),
+        "zero-one-adam" => Arc::new(ZeroOneAdam { freeze: 2, ..ZeroOneAdam::default() }),
+        _ => algorithm,
+    }
+}
+
+fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+    comm.set_deadline(LIMIT);
+    let mut engine = trained_by(comm, parameters(2, 64), algorithm, options(256, 256), (0.1, 1.0))?;
+    for _ in 0..STEPS {
+        engine.forward()?;
+        pass(&mut engine, Mode::Synchronize, &[vec![0.5; 64], vec![0.25; 64]])?;
+        engine.step()?;
+    }
+    assert_eq!(engine.telemetry().buckets().len(), 2);
+    engine.settle()
+}
+
+#[test]
+fn a_bucket_that_waits_does_not_keep_the_next_from_finishing() {
+    let mut failures = Vec::new();
+    for algorithm in registry::all() {
+        let name = algorithm.name();
+        let finished = Arc::<Finished>::default();
+        let algorithm = eager(algorithm);
+        let trained = spawn(TransportKind::Thread, 2, |comm| {
+            let algorithm = Arc::clone(&algorithm);
+            train(&comm, Arc::new(HeldBack { algorithm, finished: Arc::clone(&finished) }))
+        });
+        failures.extend(trained.err().map(|error| format!("{name}: {error}")));
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
