@@ -33,10 +33,11 @@ impl DataParallel {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = Arc::clone(&self.algorithm);
-        let made = self.scheduler.call(move |runner| runner.install(algorithm, buckets))?;
+        let queue = self.options.queue.clone();
+        let made = self.scheduler.call(move |runner| runner.install(algorithm, buckets, &queue))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = backward::lock(&self.backward);
-        self.replica.relocate(backward.plan(), &plan, parameters)?;
+        self.replica.relocate(backward.plan(), &plan, &self.options.queue, parameters)?;
         backward.install(plan, gradients)?;
         drop(backward);
         self.started = true;
@@ -91,7 +92,7 @@ impl DataParallel {
     /// Errors of the communication.
     pub fn settle(&mut self) -> Result<()> {
         let outcome = self.between_passes().and_then(|()| match self.started {
-            true => self.run(Stage::Settle),
+            true => self.run(Stage::Settle).and_then(|()| self.options.queue.check()),
             false => Ok(()),
         });
         self.unsettled &= outcome.is_err();

@@ -62,7 +62,7 @@ use autotune::Tuner;
 use backward::Backward;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Communicator, Error, Result};
-use plan::Plan;
+use plan::{BucketPlan, Plan};
 use precision::Scaler;
 use replica::Replica;
 use scheduler::Scheduler;
@@ -133,8 +133,8 @@ impl DataParallel {
         check_hooks(&*algorithm)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
-        let buffers: Result<Vec<_>> =
-            plan.buckets().iter().map(|bucket| Buffer::zeroed(bucket.dtype, bucket.len)).collect();
+        let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
+        let buffers: Result<Vec<_>> = plan.buckets().iter().map(zeroed).collect();
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
         let tuner = Tuner::new(&options);

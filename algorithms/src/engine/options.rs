@@ -5,6 +5,7 @@ use super::clip::check_limit;
 use super::precision::LossScale;
 use crate::optimizer::Optimizer;
 use hexagram_logical::Result;
+use hexagram_logical::physical::device::Queue;
 use std::sync::Arc;
 
 /// Treatment of a parameter that got no gradient in a backward pass.
@@ -41,7 +42,7 @@ pub enum Buffers {
     Off,
 }
 
-/// Options of the engine. All ranks must use the same.
+/// Options of the engine. All ranks must use the same, but for the queue.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// Size of a bucket, in bytes: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.
@@ -70,6 +71,8 @@ pub struct EngineOptions {
     /// synchronous algorithm then begins with a message of 16 bytes from every rank to all others, which waits for all.
     /// Default: false.
     pub uneven: bool,
+    /// Queue of the device that has the model: buckets are made there. Default: the host's. It may differ between ranks.
+    pub queue: Queue,
     /// Search for bucket size, streams and hierarchy while training; the options above are tried first. Default: none.
     pub autotune: Option<Autotune>,
 }
@@ -88,6 +91,7 @@ impl Default for EngineOptions {
             clip_norm: None,
             loss_scale: None,
             uneven: false,
+            queue: Queue::host(),
             autotune: None,
         }
     }

@@ -9,6 +9,7 @@ use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
+use hexagram_logical::physical::device::Queue;
 use hexagram_logical::{Buffer, Communicator, DType, Error, Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
@@ -258,6 +259,8 @@ impl Plan {
     /// Makes sure that all ranks train the same model in the same way: a difference would corrupt or hang the first step.
     pub(super) fn agree(&self, comm: &Communicator, algorithm: &str, options: &EngineOptions) -> Result<()> {
         let elements: usize = self.parameters.iter().map(Parameter::len).sum();
+        // A rank's device is its own.
+        let options = EngineOptions { queue: Queue::host(), ..options.clone() };
         let digest = fingerprint(&format!("{algorithm} {options:?} {:?}", self.parameters));
         let mine = [self.parameters.len() as i64, elements as i64, digest as i64];
         let mut all = vec![0; mine.len() * comm.size()];

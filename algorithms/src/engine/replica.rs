@@ -5,6 +5,7 @@ use super::plan::Plan;
 use super::precision::{narrow, widen};
 use crate::optimizer::{Optimizer, Update};
 use crate::plugin::StepInfo;
+use hexagram_logical::physical::device::Queue;
 use hexagram_logical::physical::memory::ReadView;
 use hexagram_logical::{Buffer, Error, Result};
 
@@ -31,7 +32,7 @@ impl Replica {
         }
         let names: &[&str] = options.optimizer.as_ref().map_or(&[], |optimizer| optimizer.slots());
         let slot = |bucket: &super::plan::BucketPlan| -> Result<ReplicaBucket> {
-            let parameters = Buffer::zeroed(bucket.dtype, bucket.len)?;
+            let parameters = Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len)?;
             let beside = |_| parameters.beside(bucket.dtype, bucket.len);
             let memory = names.iter().map(beside).collect::<Result<_>>()?;
             Ok(ReplicaBucket { parameters: Some(parameters), memory })
@@ -92,14 +93,20 @@ impl Replica {
     }
 
     /// Moves everything into the buckets of another plan; into `registered` buffers where there are any.
-    pub(super) fn relocate(&mut self, old: &Plan, new: &Plan, registered: Vec<Option<Buffer>>) -> Result<()> {
+    pub(super) fn relocate(
+        &mut self,
+        old: &Plan,
+        new: &Plan,
+        queue: &Queue,
+        registered: Vec<Option<Buffer>>,
+    ) -> Result<()> {
         let Some(slots) = &self.slots else { return Ok(()) };
         let moved = |from: Vec<&Buffer>, to: Vec<Buffer>| -> Result<Vec<Buffer>> {
             old.relocate(&from, new, &to.iter().collect::<Vec<_>>())?;
             Ok(to)
         };
         let room = || -> Result<Vec<Buffer>> {
-            new.buckets().iter().map(|bucket| Buffer::zeroed(bucket.dtype, bucket.len)).collect()
+            new.buckets().iter().map(|bucket| Buffer::zeroed_on(queue, bucket.dtype, bucket.len)).collect()
         };
         let to = registered.into_iter().zip(room()?).map(|(registered, plain)| registered.unwrap_or(plain));
         let parameters = moved(self.parameters()?, to.collect())?;

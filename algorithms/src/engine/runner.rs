@@ -14,6 +14,7 @@ use crate::plugin::{Context, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::asynchronous::Work as BackgroundWork;
+use hexagram_logical::physical::device::Queue;
 use hexagram_logical::physical::drive::{self, Wait};
 use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Result};
 use std::collections::VecDeque;
@@ -142,14 +143,18 @@ impl HookRunner {
         &mut self,
         algorithm: Arc<dyn AnyAlgorithm>,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
+        queue: &Queue,
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
         let parameters = algorithm.needs().parameters;
         let mut made = Vec::new();
         self.lanes.clear();
         for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
             let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
-            let gradients = self.comm.registered(dtype, len)?;
-            made.push((gradients, if parameters { Some(self.comm.registered(dtype, len)?) } else { None }));
+            let make = || match queue.is_host() {
+                true => self.comm.registered(dtype, len),
+                false => Buffer::zeroed_on(queue, dtype, len),
+            };
+            made.push((make()?, if parameters { Some(make()?) } else { None }));
             self.lanes.push(Lane {
                 comm: self.comm.lane(at),
                 hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),

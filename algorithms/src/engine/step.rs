@@ -86,6 +86,7 @@ impl DataParallel {
     pub(super) fn finish_pass(&mut self, unused: Unused) -> Result<()> {
         let Some(sent) = self.close_pass(unused)? else { return Ok(()) };
         self.wait_for(sent)?;
+        self.options.queue.check()?;
         if let Some(limit) = self.options.clip_norm {
             let backward = backward::lock(&self.backward);
             clip(backward.plan(), &backward.buffers()?, limit)?;
@@ -176,6 +177,7 @@ impl DataParallel {
                 self.publish(bucket, &mut publish)?;
             }
         }
+        self.checked_with(|engine| engine.options.queue.check())?;
         self.checked_with(Self::after_step)?;
         if sent.is_none() || !early {
             let buckets = backward::lock(&self.backward).plan().buckets().len();

@@ -26,7 +26,7 @@ use crate::bytes::bytes_of;
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
 use crate::optimizer::{Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;
-use hexagram_logical::testing::{buffer, spawn};
+use hexagram_logical::testing::{buffer, queue, spawn};
 use hexagram_logical::{Communicator, Element, HEADER_BYTES, Result, TransportKind};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct Setup {
     pub learning_rate: f64,
     /// Optimizer that the engine steps with. Default: plain SGD.
     pub optimizer: Arc<dyn Optimizer>,
-    /// Other options of the engine; their `optimizer` is ignored.
+    /// Other options of the engine; their `optimizer` and `queue` are ignored.
     pub engine: EngineOptions,
 }
 
@@ -158,7 +158,7 @@ impl<T: Element> Trainer<T> {
             shape: shape.clone(),
         };
         let parameters = shapes.iter().enumerate().map(parameter).collect();
-        let options = EngineOptions { optimizer: Some(setup.optimizer), ..setup.engine };
+        let options = EngineOptions { optimizer: Some(setup.optimizer), queue: queue(), ..setup.engine };
         let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
         engine.set_learning_rate(setup.learning_rate);
         for (index, values) in initial.iter().enumerate() {

@@ -28,7 +28,7 @@ use crate::plugin::Context;
 use crate::plugin::{Algorithm, Buckets, Trigram};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{buffer, spawn, zeroed};
+use hexagram_logical::testing::{buffer, queue, spawn, zeroed};
 use hexagram_logical::{DType, HEADER_BYTES, NOTICE_BYTES, TransportKind};
 use probe::{Act, Probe};
 use std::sync::atomic::Ordering;
@@ -48,11 +48,13 @@ fn options(first: usize, others: usize) -> EngineOptions {
         first_bucket_bytes: first,
         bucket_bytes: others,
         order: Order::Listed,
+        queue: queue(),
         ..EngineOptions::default()
     }
 }
 
 fn engine(comm: &Communicator, parameters: Vec<Parameter>, options: EngineOptions) -> Result<DataParallel> {
+    let options = EngineOptions { queue: queue(), ..options };
     DataParallel::new(comm, parameters, Arc::new(GradientAllReduce), options)
 }
 
@@ -65,7 +67,7 @@ fn trained_by(
     (rate, at): (f64, f32),
 ) -> Result<DataParallel> {
     let optimizer = options.optimizer.clone().unwrap_or_else(|| Arc::new(Sgd::default()));
-    let options = EngineOptions { optimizer: Some(optimizer), ..options };
+    let options = EngineOptions { optimizer: Some(optimizer), queue: queue(), ..options };
     let lengths: Vec<usize> = parameters.iter().map(Parameter::len).collect();
     let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
     engine.set_learning_rate(rate);
