@@ -11,7 +11,7 @@ mod measure;
 mod source;
 
 use measure::{Measure, Share};
-use source::Source;
+use source::{Source, test_modules};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -96,28 +96,6 @@ fn measure(folder: &str) -> Measure {
         }
     }
     measure
-}
-
-/// The files of modules that `file` has for tests only.
-fn test_modules(text: &str, file: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut is_test = false;
-    for line in text.lines().map(str::trim) {
-        let declared = line.rsplit_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
-        if let Some(name) = declared.filter(|_| is_test) {
-            let stem = file.file_stem().unwrap().to_str().unwrap();
-            let beside = file.parent().unwrap();
-            let folder =
-                if ["mod", "lib", "main"].contains(&stem) { beside.into() } else { beside.join(stem) };
-            found.extend([folder.join(name).with_extension("rs"), folder.join(name).join("mod.rs")]);
-        }
-        let is_attribute = line.starts_with("#[");
-        is_test = line.starts_with("#[cfg(test")
-            || line.starts_with("#[cfg(all(test")
-            || line.starts_with("#[cfg(any(test")
-            || (is_test && is_attribute);
-    }
-    found
 }
 
 /// Whether the front page of a crate has an example that is run.

@@ -1,6 +1,7 @@
 //! Reads Rust just well enough to count: where code, comments and blocks are. No parser of the language.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// One file: its text, the same with strings and comments blanked out, its blocks, and its documentation.
 pub(crate) struct Source {
@@ -204,10 +205,10 @@ fn blank_out(code: &mut [u8], range: Range<usize>) {
 
 /// The next item that is compiled for tests only, with its attributes.
 fn test_item(code: &[u8]) -> Option<Range<usize>> {
-    const MARKS: [&[u8]; 5] =
-        [b"#[cfg(test)]", b"#[test]", b"#[cfg(all(test", b"#[cfg(any(test", b"#[cfg(hexagram_loom"];
-    let find = |mark: &&[u8]| code.windows(mark.len()).position(|window| window == *mark);
-    let start = MARKS.iter().filter_map(find).min()?;
+    const MARKS: [&str; 5] =
+        ["#[cfg(test)]", "#[test]", "#[cfg(all(test", "#[cfg(any(test", "#[cfg(hexagram_loom"];
+    let text = str::from_utf8(code).ok()?;
+    let start = MARKS.iter().filter_map(|mark| text.find(mark)).min()?;
     let mut depth = 0usize;
     for (at, byte) in code.iter().enumerate().skip(start) {
         match byte {
@@ -304,4 +305,26 @@ fn words(head: &str) -> Vec<String> {
         within = is_word;
     }
     words
+}
+
+/// The files of modules that `file` has for tests only.
+pub(crate) fn test_modules(text: &str, file: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        let declared = line.rsplit_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
+        if let Some(name) = declared.filter(|_| is_test) {
+            let stem = file.file_stem().unwrap().to_str().unwrap();
+            let beside = file.parent().unwrap();
+            let folder =
+                if ["mod", "lib", "main"].contains(&stem) { beside.into() } else { beside.join(stem) };
+            found.extend([folder.join(name).with_extension("rs"), folder.join(name).join("mod.rs")]);
+        }
+        let is_attribute = line.starts_with("#[");
+        is_test = line.starts_with("#[cfg(test")
+            || line.starts_with("#[cfg(all(test")
+            || line.starts_with("#[cfg(any(test")
+            || (is_test && is_attribute);
+    }
+    found
 }

@@ -45,6 +45,8 @@ mod rejections;
 mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod secret;
+#[cfg(test)]
+mod simulated;
 mod socket_owner;
 mod stream;
 #[cfg(test)]

@@ -4,7 +4,9 @@ use super::acceptor::Accept;
 use super::listeners::Listeners;
 use super::local::same_user;
 use super::rendezvous::{Inherited, Rendezvous, addresses};
+use crate::runtime::{self, PollFd, PollFlags};
 use crate::socket::{Socket, Tls};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt::{self, Timeout};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,6 +40,19 @@ impl Stream {
         Ok(sockopt::set_socket_timeout(self, Timeout::Send, timeout)?)
     }
 
+    /// Waits until `event`, or for the timeout, in a world whose clock is not the system's: there a timeout of the system
+    /// does not pass. Elsewhere, and where nothing blocks, returns at once.
+    fn await_event(&self, event: PollFlags, timeout: Timeout) -> io::Result<()> {
+        if !runtime::is_replaced() || fcntl_getfl(self)?.contains(OFlags::NONBLOCK) {
+            return Ok(());
+        }
+        let at_most = sockopt::socket_timeout(self, timeout)?;
+        match runtime::poll(&mut [PollFd::new(self, event)], at_most)? {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the address by which this process reaches the peer, with port 0. Its own listeners belong there.
     pub(crate) fn interface(&self) -> io::Result<SocketAddr> {
         match self {
@@ -49,12 +64,14 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.await_event(PollFlags::IN, Timeout::Recv)?;
         either!(self, stream => stream.read(into))
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.await_event(PollFlags::OUT, Timeout::Send)?;
         either!(self, stream => stream.write(bytes))
     }
 

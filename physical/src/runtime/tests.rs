@@ -1,7 +1,13 @@
 //! The seam, under a runtime that is not the system.
 
 use super::*;
+use crate::dtype::DType;
+use crate::fingerprint::{Fingerprint, OperationKind};
+use crate::operation::{Operation, Poison, Terms};
 use crate::stopwatch::Stopwatch;
+use crate::tag::Tag;
+use crate::transport::{Label, Land, Source};
+use crate::{Buffer, World, drive};
 use std::sync::mpsc::channel;
 use std::sync::{Condvar, Mutex};
 
@@ -97,4 +103,38 @@ fn conditions_and_descriptors_are_waited_for_in_virtual_time() {
         assert_eq!(is_ready(3 * SECOND), 1);
         assert_eq!(start.elapsed(), 8 * SECOND);
     });
+}
+
+/// An operation whose peer never sends, in virtual time: its error, and when it came.
+fn late() -> (Duration, String) {
+    VirtualTime::run(|| {
+        let start = now();
+        let mut worlds = World::threads(2).unwrap();
+        let (sender, receiver) = channel();
+        let other = worlds.pop().unwrap();
+        let peer = spawn("hexagram-test", move || {
+            let _endpoint = other.open(0).unwrap();
+            assert_eq!(receive(&receiver), Ok(()));
+        });
+        let transport = worlds[0].open(0).unwrap();
+        let poison = Poison::default();
+        let terms = Terms { transport: &*transport, poison: &poison, deadline: 30 * SECOND };
+        let tag = Tag::new(0, 0, 0, 0).unwrap();
+        let label = Label { tag, fingerprint: Fingerprint::new(OperationKind::SendRecv, DType::F32, 1) };
+        let buffer = Buffer::zeroed(DType::F32, 1).unwrap();
+        let ticket = transport.post_recv(Source::Rank(1), label, buffer.write(0..1).unwrap(), Land::Copy);
+        let operation = Operation::new(terms, ticket, Source::Rank(1), label);
+        let error = drive::block_on(&*transport, operation).unwrap_err().to_string();
+        let after = start.elapsed();
+        sender.send(()).unwrap();
+        peer.unwrap().join().unwrap();
+        (after, error)
+    })
+}
+
+#[test]
+fn a_deadline_of_half_a_minute_passes_at_once_in_virtual_time() {
+    let (after, error) = late();
+    assert!((30 * SECOND..31 * SECOND).contains(&after) && error.contains("30s"), "{after:?}: {error}");
+    assert_eq!(late(), (after, error));
 }

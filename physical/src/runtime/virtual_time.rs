@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Builder, Thread};
 use std::time::Duration;
 
 /// Virtual time between two looks at descriptors or at a transport.
@@ -38,10 +38,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct VirtualTime(Arc<Turns>);
 
 #[derive(Debug, Default)]
-struct Turns {
-    schedule: Mutex<Schedule>,
-    passed_on: Condvar,
-}
+struct Turns(Mutex<Schedule>);
 
 /// Number of a thread, in the order of their starts.
 type Number = u64;
@@ -56,6 +53,8 @@ struct Schedule {
     /// Number of waits so far: of threads that may go on at the same time, the one that has waited longest goes first.
     waits: u64,
     waiting: BTreeMap<(Duration, u64), Number>,
+    /// Those that have not ended.
+    threads: BTreeMap<Number, Thread>,
 }
 
 thread_local! {
@@ -72,6 +71,7 @@ impl Schedule {
         if let Some(((time, _), thread)) = self.waiting.pop_first() {
             self.now = time;
             self.running = thread;
+            self.threads.get(&thread).inspect(|thread| thread.unpark());
         }
     }
 }
@@ -80,19 +80,20 @@ impl VirtualTime {
     /// Runs `work` from time zero, and returns what it returns.
     pub fn run<R>(work: impl FnOnce() -> R) -> R {
         MINE.set(0);
-        within(Arc::new(VirtualTime::default()), work)
+        let time = VirtualTime::default();
+        time.0.lock().threads.insert(0, thread::current());
+        within(Arc::new(time), work)
     }
 }
 
 impl Turns {
     fn lock(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn await_turn(&self, mut schedule: MutexGuard<'_, Schedule>) {
-        self.passed_on.notify_all();
-        while schedule.running != MINE.get() {
-            schedule = self.passed_on.wait(schedule).unwrap_or_else(PoisonError::into_inner);
+    fn await_turn(&self) {
+        while self.lock().running != MINE.get() {
+            thread::park();
         }
     }
 
@@ -100,7 +101,8 @@ impl Turns {
         let mut schedule = self.lock();
         schedule.wait(MINE.get(), duration);
         schedule.pass_on();
-        self.await_turn(schedule);
+        drop(schedule);
+        self.await_turn();
     }
 }
 
@@ -140,12 +142,14 @@ impl Runtime for VirtualTime {
         let number = schedule.started + 1;
         let run = move || {
             MINE.set(number);
-            turns.await_turn(turns.lock());
+            turns.await_turn();
             work();
-            turns.lock().pass_on();
-            turns.passed_on.notify_all();
+            let mut schedule = turns.lock();
+            schedule.threads.remove(&number);
+            schedule.pass_on();
         };
-        Builder::new().name(name.to_owned()).spawn(run)?;
+        let thread = Builder::new().name(name.to_owned()).spawn(run)?;
+        schedule.threads.insert(number, thread.thread().clone());
         schedule.started = number;
         schedule.wait(number, Duration::ZERO);
         Ok(())
