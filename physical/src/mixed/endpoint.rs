@@ -1,5 +1,5 @@
-//! One rank's end where some peers are reached through memory and others by TCP, and where it waits for both: in the epoll
-//! of the sockets, which the peers on its host interrupt by its eventfd, if it sleeps.
+//! The byte streams of one rank that reaches some peers through shared memory and others by TCP. It parks for both: in the
+//! epoll of the sockets, which the peers on its host interrupt by its eventfd if it is parked.
 
 use super::link::PeerLink;
 use crate::shm::ShmWire;
@@ -9,20 +9,21 @@ use crate::transport::TransportKind;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-/// Rounds of reads and writes for each time that the sockets are asked: the system call takes as long as several looks at
-/// the rings.
+/// Rounds of reads and writes for each poll of the sockets: the system call takes as long as several looks at the
+/// rings.
 const ROUNDS: u32 = 8;
 
+/// Byte streams over rings and sockets.
 pub(super) struct MixedWire {
     memory: ShmWire,
     sockets: TcpWire,
-    /// By rank.
+    /// Links by rank.
     links: Vec<PeerLink>,
     round: u32,
 }
 
 impl MixedWire {
-    /// An end over both; the bell of `sockets` is what wakes this rank in `memory`.
+    /// Creates a wire over both; the bell of `sockets` is the one that wakes this rank in `memory`.
     pub(super) fn new(memory: ShmWire, sockets: TcpWire, links: Vec<PeerLink>) -> Self {
         MixedWire { memory, sockets, links, round: 0 }
     }
@@ -70,7 +71,7 @@ impl Wire for MixedWire {
 
     fn announce_park(&mut self) {
         self.memory.announce_park();
-        // The look that follows is the last one before sleep.
+        // The next poll is the last one before sleep.
         self.round = ROUNDS - 1;
     }
 

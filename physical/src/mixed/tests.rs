@@ -1,4 +1,4 @@
-//! What is particular to mixed worlds: which pair gets which link, and which endpoint a world gets.
+//! Mixed worlds: the link of each pair, and the endpoint of each kind of world.
 
 use super::link::{PeerLink, links};
 use crate::dtype::DType;
@@ -33,7 +33,7 @@ fn a_world_of_one_host_is_one_of_shared_memory() {
     assert_eq!(native(&[0, 1, 0]), [(TransportKind::Mixed, false); 3]);
 }
 
-/// Sends a byte to every other rank, and receives one from each: to whom it went by TCP.
+/// Sends a byte to every other rank and receives one from each. Returns the ranks to which it went by TCP.
 fn greet_all(world: &World, endpoint: &dyn Transport) -> Vec<usize> {
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 1);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };

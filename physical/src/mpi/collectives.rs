@@ -1,12 +1,12 @@
-//! MPI's own collectives: the agreement before them, and what becomes of them.
+//! MPI's own collectives: the agreement before them, and their progress.
 //!
-//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, …
-//! rank r writes to rank r + 2^k and reads from r − 2^k, as in the barrier, so that whoever has come through knows that all
-//! ranks agree. This happens at the first use of each fingerprint on a lane, or always.
+//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, … rank r
+//! writes to rank r + 2^k and reads from r − 2^k, as in a dissemination barrier, so that a rank which has completed all rounds
+//! knows that all ranks agree. This happens at the first use of each fingerprint on a lane, or always.
 //!
-//! MPI does not say for whom a collective waits. So a rank that has been in one for a while writes to all others that it is
-//! there; those of whom nobody hears are missing. A message that shows its sender to be in another operation of that number
-//! ends the collective on both sides.
+//! MPI does not report for whom a collective waits. So a rank that has been in one for a while sends its presence to all
+//! others; ranks whose presence is unknown are missing. A message that shows its sender to be in another operation of that
+//! number ends the collective on both sides.
 
 use super::endpoint::{MpiEndpoint, MpiState};
 use super::link::Comm;
@@ -23,71 +23,69 @@ use std::collections::{HashMap, HashSet};
 use std::task::Poll;
 use std::time::Instant;
 
-/// First step of the agreement: beyond those of any operation.
+/// First step of the agreement, beyond the steps of any operation.
 const AGREEMENT: usize = 0xff00;
-/// Step of a message that says that its sender is there.
+/// Step of a message that announces that its sender is in the collective.
 const PRESENCE: usize = AGREEMENT - 1;
-/// A step of no message.
+/// Step that no message has.
 const NO_STEP: usize = AGREEMENT - 2;
-/// What a close_message begins with: a length that no message has.
+/// First bytes of a close message: a length that no message has.
 const CLOSE: [u8; 8] = [0xff; 8];
-/// Fingerprints remembered per lane; all ranks forget at the same one.
+/// Number of fingerprints remembered per lane; all ranks forget them at the same operation.
 const MEMORY: usize = 1024;
 
-/// What an operation works on.
+/// Input and output of a collective.
 pub(super) type CollectiveViews = (Option<ReadView>, WriteView);
 
-/// Whether a message says nothing but that its sender is there.
+/// Returns true if a message only announces that its sender is in the collective.
 pub(super) fn is_presence(label: &Label) -> bool {
     label.tag.at_step(PRESENCE).is_ok_and(|tag| tag == label.tag)
 }
 
-/// Whether two ranks are in different operations of one number.
+/// Returns true if two ranks are in different operations of one number.
 pub(super) fn contradict(mine: &Label, theirs: &Label) -> bool {
     let same = mine.tag.same_lane(&theirs.tag) && mine.tag.sequence() == theirs.tag.sequence();
     same && mine.fingerprint != theirs.fingerprint
 }
 
+/// MPI's collectives on one channel.
 pub(super) struct MpiCollectives {
-    /// By lane; further lanes have none, and their operations are done by messages.
+    /// Communicators by lane; operations of further lanes are carried by messages.
     lanes: Vec<Comm>,
     check: Check,
     agreed: HashMap<usize, HashSet<Fingerprint>>,
     running: Vec<PendingCollective>,
-    /// By rank and lane, the number after that of the last collective that the rank is known to have entered.
+    /// The number after that of the last collective that a rank is known to have entered, by rank and lane.
     entered: Vec<Vec<u64>>,
-    /// By rank and lane, the last collective in which the rank has said that it waits.
+    /// The last collective in which a rank has announced its presence, by rank and lane.
     present: HashMap<(usize, usize), Label>,
-    /// Whether MPI's mark for in-place operations is known.
+    /// True if MPI's mark for in-place operations is known.
     in_place: bool,
 }
 
+/// Collective that has not ended.
 struct PendingCollective {
-    /// `None` once nobody waits for it.
+    /// Ticket, or `None` once nobody waits for it.
     ticket: Option<Ticket>,
     label: Label,
     phase: CollectivePhase,
     since: Instant,
-    /// Whether the others have been told that this rank is there.
+    /// Set once the others have been told that this rank is present.
     announced: bool,
 }
 
+/// Phases of a collective.
 enum CollectivePhase {
-    /// Behind others of its lane. MPI tells collectives of a communicator apart only by their order.
-    Queued {
-        rounds: u32,
-        work: Option<CollectiveViews>,
-    },
-    Agreeing {
-        round: u32,
-        from: usize,
-        message: Ticket,
-        work: Option<CollectiveViews>,
-    },
+    /// Behind others of its lane: MPI distinguishes collectives of a communicator only by their order.
+    Queued { rounds: u32, work: Option<CollectiveViews> },
+    /// Compares fingerprints, in round `round`, with a message from rank `from`.
+    Agreeing { round: u32, from: usize, message: Ticket, work: Option<CollectiveViews> },
+    /// Carried out by MPI.
     Running(CollectiveRun),
 }
 
 impl MpiCollectives {
+    /// Creates the collectives of a channel.
     pub(super) fn new(ranks: usize, lanes: Vec<Comm>, check: Check, in_place: bool) -> Self {
         let entered = vec![vec![0; lanes.len()]; ranks];
         let agreed = HashMap::new();
@@ -96,13 +94,14 @@ impl MpiCollectives {
         MpiCollectives { lanes, check, agreed, running, entered, present, in_place }
     }
 
-    /// Notes that a rank waits in a collective.
+    /// Records that a rank waits in a collective.
     pub(super) fn record_presence(&mut self, rank: usize, label: &Label) {
         self.enters(rank, label);
         self.present.insert((rank, label.tag.lane()), *label);
     }
 
-    /// A rank, and the collective in which it waits, which proves that what `mine` needs of `source` never comes.
+    /// Returns a rank, and the collective in which it waits, which proves that what `mine` needs from `source` never
+    /// comes.
     pub(super) fn elsewhere(&self, source: Source, mine: &Label) -> Option<(usize, Label)> {
         let proves = |theirs: &Label| {
             let beyond = theirs.tag.sequence() > mine.tag.sequence() && theirs.tag.same_lane(&mine.tag);
@@ -112,20 +111,20 @@ impl MpiCollectives {
         present.into_iter().find(|(rank, theirs)| source.accepts(*rank) && proves(theirs))
     }
 
-    /// Notes that a rank has entered a collective.
+    /// Records that a rank has entered a collective.
     pub(super) fn enters(&mut self, rank: usize, label: &Label) {
         if let Some(next) = self.entered[rank].get_mut(label.tag.lane()) {
             *next = (*next).max(label.tag.sequence() + 1);
         }
     }
 
-    /// What `rank` tells all others in the end.
+    /// Builds the message that `rank` sends to all others when it closes its endpoint.
     pub(super) fn close_message(&self, rank: usize) -> Box<[u8]> {
         let numbers = self.entered[rank].iter().flat_map(|next| next.to_le_bytes());
         CLOSE.into_iter().chain(numbers).collect()
     }
 
-    /// Takes note of a close_message. Whether it is one.
+    /// Records a close message. Returns false if the message is another one.
     pub(super) fn record_close(&mut self, from: usize, message: &[u8]) -> bool {
         let Some(numbers) = message.strip_prefix(&CLOSE) else { return false };
         let numbers =
@@ -136,7 +135,7 @@ impl MpiCollectives {
         true
     }
 
-    /// Whether ranks have to compare fingerprints before this operation.
+    /// Returns true if ranks have to compare fingerprints before this operation.
     fn needs_agreement(&mut self, label: &Label) -> bool {
         if self.check == Check::Full {
             return true;
@@ -148,12 +147,12 @@ impl MpiCollectives {
         agreed.insert(label.fingerprint)
     }
 
-    /// The operations that somebody here waits for.
+    /// Returns the operations that a caller on this rank waits for.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (Ticket, Label)> {
         self.running.iter().filter_map(|native| Some((native.ticket?, native.label)))
     }
 
-    /// Gives an operation up; the message that it waits for is to be forgotten.
+    /// Gives an operation up. Returns the message that it waits for, which is no longer needed.
     pub(super) fn abandon(&mut self, ticket: Ticket) -> Option<Ticket> {
         let at = self.running.iter().position(|native| native.ticket == Some(ticket))?;
         match &mut self.running[at].phase {
@@ -174,8 +173,9 @@ impl MpiCollectives {
         }
     }
 
-    /// The ranks for which a pending operation waits: those whose message it lacks, or of whom nobody hears that they have
-    /// entered the collective. The others of a broadcast may have left it already, unless they are `gone` and never did.
+    /// Returns the ranks for which a pending operation waits: those whose message it lacks, or which are not known to
+    /// have entered the collective. The other ranks of a broadcast may have left it already, unless they are `gone` and
+    /// never entered.
     pub(super) fn missing(&self, ticket: Ticket, gone: &[bool]) -> Vec<usize> {
         let native = self.running.iter().find(|native| native.ticket == Some(ticket));
         let Some(PendingCollective { label, phase, announced, .. }) = native else { return Vec::new() };
@@ -214,7 +214,7 @@ impl MpiEndpoint {
         Ok(CollectivePhase::Agreeing { round, from, message, work: Some(work) })
     }
 
-    /// What follows after `rounds` of the agreement.
+    /// Returns what follows after `rounds` rounds of the agreement.
     fn next_phase(
         &self,
         state: &mut MpiState,
@@ -230,7 +230,7 @@ impl MpiEndpoint {
         CollectiveRun::new(comm, self.size, label.fingerprint, work).map(CollectivePhase::Running)
     }
 
-    /// Looks after MPI's collectives. Whether anything moved.
+    /// Advances all collectives. Returns true if any made progress.
     pub(super) fn advance_collectives(&self, state: &mut MpiState) -> bool {
         if state.collectives.running.is_empty() {
             return false;
@@ -259,7 +259,7 @@ impl MpiEndpoint {
         moved
     }
 
-    /// Whether there is more to do.
+    /// Advances one collective. Returns true if there is more to do.
     fn advance(
         &self,
         state: &mut MpiState,
@@ -267,7 +267,7 @@ impl MpiEndpoint {
         busy: &HashSet<usize>,
         moved: &mut bool,
     ) -> Result<bool> {
-        // Until it waits for something that has not come: a message that came before this rank looked is no reason to wait.
+        // Continues until it waits for something that has not come: a message that is already here is no reason to wait.
         while !matches!(native.phase, CollectivePhase::Running(_)) {
             let next = match &mut native.phase {
                 CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => return Ok(true),
@@ -299,13 +299,14 @@ impl MpiEndpoint {
             return Ok(true);
         }
         let bytes = run.bytes();
-        // Its views are released before anyone can learn that it is done.
+        // Its views are released before anyone can see that it is complete.
         run.abandon();
         *moved = true;
         state.tickets.finish(ticket, Ok(Got { peer: self.rank, bytes }));
         Ok(false)
     }
 
+    /// Queues a collective, unless a message has shown that another rank does something else.
     fn begin(&self, state: &mut MpiState, label: Label, ticket: Ticket, work: CollectiveViews) -> Result<()> {
         let elsewhere = Label { tag: label.tag.at_step(NO_STEP)?, ..label };
         let early = self.find_contradiction(state, &elsewhere);

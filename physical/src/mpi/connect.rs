@@ -140,7 +140,7 @@ fn world_of_its_own(limit: Duration) -> Result<Comm> {
     let world = unsafe { ffi::RSMPI_COMM_WORLD };
     // On the heap, as MPI may write it after this rank has given up.
     let mut flight = RequestSet::new(Box::new(world));
-    // SAFETY: the flight owns the handle that MPI writes.
+    // SAFETY: the request set owns the handle that MPI writes.
     unsafe {
         flight.start("duplicate MPI's world", |copy, request| {
             ffi::MPI_Comm_idup(world, &raw mut **copy, request)
@@ -227,7 +227,7 @@ fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
 fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
     announced.resize(ANNOUNCEMENT, 0);
     let mut flight = RequestSet::new(announced.into_boxed_slice());
-    // SAFETY: the flight owns the bytes.
+    // SAFETY: the request set owns the bytes.
     unsafe {
         flight.start("broadcast by MPI", |bytes, request| {
             let bytes = bytes.as_mut_ptr().cast();
@@ -244,7 +244,7 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
     let mine = interface::to_bytes(&interface::own());
     let all = vec![0; mine.len() * ranks];
     let mut flight = RequestSet::new((mine, all));
-    // SAFETY: the flight owns both sides, and the second holds as many bytes of each rank as the first.
+    // SAFETY: the request set owns both sides, and the second holds as many bytes of each rank as the first.
     unsafe {
         flight.start("gather by MPI", |(mine, all), request| {
             let count = mine.len() as c_int;

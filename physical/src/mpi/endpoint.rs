@@ -1,4 +1,5 @@
-//! One rank's end of a channel: eager_sends in and out, the transfers that they announce, and MPI's own collectives.
+//! Endpoint of one rank on a channel: eager messages in both directions, the payloads that they announce, and MPI's own
+//! collectives.
 
 use super::collectives::{MpiCollectives, contradict, is_presence};
 use super::link::{Comm, RequestSet};
@@ -23,50 +24,55 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes of the longest message: what usual MPIs send without asking the receiver first.
+/// Bytes of the longest eager message: what common MPIs send without asking the receiver first.
 const EAGER_BYTES: usize = 4000;
-/// Longest payload that rides in a message.
+/// Longest payload that an eager message carries.
 const INLINE: usize = EAGER_BYTES - HEADER_BYTES;
-/// Letters that can arrive between two looks without being buffered by MPI.
+/// Number of eager messages that can arrive between two polls without being buffered by MPI.
 const EAGER_RECEIVES: usize = 8;
+/// MPI tag of eager messages.
 const EAGER_TAG: c_int = 0;
 
-/// Parks that only yield the core, before they begin to sleep.
+/// Number of parks that only yield the core, before they begin to sleep.
 const YIELDS: u32 = 200;
-/// Shortest and longest sleep.
+/// Shortest sleep.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+/// Longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// What came with a message.
+/// Payload that came with an eager message, or where it is.
 enum EagerPayload {
+    /// The payload itself.
     Inline(Vec<u8>),
     /// A payload that waits at its sender, under this tag.
     Announced(c_int),
 }
 
-/// A message that has not left yet, and the send that it completes.
+/// Eager message that has not left yet, and the send that it completes.
 struct EagerSend {
     send: Option<(Ticket, Got)>,
     requests: RequestSet<Box<[u8]>>,
 }
 
+/// Operations of one endpoint.
 pub(super) struct MpiState {
     pub(super) comm: Comm,
     pub(super) tickets: Tickets,
     matcher: Matcher<(usize, EagerPayload)>,
-    /// Where eager_sends arrive, in order.
+    /// Receives of eager messages, in order.
     eager_receives: VecDeque<RequestSet<Box<[u8]>>>,
     eager_sends: Vec<EagerSend>,
     transfers: Vec<PayloadTransfer>,
     pub(super) collectives: MpiCollectives,
-    /// For the next large message.
+    /// Tag of the next large message.
     next_tag: c_int,
-    /// Peers that have closed their end.
+    /// True for peers that have closed their endpoint.
     gone: Vec<bool>,
-    /// Why MPI delivers no eager_sends any more.
+    /// Reason why MPI delivers no messages any more.
     broken: Option<String>,
 }
 
+/// Endpoint of one rank in a world of MPI.
 pub(super) struct MpiEndpoint {
     pub(super) rank: usize,
     pub(super) size: usize,
@@ -75,18 +81,18 @@ pub(super) struct MpiEndpoint {
     largest_tag: c_int,
     crowded: bool,
     bell: Arc<Doorbell>,
-    /// Parks in a row that brought nothing.
+    /// Number of consecutive parks without progress.
     parks: Cell<u32>,
     pub(super) state: RefCell<MpiState>,
 }
 
-/// What an endpoint is made of.
+/// What an endpoint is built from.
 pub(super) struct Parts {
     pub(super) comm: Comm,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) largest_tag: c_int,
-    /// See [`Transport::crowded`].
+    /// True if ranks outnumber cores: see [`Transport::crowded`].
     pub(super) crowded: bool,
     pub(super) collectives: MpiCollectives,
     pub(super) health: Arc<Health>,
@@ -94,6 +100,7 @@ pub(super) struct Parts {
 }
 
 impl MpiEndpoint {
+    /// Creates the endpoint and posts its receives of eager messages.
     pub(super) fn new(parts: Parts) -> Result<Self> {
         let Parts { comm, rank, size, largest_tag, crowded, collectives, health, tally } = parts;
         let bell = Arc::new(Doorbell::new()?);
@@ -120,10 +127,10 @@ impl MpiEndpoint {
         Ok(MpiEndpoint { rank, size, health, tally, largest_tag, crowded, bell, parks, state })
     }
 
-    /// Sends a message, and tries at once to be done with it.
+    /// Sends an eager message, and tries at once to complete it.
     fn write(&self, state: &mut MpiState, to: usize, message: Vec<u8>, send: Option<(Ticket, Got)>) {
         let mut requests = RequestSet::new(message.into_boxed_slice());
-        // SAFETY: the flight owns the bytes, and nobody writes them.
+        // SAFETY: the request set owns the bytes, and nobody writes them.
         let posted = unsafe {
             state.comm.send(to, EAGER_TAG, &mut requests, |message| (message.as_ptr(), message.len()))
         };
@@ -139,13 +146,13 @@ impl MpiEndpoint {
         }
     }
 
-    /// Sends a message without payload and without a ticket of its own.
+    /// Sends an eager message without payload and without a ticket of its own.
     pub(super) fn write_header(&self, state: &mut MpiState, to: usize, label: Label) {
         self.tally.sent(HEADER_BYTES);
         self.write(state, to, Header { length: 0, label }.to_bytes().to_vec(), None);
     }
 
-    /// Reads the eager_sends that have come.
+    /// Reads the eager messages that have arrived. Returns true if there were any.
     fn read(&self, state: &mut MpiState) -> Result<bool> {
         let mut moved = false;
         while let Some(receive) = state.eager_receives.front_mut()
@@ -169,6 +176,7 @@ impl MpiEndpoint {
         Ok(moved)
     }
 
+    /// Decodes an eager message. Returns `None` if it is invalid.
     fn parse(&self, message: &[u8]) -> Option<(Header, EagerPayload)> {
         let (header, rest) = message.split_first_chunk()?;
         let header = Header::from_bytes(header)?;
@@ -181,8 +189,8 @@ impl MpiEndpoint {
         Some((header, message))
     }
 
-    /// A rank says that it is in a collective of MPI's; by now it may be past it. Whoever waits for a message in the same
-    /// operation never gets it.
+    /// Records that a rank is in one of MPI's collectives; it may have left it by now. An operation of this rank that
+    /// waits for a message in the same operation fails, as it would never get it.
     fn record_presence(&self, state: &mut MpiState, from: usize, theirs: &Label) {
         state.collectives.record_presence(from, theirs);
         let receives = state.matcher.awaited().map(|(ticket, _, mine)| (ticket, mine));
@@ -193,8 +201,8 @@ impl MpiEndpoint {
         }
     }
 
-    /// Ends an operation in which `from` does not take part, as its message shows, and answers it, so that the other side
-    /// learns of it as well.
+    /// Fails an operation in which `from` does not take part, as its message shows, and answers it, so that the other
+    /// side fails as well.
     fn fail_contradicted(
         &self,
         state: &mut MpiState,
@@ -208,6 +216,7 @@ impl MpiEndpoint {
         self.write_header(state, from, Label { fingerprint: mine.fingerprint, ..*theirs });
     }
 
+    /// Matches an eager message with receives and collectives.
     fn arrive(&self, state: &mut MpiState, from: usize, header: Header, message: EagerPayload) {
         if is_presence(&header.label) {
             return self.record_presence(state, from, &header.label);
@@ -230,6 +239,7 @@ impl MpiEndpoint {
         }
     }
 
+    /// Fails an operation whose peer performs another one.
     fn disagree(&self, state: &mut MpiState, ticket: Ticket, mine: &Label, from: usize, theirs: Fingerprint) {
         let peer = self.health.peers()[from].clone();
         state.tickets.finish(ticket, Err(mine.mismatch(theirs, peer)));
@@ -251,7 +261,7 @@ impl MpiEndpoint {
         }
     }
 
-    /// A message that shows that its sender does something else in this operation; it is taken.
+    /// Takes a message which shows that its sender performs another operation under this number.
     pub(super) fn find_contradiction(&self, state: &mut MpiState, label: &Label) -> Option<(usize, Label)> {
         match state.matcher.find_early(Source::Any, label) {
             Match::Conflict(early, _) => Some((early.from, early.label)),
@@ -261,7 +271,7 @@ impl MpiEndpoint {
 }
 
 impl MpiState {
-    /// Takes a payload on, and moves what can be moved at once.
+    /// Starts a transfer, and moves what can be moved at once.
     fn start(&mut self, payload: PayloadTransfer) {
         let mut payload = vec![payload];
         progress_transfers(&mut payload, &mut self.tickets);
@@ -277,9 +287,9 @@ impl MpiState {
     }
 }
 
-/// Starts receiving the next message.
+/// Starts receiving the next eager message.
 fn post_eager_receive(comm: Comm, mut receive: RequestSet<Box<[u8]>>) -> Result<RequestSet<Box<[u8]>>> {
-    // SAFETY: the flight owns the bytes, and nobody looks at them before the request is done.
+    // SAFETY: the request set owns the bytes, and nobody looks at them before the request is done.
     unsafe {
         comm.receive(None, EAGER_TAG, &mut receive, |bytes| (bytes.as_mut_ptr(), bytes.len()))?;
     }
@@ -312,7 +322,7 @@ fn deliver(
     }
 }
 
-/// Looks after eager_sends. Whether any has left.
+/// Completes eager messages that have left. Returns true if there were any.
 fn progress_sends(eager_sends: &mut Vec<EagerSend>, tickets: &mut Tickets) -> bool {
     let before = eager_sends.len();
     eager_sends.retain_mut(|message| {
@@ -325,7 +335,7 @@ fn progress_sends(eager_sends: &mut Vec<EagerSend>, tickets: &mut Tickets) -> bo
     eager_sends.len() < before
 }
 
-/// Looks after transfers. Whether any moved.
+/// Advances large payloads. Returns true if bytes moved.
 fn progress_transfers(transfers: &mut Vec<PayloadTransfer>, tickets: &mut Tickets) -> bool {
     let mut moved = false;
     transfers.retain_mut(|payload| {
@@ -337,7 +347,7 @@ fn progress_transfers(transfers: &mut Vec<PayloadTransfer>, tickets: &mut Ticket
                 if !payload.is_done() {
                     return true;
                 }
-                // Its view is released before anyone can learn that it is done.
+                // Its view is released before anyone can see that it is complete.
                 payload.abandon();
                 tickets.finish(ticket, Ok(payload.got()));
             }
@@ -436,8 +446,8 @@ impl Transport for MpiEndpoint {
         self.crowded
     }
 
-    /// MPI has no event to wait for: it moves bytes only while someone asks. So this yields the core, and after a while
-    /// sleeps between questions, the longer the more were in vain.
+    /// Yields the core, and after a while sleeps between polls, the longer the more of them found nothing. MPI has no
+    /// event to wait for: it moves bytes only while it is polled.
     fn park(&self, at_most: Duration) {
         let parks = self.parks.get();
         self.parks.set(parks.saturating_add(1));
@@ -473,19 +483,19 @@ impl Transport for MpiEndpoint {
 }
 
 impl Drop for MpiEndpoint {
-    /// Tells the others that nothing more comes, and leaves what MPI has not finished to MPI, for good.
+    /// Tells the other ranks that nothing more comes, and leaves to MPI, for good, what it has not finished.
     fn drop(&mut self) {
         let state = self.state.get_mut();
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
             let mut close_message = RequestSet::new(state.collectives.close_message(self.rank));
-            // SAFETY: the flight owns the bytes, and leaks them if they have not left by the end of the loop.
+            // SAFETY: the request set owns the bytes, and leaks them if they have not left by the end of the loop.
             let sent = unsafe {
                 state
                     .comm
                     .send(peer, EAGER_TAG, &mut close_message, |message| (message.as_ptr(), message.len()))
             };
             close_message.settle();
-            // A peer that cannot be told has failed.
+            // A peer that cannot be reached has failed.
             drop(sent);
         }
         for receive in &mut state.eager_receives {

@@ -1,15 +1,16 @@
-//! Which address of rank 0's host the ranks of other hosts can reach: the one from which the kernel routes to them.
+//! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to them.
 
 use crate::bootstrap::interface::interfaces;
 use crate::error::{Error, Result};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Addresses that a rank tells of its host; bytes of one: its kind (0, 4 or 6), and itself.
+/// Most addresses that a rank announces for its host.
 const MOST: usize = 8;
+/// Bytes of one address: its kind (0, 4 or 6), and the address.
 const RECORD: usize = 17;
 
-/// This host's addresses that others may reach.
+/// Returns the addresses of this host that others may reach.
 pub(super) fn own() -> Vec<IpAddr> {
     let reachable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
@@ -19,6 +20,7 @@ pub(super) fn own() -> Vec<IpAddr> {
     all.into_iter().map(|found| found.address).filter(reachable).take(MOST).collect()
 }
 
+/// Encodes the addresses of one host.
 pub(super) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {
     let mut bytes = vec![0; MOST * RECORD];
     for (address, record) in addresses.iter().zip(bytes.chunks_exact_mut(RECORD)) {
@@ -36,7 +38,7 @@ pub(super) fn to_bytes(addresses: &[IpAddr]) -> Vec<u8> {
     bytes
 }
 
-/// The addresses of any number of hosts.
+/// Decodes the addresses of any number of hosts.
 pub(super) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
     let parse = |record: &[u8]| match record {
         [4, a, b, c, d, ..] => Some(IpAddr::from([*a, *b, *c, *d])),
@@ -46,10 +48,10 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Vec<IpAddr> {
     bytes.chunks_exact(RECORD).filter_map(parse).collect()
 }
 
-/// The address from which this host reaches the first of `peers` that is not itself.
+/// Returns the address from which this host reaches the first of `peers` that is not its own.
 pub(super) fn towards(peers: &[IpAddr]) -> Result<IpAddr> {
     let own = own();
-    // A bridge has the same address on every host that has one: it leads to nobody else.
+    // A bridge has the same address on every host that has one: it leads to no other host.
     let others = peers.iter().filter(|peer| !own.contains(peer));
     let route = |peer: &IpAddr| -> io::Result<IpAddr> {
         let any =

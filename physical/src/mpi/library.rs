@@ -1,8 +1,8 @@
-//! MPI itself, as this process has it: started once, and ended when the process does.
+//! MPI in this process: started once, and finalized when the process exits.
 //!
-//! MPI cannot be started a second time, so that it outlives every world. When the process exits, MPI is finalized if all
-//! worlds have ended well, which waits for the other ranks to do the same. Otherwise it is left as it is: `mpirun` takes a
-//! process that ends so for a failure and ends the whole job, which is right, and whoever failed has said why before.
+//! MPI cannot be started a second time, so it outlives every world. When the process exits, MPI is finalized if all worlds
+//! have ended without failure, which waits for the other ranks to do the same. Otherwise it is left running: `mpirun` takes a
+//! process that exits so for a failure and ends the whole job, which is right, and the failure has been reported before.
 
 use crate::error::{Error, Result};
 use mpi::ffi;
@@ -13,20 +13,20 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
-/// Worlds that have not ended.
+/// Number of worlds that have not ended.
 static WORLDS: AtomicUsize = AtomicUsize::new(0);
-/// Whether the ranks may have lost each other: a failed world, or one that did not come together.
+/// Set while ranks may have lost each other: after a world failed, and while one has not been joined.
 static PEERS_UNCERTAIN: AtomicBool = AtomicBool::new(false);
 
-/// What MPI said when it started.
+/// MPI's answers at start-up.
 pub(super) struct Library {
     pub(super) rank: usize,
     pub(super) size: usize,
     /// Rank and number of ranks among those that can share memory.
     pub(super) local: (usize, usize),
-    /// Largest tag.
+    /// Largest tag that MPI allows.
     pub(super) largest_tag: c_int,
-    /// Marks a collective whose input is its output; `None` for an MPI whose mark is not known.
+    /// Pointer that marks a collective whose input is its output; `None` for an MPI whose mark is not known.
     pub(super) in_place: Option<*const c_void>,
     /// The only thread that may call MPI; `None` if all may.
     thread: Option<ThreadId>,
@@ -38,7 +38,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// MPI, started if need be, for the calling thread.
+    /// Returns MPI for the calling thread, and starts it if necessary.
     ///
     /// # Errors
     /// [`Error::Setup`] if MPI does not start, was finalized, or allows only another thread to call it.
@@ -51,6 +51,7 @@ impl Library {
         if own { Ok(library) } else { Err(Error::setup(what, remedy)) }
     }
 
+    /// Starts MPI and asks for what is in [`Library`].
     fn start() -> Result<Self> {
         let provided = initialize()?;
         // SAFETY: constants of the library.
@@ -67,7 +68,7 @@ impl Library {
     }
 }
 
-/// Starts MPI unless the program has; the thread level that it grants.
+/// Starts MPI unless the program has, and returns the thread level that it grants.
 fn initialize() -> Result<c_int> {
     let mut started = 0;
     let mut ended = 0;
@@ -96,6 +97,7 @@ fn initialize() -> Result<c_int> {
     Ok(provided)
 }
 
+/// Finalizes MPI at exit if all worlds have ended without failure.
 extern "C" fn finalize() {
     let mut ended = 0;
     if WORLDS.load(Ordering::Acquire) == 0 && !PEERS_UNCERTAIN.load(Ordering::Acquire) {
@@ -109,18 +111,19 @@ extern "C" fn finalize() {
     }
 }
 
-/// A world begins to come together: until it has, or if it never does, this process must not wait in MPI's end.
+/// Records that a world is being joined: until it has been, or if it never is, this process must not wait in
+/// `MPI_Finalize`.
 pub(super) fn world_starting() {
     PEERS_UNCERTAIN.store(true, Ordering::Release);
 }
 
-/// A world has come together, which proves that all ranks are there.
+/// Records that a world has been joined, which proves that all ranks are there.
 pub(super) fn world_joined() {
     WORLDS.fetch_add(1, Ordering::AcqRel);
     PEERS_UNCERTAIN.store(false, Ordering::Release);
 }
 
-/// A world has ended.
+/// Records that a world has ended.
 pub(super) fn world_left(well: bool) {
     if !well {
         PEERS_UNCERTAIN.store(true, Ordering::Release);
@@ -128,7 +131,7 @@ pub(super) fn world_left(well: bool) {
     WORLDS.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// MPI's return code as a result; `doing` is an infinitive.
+/// Converts MPI's return code into a result; `doing` is an infinitive.
 pub(super) fn check(doing: &str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         return Ok(());
@@ -142,7 +145,7 @@ pub(super) fn check(doing: &str, code: c_int) -> Result<()> {
     Err(Error::system(doing, io::Error::other(text), "see what mpirun says about that rank or the network"))
 }
 
-/// Rank and size in a communicator.
+/// Returns rank and size in a communicator.
 pub(super) fn place(comm: ffi::MPI_Comm) -> Result<(usize, usize)> {
     let mut rank = 0;
     let mut size = 0;
@@ -153,6 +156,7 @@ pub(super) fn place(comm: ffi::MPI_Comm) -> Result<(usize, usize)> {
     Ok((usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1)))
 }
 
+/// Creates the communicator of the ranks that can share memory.
 fn on_this_host(world: ffi::MPI_Comm) -> Result<ffi::MPI_Comm> {
     let mut host = world;
     // SAFETY: all ranks call this, right after they have started MPI.
@@ -163,8 +167,9 @@ fn on_this_host(world: ffi::MPI_Comm) -> Result<ffi::MPI_Comm> {
     check("ask MPI for the ranks of this host", code).map(|()| host)
 }
 
+/// Returns the largest tag that MPI allows.
 fn largest_tag(world: ffi::MPI_Comm) -> c_int {
-    /// What every MPI allows.
+    /// Largest tag that every MPI allows.
     const LEAST: c_int = 32_767;
     let mut value: *const c_int = ptr::null();
     let mut found = 0;
@@ -175,7 +180,7 @@ fn largest_tag(world: ffi::MPI_Comm) -> c_int {
     }
 }
 
-/// `MPI_IN_PLACE`, which is a cast in C and therefore not among the bindings.
+/// Returns `MPI_IN_PLACE`, which is a cast in C and therefore not among the bindings.
 fn in_place() -> Option<*const c_void> {
     let mut text = [0; 8192];
     let mut length = 0;

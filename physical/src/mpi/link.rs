@@ -1,4 +1,4 @@
-//! What lies between two processes here: MPI requests, each with the memory that it touches.
+//! The link between two processes: MPI requests, each with the memory that it touches.
 
 use super::library::check;
 use crate::error::Result;
@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
 
-/// A communicator. It lives until the process ends: freeing one is collective, and a rank that closes its end alone must
-/// not wait.
+/// Communicator. It lives until the process ends: freeing one is collective, and a rank that closes its endpoint alone
+/// must not wait.
 #[derive(Clone, Copy)]
 pub(super) struct Comm(pub(super) ffi::MPI_Comm);
 
@@ -17,30 +17,32 @@ unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
 
-/// What became of a request.
+/// Result of a completed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) source: usize,
     pub(super) bytes: usize,
 }
 
-/// MPI requests, and what holds the memory they read and write. Dropped while one is under way, it leaks what it holds:
-/// MPI may still write there.
+/// MPI requests, and what holds the memory that they read and write. If it is dropped while a request is active, it
+/// leaks what it holds: MPI may still write there.
 pub(super) struct RequestSet<H> {
     held: ManuallyDrop<H>,
     requests: VecDeque<ffi::MPI_Request>,
 }
 
 impl<H> RequestSet<H> {
+    /// Creates a set without requests that holds `held`.
     pub(super) fn new(held: H) -> Self {
         RequestSet { held: ManuallyDrop::new(held), requests: VecDeque::new() }
     }
 
+    /// Returns what the set holds.
     pub(super) fn held(&mut self) -> &mut H {
         &mut self.held
     }
 
-    /// Requests under way.
+    /// Returns the number of active requests.
     pub(super) fn pending(&self) -> usize {
         self.requests.len()
     }
@@ -48,8 +50,8 @@ impl<H> RequestSet<H> {
     /// Adds a request that `start` makes; `doing` is an infinitive.
     ///
     /// # Safety
-    /// The memory that the request touches stays valid, and nobody else uses it against the rules, while `H` lives and the
-    /// request is under way.
+    /// The memory that the request touches stays valid, and nobody else uses it against the rules, while `H` lives and
+    /// the request is active.
     pub(super) unsafe fn start(
         &mut self,
         doing: &str,
@@ -62,7 +64,7 @@ impl<H> RequestSet<H> {
         Ok(())
     }
 
-    /// The oldest request's outcome, if it is done.
+    /// Returns the result of the oldest request if it is complete.
     pub(super) fn test(&mut self) -> Result<Option<Done>> {
         let Some(request) = self.requests.front_mut() else { return Ok(None) };
         let mut flag = 0;
@@ -85,7 +87,7 @@ impl<H> RequestSet<H> {
         Ok(Some(Done { source: unsigned(status.MPI_SOURCE), bytes: unsigned(bytes) }))
     }
 
-    /// Forgets the requests that are done. Whether none is left.
+    /// Removes the requests that are complete. Returns true if none is left.
     pub(super) fn settle(&mut self) -> bool {
         // A request that failed is not known to have ended, so that its memory stays.
         while let Ok(Some(_)) = self.test() {}
@@ -110,14 +112,14 @@ impl<H> Drop for RequestSet<H> {
     }
 }
 
-/// Length of a piece or a letter, as MPI counts.
+/// Converts the length of a piece or an eager message to MPI's type.
 fn count(bytes: usize) -> c_int {
     debug_assert!(c_int::try_from(bytes).is_ok(), "nothing is sent in pieces as large as that");
     bytes as c_int
 }
 
 impl Comm {
-    /// Starts sending the bytes that `of` finds in what the flight holds.
+    /// Starts sending the bytes that `of` finds in what the set holds.
     ///
     /// # Safety
     /// As [`RequestSet::start`], for those bytes.
@@ -148,7 +150,7 @@ impl Comm {
         unsafe { requests.start("send by MPI", post) }
     }
 
-    /// Starts receiving into the bytes that `into` finds in what the flight holds; from anyone if `from` is `None`.
+    /// Starts receiving into the bytes that `into` finds in what the set holds, from any rank if `from` is `None`.
     ///
     /// # Safety
     /// As [`RequestSet::start`], for those bytes.
@@ -172,7 +174,7 @@ impl Comm {
         unsafe { requests.start("receive by MPI", post) }
     }
 
-    /// Another communicator of the same ranks, all of which call this now.
+    /// Creates another communicator of the same ranks. All of them call this now.
     pub(super) fn duplicate(self) -> Result<Comm> {
         let mut copy = self.0;
         // SAFETY: a valid communicator.
@@ -180,7 +182,8 @@ impl Comm {
         Ok(Comm(copy))
     }
 
-    /// As [`Comm::duplicate`], for calls by several threads at once; `tag` tells them apart.
+    /// Creates a communicator as [`Comm::duplicate`] does, where several threads may do so at once; `tag` distinguishes
+    /// them.
     pub(super) fn duplicate_tagged(self, tag: c_int) -> Result<Comm> {
         let mut copy = self.0;
         // SAFETY: a valid communicator, and its own group.

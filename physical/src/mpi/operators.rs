@@ -1,7 +1,7 @@
-//! MPI's names for our element types and reductions, and operators of our own where MPI's promise less.
+//! MPI's names for the element types and reductions, and operators of our own where MPI's guarantee less.
 //!
-//! MPI has no 16-bit floats, its minimum and maximum do not say what becomes of a NaN, and its integer sums need not wrap
-//! (Open MPI 4.1 saturates those of bytes). There, MPI calls the kernels that every transport reduces with.
+//! MPI has no 16-bit floats, its minimum and maximum leave the treatment of NaN open, and its integer sums need not wrap
+//! (Open MPI 4.1 saturates those of bytes). In these cases MPI calls the kernels that every transport reduces with.
 
 use super::library::check;
 use crate::device;
@@ -11,16 +11,17 @@ use mpi::ffi;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-/// MPI's side of one reduction of one element type.
+/// MPI's type and operator for one reduction of one element type.
 #[derive(Clone, Copy)]
 pub(super) struct Operator {
     pub(super) dtype: ffi::MPI_Datatype,
     pub(super) op: ffi::MPI_Op,
 }
 
+/// Function that MPI calls for an operator.
 type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype);
 
-/// What MPI calls to combine `length` elements: `to ← from ∘ to`.
+/// Combines `length` elements for MPI: `to ← from ∘ to`.
 unsafe extern "C" fn combine<const OP: usize, const DTYPE: usize>(
     from: *mut c_void,
     to: *mut c_void,
@@ -37,7 +38,7 @@ unsafe extern "C" fn combine<const OP: usize, const DTYPE: usize>(
     }
 }
 
-/// For one reduction, the functions of all element types.
+/// Returns the functions of all element types for one reduction.
 const fn row<const OP: usize>() -> [Function; 7] {
     [
         combine::<OP, 0>,
@@ -60,7 +61,7 @@ unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
 
-/// The operator of a reduction; a mean adds.
+/// Returns the operator of a reduction; that of a mean adds.
 pub(super) fn operator(op: ReduceOp, dtype: DType) -> Result<Operator> {
     static TABLE: OnceLock<Result<Table>> = OnceLock::new();
     let table = TABLE.get_or_init(build).as_ref().map_err(Error::clone)?;
@@ -69,6 +70,7 @@ pub(super) fn operator(op: ReduceOp, dtype: DType) -> Result<Operator> {
     Ok(table.0[row][column])
 }
 
+/// Creates all operators.
 fn build() -> Result<Table> {
     let half = half()?;
     let rows = ReduceOp::ALL.into_iter().zip(FUNCTIONS).map(|(op, functions)| {
@@ -82,7 +84,7 @@ fn build() -> Result<Table> {
     rows.collect::<Result<_>>().map(Table)
 }
 
-/// MPI's own operator, where it promises what ours does; some networks carry these out themselves.
+/// Returns MPI's own operator where it guarantees what ours does; some networks carry these out themselves.
 fn known(op: ReduceOp) -> Option<ffi::MPI_Op> {
     // SAFETY: constants of the library.
     unsafe {
@@ -94,7 +96,7 @@ fn known(op: ReduceOp) -> Option<ffi::MPI_Op> {
     }
 }
 
-/// Our kernel as an operator.
+/// Creates an operator from our kernel.
 fn own(function: Function) -> Result<ffi::MPI_Op> {
     // SAFETY: a constant of the library, and a function of the kind that MPI wants.
     unsafe {
@@ -103,7 +105,7 @@ fn own(function: Function) -> Result<ffi::MPI_Op> {
     }
 }
 
-/// MPI's name of an element type.
+/// Returns MPI's name of an element type.
 fn name(dtype: DType, half: ffi::MPI_Datatype) -> ffi::MPI_Datatype {
     // SAFETY: constants of the library.
     unsafe {
@@ -118,7 +120,7 @@ fn name(dtype: DType, half: ffi::MPI_Datatype) -> ffi::MPI_Datatype {
     }
 }
 
-/// Two bytes that MPI does not look into.
+/// Creates the type for 16-bit floats: two bytes that MPI does not interpret.
 fn half() -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library, and a type made of them.
     unsafe {

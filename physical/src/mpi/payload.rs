@@ -1,7 +1,7 @@
 //! Payloads of large messages: a few pieces at a time between a view and MPI, from the first to the last.
 //!
-//! MPI reads and writes the view itself, except where the bytes are to be reduced, or the memory is borrowed: then a piece
-//! passes through staging, which is bounded whatever the length.
+//! MPI reads and writes the view itself, unless the bytes are to be reduced or the memory is borrowed: then a piece passes
+//! through staging, which is bounded whatever the length.
 
 use super::link::{Comm, RequestSet};
 use crate::error::Result;
@@ -13,22 +13,23 @@ use std::ptr;
 
 /// Bytes of a piece: large enough to cost nothing, far below the largest count of MPI.
 const PIECE: usize = 1 << 20;
-/// Pieces under way at a time.
+/// Number of pieces in flight at a time.
 const WINDOW: usize = 4;
 
-/// Where the pieces of one payload are.
+/// Division of one payload into pieces, and their progress.
 struct Pieces {
     comm: Comm,
     peer: usize,
     tag: c_int,
     length: usize,
-    /// Bytes given to MPI, and bytes that MPI is done with.
+    /// Bytes given to MPI.
     posted: usize,
+    /// Bytes that MPI has finished.
     done: usize,
 }
 
 impl Pieces {
-    /// Where the next piece begins, and its length; `None` after the last, or while enough are under way.
+    /// Returns offset and length of the next piece, or `None` after the last and while enough are in flight.
     fn next(&mut self, under_way: usize) -> Option<(usize, usize)> {
         let start = self.posted;
         let length = PIECE.min(self.length - start);
@@ -39,7 +40,7 @@ impl Pieces {
         Some((start, length))
     }
 
-    /// The piece that has been under way longest is done: where it began, and its length.
+    /// Returns offset and length of the oldest piece in flight, which is complete.
     fn arrived(&mut self) -> (usize, usize) {
         let start = self.done;
         let length = PIECE.min(self.length - start);
@@ -52,45 +53,48 @@ impl Pieces {
 struct Staging(Vec<Box<[u8]>>);
 
 impl Staging {
+    /// Allocates memory for the pieces in flight if it is needed.
     fn new(needed: bool, length: usize) -> Self {
         let pieces = if needed { length.div_ceil(PIECE).min(WINDOW) } else { 0 };
         Staging((0..pieces).map(|_| vec![0; PIECE.min(length)].into()).collect())
     }
 
+    /// Returns true if pieces pass through this memory.
     fn is_used(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The place of the piece that begins at `start`, unless pieces go straight to the view.
+    /// Returns the memory of the piece at offset `start`, or `None` if pieces go straight to the view.
     fn at(&mut self, start: usize) -> Option<&mut [u8]> {
         self.0.get_mut(start / PIECE % WINDOW).map(|piece| &mut piece[..])
     }
 }
 
-/// What a payload comes from or goes to.
+/// Source or destination of a payload.
 enum TransferEnd {
     Out(ReadView),
     In(Landing),
 }
 
+/// Memory that a transfer uses.
 struct TransferMemory {
-    /// `None` once nobody waits for the payload, and MPI does not use the view.
+    /// The view; `None` once nobody waits for the payload and MPI does not use the view.
     end: Option<TransferEnd>,
     /// First byte of the view, where MPI works on it.
     direct: *mut u8,
     staging: Staging,
 }
 
-/// A payload on its way.
+/// Payload in flight.
 pub(super) struct PayloadTransfer {
-    /// `None` once nobody waits for it.
+    /// Ticket, or `None` once nobody waits for it.
     pub(super) ticket: Option<Ticket>,
     pieces: Pieces,
     requests: RequestSet<TransferMemory>,
 }
 
 impl PayloadTransfer {
-    /// To rank `to`.
+    /// Creates the transfer of `view` to rank `to`.
     pub(super) fn out(comm: Comm, to: usize, tag: c_int, ticket: Ticket, view: ReadView) -> Self {
         let bytes = view.bytes();
         let length = bytes.len();
@@ -105,7 +109,7 @@ impl PayloadTransfer {
         )
     }
 
-    /// From a rank, under a tag; `length` bytes, which fit the landing.
+    /// Creates the transfer of `length` bytes, which fit the landing, from a rank under a tag.
     pub(super) fn into(
         comm: Comm,
         (peer, tag): (usize, c_int),
@@ -120,22 +124,24 @@ impl PayloadTransfer {
         Self::new(pieces, ticket, TransferEnd::In(landing), direct, staged)
     }
 
+    /// Creates a transfer from its parts.
     fn new(pieces: Pieces, ticket: Ticket, end: TransferEnd, direct: *mut u8, staged: bool) -> Self {
         let staging = Staging::new(staged, pieces.length);
         let requests = RequestSet::new(TransferMemory { end: Some(end), direct, staging });
         PayloadTransfer { ticket: Some(ticket), pieces, requests }
     }
 
+    /// Returns the result of the complete transfer.
     pub(super) fn got(&self) -> Got {
         Got { peer: self.pieces.peer, bytes: self.pieces.length }
     }
 
-    /// Whether all of it has moved.
+    /// Returns true if all bytes have moved.
     pub(super) fn is_done(&self) -> bool {
         self.pieces.done == self.pieces.length
     }
 
-    /// Moves what can be moved: how many bytes MPI is done with since the last time.
+    /// Moves what can be moved. Returns the number of bytes that MPI has finished since the last call.
     pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.pieces.done;
         loop {
@@ -153,6 +159,7 @@ impl PayloadTransfer {
         }
     }
 
+    /// Hands one piece to MPI.
     fn post(&mut self, start: usize, length: usize) -> Result<()> {
         let Pieces { comm, peer, tag, .. } = self.pieces;
         let outwards = matches!(self.requests.held().end, Some(TransferEnd::Out(_)));
@@ -176,8 +183,8 @@ impl PayloadTransfer {
         }
     }
 
-    /// Posts nothing more, takes back what MPI has not begun, and gives the view back unless MPI is using it: then
-    /// that waits for [`PayloadTransfer::is_over`].
+    /// Posts nothing more, cancels what MPI has not begun, and releases the view unless MPI is using it: then that
+    /// waits for [`PayloadTransfer::is_over`].
     pub(super) fn abandon(&mut self) {
         self.ticket = None;
         if matches!(self.requests.held().end, Some(TransferEnd::In(_))) {
@@ -188,7 +195,7 @@ impl PayloadTransfer {
         }
     }
 
-    /// Whether MPI uses nothing of it any more.
+    /// Returns true once MPI uses none of its memory.
     pub(super) fn is_over(&mut self) -> bool {
         self.requests.settle()
     }

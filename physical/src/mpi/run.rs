@@ -1,7 +1,7 @@
-//! One collective in MPI's hands: piece after piece, in place where that is allowed, through staging otherwise.
+//! One collective carried out by MPI: piece after piece, in place where that is allowed, through staging otherwise.
 //!
-//! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging,
-//! and keep counts far below the largest `int`.
+//! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging, and
+//! keep counts far below the largest `int`.
 
 use super::collectives::CollectiveViews;
 use super::library::Library;
@@ -19,40 +19,44 @@ use std::ops::Range;
 /// Bytes of a piece, of all ranks' blocks together.
 const PIECE: usize = 8 << 20;
 
-/// What is done, and by whom.
+/// Operation, its operator and its division into pieces.
 #[derive(Clone, Copy)]
 struct RunPlan {
     comm: Comm,
     ranks: usize,
     what: Fingerprint,
     operator: Operator,
-    /// Elements: of the buffer, or of one rank's block; and of those in one piece.
+    /// Number of elements in the buffer, or in one rank's block.
     len: usize,
+    /// Number of those elements in one piece.
     piece: usize,
-    /// Whether blocks of all ranks are on one side.
+    /// True if one side holds blocks of all ranks.
     blocks: bool,
     staged: bool,
 }
 
+/// Memory that a collective uses.
 struct RunMemory {
     views: Option<CollectiveViews>,
-    /// Room for one piece of each side.
+    /// Memory for one piece of each side.
     staging: Box<[u64]>,
 }
 
+/// Collective carried out by MPI.
 pub(super) struct CollectiveRun {
     plan: RunPlan,
-    /// Elements that are done.
+    /// Number of elements that are complete.
     done: usize,
-    /// The elements that MPI works on.
+    /// Elements that MPI works on.
     under_way: Option<Range<usize>>,
-    /// A barrier has no elements and still has to be waited for.
+    /// True once all is complete. A barrier has no elements and still has to be waited for.
     finished: bool,
     bytes: usize,
     requests: RequestSet<RunMemory>,
 }
 
 impl CollectiveRun {
+    /// Plans the operation. MPI gets the first piece with [`CollectiveRun::progress`].
     pub(super) fn new(comm: Comm, ranks: usize, what: Fingerprint, views: CollectiveViews) -> Result<Self> {
         let (input, output) = &views;
         let size = what.dtype.size();
@@ -63,7 +67,7 @@ impl CollectiveRun {
         let (len, piece) = if blocks { (whole / ranks, PIECE / size / ranks) } else { (whole, PIECE / size) };
         let piece = piece.max(1);
         let borrowed = input.as_ref().is_some_and(ReadView::is_lent) || output.is_lent();
-        // Contributions are divided before the sum, and the input is not ours to change.
+        // Contributions are divided before the sum, and the input must not be changed.
         let divides = what.operation == OperationKind::ReduceScatter && divides_first(&what);
         let staged = borrowed || divides || (blocks && len > piece);
         let room = if staged { len.min(piece) * if blocks { ranks + 1 } else { 1 } * size } else { 0 };
@@ -74,16 +78,17 @@ impl CollectiveRun {
         Ok(CollectiveRun { plan, done: 0, under_way: None, finished, bytes, requests: RequestSet::new(held) })
     }
 
-    /// Size of the output.
+    /// Returns the bytes of the output.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// Returns true if the result is complete.
     pub(super) fn is_done(&self) -> bool {
         self.finished
     }
 
-    /// Moves what can be moved: how many bytes of this rank's are done since the last time.
+    /// Moves what can be moved. Returns the number of this rank's bytes that were completed since the last call.
     pub(super) fn progress(&mut self) -> Result<usize> {
         let before = self.done;
         while !self.finished {
@@ -102,6 +107,7 @@ impl CollectiveRun {
         Ok((self.done - before) * self.plan.what.dtype.size())
     }
 
+    /// Hands the next piece to MPI.
     fn post(&mut self) -> Result<()> {
         let plan = self.plan;
         let range = self.done..plan.len.min(self.done + plan.piece);
@@ -118,31 +124,34 @@ impl CollectiveRun {
         Ok(())
     }
 
-    /// Posts nothing more, and gives the views back unless MPI works on them: then that waits for [`CollectiveRun::is_over`].
+    /// Posts nothing more, and releases the views unless MPI works on them: then that waits for
+    /// [`CollectiveRun::is_over`].
     pub(super) fn abandon(&mut self) {
         if self.requests.pending() == 0 || self.plan.staged {
             self.requests.held().views = None;
         }
     }
 
-    /// Whether MPI uses nothing of it any more. MPI cannot take a collective back: if another rank never takes part, this
-    /// stays false.
+    /// Returns true once MPI uses none of its memory. MPI cannot cancel a collective: if another rank never takes part,
+    /// this stays false.
     pub(super) fn is_over(&mut self) -> bool {
         self.requests.settle()
     }
 }
 
+/// Returns true if contributions are divided before the sum: for the mean of 16-bit floats.
 fn divides_first(what: &Fingerprint) -> bool {
     what.reduce == Some(ReduceOp::Mean) && what.dtype.is_half()
 }
 
-/// Elements `range` of block `index` of blocks of `len` elements, in bytes.
+/// Returns elements `range` of block `index` of blocks of `len` elements, in bytes.
 fn of_block(index: usize, len: usize, range: &Range<usize>, dtype: DType) -> Range<usize> {
     let size = dtype.size();
     (index * len + range.start) * size..(index * len + range.end) * size
 }
 
 impl RunPlan {
+    /// Returns an infinitive for errors.
     fn doing(&self) -> &'static str {
         match self.what.operation {
             OperationKind::AllReduce => "all-reduce by MPI",
@@ -153,7 +162,7 @@ impl RunPlan {
         }
     }
 
-    /// Puts this rank's elements where MPI takes them from.
+    /// Copies this rank's elements to where MPI reads them, divided if that comes first.
     fn prepare(&self, held: &mut RunMemory, range: &Range<usize>) {
         let RunPlan { what, len, ranks, .. } = *self;
         let Some((input, output)) = &mut held.views else { return };
@@ -184,7 +193,7 @@ impl RunPlan {
         }
     }
 
-    /// Where MPI reads and where it writes.
+    /// Returns the addresses from which MPI reads and to which it writes.
     fn sides(&self, held: &mut RunMemory, range: &Range<usize>) -> (*const c_void, *mut c_void) {
         let n = range.len() * self.what.dtype.size();
         let input_side = if self.what.operation == OperationKind::ReduceScatter { self.ranks * n } else { n };
@@ -204,8 +213,10 @@ impl RunPlan {
         }
     }
 
+    /// Starts the operation of MPI.
+    ///
     /// # Safety
-    /// Both sides hold `count` elements, of each rank where the operation has blocks.
+    /// Both sides hold `count` elements, for each rank where the operation has blocks.
     unsafe fn call(
         &self,
         from: *const c_void,
@@ -238,7 +249,7 @@ impl RunPlan {
         }
     }
 
-    /// Takes the elements from where MPI put them.
+    /// Copies the elements from where MPI wrote them, and completes means and NaNs.
     fn finish(&self, held: &mut RunMemory, range: &Range<usize>) {
         let RunPlan { what, len, ranks, .. } = *self;
         let Some((_, output)) = &mut held.views else { return };
@@ -259,7 +270,7 @@ impl RunPlan {
             (false, _) => {}
         }
         match what.reduce {
-            // Division leaves one NaN as well.
+            // Division produces the canonical NaN as well.
             Some(ReduceOp::Mean) if !divides_first(&what) => {
                 device::divide(ranks, what.dtype, &mut output.bytes_mut()[landed]);
             }
@@ -272,6 +283,7 @@ impl RunPlan {
     }
 }
 
+/// Returns the bytes of a view, or none without a view.
 fn whole(view: Option<&ReadView>) -> &[u8] {
     view.map_or(&[], ReadView::bytes)
 }

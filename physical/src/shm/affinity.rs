@@ -1,13 +1,14 @@
-//! Cores that ranks share although there are enough: seen in time, and left.
+//! Moves a rank away from a core that it shares with a peer although other cores are free.
 //!
-//! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer gives
-//! the system no reason to part them. So each shows, where it waits for longer, on which core it runs; and whoever finds
-//! itself on a peer's moves to a free one. It is not bound there: programs have other threads, and the system knows best.
+//! Two ranks on one core answer each other a thousand times slower than on two, and a rank that yields to its peer gives the
+//! kernel no reason to separate them. So each rank that waits for longer publishes the core on which it runs, and a rank that
+//! finds itself on a peer's core moves to a free one. It is not bound to that core: programs have other threads, and the
+//! kernel schedules them best.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::time::{Duration, Instant};
 
-/// Between two moves, each of which takes some ten microseconds.
+/// Shortest time between two moves, each of which takes about ten microseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Returns the core on which this thread runs.
@@ -15,14 +16,16 @@ pub(super) fn current() -> u32 {
     sched_getcpu() as u32
 }
 
-/// Where one thread may move, and when it did.
+/// Moves one thread between cores, at most once in [`PAUSE`].
 #[derive(Debug, Default)]
 pub(super) struct CoreMover {
+    /// Time of the last move.
     moved: Option<Instant>,
 }
 
 impl CoreMover {
-    /// Moves this thread to a core that is not `taken`, if it may run on one and has not just moved. Whether it did.
+    /// Moves this thread to an allowed core for which `taken` is false. Returns true if it moved: no such core may
+    /// exist, or the last move may be too recent.
     pub(super) fn leave(&mut self, now: Instant, taken: impl Fn(u32) -> bool) -> bool {
         if self.moved.is_some_and(|moved| now - moved < PAUSE) {
             return false;

@@ -1,20 +1,24 @@
-//! The atomics that shared memory is made of, behind a trait, so that loom can check the same code on its own.
+//! Atomics in shared memory, behind a trait, so that loom can check the same code with its own.
 //!
-//! Nothing here rests on the strength of one processor's memory order: what has to be seen in order is stored with
-//! `Release` and loaded with `Acquire`, and the two places where a store must not pass a later load (falling asleep, and
-//! a full ring) have a sequentially consistent fence on both sides.
+//! The code does not rely on the memory order of any one processor. Stores that must be seen in order use `Release` and the
+//! matching loads use `Acquire`. In the two places where a store must not pass a later load (parking, and a full ring) both
+//! sides have a sequentially consistent fence.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A number in memory that several processes see.
+/// Atomic number in memory that several processes access.
 pub(super) trait SharedAtomic {
+    /// Loads the number.
     fn load(&self, order: Ordering) -> u64;
+    /// Stores `value`.
     fn store(&self, value: u64, order: Ordering);
+    /// Adds `value`, sequentially consistent, with wrap-around.
     fn add(&self, value: u64);
+    /// Executes the fence that belongs to this kind of atomic.
     fn fence(order: Ordering);
 }
 
-/// An atomic of the standard library, or loom's of the same name, with the fence that belongs to it.
+/// Implements [`SharedAtomic`] for an atomic of the standard library or of loom, with its fence.
 macro_rules! shared_atomic {
     ($atomic:ty, $number:ty, $fence:path) => {
         impl SharedAtomic for $atomic {

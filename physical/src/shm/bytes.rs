@@ -1,12 +1,13 @@
-//! Bytes of shared memory that another process may write while they are read: open this before you read a peer's memory.
+//! Bytes of shared memory that another process may write while they are read. Open this before you read a peer's memory.
 //!
-//! A peer that gives an operation up takes its memory back, and writes it while others still read. What they read is then
-//! worth nothing, and they find out (see [`ControlBlock::withdraw`](super::board::Board::withdraw)); but it must not be undefined
-//! behaviour until they do. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no
-//! plain read through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are
-//! copied by an assembly block of vector loads, of which Rust knows nothing but that it fills the copy, as relaxed
-//! loads of single bytes could have; the compiler makes no vectors of atomic loads itself. What follows works on the
-//! copy: a block of it stays in the first-level cache; sums of f32 are added by such loads themselves, without a copy.
+//! A peer that gives an operation up takes its memory back, and writes to it while others still read. The bytes that they
+//! read are then invalid, and they find out (see
+//! [`ControlBlock::withdraw`](super::control_block::ControlBlock::withdraw)); but until then the reads must not be undefined
+//! behaviour. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no plain read through a
+//! pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are copied by an assembly block
+//! of vector loads, of which Rust knows only that it fills the copy, as relaxed loads of single bytes could have; the compiler
+//! does not vectorize atomic loads itself. The work that follows uses the copy: a block of it stays in the first-level cache.
+//! Sums of f32 are added by such loads themselves, without a copy.
 
 use crate::device::kernels::SharedFloats;
 use std::marker::PhantomData;
@@ -14,17 +15,19 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A run of bytes that other processes may write at any time, to be read.
+/// Readable bytes that other processes may write at any time.
 #[derive(Clone, Copy)]
 pub(super) struct SharedBytes<'a> {
     start: *const u8,
     len: usize,
-    /// Whether they are borrowed memory of this process, which nobody writes.
+    /// True if the bytes are borrowed memory of this process, which nobody writes.
     own: bool,
     memory: PhantomData<&'a AtomicU8>,
 }
 
 impl<'a> SharedBytes<'a> {
+    /// Creates a run of `len` bytes from `start` on.
+    ///
     /// # Safety
     /// The bytes are mapped, and initialised, for as long as the lifetime says. This process writes them atomically at
     /// most while the run exists.
@@ -32,24 +35,24 @@ impl<'a> SharedBytes<'a> {
         SharedBytes { start, len, own: false, memory: PhantomData }
     }
 
-    /// Bytes of this process, to be read like those of others.
+    /// Wraps bytes of this process, to be read as those of others are.
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         SharedBytes { start: bytes.as_ptr(), len: bytes.len(), own: true, memory: PhantomData }
     }
 
-    /// Some of these bytes.
+    /// Returns a range of these bytes.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "a part of the bytes");
         SharedBytes { start: self.start.wrapping_add(range.start), len: range.len(), ..self }
     }
 
-    /// The bytes, if they are this process' own.
+    /// Returns the bytes as a slice if they are memory of this process.
     pub(super) fn own(self) -> Option<&'a [u8]> {
         // SAFETY: `of` has borrowed them for as long.
         self.own.then(|| unsafe { std::slice::from_raw_parts(self.start, self.len) })
     }
 
-    /// Others' bytes as f32; `None` unless they are aligned.
+    /// Returns bytes of other processes as f32, or `None` unless they are aligned.
     pub(super) fn floats(self) -> Option<SharedFloats<'a>> {
         let start: *const f32 = self.start.cast();
         // SAFETY: aligned, as just checked; `new` has promised the rest.
@@ -57,14 +60,14 @@ impl<'a> SharedBytes<'a> {
             .then(|| unsafe { SharedFloats::new(start, self.len / size_of::<f32>()) })
     }
 
-    /// Copies all bytes. What others write meanwhile may be in the copy or not, byte by byte.
+    /// Copies all bytes. Bytes that others write concurrently may be old or new in the copy, byte by byte.
     pub(super) fn load(self, to: &mut [u8]) {
         assert_eq!(self.len, to.len(), "a copy of all bytes");
         // SAFETY: both sides have so many bytes, as just checked.
         unsafe { self.copy_to(to.as_mut_ptr()) }
     }
 
-    /// As [`SharedBytes::load`], to the beginning of memory that holds nothing yet: the copy.
+    /// Copies all bytes, as [`SharedBytes::load`] does, to the beginning of uninitialised memory, and returns the copy.
     pub(super) fn load_to(self, to: &mut [MaybeUninit<u8>]) -> &mut [u8] {
         let to = &mut to[..self.len];
         // SAFETY: as above; afterwards the bytes are initialised.
@@ -74,6 +77,8 @@ impl<'a> SharedBytes<'a> {
         }
     }
 
+    /// Copies all bytes to `to`.
+    ///
     /// # Safety
     /// There is room for all bytes.
     unsafe fn copy_to(self, to: *mut u8) {
@@ -86,7 +91,7 @@ impl<'a> SharedBytes<'a> {
         }
     }
 
-    /// A copy of all bytes.
+    /// Copies all bytes into a vector.
     pub(super) fn to_vec(self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.len);
         let len = self.load_to(copy.spare_capacity_mut()).len();
@@ -105,8 +110,9 @@ pub(super) unsafe fn store(from: &[u8], to: *mut u8) {
     unsafe { copy::<false>(from.as_ptr(), to, from.len()) }
 }
 
-/// Bytes that the assembly copies at a time.
+/// Bytes that one iteration of the assembly copies.
 const BLOCK: usize = 64;
+/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
 /// Copies bytes such that one side, `from` if `LOADS`, may be shared.
@@ -143,13 +149,14 @@ unsafe fn copy<const LOADS: bool>(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies `count` blocks, one at least; how many it has copied.
+/// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
 /// Both sides have so many blocks and do not overlap.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
-    /// Bytes from which on processors copy strings faster than in a loop, without reading where they write.
+    /// Bytes from which on processors copy by a string instruction faster than in a loop, without reading the lines
+    /// that they write.
     const LONG: usize = 2048;
     if count * BLOCK >= LONG {
         // SAFETY: as below. The direction is forwards, as everywhere in Rust.
@@ -194,13 +201,13 @@ unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
     count
 }
 
-/// As above.
+/// Copies `count` blocks, at least one, and returns how many it has copied.
 ///
 /// # Safety
-/// As above.
+/// Both sides have so many blocks and do not overlap.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
-    // SAFETY: as above.
+    // SAFETY: as for x86-64.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -225,10 +232,10 @@ unsafe fn blocks(from: *const u8, to: *mut u8, count: usize) -> usize {
     count
 }
 
-/// Leaves everything to the atomics.
+/// Copies nothing: all bytes are left to the atomics.
 ///
 /// # Safety
-/// As above.
+/// None is needed.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 unsafe fn blocks(_: *const u8, _: *mut u8, _: usize) -> usize {
     0

@@ -1,22 +1,23 @@
-//! Native collectives over shared memory: everyone posts on its board, and reads what it needs from the peers.
+//! Native collectives over shared memory: each rank publishes the operation in its control block, and reads what it needs
+//! from the peers.
 //!
-//! *Small* operations put their bytes on the board. One exchange of a cache line, and every rank computes the result
-//! itself, in the same order. *Large* ones, on registered memory, read the peers' buffers where they are:
+//! *Small* operations carry their bytes in the control block: one exchange of a cache line, after which every rank computes
+//! the result itself, in the same order. *Large* ones, on registered memory, read the peers' buffers in place:
 //!
 //! ```text
 //! all-reduce       rank r reduces chunk r piece by piece, and copies every piece of a peer's chunk that is complete
 //! reduce-scatter   rank r reduces block r of all inputs into its output
 //! all-gather       rank r copies all inputs
-//! broadcast        everyone copies the root's buffer
+//! broadcast        all ranks copy the root's buffer
 //! ```
 //!
-//! An all-reduce of other memory, on the first lane, does the same by way of a stage (`staged`); what remains is carried
-//! by messages.
+//! An all-reduce of other memory, on the first lane, does the same through a stage (`staged`). Messages carry all remaining
+//! operations.
 //!
-//! Peers only read, so a rank that gives up never finds a late write in its memory; and nobody returns before all have
-//! finished reading. One that gives up says so before its memory is released, and its peers have no result (see `control_block`).
-//! Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
-//! that results are theirs, bit for bit.
+//! Peers only read, so a rank that gives up never finds a late write in its memory, and no rank returns before all have
+//! finished reading. A rank that gives up announces this before its memory is released, and its peers then have no result
+//! (see `control_block`). Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
+//! that results are equal to theirs, bit for bit.
 
 use super::control_block::{LANES, PAYLOAD};
 use super::entry::{Entry, SmallOutcome, prepare};
@@ -34,79 +35,86 @@ use crate::transport::{Got, Label, Tally, Ticket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Looks at the boards that a small operation takes before it leaves the waiting to others.
+/// Number of times that a small operation polls the control blocks before its caller waits otherwise.
 const POLLS: usize = 200;
-/// The operations that may be carried out at once.
+/// Operations that may complete in one call.
 const IMMEDIATE: [OperationKind; 3] =
     [OperationKind::Barrier, OperationKind::AllReduce, OperationKind::Broadcast];
 
-/// What all operations of one endpoint share.
+/// State that all operations of one endpoint share.
 pub(super) struct ShmContext {
     pub(super) rank: usize,
-    /// By rank.
+    /// Segments by rank.
     pub(super) segments: Vec<Arc<Segment>>,
     pub(super) regions: Regions,
     pub(super) health: Arc<Health>,
     pub(super) traffic: Arc<Tally>,
-    /// See [`Transport::crowded`](crate::Transport::crowded).
+    /// True if ranks outnumber cores: see [`Transport::crowded`](crate::Transport::crowded).
     pub(super) crowded: bool,
 }
 
 impl ShmContext {
+    /// Returns the number of ranks.
     pub(super) fn size(&self) -> usize {
         self.segments.len()
     }
 
+    /// Returns this rank's own segment.
     pub(super) fn mine(&self) -> &Segment {
         &self.segments[self.rank]
     }
 
-    /// How often to look at the boards before the waiting is left to others.
+    /// Returns the number of times to poll the control blocks before the caller waits otherwise.
     fn polls(&self) -> usize {
         if self.crowded { 1 } else { POLLS }
     }
 
-    /// All ranks but this one.
+    /// Returns all ranks but this one.
     pub(super) fn peers(&self) -> impl Iterator<Item = usize> {
         let rank = self.rank;
         (0..self.size()).filter(move |peer| *peer != rank)
     }
 
-    /// Wakes the peers that sleep; called after telling them something.
+    /// Wakes the peers that are parked. Called after publishing something.
     pub(super) fn unpark_peers(&self) {
         Segment::fence_before_unpark();
         self.peers().for_each(|peer| self.segments[peer].unpark_if_parked());
     }
 }
 
+/// Operations of one lane.
 #[derive(Default)]
 struct LaneState {
-    /// Native operations begun.
+    /// Number of native operations begun.
     round: u64,
+    /// Operation in progress.
     current: Option<(Ticket, RunningCollective)>,
-    /// Of the round: posted at once by a rank that goes on with it by a job.
+    /// Label of the last round, if this rank entered it immediately and continues it as a running collective.
     resumable: Option<Label>,
-    /// Posted while another one is under way.
+    /// Operations posted while another one is in progress.
     waiting: VecDeque<(Ticket, Label, Option<ReadView>, WriteView)>,
 }
 
-/// The native collectives of one endpoint.
+/// Native collectives of one endpoint.
 pub(super) struct ShmCollectives {
     pub(super) context: ShmContext,
     lanes: Vec<LaneState>,
-    /// Lanes with an operation under way.
+    /// Lanes with an operation in progress.
     active: Vec<usize>,
     tickets: Tickets,
 }
 
 impl ShmCollectives {
+    /// Creates the collectives of an endpoint.
     pub(super) fn new(context: ShmContext) -> Self {
         let lanes = (0..LANES).map(|_| LaneState::default()).collect();
         ShmCollectives { context, lanes, active: Vec::new(), tickets: Tickets::default() }
     }
 
+    /// Returns true if this operation is carried out natively: see
+    /// [`Collectives::offers`](crate::native::Collectives::offers).
     pub(super) fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
-        if !self.is_for_board(label) {
+        if !self.has_lane(label) {
             return false;
         }
         let (bytes, registration) = match input {
@@ -114,17 +122,19 @@ impl ShmCollectives {
             None => (output.bytes().len(), output.registration()),
         };
         let registered = self.context.regions.contains(registration.map(|(registration, _)| registration));
-        // There is one stage, and only one operation of a lane at a time.
+        // There is one stage, and a lane has one operation at a time.
         let staged = label.tag.lane() == 0
             && label.fingerprint.operation == OperationKind::AllReduce
             && StagedTransfer::fits(&self.context.mine().shape());
         bytes <= PAYLOAD || registered || staged
     }
 
-    fn is_for_board(&self, label: &Label) -> bool {
+    /// Returns true if the operation's lane is in the control block, which serves the world's own communicator only.
+    fn has_lane(&self, label: &Label) -> bool {
         label.tag.is_of_world() && label.tag.lane() < LANES
     }
 
+    /// Starts an operation, or queues it behind the one in progress on its lane.
     pub(super) fn post(&mut self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
         let ticket = self.tickets.open();
         let lane = label.tag.lane();
@@ -135,10 +145,10 @@ impl ShmCollectives {
         ticket
     }
 
-    /// See [`Collectives::at_once`](crate::native::Collectives::at_once).
+    /// Carries out a small operation immediately: see [`Collectives::at_once`](crate::native::Collectives::at_once).
     pub(super) fn at_once(&mut self, label: &Label, bytes: &mut [u8]) -> AtOnce {
         let lane = label.tag.lane();
-        if !self.is_for_board(label)
+        if !self.has_lane(label)
             || bytes.len() > PAYLOAD
             || !IMMEDIATE.contains(&label.fingerprint.operation)
             || self.lanes[lane].current.is_some()
@@ -164,7 +174,7 @@ impl ShmCollectives {
             }
             match entry.finish(context, bytes) {
                 Ok(SmallOutcome::Complete) => return AtOnce::Done(Ok(())),
-                // Whoever goes on waits for the verdict.
+                // The running collective then waits for the verdict on the world.
                 Ok(SmallOutcome::WithdrawnBy(_)) => break,
                 Err(error) => return fail(error),
             }
@@ -173,7 +183,7 @@ impl ShmCollectives {
         AtOnce::Begun
     }
 
-    /// Begins the next operation of a free lane. Small ones are often over when this returns.
+    /// Begins the next operation of a free lane. Small operations are often complete when this returns.
     fn begin(
         &mut self,
         lane: usize,
@@ -207,7 +217,7 @@ impl ShmCollectives {
         self.active.push(lane);
     }
 
-    /// Goes on with the operation of a lane. Whether anything moved.
+    /// Advances the operation of a lane. Returns true if bytes moved or the operation ended.
     fn advance(&mut self, lane: usize) -> bool {
         let Some((ticket, running)) = &mut self.lanes[lane].current else { return false };
         let ticket = *ticket;
@@ -224,8 +234,9 @@ impl ShmCollectives {
         true
     }
 
+    /// Ends the operation of a lane and begins the next one.
     fn end(&mut self, lane: usize, ticket: Ticket, outcome: Result<Got>) {
-        // The views go first: whoever sees the outcome may use the memory.
+        // Views are released first: a caller that sees the outcome may use the memory.
         self.free(lane, outcome.is_ok());
         self.tickets.finish(ticket, outcome);
         self.begin_waiting(lane);
@@ -241,7 +252,7 @@ impl ShmCollectives {
         }
     }
 
-    /// Begins what waits for a lane that has become free.
+    /// Begins the queued operations of a lane that has become free.
     fn begin_waiting(&mut self, lane: usize) {
         while self.lanes[lane].current.is_none()
             && let Some((ticket, label, input, output)) = self.lanes[lane].waiting.pop_front()
@@ -250,10 +261,11 @@ impl ShmCollectives {
         }
     }
 
+    /// Advances all operations. Returns true if any made progress.
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = false;
         for at in (0..self.active.len()).rev() {
-            // An operation that ends leaves the list; those before it stay where they are.
+            // An operation that ends is removed from the list; the order of those before it stays.
             if let Some(lane) = self.active.get(at).copied() {
                 moved |= self.advance(lane);
             }
@@ -261,11 +273,13 @@ impl ShmCollectives {
         moved
     }
 
+    /// Returns the tickets of native operations.
     pub(super) fn tickets(&mut self) -> &mut Tickets {
         &mut self.tickets
     }
 
-    /// Gives an operation up. Peers that still wait for this rank hear of it from whoever watches the ranks.
+    /// Gives an operation up. Peers that still wait for this rank learn of it when the failure of the world is
+    /// reported.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         for lane in 0..LANES {
             self.lanes[lane].waiting.retain(|(waiting, ..)| *waiting != ticket);
@@ -277,14 +291,14 @@ impl ShmCollectives {
         self.tickets.close(ticket);
     }
 
-    /// The ranks for which an operation waits.
+    /// Returns the ranks for which an operation waits.
     pub(super) fn missing(&self, ticket: Ticket) -> Vec<usize> {
         let current = self.lanes.iter().filter_map(|lane| lane.current.as_ref());
         let running = current.filter(|(current, _)| *current == ticket).map(|(_, running)| running).next();
         running.map_or_else(Vec::new, |running| running.missing(&self.context))
     }
 
-    /// Why nothing more comes of a peer for an operation under way, if so.
+    /// Returns why an operation in progress gets nothing more from `peer`, if so.
     pub(super) fn ended(&self, peer: usize) -> Option<String> {
         let mut current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
         let left = current.any(|(_, running)| {
@@ -293,7 +307,7 @@ impl ShmCollectives {
         left.then(|| "gave the operation up".to_owned())
     }
 
-    /// Operations under way whose peers have not all begun it.
+    /// Returns the operations in progress that not all ranks have entered.
     pub(super) fn entering(&self) -> impl Iterator<Item = (Ticket, Label)> {
         let current = self.active.iter().filter_map(|lane| self.lanes[*lane].current.as_ref());
         current
@@ -301,7 +315,7 @@ impl ShmCollectives {
             .map(|(ticket, running)| (*ticket, running.entry.label))
     }
 
-    /// Ends an operation that some rank will never take part in.
+    /// Fails an operation in which some rank will never take part.
     pub(super) fn fail(&mut self, ticket: Ticket, error: Error) {
         let holds = |lane: &LaneState| lane.current.as_ref().is_some_and(|(current, _)| *current == ticket);
         if let Some(lane) = self.lanes.iter().position(holds) {

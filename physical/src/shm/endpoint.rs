@@ -1,4 +1,5 @@
-//! One rank's end: rings for messages, boards and registered memory for native collectives, one place to sleep.
+//! Endpoint of one rank on a host: rings for messages, control blocks and registered memory for native collectives, and one
+//! place to park.
 
 use super::affinity::{self, CoreMover};
 use super::collectives::{ShmCollectives, ShmContext};
@@ -23,11 +24,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// The rings of one rank.
+/// Rings of one rank.
 pub(crate) struct ShmWire {
-    /// This rank's place among those of its host, by which the wire knows them all.
+    /// Place of this rank among the ranks of its host, by which the wire addresses all of them.
     rank: usize,
-    /// By place; this rank's own is the one it reads from.
+    /// Segments by place; this rank reads from its own.
     segments: Vec<Arc<Segment>>,
     /// Ranks in the world, by place.
     peers: Vec<usize>,
@@ -39,7 +40,7 @@ pub(crate) struct ShmWire {
 }
 
 impl ShmWire {
-    /// The end of the rank that has place `rank` among `peers`.
+    /// Creates the wire of the rank at place `rank` among `peers`.
     pub(crate) fn new(
         rank: usize,
         segments: Vec<Arc<Segment>>,
@@ -50,7 +51,7 @@ impl ShmWire {
         ShmWire { rank, segments, peers, health, park_mode, mover: CoreMover::default(), last_bell: 0 }
     }
 
-    /// Whether the bell has rung since this rank last looked for work.
+    /// Returns true if the bell has rung since this rank last looked for work.
     pub(crate) fn was_rung(&self) -> bool {
         self.segments[self.rank].bell_count() != self.last_bell
     }
@@ -70,7 +71,7 @@ impl Wire for ShmWire {
     }
 
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
-        // Asked first: what a peer wrote before it left is in the ring by now.
+        // Checked first: everything that a peer wrote before it left is in the ring by now.
         let left = self.health.has_left(self.peers[peer]);
         let ring = self.segments[self.rank].ring_of(peer);
         let read = ring.read(into)?;
@@ -99,7 +100,7 @@ impl Wire for ShmWire {
     }
 
     fn park(&mut self, at_most: Duration) {
-        // A full ring has raised its flag, so room wakes as bytes do.
+        // A full ring has raised its flag, so freed bytes wake this rank as new bytes do.
         if !self.was_rung() {
             self.segments[self.rank].park(self.last_bell, at_most);
         }
@@ -112,25 +113,28 @@ impl Wire for ShmWire {
     }
 }
 
+/// Endpoint of one rank in a world of one host.
 pub(super) struct ShmEndpoint {
     stream: StreamEndpoint<ShmWire>,
     native: RefCell<ShmCollectives>,
     sockets: RegistrationSockets,
 }
 
-/// Set in the tickets of native operations, to tell them from those of messages.
+/// Bit that is set in the tickets of native operations, to distinguish them from those of messages.
 const NATIVE: u32 = 1 << 31;
 
+/// Marks the ticket of a native operation.
 fn mark_native(ticket: Ticket) -> Ticket {
     Ticket { index: ticket.index | NATIVE, ..ticket }
 }
 
-/// A native ticket without its mark; `None` for those of messages.
+/// Removes the mark from a native ticket. Returns `None` for tickets of messages.
 fn unmark_native(ticket: Ticket) -> Option<Ticket> {
     (ticket.index & NATIVE != 0).then_some(Ticket { index: ticket.index & !NATIVE, ..ticket })
 }
 
 impl ShmEndpoint {
+    /// Creates an endpoint over the rings of `stream`.
     pub(super) fn new(
         stream: StreamEndpoint<ShmWire>,
         context: ShmContext,
@@ -139,17 +143,18 @@ impl ShmEndpoint {
         ShmEndpoint { stream, native: RefCell::new(ShmCollectives::new(context)), sockets }
     }
 
+    /// Calls `work` with the tickets of native operations.
     fn with_tickets<R>(&self, work: impl FnOnce(&mut Tickets) -> R) -> R {
         work(self.native.borrow_mut().tickets())
     }
 
-    /// Finds operations whose peers do something else: natively here and by messages there, or the other way round.
-    /// Asked before falling asleep, as neither side would ever get an answer.
+    /// Fails operations that this rank carries out natively and a peer by messages, or the other way round. Called
+    /// before parking, as neither side would ever get an answer.
     fn find_mismatches(&self) {
         let suspects: Vec<(Ticket, Label)> = self.native.borrow().entering().collect();
         for (ticket, label) in suspects {
             let Some((peer, theirs)) = self.stream.early_in_lane(&label) else { continue };
-            // Whoever sent it may have been through this operation: then everyone has posted by now.
+            // The sender may have completed this operation: then all ranks have entered by now.
             let mut native = self.native.borrow_mut();
             native.progress();
             if native.entering().any(|(entering, _)| entering == ticket) {
@@ -160,7 +165,7 @@ impl ShmEndpoint {
         for (ticket, peer, label) in self.stream.awaited() {
             let native = self.native.borrow();
             let Some(theirs) = latest_native(&native.context, peer, &label) else { continue };
-            // What it sent before it went on is in the ring by now.
+            // Everything that it sent before it went on is in the ring by now.
             while self.stream.progress() {}
             if self.stream.awaited().iter().any(|(awaited, ..)| *awaited == ticket) {
                 let peer = self.health().peers()[peer].clone();
@@ -170,7 +175,7 @@ impl ShmEndpoint {
     }
 }
 
-/// A native operation of `peer` that is proof that no message for `label` comes any more.
+/// Returns a native operation of `peer` which proves that no message for `label` will come.
 fn latest_native(context: &ShmContext, peer: usize, label: &Label) -> Option<Label> {
     let lane = label.tag.lane();
     if !label.tag.is_of_world() || lane >= LANES {

@@ -1,5 +1,5 @@
-//! The beginning of every native collective, and all of a small one: each rank posts what it is about to do, with its few
-//! bytes, and goes on once everyone has.
+//! The beginning of every native collective, and all of a small one: each rank publishes the operation that it begins, with
+//! its contribution if that is small, and continues once all ranks have.
 
 use super::bytes::SharedBytes;
 use super::collectives::ShmContext;
@@ -13,21 +13,22 @@ use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::{NOTICE_BYTES, chunk};
 use crate::transport::Label;
 
-/// In place of a payload that its writer has taken back.
+/// Zeros in place of a payload that its writer has withdrawn.
 static GONE: [u8; PAYLOAD] = [0; PAYLOAD];
 
-/// One rank's part in one round of a lane, from the moment it has posted.
+/// Part of one rank in one round of a lane, from the moment it has published the operation.
 pub(super) struct Entry {
     pub(super) lane: usize,
     pub(super) round: u64,
     pub(super) label: Label,
+    /// Encoded label.
     posted: LabelBytes,
-    /// The ranks below are known to have come.
+    /// Number of ranks, from rank 0 on, that are known to have entered.
     seen: usize,
 }
 
 impl Entry {
-    /// Tells everyone that this rank has come.
+    /// Publishes that this rank has entered the operation, and wakes parked peers.
     pub(super) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let entry = Self::posted(lane, round, label);
         if context.size() > 1 {
@@ -38,12 +39,12 @@ impl Entry {
         entry
     }
 
-    /// What [`Entry::post`] returned for the same round.
+    /// Returns the entry that [`Entry::post`] returned for the same round.
     pub(super) fn posted(lane: usize, round: u64, label: Label) -> Self {
         Entry { lane, round, label, posted: encode_label(&label), seen: 0 }
     }
 
-    /// Whether everyone has come, for the same operation.
+    /// Returns true once all ranks have entered the same operation. Fails if a rank has entered another one.
     pub(super) fn is_complete(&mut self, context: &ShmContext) -> Result<bool> {
         while self.seen < context.size() {
             let Some(slot_view) = self.slot_view(context, self.seen) else { return Ok(false) };
@@ -55,7 +56,7 @@ impl Entry {
         Ok(true)
     }
 
-    /// What `rank` has posted.
+    /// Returns the slot of `rank` once that rank has entered.
     pub(super) fn slot_view<'a>(
         &self,
         context: &'a ShmContext,
@@ -64,6 +65,7 @@ impl Entry {
         context.segments[rank].control_block().read(self.lane, self.round)
     }
 
+    /// Builds the error for a rank that has entered another operation.
     fn mismatch(&self, context: &ShmContext, rank: usize, slot_view: &SlotView<'_, Segment>) -> Error {
         let peer = context.health.peers()[rank].clone();
         match slot_view.label() {
@@ -72,30 +74,31 @@ impl Entry {
         }
     }
 
+    /// Returns the root rank, 0 for operations without one.
     pub(super) fn root(&self) -> usize {
         self.label.fingerprint.root.map_or(0, |root| root as usize)
     }
 
-    /// The payload of a small operation to which this rank contributes `bytes`.
+    /// Returns the payload of a small operation: `bytes`, or nothing on ranks that are not its root.
     pub(super) fn payload<'a>(context: &ShmContext, label: &Label, bytes: &'a [u8]) -> &'a [u8] {
         let silent = label.fingerprint.root.is_some_and(|root| root as usize != context.rank);
         if silent { &[] } else { bytes }
     }
 
-    /// Gives the operation up: peers learn that this rank's memory does not count any more, before it is released.
+    /// Gives the operation up: peers learn that this rank's memory is no longer valid before it is released.
     pub(super) fn withdraw(&self, context: &ShmContext) {
         context.mine().control_block().withdraw(self.lane, self.round);
     }
 
-    /// Whether a peer has given the operation up.
+    /// Returns true if a peer has given the operation up.
     pub(super) fn has_withdrawn(&self, context: &ShmContext, peer: usize) -> bool {
         context.segments[peer].control_block().has_withdrawn(self.lane, self.round)
     }
 
-    /// Stores the result of a small operation to which everyone has come.
+    /// Stores the result of a small operation that all ranks have entered.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a peer broke the order, and may have written while this rank read.
+    /// [`Error::Usage`] if a peer broke the protocol, and may have written while this rank read.
     pub(super) fn finish(&self, context: &ShmContext, output: &mut [u8]) -> Result<SmallOutcome> {
         self.compute(context, output);
         let posted = |peer: usize| context.segments[peer].control_block().is_published(self.lane, self.round);
@@ -106,6 +109,7 @@ impl Entry {
         }
     }
 
+    /// Computes the result from the payloads of all ranks.
     fn compute(&self, context: &ShmContext, output: &mut [u8]) {
         let Fingerprint { operation, dtype, .. } = self.label.fingerprint;
         let ranks = context.size();
@@ -142,14 +146,15 @@ impl Entry {
     }
 }
 
-/// What a small operation's result is worth.
+/// Validity of a small operation's result.
 pub(super) enum SmallOutcome {
+    /// The result is valid.
     Complete,
     /// This rank had given up, and may have written while it was read.
     WithdrawnBy(usize),
 }
 
-/// Divides a contribution of this rank where that comes before the sum: the mean of 16-bit floats.
+/// Divides this rank's contribution where the division precedes the sum: for the mean of 16-bit floats.
 pub(super) fn prepare(context: &ShmContext, fingerprint: &Fingerprint, contribution: &mut [u8]) {
     let halves = fingerprint.reduce == Some(ReduceOp::Mean) && fingerprint.dtype.is_half();
     if halves && fingerprint.operation == OperationKind::AllReduce {
@@ -157,7 +162,7 @@ pub(super) fn prepare(context: &ShmContext, fingerprint: &Fingerprint, contribut
     }
 }
 
-/// The error of a peer that does not keep to the board's rules.
+/// Builds the error for a peer that breaks the protocol of the control block.
 pub(super) fn invalid_control_block(context: &ShmContext, rank: usize) -> Error {
     let peer = &context.health.peers()[rank];
     Error::usage(format!("{peer} wrote invalid data to its control block"), "use the same build everywhere")

@@ -1,14 +1,14 @@
-//! What lies between two processes of one host: a segment of shared memory with a doorbell, a board and rings.
+//! The link between two processes of one host: a segment of shared memory with a doorbell, a control block and rings.
 //!
 //! ```text
 //! segment  = head bytes × (ranks − 1)
-//! head     = bell (asleep core) proof board counters × (ranks − 1) stage
+//! head     = bell (parked core) proof control block counters × (ranks − 1) stage
 //! counters = head tail blocked
-//! counters, bytes                            a ring: written by one peer, read by the segment's rank
-//! board, stage                               written by the segment's rank, read by everyone: see `control_block`, `staged`
+//! counters, bytes                            a ring: written by one peer, read by the owner of the segment
+//! control block, stage                       written by the owner, read by all ranks: see `control_block`, `staged`
 //! ```
 //!
-//! A peer maps the head, and of the rings only that into which it writes. Sizes are in `shape`.
+//! A peer maps the head, and of the rings only the one into which it writes. The sizes are in `shape`.
 
 use super::bytes::{self, SharedBytes};
 use super::control_block::{CONTROL_BLOCK, ControlBlock, ControlMemory};
@@ -29,12 +29,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Two cache lines: adjacent-line prefetch would otherwise tie the two sides together.
+/// Two cache lines: adjacent-line prefetch would otherwise couple the two sides.
 pub(super) const LINE_PAIR: usize = 128;
 
 const BELL: usize = 0;
 const PARKED: usize = LINE_PAIR;
-/// Beside the word that everyone reads who may have to wake the rank; it changes as seldom.
+/// Offset of the core, beside the word that all ranks read which may have to wake this one; it changes as seldom.
 const CORE: usize = PARKED + 8;
 const PROOF: usize = 2 * LINE_PAIR;
 
@@ -42,30 +42,30 @@ const HEAD: usize = 0;
 const TAIL: usize = LINE_PAIR;
 const BLOCKED: usize = 2 * LINE_PAIR;
 
-/// What only those can read who have a segment's memory mapped.
+/// Random number that only a process can read which has mapped the segment.
 pub(super) type Proof = [u8; 16];
 
-/// One rank's segment, mapped.
+/// Segment of one rank, mapped.
 pub(crate) struct Segment {
     head: MmapRaw,
     rings: RingMaps,
     shape: Shape,
-    /// The place of the segment's rank among those of its host.
+    /// Place of the owner among the ranks of its host.
     place: usize,
-    /// The rank's eventfd.
+    /// Eventfd of the owner.
     waker: Arc<Doorbell>,
 }
 
-/// The bytes of rings, as far as they are mapped here.
+/// Ring bytes that are mapped by this process.
 enum RingMaps {
-    /// The segment's own rank reads from all of them.
+    /// All rings: the owner reads from all of them.
     All(MmapRaw),
-    /// A peer writes into one, that of this place.
+    /// The ring of the rank at this place, a peer, which writes into it.
     Of(usize, MmapRaw),
 }
 
-/// Shared memory of `size` bytes that no file system has a name for: reserved, so that memory which cannot be had is an
-/// error here and not a SIGBUS at first touch, and sealed, so that no peer can take it away. `map` maps it here.
+/// Creates anonymous shared memory of `size` bytes, and maps it by `map`. It is reserved, so that missing memory is an
+/// error here and not a SIGBUS at the first access, and sealed, so that no peer can truncate it.
 pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T>) -> Result<(OwnedFd, T)> {
     let make = || -> io::Result<(OwnedFd, T)> {
         let file = rustix::fs::memfd_create("hexagram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -81,7 +81,7 @@ pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T
     })
 }
 
-/// Checks that a file is shared memory of `size` bytes, made by [`reserve`], here or in a peer.
+/// Checks that a file is shared memory of `size` bytes made by [`reserve`], here or in a peer.
 pub(super) fn check(file: &OwnedFd, size: usize) -> io::Result<()> {
     let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
     if !sealed || rustix::fs::fstat(file)?.st_size != size as i64 {
@@ -90,15 +90,14 @@ pub(super) fn check(file: &OwnedFd, size: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Maps `len` bytes of shared memory that was checked, populated, so that page faults do not disturb the first
-/// operations.
+/// Maps `len` bytes of checked shared memory, populated, so that page faults do not delay the first operations.
 pub(super) fn map(file: &OwnedFd, offset: usize, len: usize) -> io::Result<MmapRaw> {
     MmapOptions::new().offset(offset as u64).len(len).populate().map_raw(file)
 }
 
 impl Segment {
-    /// A new segment of the rank at `place` among `ranks`, and the file that the others map it from. `waker` ends a sleep
-    /// in which the rank waits for descriptors.
+    /// Creates the segment of the rank at `place` among `ranks`. Returns it with the file from which the peers map it.
+    /// `waker` wakes the rank while it waits for descriptors.
     pub(super) fn create(ranks: usize, place: usize, waker: Arc<Doorbell>) -> Result<(Arc<Self>, OwnedFd)> {
         let shape = Shape::new(ranks);
         let maps = |file: &OwnedFd| {
@@ -130,17 +129,18 @@ impl Segment {
         Ok(Arc::new(Segment { head, rings, shape, place, waker }))
     }
 
-    /// Reads what proves that this process has the segment's own memory, and not something like it.
+    /// Reads the number which proves that this process has mapped the same memory as the owner.
     pub(super) fn proof(&self) -> Proof {
         let [low, high] = [PROOF, PROOF + 8].map(|at| u128::from(self.atomic(at).load(Ordering::Acquire)));
         (high << 64 | low).to_le_bytes()
     }
 
-    /// The sizes of its parts.
+    /// Returns the sizes of the segment's parts.
     pub(super) fn shape(&self) -> Shape {
         self.shape
     }
 
+    /// Returns the 32-bit atomic at `offset` of the head.
     fn futex_word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.head.len());
         // SAFETY: in bounds and aligned (offsets are multiples of APART, the map of a page); shared memory that all
@@ -148,13 +148,14 @@ impl Segment {
         unsafe { AtomicU32::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
+    /// Returns the 64-bit atomic at `offset` of the head.
     fn atomic(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.head.len());
-        // SAFETY: as `word`.
+        // SAFETY: as `futex_word`.
         unsafe { AtomicU64::from_ptr(self.head.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// The ring into which `sender` writes, mapped here: any in a rank's own segment, its own in a peer's.
+    /// Returns the ring into which `sender` writes. The owner has all rings mapped, a peer only its own.
     pub(super) fn ring_of(&self, sender: usize) -> Ring<MappedRing<'_>> {
         assert!(sender < self.shape.ranks && sender != self.place, "a segment has one ring for each peer");
         let index = ring_index(self.place, sender);
@@ -168,50 +169,54 @@ impl Segment {
         Ring(MappedRing { segment: self, counters: self.shape.counters() + index * COUNTERS, bytes })
     }
 
-    /// What the segment's rank tells everyone.
+    /// Returns the owner's control block.
     pub(super) fn control_block(&self) -> ControlBlock<'_, Self> {
         ControlBlock::new(self)
     }
 
-    /// Address of the board's bytes from `offset` on, `len` of which are inside it.
+    /// Returns the address of `len` bytes of the control block from `offset` on.
     fn control_address(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset + len <= CONTROL_BLOCK, "within the control block");
         self.head.as_mut_ptr().wrapping_add(self.shape.control_block() + offset)
     }
 
-    /// Bytes of the board.
+    /// Returns bytes of the control block.
     pub(super) fn control_bytes(&self, offset: usize, len: usize) -> SharedBytes<'_> {
-        // SAFETY: within the board, as `control_address` checked; all processes write it by `store` and atomics only.
+        // SAFETY: within the control block, as `control_address` checked; all processes write it by `store` and atomics only.
         unsafe { SharedBytes::new(self.control_address(offset, len), len) }
     }
 
+    /// Returns the address of `len` bytes of the stage from `at` on.
     fn stage(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at + len <= 2 * self.shape.half(), "within the stage");
         self.head.as_mut_ptr().wrapping_add(self.shape.stage() + at)
     }
 
-    /// Copies bytes to this rank's stage. Nobody reads them now: see `staged`; but who has not given up yet, for nothing.
+    /// Copies bytes to this rank's stage, which nobody reads now (see `staged`), except ranks that have not yet noticed
+    /// a withdrawal and whose reads are then void.
     pub(super) fn stage_store(&self, at: usize, bytes: &[u8]) {
         // SAFETY: within the stage, as `stage` checked.
         unsafe { bytes::store(bytes, self.stage(at, bytes.len())) }
     }
 
-    /// Bytes on a peer's stage, which it does not write now: see `staged`; unless it gives up.
+    /// Returns bytes on a peer's stage, which the peer does not write now (see `staged`) unless it gives the operation
+    /// up.
     pub(super) fn stage_bytes(&self, at: usize, len: usize) -> SharedBytes<'_> {
         // SAFETY: as above; all processes write it by `store` only.
         unsafe { SharedBytes::new(self.stage(at, len), len) }
     }
 
+    /// Returns the owner's bell and parked word.
     fn parker(&self) -> Parker<'_, AtomicU32> {
         Parker { bell: self.futex_word(BELL), parked: self.futex_word(PARKED) }
     }
 
-    /// The bell's count, which rises whenever somebody rings.
+    /// Returns the count of the bell, which rises with every ring.
     pub(super) fn bell_count(&self) -> u32 {
         self.futex_word(BELL).load(Ordering::Acquire)
     }
 
-    /// Lets everyone know on which core the segment's rank runs.
+    /// Publishes the core on which the owner runs.
     pub(super) fn show_core(&self, core: u32) {
         let known = self.futex_word(CORE);
         let shown = core.wrapping_add(1);
@@ -220,12 +225,12 @@ impl Segment {
         }
     }
 
-    /// Where the rank ran when it last waited for longer; `None` before it ever has.
+    /// Returns the core on which the rank ran when it last waited for longer, or `None` before that.
     pub(super) fn core(&self) -> Option<u32> {
         self.futex_word(CORE).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Announces sleep: see [`Parker::announce_park`].
+    /// Announces that the owner is about to sleep: see [`Parker::announce_park`].
     pub(super) fn announce_park(&self, how: ParkMode) {
         self.parker().announce_park(how);
     }
@@ -235,25 +240,26 @@ impl Segment {
         self.parker().end_park();
     }
 
-    /// Sleeps on the futex unless the bell has rung since `heard`, until it does or the time is over.
+    /// Sleeps on the futex until the bell rings, at most for `at_most`. Returns at once if it has rung since
+    /// `bell_count` was read.
     pub(super) fn park(&self, bell_count: u32, at_most: Duration) {
         let timeout = timespec(at_most);
-        // Whatever ends the wait, the caller looks for work and may come back: no outcome is an error.
+        // Whatever ends the wait, the caller looks for work and may park again: no outcome is an error.
         let _ = futex::wait(self.futex_word(BELL), futex::Flags::empty(), bell_count, Some(&timeout));
     }
 
-    /// Wakes the rank if it sleeps; called after giving it work.
+    /// Wakes the owner if it is parked. Called after publishing work for it.
     pub(super) fn unpark(&self) {
         Self::fence_before_unpark();
         self.unpark_if_parked();
     }
 
-    /// The first half of [`Segment::unpark`], of however many segments.
+    /// Executes the first half of [`Segment::unpark`], once for any number of segments.
     pub(super) fn fence_before_unpark() {
         Parker::<AtomicU32>::fence_before_unpark();
     }
 
-    /// The second half.
+    /// Executes the second half of [`Segment::unpark`].
     pub(super) fn unpark_if_parked(&self) {
         match self.parker().unpark() {
             None => {}
@@ -262,6 +268,7 @@ impl Segment {
         }
     }
 
+    /// Wakes all threads that sleep on the futex.
     fn wake(&self) {
         let _ = futex::wake(self.futex_word(BELL), futex::Flags::empty(), u32::MAX >> 1);
     }
@@ -276,7 +283,7 @@ impl ControlMemory for Segment {
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: within the board, as `control_address` checked.
+        // SAFETY: within the control block, as `control_address` checked.
         unsafe { bytes::store(bytes, self.control_address(offset, bytes.len())) }
     }
 
@@ -294,17 +301,17 @@ impl Bell for Segment {
     }
 }
 
-/// Which of a segment's rings `sender` writes into; the segment's own rank, at `place`, needs none.
+/// Returns the index of the ring into which `sender` writes. The owner, at `place`, has none.
 fn ring_index(place: usize, sender: usize) -> usize {
     sender - usize::from(sender > place)
 }
 
-/// The parts of a segment that one ring takes.
+/// Parts of a segment that form one ring.
 pub(super) struct MappedRing<'a> {
     segment: &'a Segment,
-    /// Offset of its counters.
+    /// Offset of the ring's counters.
     counters: usize,
-    /// Where its bytes are mapped.
+    /// Address of the ring's bytes.
     bytes: *mut u8,
 }
 

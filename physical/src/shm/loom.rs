@@ -1,8 +1,8 @@
-//! The parts of shared memory that several processes touch at once, under every order in which they may do so:
+//! The parts of shared memory that several processes access concurrently, under every interleaving:
 //! `RUSTFLAGS='--cfg hexagram_loom' cargo test -p hexagram-physical --lib --release --target-dir target/loom loom`.
 //!
-//! Loom plays the memory model of the language, not that of the processor at hand. Processes are threads here, and bytes
-//! are cells that report an access that another one may race with.
+//! Loom simulates the memory model of the language, not that of one processor. Processes are threads here, and bytes are cells
+//! that report an access which another one may race with.
 
 use super::atomic::{SharedAtomic, shared_atomic};
 use super::control_block::{ControlBlock, ControlMemory, Counter, LABEL, SLOT};
@@ -16,10 +16,10 @@ use std::io::IoSlice;
 
 shared_atomic!(AtomicU64, u64, fence);
 
-/// Bytes, each of which knows who looks at it.
+/// Bytes that report concurrent accesses.
 struct Bytes(Vec<UnsafeCell<u8>>);
 
-// SAFETY: loom itself reports two threads that are at one cell without order, which is what is tested.
+// SAFETY: loom itself reports unordered accesses of two threads to one cell, which is what is tested.
 unsafe impl Sync for Bytes {}
 // SAFETY: as above.
 unsafe impl Send for Bytes {}
@@ -49,7 +49,7 @@ const CAPACITY: usize = 2;
 struct Model {
     counts: [AtomicU64; 5],
     bytes: Bytes,
-    /// What the kernel's futex is: a sleeper goes to bed only if the bell is as it was heard, as one step.
+    /// Stands for the kernel's futex: a thread sleeps only if the bell is as it was read, in one step.
     kernel: (Mutex<()>, Condvar),
 }
 
@@ -63,7 +63,7 @@ impl Model {
         Parker { bell: &self.counts[3], parked: &self.counts[4] }
     }
 
-    /// The waker's side, as `Segment::unpark`.
+    /// Wakes a parked thread, as `Segment::unpark` does.
     fn unpark(&self) {
         Parker::<AtomicU64>::fence_before_unpark();
         if self.parker().unpark().is_some() {
@@ -72,7 +72,7 @@ impl Model {
         }
     }
 
-    /// The sleeper's side, as `StreamEndpoint::park_unless`: sleeps until `done`, which is a look at its work.
+    /// Parks until `done`, which looks for work, as `StreamEndpoint::park_unless` does.
     fn sleep_until(&self, mut done: impl FnMut() -> bool) {
         loop {
             let last_bell = self.counts[3].load(Ordering::Acquire);
@@ -144,7 +144,7 @@ fn bytes_come_out_of_a_ring_as_they_went_in() {
 }
 
 #[test]
-fn a_sleeping_reader_is_woken_by_bytes() {
+fn a_parked_reader_is_woken_by_bytes() {
     loom::model(|| {
         let model = Model::new(CAPACITY);
         let theirs = Arc::clone(&model);
@@ -160,7 +160,7 @@ fn a_sleeping_reader_is_woken_by_bytes() {
 }
 
 #[test]
-fn a_writer_that_sleeps_for_room_is_woken_by_room() {
+fn a_writer_parked_on_a_full_ring_is_woken_by_freed_bytes() {
     loom::model(|| {
         let model = Model::new(CAPACITY);
         Ring(Arc::clone(&model)).write(&[IoSlice::new(&[1, 2])]).unwrap();
@@ -177,14 +177,14 @@ fn a_writer_that_sleeps_for_room_is_woken_by_room() {
     });
 }
 
-/// Bytes of a page.
+/// Bytes of a control block.
 trait Payload: Send + Sync + 'static {
     fn new(len: usize) -> Self;
     fn store(&self, offset: usize, bytes: &[u8]);
     fn load(&self, offset: usize, into: &mut [u8]);
 }
 
-/// Nobody may write these while somebody reads them.
+/// No thread may write these bytes while another reads them.
 impl Payload for Bytes {
     fn new(len: usize) -> Self {
         Bytes::new(len)
@@ -199,7 +199,7 @@ impl Payload for Bytes {
     }
 }
 
-/// These may be written at any time, as those of a rank that gives up.
+/// Bytes that may be written at any time, as those of a rank that gives up.
 struct Loose(Vec<AtomicU8>);
 
 impl Payload for Loose {
@@ -216,7 +216,7 @@ impl Payload for Loose {
     }
 }
 
-/// The part of a board that one lane needs.
+/// The part of a control block that one lane needs.
 struct Sheet<B> {
     rounds: [AtomicU64; 2],
     counters: [AtomicU64; 5],
@@ -224,7 +224,7 @@ struct Sheet<B> {
 }
 
 impl<B: Payload> Sheet<B> {
-    /// One for each rank.
+    /// Creates one for each rank.
     fn all<const RANKS: usize>() -> Arc<[Self; RANKS]> {
         let count = |_| AtomicU64::new(0);
         Arc::new(std::array::from_fn(|_| Sheet {
@@ -260,7 +260,7 @@ impl<B: Payload> ControlMemory for Sheet<B> {
     }
 }
 
-/// Tries until there is something.
+/// Calls `look` until it returns something.
 fn await_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         match look() {
@@ -270,7 +270,7 @@ fn await_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The first byte that a rank has posted.
+/// Returns the first byte that a rank has published.
 fn payload<B: Payload>(control_block: &ControlBlock<'_, Sheet<B>>, round: u64) -> Option<u8> {
     let mut byte = [0];
     control_block.read(0, round)?.load(&mut byte);
@@ -307,7 +307,7 @@ fn a_slot_that_was_written_again_while_it_was_read_is_not_posted() {
     loom::model(|| {
         let sheets = Sheet::<Loose>::all::<1>();
         let theirs = Arc::clone(&sheets);
-        // A rank that gives up waits for nobody.
+        // A rank that gives up does not wait.
         let other = thread::spawn(move || {
             [1, 3].into_iter().for_each(|round| {
                 ControlBlock::new(&theirs[0]).post(0, round, &[0; LABEL], &[round as u8]);
@@ -323,11 +323,12 @@ fn a_slot_that_was_written_again_while_it_was_read_is_not_posted() {
     });
 }
 
-/// What a rank's registered memory holds until it has given up, and then.
+/// Content of a rank's registered memory until it has given up.
 const RIGHT: u64 = 1;
+/// Content afterwards.
 const WRONG: u64 = 2;
 
-/// A rank that has done its part, gives the operation up and writes its memory.
+/// Does a rank's part, gives the operation up and writes to the rank's memory.
 fn gives_up(sheet: &Sheet<Loose>, memory: &AtomicU64) {
     let control_block = ControlBlock::new(sheet);
     memory.store(RIGHT, Ordering::Relaxed);
@@ -337,7 +338,7 @@ fn gives_up(sheet: &Sheet<Loose>, memory: &AtomicU64) {
     memory.store(WRONG, Ordering::Relaxed);
 }
 
-/// What a rank has in its memory, if it says that it is complete. Nobody waits: loom tries all orders anyway.
+/// Returns the content of a rank's memory if the rank says that it is complete. Nobody waits: loom tries all orders.
 fn reduced(sheet: &Sheet<Loose>, memory: &AtomicU64) -> Option<u64> {
     let complete = ControlBlock::new(sheet).progress(Counter::Reduced, 0, 1) > 0;
     complete.then(|| memory.load(Ordering::Relaxed))

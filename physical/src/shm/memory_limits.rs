@@ -1,8 +1,8 @@
-//! How much memory there is still to take: of the machine, of the containers around this process, and of the file system
-//! that holds the memory. Whoever takes more is killed, or has others killed.
+//! The memory that can still be allocated: on the machine, in the containers around this process, and in the file system
+//! that holds the memory. A process that allocates more is killed, or has others killed.
 //!
-//! Control groups say what they allow and what is in use in files, those of version 2 and of version 1 by other names. A
-//! container may be inside others, so that the folders above its own count, too, as far as they can be seen.
+//! Control groups publish their limit and their usage in files, whose names differ between version 1 and version 2. A
+//! container may be inside others, so the folders above its own count as well, as far as they are visible.
 
 use rustix::fs::fstatvfs;
 use std::fs;
@@ -10,30 +10,31 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// What is left to everybody else: one part of so many of each bound.
+/// Share of each limit that stays free for other processes: one part in so many.
 const PARTS: u64 = 32;
-/// What is left to everybody else, at least, in bytes.
+/// Fewest bytes that stay free for other processes.
 const LEAST: u64 = 16 << 20;
 
-/// Something that bounds the memory of this process.
+/// Something that limits the memory of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MemoryLimit {
-    /// The machine's memory, told by this file.
+    /// Memory of the machine, as this file says.
     Machine(PathBuf),
-    /// A control group, which has this folder.
+    /// Control group with its folder.
     Group(&'static CgroupFiles, PathBuf),
 }
 
-/// What the files and fields of one version of control groups are called.
+/// Names of files and fields in one version of control groups.
 #[derive(Debug, PartialEq, Eq)]
 struct CgroupFiles {
     file_system: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// Fields of `memory.stat` that count memory which the system takes back by itself: that of files on disks.
+    /// Fields of `memory.stat` that count memory which the kernel reclaims by itself: cached files on disks.
     reclaimable: [&'static str; 2],
 }
 
+/// Names of version 2.
 static V2: CgroupFiles = CgroupFiles {
     file_system: "cgroup2",
     limit: "memory.max",
@@ -41,6 +42,7 @@ static V2: CgroupFiles = CgroupFiles {
     reclaimable: ["inactive_file", "active_file"],
 };
 
+/// Names of version 1.
 static V1: CgroupFiles = CgroupFiles {
     file_system: "cgroup",
     limit: "memory.limit_in_bytes",
@@ -48,23 +50,23 @@ static V1: CgroupFiles = CgroupFiles {
     reclaimable: ["total_inactive_file", "total_active_file"],
 };
 
-/// Bytes of one bound.
+/// Total and free bytes under one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryAmount {
     total: u64,
     left: u64,
 }
 
-/// Everything that bounds the memory of this process.
+/// All limits on the memory of this process.
 pub(super) struct MemoryLimits(Vec<MemoryLimit>);
 
 impl MemoryLimits {
-    /// Finds what bounds this process. What cannot be read bounds nothing.
+    /// Finds the limits of this process. A file that cannot be read gives no limit.
     pub(super) fn find() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// As [`MemoryLimits::find`], of a system whose files are below `root`.
+    /// Finds the limits in a system whose files are below `root`.
     fn below(root: &Path) -> Self {
         let proc = root.join("proc");
         let text = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
@@ -78,10 +80,10 @@ impl MemoryLimits {
         MemoryLimits([MemoryLimit::Machine(proc.join("meminfo"))].into_iter().chain(groups).collect())
     }
 
-    /// Sees whether `bytes` more can be taken for `file`, with a share of each bound left to everybody else.
+    /// Checks that `bytes` more can be allocated for `file` and that a share of each limit stays free.
     ///
     /// # Errors
-    /// Out of memory, with what bounds it.
+    /// Out of memory, naming the limit.
     pub(super) fn allow(&self, file: &OwnedFd, bytes: u64) -> io::Result<()> {
         let bounds = self.0.iter().filter_map(|bound| Some((bound.name(), bound.amount()?)));
         let held = file_system(file).map(|amount| ("the file system of shared memory".to_owned(), amount));
@@ -93,7 +95,7 @@ impl MemoryLimits {
     }
 }
 
-/// Why `bytes` more are too many, if they are.
+/// Returns why `bytes` more exceed a limit, or `None` if they do not.
 fn refusal(name: &str, amount: MemoryAmount, bytes: u64) -> Option<String> {
     let MemoryAmount { total, left } = amount;
     let spare = (total / PARTS).max(LEAST);
@@ -108,6 +110,7 @@ fn refusal(name: &str, amount: MemoryAmount, bytes: u64) -> Option<String> {
 }
 
 impl MemoryLimit {
+    /// Returns the name of the limit for messages.
     fn name(&self) -> String {
         match self {
             MemoryLimit::Machine(_) => "the machine".to_owned(),
@@ -115,6 +118,7 @@ impl MemoryLimit {
         }
     }
 
+    /// Reads the total and the free bytes. Returns `None` if there is no such limit.
     fn amount(&self) -> Option<MemoryAmount> {
         match self {
             MemoryLimit::Machine(table) => machine(&fs::read_to_string(table).ok()?),
@@ -131,7 +135,7 @@ impl MemoryLimit {
     }
 }
 
-/// What the system's table of memory says.
+/// Parses the memory of the machine from `/proc/meminfo`.
 fn machine(table: &str) -> Option<MemoryAmount> {
     let field = |name: &str| -> Option<u64> {
         let line = table.lines().find_map(|line| line.strip_prefix(name))?;
@@ -140,10 +144,10 @@ fn machine(table: &str) -> Option<MemoryAmount> {
     Some(MemoryAmount { total: field("MemTotal:")?, left: field("MemAvailable:")? })
 }
 
-/// What a control group's files say; none if it has no limit.
+/// Parses the files of a control group. Returns `None` if it has no limit.
 fn group(names: &CgroupFiles, limit: &str, usage: &str, stat: &str) -> Option<MemoryAmount> {
     let total: u64 = limit.trim().parse().ok()?;
-    // Version 1 says so by the largest number of pages.
+    // Version 1 writes the largest number of pages for no limit.
     if total >= 1 << 62 {
         return None;
     }
@@ -156,17 +160,18 @@ fn group(names: &CgroupFiles, limit: &str, usage: &str, stat: &str) -> Option<Me
     Some(MemoryAmount { total, left: total.saturating_sub(usage) })
 }
 
-/// The folders of the control groups that bound memory, from this process's own up to the topmost that is mounted.
+/// Returns the folders of the control groups that limit memory, from that of this process up to the topmost mounted
+/// one.
 fn cgroup_folders(names: &CgroupFiles, mounts: &str, groups: &str) -> Vec<PathBuf> {
     let Some(path) = groups.lines().find_map(|line| own_group(names, line)) else { return Vec::new() };
     let Some((root, point)) = mounts.lines().find_map(|line| mount(names, line)) else { return Vec::new() };
-    // A group outside what is mounted is that of a container which sees only itself.
+    // A group outside the mount belongs to a container that sees only itself.
     let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     let below = below.strip_prefix("/").unwrap_or(below);
     below.ancestors().map(|below| Path::new(point).join(below)).collect()
 }
 
-/// The path of a process's group, of a line `number:controllers:path`; version 2 names no controllers.
+/// Returns the path of the process's group from a line `number:controllers:path`; version 2 names no controllers.
 fn own_group<'a>(names: &CgroupFiles, line: &'a str) -> Option<&'a str> {
     let mut fields = line.splitn(3, ':');
     let _ = fields.next()?;
@@ -177,7 +182,8 @@ fn own_group<'a>(names: &CgroupFiles, line: &'a str) -> Option<&'a str> {
     bounds.then_some(path)
 }
 
-/// Which group is mounted where, of a line `number number device root point options … - type source options`.
+/// Returns root and mount point of a group from a line `number number device root point options … - type source
+/// options`.
 fn mount<'a>(names: &CgroupFiles, line: &'a str) -> Option<(&'a str, &'a str)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
@@ -188,7 +194,7 @@ fn mount<'a>(names: &CgroupFiles, line: &'a str) -> Option<(&'a str, &'a str)> {
     (file_system == names.file_system && bounds).then_some((place.next()?, place.next()?))
 }
 
-/// What the file system of `file` has, if it has a size.
+/// Returns the free bytes of the file system of `file`, if it has a size.
 fn file_system(file: &OwnedFd) -> Option<MemoryAmount> {
     let about = fstatvfs(file).ok().filter(|about| about.f_blocks > 0)?;
     let bytes = |blocks: u64| blocks.saturating_mul(about.f_frsize);
@@ -233,7 +239,7 @@ mod tests {
         assert_eq!(group(&V1, "9223372036854771712\n", "60\n", stat), None);
     }
 
-    /// A folder of files that is removed at the end.
+    /// Folder of files that is removed at the end.
     struct Root(PathBuf);
 
     impl Root {
@@ -255,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Whether 8 MiB and 128 MiB may be taken in a system of these files.
+    /// Checks 8 MiB and 128 MiB in a system of these files.
     fn allows(files: &[(&str, &str)]) -> [Option<String>; 2] {
         let meminfo = ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
         let root = Root::new(&[meminfo].iter().chain(files).copied().collect());

@@ -1,14 +1,15 @@
-//! Ranks as processes of one host, connected by rings in shared memory. When you would want it: several ranks a host.
+//! Transport between ranks that are processes of one host, over rings in shared memory. Use it for several ranks a host.
 //!
-//! Each rank owns one anonymous segment per channel: a doorbell, a board, and one ring for each rank that sends to it; the
-//! more ranks there are, the smaller its rings (`shape`).
-//! Segments are memfds handed over unix sockets, so nothing is left behind, however a process ends.
+//! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that sends to
+//! it. The more ranks there are, the smaller the rings (`shape`). Segments are memfds that are passed over unix sockets, so
+//! that nothing is left behind, however a process ends.
 //!
-//! `link` is the segment, made of `ring` (bytes from one rank to another), `parker` (falling asleep and being woken) and
-//! `control_block` (what a rank tells everyone); `core` parts ranks that share a core. `collectives` are the operations that need
-//! no messages: each begins with an `entry`, which is all of a small one, and goes on as a `running`, whose `work` reads the
-//! peers' registered memory (`region`) or stages (`staged`); `combine` makes one of all contributions. `count` lets loom
-//! check the parts that several processes touch at once.
+//! `link` is the segment. It consists of `ring` (bytes from one rank to another), `park` (parking without a lost wake-up) and
+//! `control_block` (the state of a rank that all others read). `affinity` separates ranks that share a core. `collectives`
+//! holds the operations that need no messages. Each begins with an `entry`, which is all of a small one, and continues as a
+//! `running` collective, which reads the registered memory of the peers (`registered`, `region`) or copies through a stage
+//! (`staged`); `reduction` combines the contributions. `atomic` lets loom check the parts that several processes access
+//! concurrently.
 
 mod affinity;
 mod atomic;

@@ -1,5 +1,5 @@
-//! Contributions of all ranks become one, in the order in which messages would combine them, so that results are the same
-//! to the last bit, whoever computes them. *Ring*: for what rank `owner` completes, those of the ranks owner + 1,
+//! Combines the contributions of all ranks in the order in which messages would combine them, so that results are equal to
+//! the last bit, whichever rank computes them. *Ring*: for the part of rank `owner`, in the order of ranks owner + 1,
 //! owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of that
 //! distance, a quarter, …, 1.
 
@@ -8,51 +8,53 @@ use crate::device;
 use crate::dtype::{DType, ReduceOp};
 use std::mem::MaybeUninit;
 
-/// Bytes that are combined at a time: a few of these stay in the first-level cache.
+/// Bytes that are combined at a time: a few such blocks stay in the first-level cache.
 const BLOCK: usize = 8 * 1024;
 
-/// Where a peer's bytes are copied before they are combined.
+/// Memory for the copy of a peer's bytes that is then combined.
 #[repr(align(64))]
 struct Scratch([MaybeUninit<u8>; BLOCK]);
 
 impl Scratch {
+    /// Creates uninitialised memory.
     fn new() -> Self {
         Scratch([MaybeUninit::uninit(); BLOCK])
     }
 
-    /// A copy of at most a block.
+    /// Copies at most one block.
     fn copy(&mut self, from: SharedBytes<'_>) -> &mut [u8] {
         from.load_to(&mut self.0)
     }
 }
 
+/// Order in which contributions are combined; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Ring,
     Tree,
 }
 
-/// What is combined, and how.
+/// Reduction of one part of the result.
 pub(super) struct OrderedReduction {
     pub(super) op: ReduceOp,
     pub(super) dtype: DType,
     pub(super) ranks: usize,
-    /// Whose part of the result it is.
+    /// Rank to which the part of the result belongs.
     pub(super) owner: usize,
     pub(super) order: Order,
-    /// Whether the contributions have yet to be divided, for the mean of 16-bit floats.
+    /// True if the contributions have yet to be divided, for the mean of 16-bit floats.
     pub(super) divide_first: bool,
 }
 
 impl OrderedReduction {
-    /// The ranks in order, without the owner, who is last.
+    /// Returns the ranks in order without the owner, who is last.
     fn others(&self) -> impl Iterator<Item = usize> {
         let ranks = self.ranks;
         let owner = self.owner;
         (1..ranks).map(move |distance| (owner + distance) % ranks)
     }
 
-    /// `to ← all contributions`, of `to`'s length each.
+    /// Stores the reduction of all contributions, each as long as `to`, in `to`.
     pub(super) fn store<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
@@ -66,7 +68,7 @@ impl OrderedReduction {
         }
     }
 
-    /// `to ← to and all other contributions`, where `to` holds the owner's.
+    /// Combines the contributions of all other ranks into `to`, which holds the owner's.
     pub(super) fn add<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for start in (0..to.len()).step_by(BLOCK) {
             let end = to.len().min(start + BLOCK);
@@ -86,19 +88,20 @@ impl OrderedReduction {
         }
     }
 
-    /// `to ← to and from`.
+    /// Combines one contribution into `to`.
     fn land(&self, from: SharedBytes<'_>, to: &mut [u8]) {
         if let Some(own) = from.own() {
             return device::land(self.op, self.dtype, own, to);
         }
         let sum = self.dtype == DType::F32 && matches!(self.op, ReduceOp::Sum | ReduceOp::Mean);
-        // By far the most frequent one, without a copy.
+        // By far the most frequent case, without a copy.
         if let Some(floats) = from.floats().filter(|_| sum) {
             return device::add_shared(floats, to);
         }
         device::land(self.op, self.dtype, Scratch::new().copy(from), to);
     }
 
+    /// Combines all contributions in the order of the ring.
     fn ring<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         for (nth, rank) in self.others().chain([self.owner]).enumerate() {
             if nth == 0 {
@@ -115,6 +118,7 @@ impl OrderedReduction {
         }
     }
 
+    /// Combines the contributions of the other ranks in the order of the ring into `to`, which holds the owner's.
     fn ring_onto<'a>(&self, from: impl Fn(usize) -> SharedBytes<'a>, to: &mut [u8]) {
         let mut others = self.others().map(from);
         let Some(first) = others.next() else { return };
@@ -124,12 +128,12 @@ impl OrderedReduction {
         device::land(self.op, self.dtype, partial, to);
     }
 
-    /// The largest power of two that is not above the number of ranks.
+    /// Returns the largest power of two that does not exceed the number of ranks.
     fn core(&self) -> usize {
         1 << self.ranks.ilog2()
     }
 
-    /// What rank `rank` of the core has after the steps at distances from the largest down to `distance`.
+    /// Computes what rank `rank` of the core holds after the steps at distances from the largest down to `distance`.
     fn tree<'a>(&self, from: &impl Fn(usize) -> SharedBytes<'a>, rank: usize, distance: usize) -> Vec<u8> {
         if distance >= self.core() {
             let mut own = from(rank).to_vec();
@@ -144,13 +148,14 @@ impl OrderedReduction {
         own
     }
 
-    /// Divides a contribution, if that has yet to be done.
+    /// Divides a contribution if that has yet to be done.
     fn prepare(&self, contribution: &mut [u8]) {
         if self.divide_first {
             device::divide(self.ranks, self.dtype, contribution);
         }
     }
 
+    /// Divides the sum for a mean, unless the contributions were divided.
     fn finish(&self, to: &mut [u8]) {
         if self.op == ReduceOp::Mean && !self.dtype.is_half() {
             device::divide(self.ranks, self.dtype, to);

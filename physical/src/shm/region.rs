@@ -1,15 +1,15 @@
-//! Registered memory: buffers in shared memory that all ranks of the endpoint have mapped, so that a collective reads
-//! them where they are.
+//! Registered memory: buffers in shared memory that all ranks of the endpoint have mapped, so that a collective reads them in
+//! place.
 //!
-//! All ranks register together. Each makes its own region, hands its file to every peer, and maps theirs:
+//! All ranks register together. Each creates its own region, sends its file to every peer, and maps theirs:
 //!
 //! ```text
 //! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file
 //! ```
 //!
-//! Peers only ever read. When a rank's buffer and all its views are gone, the rank gives the memory back to the system,
-//! whatever peers still have it mapped, and unmaps its own region and those of the peers: at once, and without a word to
-//! anybody, as a collective needs a buffer of the same registration on every rank.
+//! Peers only read. When a rank's buffer and all its views are dropped, the rank returns the memory to the kernel, even if
+//! peers still have it mapped, and unmaps its own region and those of the peers. This needs no message, as a collective needs
+//! a buffer of the same registration on every rank.
 
 use super::bytes::SharedBytes;
 use super::link;
@@ -21,36 +21,39 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Bytes of the words that announce a region.
+/// Bytes that announce a region.
 pub(super) const REGION_HEADER: usize = 4 + 8;
 
-/// One rank's registered memory, mapped here.
+/// Registered memory of one rank, mapped.
 pub(super) struct Region {
     map: MmapRaw,
-    /// Whether it is this rank's own.
+    /// True if the memory belongs to this rank.
     owned: bool,
 }
 
 impl Region {
-    /// A new region of at least `bytes` bytes, zeroed.
+    /// Creates a region of at least `bytes` bytes, zeroed, and the file from which peers map it.
     pub(super) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
-        // The system has no empty mappings.
+        // The kernel has no empty mappings.
         let bytes = bytes.max(1);
         let (file, map) = link::reserve(bytes, |file| link::map(file, 0, bytes))?;
         Ok((Arc::new(Region { map, owned: true }), file))
     }
 
+    /// Maps the region of a peer.
     pub(super) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
         let bytes = bytes.max(1);
         link::check(file, bytes)?;
         Ok(Arc::new(Region { map: link::map(file, 0, bytes)?, owned: false }))
     }
 
+    /// Returns the address of the memory.
     pub(super) fn pointer(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
 
-    /// Bytes `offset..offset + len`, for reading what a peer has in them; `None` outside the region.
+    /// Returns bytes `offset..offset + len`, for reading what a peer has written there, or `None` if they are outside
+    /// the region.
     pub(super) fn bytes(&self, offset: usize, len: usize) -> Option<SharedBytes<'_>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.map.len())?;
         debug_assert!(end >= offset);
@@ -70,32 +73,34 @@ impl Drop for Region {
     }
 }
 
-/// One registration, as all ranks made it. It lives as long as this rank's buffer.
+/// One registration of all ranks. It lives as long as this rank's buffer.
 pub(super) struct Registered {
     _mine: Arc<Region>,
-    /// By rank; this rank's own place is empty.
+    /// Regions of the peers by rank; this rank's own place is empty.
     theirs: Vec<Option<Arc<Region>>>,
 }
 
-/// All registrations of an endpoint. They are numbered alike on all ranks.
+/// All registrations of an endpoint. They have equal numbers on all ranks.
 pub(super) struct Regions {
     endpoint: u64,
-    /// Those whose buffers are gone are empty.
+    /// Registrations by number. Those whose buffers were dropped are empty.
     entries: Vec<Weak<Registered>>,
 }
 
 impl Regions {
+    /// Creates the registrations of a new endpoint.
     pub(super) fn new() -> Self {
         static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
         Regions { endpoint: ENDPOINTS.fetch_add(1, Ordering::Relaxed), entries: Vec::new() }
     }
 
-    /// The number of the next registration.
+    /// Returns the number of the next registration.
     pub(super) fn next_index(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Notes what the ranks have registered: how this rank's buffer is marked, and what it has to keep.
+    /// Adds a registration of all ranks. Returns the mark for this rank's buffer, and what that buffer has to keep
+    /// alive.
     pub(super) fn insert(
         &mut self,
         mine: Arc<Region>,
@@ -107,18 +112,18 @@ impl Regions {
         (registration, keeper)
     }
 
-    /// Whether memory was registered with this endpoint.
+    /// Returns true if memory was registered with this endpoint.
     pub(super) fn contains(&self, registration: Option<Registration>) -> bool {
         registration.is_some_and(|registration| registration.endpoint == self.endpoint)
     }
 
-    /// A peer's region of a registration, as long as this rank has its own.
+    /// Returns a peer's region of a registration, while this rank has its own.
     pub(super) fn of_peer(&self, peer: usize, index: u32) -> Option<Arc<Region>> {
         self.entries.get(index as usize)?.upgrade()?.theirs[peer].clone()
     }
 }
 
-/// What announces a region.
+/// Encodes the announcement of a region.
 pub(super) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
     let mut words = [0; REGION_HEADER];
     words[..4].copy_from_slice(&index.to_le_bytes());
@@ -126,7 +131,7 @@ pub(super) fn region_header(index: u32, bytes: usize) -> [u8; REGION_HEADER] {
     words
 }
 
-/// Compares what a peer announced with this rank's own words.
+/// Compares a peer's announcement with this rank's own.
 pub(super) fn check_header(
     mine: [u8; REGION_HEADER],
     theirs: [u8; REGION_HEADER],

@@ -1,4 +1,4 @@
-//! The long part of a native collective on registered memory: reading the peers' buffers, piece by piece.
+//! The transfer of a native collective on registered memory: reads the peers' buffers piece by piece.
 
 use super::bytes::SharedBytes;
 use super::collectives::ShmContext;
@@ -12,21 +12,23 @@ use crate::native::{Size, chunk};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are reduced or copied before anything else is looked at. A piece that a rank has just completed is still
-/// in the shared cache when the peers copy it.
+/// Bytes that are reduced or copied before anything else is checked. A piece that a rank has just completed is still in
+/// the shared cache when the peers copy it.
 const PIECE: usize = 64 * 1024;
 
-/// Where a rank's registered buffer is: in which of its regions, and from which byte on.
+/// Location of a rank's registered buffer: its registration, and the byte from which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BufferLocation {
     pub(super) index: u32,
     pub(super) offset: usize,
 }
 
+/// Bytes of an encoded location.
 const LOCATION: usize = 4 + 8;
 const _: () = assert!(LOCATION <= PAYLOAD, "a source fits into a slot");
 
 impl BufferLocation {
+    /// Encodes the location.
     pub(super) fn to_bytes(self) -> [u8; LOCATION] {
         let mut bytes = [0; LOCATION];
         bytes[..4].copy_from_slice(&self.index.to_le_bytes());
@@ -34,6 +36,7 @@ impl BufferLocation {
         bytes
     }
 
+    /// Decodes the location from a peer's slot.
     pub(super) fn of(slot_view: &SlotView<'_, impl ControlMemory>) -> Self {
         let mut bytes = [0; LOCATION];
         slot_view.load(&mut bytes);
@@ -45,17 +48,18 @@ impl BufferLocation {
     }
 }
 
-/// How far an operation is, in pieces.
+/// Progress of an operation, in pieces.
 pub(super) struct RegisteredTransfer {
-    /// Reduced or copied into this rank's own part.
+    /// Number of pieces reduced or copied into this rank's own part.
     own: u32,
-    /// Copied from each rank.
+    /// Number of pieces copied from each rank.
     copied: Vec<u32>,
-    /// Where each rank's buffer is, and the memory that it is in.
+    /// Location of each rank's buffer, and the region that it is in.
     sources: Vec<(BufferLocation, Option<Arc<Region>>)>,
 }
 
 impl RegisteredTransfer {
+    /// Creates the transfer from the locations of all ranks' buffers.
     pub(super) fn new(sources: Vec<BufferLocation>, context: &ShmContext) -> Self {
         let with_region =
             |(rank, source): (usize, BufferLocation)| (source, context.regions.of_peer(rank, source.index));
@@ -63,7 +67,7 @@ impl RegisteredTransfer {
         RegisteredTransfer { own: 0, copied: vec![0; sources.len()], sources }
     }
 
-    /// Bytes of `rank`'s buffer.
+    /// Returns bytes of `rank`'s buffer. Fails if this rank does not have them mapped.
     fn peer<'a>(
         &'a self,
         context: &ShmContext,
@@ -80,7 +84,7 @@ impl RegisteredTransfer {
         })
     }
 
-    /// Does the next pieces. `Moved(0)` when only peers can help, `Done` when nothing is left.
+    /// Processes the next pieces. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
     pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         match running.entry.label.fingerprint.operation {
             OperationKind::AllReduce => self.all_reduce(running, context),
@@ -91,6 +95,7 @@ impl RegisteredTransfer {
         }
     }
 
+    /// Reduces a piece of this rank's chunk, and copies a complete piece of each peer's chunk.
     fn all_reduce(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let rank = context.rank;
         let ranks = context.size();
@@ -113,7 +118,7 @@ impl RegisteredTransfer {
             moved += piece.len();
         }
         let mut left = piece_count(&part(rank)) > self.own;
-        // The next rank first, so that not everyone reads from the same one.
+        // Begins with the next rank, so that not all ranks read from the same one.
         for peer in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let part = part(peer);
             let copied = self.copied[peer];
@@ -132,7 +137,7 @@ impl RegisteredTransfer {
         Ok(if left { Step::Moved(moved) } else { Step::Done(0) })
     }
 
-    /// The same bytes of everyone's buffer, by rank; this rank's own place is empty.
+    /// Returns the same range of each rank's buffer, by rank; this rank's own is empty.
     fn peers<'a>(&'a self, context: &ShmContext, bytes: &Range<usize>) -> Result<Vec<SharedBytes<'a>>> {
         let own = context.rank;
         let bytes =
@@ -140,6 +145,7 @@ impl RegisteredTransfer {
         (0..context.size()).map(bytes).collect()
     }
 
+    /// Reduces a piece of this rank's block of all inputs.
     fn reduce_scatter(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let rank = context.rank;
         let block = running.output.bytes().len();
@@ -154,6 +160,7 @@ impl RegisteredTransfer {
         Ok(Step::Moved(piece.len()))
     }
 
+    /// Copies a piece of one rank's input.
     fn all_gather(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let rank = context.rank;
         let ranks = context.size();
@@ -171,6 +178,7 @@ impl RegisteredTransfer {
         Ok(Step::Done(0))
     }
 
+    /// Copies a piece of the root's buffer.
     fn broadcast(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let root = running.entry.root();
         let bytes = running.output.bytes().len();
@@ -183,7 +191,7 @@ impl RegisteredTransfer {
     }
 }
 
-/// How the contributions to `owner`'s part become one.
+/// Returns the reduction that computes `owner`'s part of the result.
 pub(super) fn ordered_reduction(
     fingerprint: &Fingerprint,
     context: &ShmContext,
@@ -191,7 +199,7 @@ pub(super) fn ordered_reduction(
 ) -> OrderedReduction {
     let Fingerprint { operation, dtype, reduce, count, .. } = *fingerprint;
     let op = reduce.unwrap_or(crate::ReduceOp::Sum);
-    // Of an all-reduce, everyone has divided its buffer before it began.
+    // In an all-reduce, every rank has divided its buffer before it entered.
     let divide_first =
         op == crate::ReduceOp::Mean && dtype.is_half() && operation == OperationKind::ReduceScatter;
     let bytes = count as usize * dtype.size();
@@ -200,15 +208,17 @@ pub(super) fn ordered_reduction(
     OrderedReduction { op, dtype, ranks: context.size(), owner, order, divide_first }
 }
 
+/// Converts a range of elements into a range of bytes.
 pub(super) fn scaled(elements: Range<usize>, size: usize) -> Range<usize> {
     elements.start * size..elements.end * size
 }
 
+/// Returns the number of pieces of a part.
 fn piece_count(part: &Range<usize>) -> u32 {
     part.len().div_ceil(PIECE) as u32
 }
 
-/// Piece `index` of a part; `None` behind its end.
+/// Returns piece `index` of a part, or `None` behind its end.
 fn piece(part: &Range<usize>, index: u32) -> Option<Range<usize>> {
     let start = part.start + index as usize * PIECE;
     (start < part.end).then(|| start..part.end.min(start + PIECE))

@@ -1,5 +1,5 @@
-//! Taking memory for a file without name, only as far as there is some: what the system has given away cannot be taken
-//! back from it, and it would kill processes, of this job or of others, to find more.
+//! Allocates memory for an anonymous file, but only while enough is left. Memory that the kernel has promised cannot be
+//! refused later: it would kill processes, of this job or of others, to find more.
 
 use super::memory_limits::MemoryLimits;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -7,19 +7,19 @@ use rustix::io::retry_on_intr;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Taken at once, so that ranks that take memory at the same time see what the others have.
+/// Bytes allocated at a time, so that ranks that allocate at the same time see each other's allocations.
 const PIECE: u64 = 8 << 20;
 
-/// Gives `file` memory of its own for `size` bytes.
+/// Allocates `size` bytes of memory for `file`.
 ///
 /// # Errors
-/// Out of memory, before the machine or the container is; otherwise what the system says.
+/// Out of memory, before the machine or the container is; otherwise the error of the system call.
 pub(super) fn reserve(file: &OwnedFd, size: u64) -> io::Result<()> {
     let bounds = MemoryLimits::find();
     reserve_if(|bytes| bounds.allow(file, bytes), file, size)
 }
 
-/// As [`reserve`], as far as `allow` lets it, which is asked for all that is still to be taken.
+/// Allocates as [`reserve`] does while `allow` permits it, which is asked for all bytes that are still missing.
 fn reserve_if(allow: impl Fn(u64) -> io::Result<()>, file: &OwnedFd, size: u64) -> io::Result<()> {
     let mut taken = 0;
     while taken < size {

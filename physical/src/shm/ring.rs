@@ -1,30 +1,35 @@
 //! A queue of bytes from one writer to one reader, over any memory: the rings between two processes.
 //!
-//! `head` and `tail` count bytes since the beginning; the reader advances `head`, the writer `tail`. A writer that finds
-//! no room raises `blocked`, and the reader who makes room lowers it and wakes the writer.
+//! `head` and `tail` count bytes since the beginning. The reader advances `head`, the writer advances `tail`. A writer that
+//! finds the ring full raises `blocked`; the reader that frees bytes lowers it and wakes the writer.
 
 use super::atomic::SharedAtomic;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 
-/// Where a ring's counters and bytes are.
+/// Counters and bytes of a ring.
 pub(super) trait RingMemory {
+    /// Type of the counters.
     type Atomic: SharedAtomic;
+    /// Returns the number of bytes read since the beginning.
     fn head(&self) -> &Self::Atomic;
+    /// Returns the number of bytes written since the beginning.
     fn tail(&self) -> &Self::Atomic;
+    /// Returns the flag of a writer that waits for free bytes.
     fn blocked(&self) -> &Self::Atomic;
-    /// Bytes in the ring, a power of two.
+    /// Returns the number of bytes in the ring, a power of two.
     fn capacity(&self) -> usize;
-    /// Stores `from` at `offset`. The range is within the capacity, and the reader does not look at it now.
+    /// Stores `from` at `offset`. The range is within the capacity, and the reader does not read it now.
     fn copy_in(&self, offset: usize, from: &[u8]);
-    /// Loads `into` from `offset`. The range is within the capacity, and the writer does not touch it now.
+    /// Loads `into` from `offset`. The range is within the capacity, and the writer does not write it now.
     fn copy_out(&self, offset: usize, into: &mut [u8]);
 }
 
+/// Ring over some memory, for its writer and its reader.
 pub(super) struct Ring<P>(pub(super) P);
 
 impl<P: RingMemory> Ring<P> {
-    /// Bytes between head and tail; an error if the other side wrote nonsense.
+    /// Returns the number of bytes between head and tail. Fails if the counters cannot be right.
     fn used(&self, head: u64, tail: u64) -> io::Result<usize> {
         match usize::try_from(tail.wrapping_sub(head)) {
             Ok(used) if used <= self.0.capacity() => Ok(used),
@@ -32,17 +37,18 @@ impl<P: RingMemory> Ring<P> {
         }
     }
 
+    /// Returns the number of free bytes, for the writer whose tail is `tail`.
     fn room(&self, tail: u64) -> io::Result<usize> {
         Ok(self.0.capacity() - self.used(self.0.head().load(Ordering::Acquire), tail)?)
     }
 
-    /// Writes a prefix of `parts`. Only the writer calls this.
+    /// Writes a prefix of `parts` and returns its length. Only the writer calls this.
     pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let tail = self.0.tail().load(Ordering::Relaxed);
         let mut room = self.room(tail)?;
         if room == 0 {
             self.0.blocked().store(1, Ordering::Relaxed);
-            // Either the reader sees the flag, or this sees the room that it made.
+            // Either the reader sees the flag, or this rank sees the bytes that the reader freed.
             P::Atomic::fence(Ordering::SeqCst);
             room = self.room(tail)?;
         }
@@ -58,7 +64,7 @@ impl<P: RingMemory> Ring<P> {
         Ok(written)
     }
 
-    /// Reads into a prefix of `into`; 0 if the ring is empty. Only the reader calls this.
+    /// Reads into a prefix of `into` and returns its length, 0 if the ring is empty. Only the reader calls this.
     pub(super) fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         let head = self.0.head().load(Ordering::Relaxed);
         let take = self.used(head, self.0.tail().load(Ordering::Acquire))?.min(into.len());
@@ -69,7 +75,8 @@ impl<P: RingMemory> Ring<P> {
         Ok(take)
     }
 
-    /// Whether the writer waited for the room that the last read made; asked after each, and lowered by the answer.
+    /// Returns true if the writer waits for the bytes that the last read freed, and lowers its flag. Called after each
+    /// read.
     pub(super) fn take_blocked(&self) -> bool {
         P::Atomic::fence(Ordering::SeqCst);
         let blocked = self.0.blocked().load(Ordering::Relaxed) != 0;
@@ -79,9 +86,10 @@ impl<P: RingMemory> Ring<P> {
         blocked
     }
 
-    /// The one or two runs of `len` bytes at `position`: offset in the ring, and which of the bytes.
+    /// Calls `copy` for the one or two runs of `len` bytes at `position`, with the offset in the ring and the range of
+    /// the bytes.
     fn split(&self, position: u64, len: usize, mut copy: impl FnMut(usize, std::ops::Range<usize>)) {
-        // Divided without a division, which would take longer than a short copy.
+        // A mask instead of a division, which would take longer than a short copy.
         let offset = position as usize & (self.0.capacity() - 1);
         let first = len.min(self.0.capacity() - offset);
         copy(offset, 0..first);

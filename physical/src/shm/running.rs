@@ -1,4 +1,4 @@
-//! One native collective under way: what it posts, whom it waits for, and the work between.
+//! One native collective in progress: its entry, its transfer, and the ranks that it waits for.
 
 use super::collectives::ShmContext;
 use super::control_block::{Counter, PAYLOAD};
@@ -9,31 +9,35 @@ use crate::error::Result;
 use crate::memory::{ReadView, WriteView};
 use crate::transport::Label;
 
-/// What an attempt to go on has brought.
+/// Result of one attempt to make progress.
 pub(super) enum Step {
+    /// Nothing could be done.
     Nothing,
-    /// So many bytes were worked on.
+    /// So many bytes were processed.
     Moved(usize),
-    /// Everything; the output has so many bytes.
+    /// The operation is complete; the output has so many bytes.
     Done(usize),
 }
 
+/// Phases of a collective, in order.
 enum Phase {
-    /// Waiting until everyone has begun.
+    /// Waits until all ranks have entered.
     Entering,
-    /// Reading from the peers' memory.
+    /// Reads from the memory of the peers.
     Transferring(Transfer),
-    /// Waiting until everyone has finished reading: those below are known to have.
+    /// Waits until all ranks have finished reading. The ranks below this one are known to have.
     Finishing(usize),
-    /// Of this rank's memory, what it has read may be anything, as it had given up: there is no result.
+    /// There is no result: this rank had given up, and what was read from it may be anything.
     Invalid(usize),
 }
 
+/// Way of reading the peers' contributions.
 enum Transfer {
     Registered(RegisteredTransfer),
     Staged(StagedTransfer),
 }
 
+/// Native collective in progress, with its buffers.
 pub(super) struct RunningCollective {
     pub(super) entry: Entry,
     pub(super) input: Option<ReadView>,
@@ -42,7 +46,8 @@ pub(super) struct RunningCollective {
 }
 
 impl RunningCollective {
-    /// Tells everyone that this rank has come, with the bytes or with where they are.
+    /// Enters the operation. Publishes the contribution if it is small, or else its location if the buffer is
+    /// registered.
     pub(super) fn begin(
         context: &ShmContext,
         lane: usize,
@@ -72,15 +77,17 @@ impl RunningCollective {
         RunningCollective { entry, input, output, phase: Phase::Entering }
     }
 
-    /// Goes on with a small operation in place, for which this rank has posted already.
+    /// Continues a small in-place operation that this rank has entered already.
     pub(super) fn resume(entry: Entry, output: WriteView) -> Self {
         RunningCollective { entry, input: None, output, phase: Phase::Entering }
     }
 
+    /// Returns true while not all ranks are known to have entered.
     pub(super) fn is_entering(&self) -> bool {
         matches!(self.phase, Phase::Entering)
     }
 
+    /// Makes progress without blocking.
     pub(super) fn advance(&mut self, context: &ShmContext) -> Result<Step> {
         match self.phase {
             Phase::Entering => self.arrive(context),
@@ -100,20 +107,23 @@ impl RunningCollective {
         self.entry.withdraw(context);
     }
 
-    /// Bytes of what each rank contributes.
+    /// Returns the bytes of each rank's contribution.
     fn bytes(&self) -> usize {
         self.input.as_ref().map_or(self.output.bytes().len(), |input| input.bytes().len())
     }
 
+    /// Returns true if `peer` has read all that it needs.
     fn peer_has_finished(&self, context: &ShmContext, peer: usize) -> bool {
         context.segments[peer].control_block().progress(Counter::Finished, self.entry.lane, self.entry.round)
             > 0
     }
 
+    /// Returns the step of a complete operation.
     fn done(&self) -> Step {
         Step::Done(self.output.bytes().len())
     }
 
+    /// Begins the transfer once all ranks have entered; finishes a small operation.
     fn arrive(&mut self, context: &ShmContext) -> Result<Step> {
         if !self.entry.is_complete(context)? {
             return Ok(Step::Nothing);
@@ -135,14 +145,16 @@ impl RunningCollective {
         self.work(context)
     }
 
-    /// Waits for the verdict, which names the cause: the peer may have given up because of another.
+    /// Marks the result invalid. The operation then waits for the verdict on the world, which names the cause: the peer
+    /// may have given up because of another rank.
     fn invalidate(&mut self, peer: usize) -> Step {
         self.phase = Phase::Invalid(peer);
         Step::Nothing
     }
 
+    /// Advances the transfer, and publishes when this rank has finished reading.
     fn work(&mut self, context: &ShmContext) -> Result<Step> {
-        // Taken out while it works on the rest of the job.
+        // Taken out while it works on the rest of the collective.
         let Phase::Transferring(mut reading) = std::mem::replace(&mut self.phase, Phase::Finishing(0)) else {
             return Ok(Step::Nothing);
         };
@@ -171,6 +183,7 @@ impl RunningCollective {
         }
     }
 
+    /// Returns the ranks for which the operation waits.
     pub(super) fn missing(&self, context: &ShmContext) -> Vec<usize> {
         let waits = |peer: &usize| {
             let control_block = context.segments[*peer].control_block();

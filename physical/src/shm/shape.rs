@@ -1,11 +1,11 @@
-//! The sizes of a segment, which depend on how many ranks a host has. Open this to know what memory shared memory takes.
+//! Sizes of a segment, which depend on the number of ranks on the host. Open this for the memory that the transport takes.
 //!
 //! With n ranks, in bytes (all logarithms and quotients rounded down, but for `pages`, which is rounded up to 4096):
 //!
 //! ```text
 //! ring(n)    = 2 ^ log2(2 MiB / (n − 1)), at least 4 KiB and at most 256 KiB
 //! block(n)   = min(1 MiB, 128 MiB / n) / 2n, a multiple of 64, at most 64 KiB
-//! head(n)    = pages(384 + 270,336 + 384 (n − 1) + 2n block(n))      bell, board, counters of the rings, stage
+//! head(n)    = pages(384 + 270,336 + 384 (n − 1) + 2n block(n))      parking, control block, ring counters, stage
 //! segment(n) = head(n) + (n − 1) ring(n)
 //! mapped(n)  = n head(n) + 2 (n − 1) ring(n)                         by each rank: all heads, its rings, one ring in each peer
 //! host(n)    = n (segment(n) + pages(mapped(n) / 512) + 16 KiB)      segments and page tables, for one channel
@@ -17,41 +17,42 @@
 use super::control_block::CONTROL_BLOCK;
 use super::link::LINE_PAIR;
 
-/// Bytes in flight from one rank to another, where ranks are few; a few rings fit into the second-level cache.
+/// Bytes of a ring between few ranks; a few such rings fit into the second-level cache.
 const LARGEST_RING: usize = 256 * 1024;
+/// Fewest bytes of a ring.
 const SMALLEST_RING: usize = PAGE;
-/// All rings of one segment, as long as none is the smallest.
+/// Bytes of all rings of one segment, as long as none is the smallest.
 const RINGS: usize = 2 << 20;
 
-/// Largest block of a stage.
+/// Most bytes of one block of a stage.
 const LARGEST_BLOCK: usize = 64 * 1024;
-/// Bytes of a stage, at most; those of a few ranks fit into a shared cache.
+/// Most bytes of a stage; the stages of a few ranks fit into a shared cache.
 const STAGE: usize = 1 << 20;
-/// Bytes of all stages of a host, at most.
+/// Most bytes of all stages of a host.
 const STAGES: usize = 128 << 20;
-/// Blocks begin at cache lines.
+/// Alignment of blocks: one cache line.
 const LINE: usize = 64;
 
-/// Smallest piece of memory that the system maps. Where its pages are larger, mappings reach beyond what is asked for.
+/// Smallest unit of memory that the kernel maps. With larger pages, mappings reach beyond what is asked for.
 const PAGE: usize = 4096;
-/// The bell, whether the rank sleeps, and the proof.
+/// Bytes of the bell, the parked word and the proof.
 const PARKING: usize = 3 * LINE_PAIR;
-/// Head, tail and blocked of one ring, in lines of their own.
+/// Bytes of head, tail and blocked of one ring, each in a line of its own.
 pub(super) const COUNTERS: usize = 3 * LINE_PAIR;
 
-/// The sizes of a segment for a number of ranks.
+/// Sizes of a segment for a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Ranks of the host, the segment's own included.
+    /// Number of ranks on the host, the owner of the segment included.
     pub(super) ranks: usize,
-    /// Bytes in flight from one rank to another, a power of two.
+    /// Bytes of one ring, a power of two.
     pub(super) ring: usize,
     /// Bytes of one block of the stage.
     pub(super) block: usize,
 }
 
 impl Shape {
-    /// The shape of the segments of `ranks` ranks, 1 at least.
+    /// Computes the shape of segments among `ranks` ranks, at least 1.
     pub(super) fn new(ranks: usize) -> Self {
         let share = (RINGS / (ranks - 1).max(1)).max(SMALLEST_RING);
         let ring = (1 << share.ilog2()).min(LARGEST_RING);
@@ -60,37 +61,37 @@ impl Shape {
         Shape { ranks, ring, block }
     }
 
-    /// Bytes of half a stage: a block for each rank.
+    /// Returns the bytes of half a stage: one block for each rank.
     pub(super) fn half(&self) -> usize {
         self.ranks * self.block
     }
 
-    /// Where the board begins.
+    /// Returns the offset of the control block.
     pub(super) fn control_block(&self) -> usize {
         PARKING
     }
 
-    /// Where the counters of the rings begin.
+    /// Returns the offset of the ring counters.
     pub(super) fn counters(&self) -> usize {
         PARKING + CONTROL_BLOCK
     }
 
-    /// Where the stage begins.
+    /// Returns the offset of the stage.
     pub(super) fn stage(&self) -> usize {
         self.counters() + (self.ranks - 1) * COUNTERS
     }
 
-    /// Bytes before the rings, which every rank maps.
+    /// Returns the number of bytes before the rings, which every rank maps.
     pub(super) fn head(&self) -> usize {
         (self.stage() + 2 * self.half()).next_multiple_of(PAGE)
     }
 
-    /// Bytes of all rings.
+    /// Returns the bytes of all rings.
     pub(super) fn rings(&self) -> usize {
         (self.ranks - 1) * self.ring
     }
 
-    /// Bytes of a segment.
+    /// Returns the bytes of a segment.
     pub(super) fn segment(&self) -> usize {
         self.head() + self.rings()
     }
@@ -100,7 +101,7 @@ impl Shape {
 mod tests {
     use super::*;
 
-    /// Bytes of one channel on a host: see above.
+    /// Returns the bytes of one channel on a host, by the formula above.
     fn host(shape: &Shape) -> usize {
         let mapped = shape.ranks * shape.head() + 2 * shape.rings();
         shape.ranks * (shape.segment() + (mapped / 512).next_multiple_of(4096) + 16 * 1024)

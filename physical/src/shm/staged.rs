@@ -1,17 +1,18 @@
-//! All-reduce of memory that is not registered: the same reading of the peers' bytes, but from a stage in each rank's
-//! segment, to which every rank copies what the others need. The stage is small and stays in the shared cache.
+//! All-reduce of memory that is not registered. Peers read in the same way, but from a stage in each rank's segment, to which
+//! every rank copies what the others need. The stage is small and stays in the shared cache.
 //!
 //! ```text
 //! stage = half half
 //! half  = block × ranks        block p: this rank's contribution to a piece of chunk p; block r: the result for chunk r
 //! ```
 //!
-//! Round j uses half j mod 2. With the counters of the board a block is written again only when nobody reads it any more:
+//! Round j uses half j mod 2. The counters of the control block guarantee that a block is overwritten only when nobody reads
+//! it any more:
 //!
-//! | step of round j | when |
+//! | step of round j | condition |
 //! |---|---|
-//! | stage: copy the contributions | everyone has reduced round j − 2 |
-//! | reduce this rank's piece, copy the result to the stage | everyone has staged round j, and gathered round j − 2 |
+//! | stage: copy the contributions | all ranks have reduced round j − 2 |
+//! | reduce this rank's piece, copy the result to the stage | all ranks have staged round j, and gathered round j − 2 |
 //! | gather the peers' results | they have reduced round j |
 
 use super::collectives::ShmContext;
@@ -22,7 +23,7 @@ use super::shape::Shape;
 use crate::native::chunk;
 use std::ops::Range;
 
-/// How far this rank is, in rounds.
+/// Progress of this rank, in rounds.
 #[derive(Default)]
 pub(super) struct StagedTransfer {
     staged: u32,
@@ -30,46 +31,48 @@ pub(super) struct StagedTransfer {
     gathered: u32,
 }
 
-/// The division of an operation into rounds.
+/// Division of an operation into rounds.
 struct Rounds {
     shape: Shape,
     /// Bytes of an element.
     size: usize,
-    /// Elements.
+    /// Number of elements.
     len: usize,
 }
 
 impl Rounds {
+    /// Divides the operation by the shape of the segments.
     fn new(running: &RunningCollective, context: &ShmContext) -> Self {
         let size = running.entry.label.fingerprint.dtype.size();
         Rounds { shape: context.mine().shape(), size, len: running.output.bytes().len() / size }
     }
 
+    /// Returns the number of rounds.
     fn count(&self) -> u32 {
         let chunk = self.len.div_ceil(self.shape.ranks).saturating_mul(self.size);
         chunk.div_ceil(self.shape.block) as u32
     }
 
-    /// What round `round` has of chunk `owner`: its bytes in the buffer.
+    /// Returns the bytes of chunk `owner` that belong to round `round`.
     fn piece(&self, owner: usize, round: u32) -> Range<usize> {
         let Range { start, end } = scaled(chunk(self.len, self.shape.ranks, owner), self.size);
         let start = end.min(start + round as usize * self.shape.block);
         start..end.min(start + self.shape.block)
     }
 
-    /// Where block `index` of round `round` begins on a stage.
+    /// Returns the offset of block `index` of round `round` on a stage.
     fn place(&self, round: u32, index: usize) -> usize {
         (round % 2) as usize * self.shape.half() + index * self.shape.block
     }
 }
 
 impl StagedTransfer {
-    /// Whether a stage of this shape has room for every rank.
+    /// Returns true if a stage of this shape has a block for every rank.
     pub(super) fn fits(shape: &Shape) -> bool {
         shape.block > 0
     }
 
-    /// Does the next steps. `Moved(0)` when only peers can help, `Done` when nothing is left.
+    /// Performs the next steps. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
     pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Step {
         let rounds = Rounds::new(running, context);
         let lane = running.entry.lane;
@@ -87,7 +90,7 @@ impl StagedTransfer {
         }
         if reduced < self.staged
             && everyone(Counter::Staged, reduced + 1)
-            && everyone(Counter::HostSegments, reduced.saturating_sub(1))
+            && everyone(Counter::Gathered, reduced.saturating_sub(1))
         {
             moved += self.reduce(&rounds, running, context);
         }
@@ -97,6 +100,7 @@ impl StagedTransfer {
         if self.reduced.min(self.gathered) == rounds.count() { Step::Done(0) } else { Step::Moved(moved) }
     }
 
+    /// Copies the contributions of the next round to the stage.
     fn stage(&mut self, rounds: &Rounds, running: &RunningCollective, context: &ShmContext) -> usize {
         let mut moved = 1;
         for peer in context.peers() {
@@ -110,6 +114,7 @@ impl StagedTransfer {
         moved
     }
 
+    /// Reduces this rank's piece of the next round into the buffer and onto the stage.
     fn reduce(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
         let rank = context.rank;
         let round = self.reduced;
@@ -125,6 +130,7 @@ impl StagedTransfer {
         piece.len() + 1
     }
 
+    /// Copies the peers' results of the next round.
     fn gather(&mut self, rounds: &Rounds, running: &mut RunningCollective, context: &ShmContext) -> usize {
         let mut moved = 1;
         for peer in context.peers() {
@@ -135,10 +141,11 @@ impl StagedTransfer {
             from.load(&mut running.output.bytes_mut()[piece]);
         }
         self.gathered += 1;
-        self.publish_progress(Counter::HostSegments, self.gathered, running, context);
+        self.publish_progress(Counter::Gathered, self.gathered, running, context);
         moved
     }
 
+    /// Publishes a counter and wakes parked peers.
     fn publish_progress(
         &self,
         counter: Counter,

@@ -1,5 +1,5 @@
-//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Boards: a peer
-//! that does not keep to the rules is an error too.
+//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Control blocks: a
+//! peer that breaks the protocol is an error too.
 
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::{Counter, PAYLOAD, encode_label};
@@ -26,16 +26,16 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// The place whose segment this thread's rank cannot map.
+    /// Place whose segment this thread's rank cannot map.
     static UNMAPPABLE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Whether this thread's rank is to fail at mapping the segment of the rank at `place`.
+/// Returns true if this thread's rank is to fail at mapping the segment of the rank at `place`.
 pub(super) fn cannot_map(place: usize) -> bool {
     UNMAPPABLE.get() == Some(place)
 }
 
-/// As if this thread's rank could not map the segment of the rank at `place`.
+/// Makes this thread's rank fail at mapping the segment of the rank at `place`.
 pub(crate) fn refuse_to_map(place: usize) {
     UNMAPPABLE.set(Some(place));
 }
@@ -44,7 +44,7 @@ fn waker() -> Arc<Doorbell> {
     Arc::new(Doorbell::new().unwrap())
 }
 
-/// Bytes that differ at every position in question.
+/// Returns bytes that differ at every position in question.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -132,7 +132,7 @@ fn a_segment_of_another_shape_is_refused() {
 }
 
 #[test]
-fn a_bell_rung_before_sleep_ends_it() {
+fn a_bell_rung_before_a_park_ends_it() {
     let (segment, _file) = Segment::create(1, 0, waker()).unwrap();
     let last_bell = segment.bell_count();
     let theirs = Arc::clone(&segment);
@@ -143,7 +143,7 @@ fn a_bell_rung_before_sleep_ends_it() {
     ringer.join().unwrap();
 }
 
-/// Rank 0 of two, with a peer of which only the segment is there: for the test to write.
+/// Creates rank 0 of two, and the segment of its peer for the test to write.
 fn beside_a_test_peer() -> (ShmCollectives, Arc<Segment>) {
     let [mine, theirs] = [0, 1].map(|place| Segment::create(2, place, waker()).unwrap().0);
     let peers = (0..2).map(|rank| Peer { rank, host: "here".into(), pid: 1 }).collect();
@@ -193,7 +193,7 @@ fn memory_that_a_peer_does_not_have_is_an_error() {
         label.fingerprint.registered = true;
         peer.control_block().post(0, 1, &encode_label(&label), &BufferLocation { index, offset }.to_bytes());
         let mut outcome = poll(&mut native, ticket);
-        // Some of it may be there.
+        // A part of the buffer may be mapped.
         for _ in 0..100 {
             outcome = if outcome.is_pending() { poll(&mut native, ticket) } else { outcome };
         }
@@ -229,7 +229,7 @@ fn a_peer_that_drops_out_in_the_middle_is_missing_and_nothing_is_written_once_it
     assert!(buffer.host::<f32>().unwrap().iter().all(|x| *x == 5.0));
 }
 
-/// Both ranks of a world of two, and a registered buffer of each.
+/// Creates both ranks of a world of two, and a registered buffer of each.
 fn pair(len: usize) -> ([ShmCollectives; 2], [Buffer; 2]) {
     let segments: Vec<Arc<Segment>> =
         (0..2).map(|place| Segment::create(2, place, waker()).unwrap().0).collect();
@@ -274,7 +274,7 @@ fn memory_goes_back_to_the_system_when_its_owner_drops_it() {
     drop(theirs);
 }
 
-/// Mappings of this process that are shared memory of `bytes` bytes.
+/// Returns the number of mappings of this process that are shared memory of `bytes` bytes.
 fn mappings(bytes: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let size = |line: &str| {
@@ -307,7 +307,7 @@ fn a_rank_that_drops_registered_memory_unmaps_that_of_its_peers_at_once() {
 }
 
 #[test]
-fn what_cannot_end_at_once_goes_on_by_its_job() {
+fn an_operation_that_cannot_complete_immediately_is_resumed() {
     let ([mut first, mut second], _) = pair(1);
     for round in 0..3 {
         let mut theirs = 2.0f32;

@@ -1,6 +1,6 @@
 //! A TCP connection between two ranks: plain, or inside TLS where the job asks for it.
 //!
-//! TLS needs the feature `tls`, and three files on every rank. Both sides show a certificate that the job's authority has
+//! TLS needs the feature `tls`, and three files on every rank. Both sides present a certificate that the job's authority has
 //! signed for the name `hexagram`; the proof of the job's secret then runs inside.
 
 #[cfg(feature = "tls")]
@@ -15,21 +15,22 @@ use std::path::PathBuf;
 #[cfg(feature = "tls")]
 pub(crate) use tls::Tls;
 
-/// The files, in PEM, with which a rank speaks TLS.
+/// Files in PEM format that a rank needs for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// This rank's certificate for the name `hexagram`, and any between it and the authority's.
+    /// Certificate of this rank for the name `hexagram`, followed by any between it and the authority's.
     pub certificate: PathBuf,
-    /// The certificate's private key, which only this user may read.
+    /// Private key of the certificate, readable by this user only.
     pub key: PathBuf,
     /// Certificates of the authorities that sign for this job.
     pub authority: PathBuf,
 }
 
 impl TlsFiles {
+    /// Environment variables of the three files.
     const NAMES: [&'static str; 3] = ["HEXAGRAM_TLS_CERT", "HEXAGRAM_TLS_KEY", "HEXAGRAM_TLS_CA"];
 
-    /// Those that the variables HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and HEXAGRAM_TLS_CA name, if they are set.
+    /// Reads the paths from HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and HEXAGRAM_TLS_CA. Returns `None` if none is set.
     ///
     /// # Errors
     /// [`Error::Setup`] if only some are set.
@@ -37,6 +38,7 @@ impl TlsFiles {
         Self::from_values(Self::NAMES.map(|name| variable_os(name).map(PathBuf::from)))
     }
 
+    /// Builds the files from the values of the three variables.
     fn from_values(values: [Option<PathBuf>; 3]) -> Result<Option<Self>> {
         let absent =
             Self::NAMES.iter().zip(&values).find(|(_, value)| value.is_none()).map(|(name, _)| *name);
@@ -53,13 +55,14 @@ impl TlsFiles {
     }
 }
 
-/// What this build has instead of TLS.
+/// Stands for TLS in a build without it.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Tls {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
+    /// Refuses: this build has no TLS.
     pub(crate) fn load(_: &TlsFiles) -> Result<Self> {
         Err(Error::setup(
             "this build cannot speak TLS",
@@ -76,6 +79,7 @@ impl Tls {
     }
 }
 
+/// Connection to another rank.
 pub(crate) enum Socket {
     Plain(TcpStream),
     #[cfg(feature = "tls")]
@@ -93,7 +97,7 @@ macro_rules! either {
 }
 
 impl Socket {
-    /// The callee's end.
+    /// Wraps a connection that this rank has accepted.
     pub(crate) fn accepted(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         match tls {
             Some(tls) => tls.accept(stream),
@@ -101,7 +105,7 @@ impl Socket {
         }
     }
 
-    /// The caller's end.
+    /// Wraps a connection that this rank has opened.
     pub(crate) fn called(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
         match tls {
             Some(tls) => tls.call(stream),
@@ -109,7 +113,7 @@ impl Socket {
         }
     }
 
-    /// The socket underneath.
+    /// Returns the TCP socket.
     pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Socket::Plain(stream) => stream,
@@ -118,7 +122,7 @@ impl Socket {
         }
     }
 
-    /// Bytes that have to be written next, although no write has said that they are.
+    /// Returns the number of bytes that have to be written next although no write has counted them.
     pub(crate) fn committed(&self) -> usize {
         match self {
             Socket::Plain(_) => 0,
@@ -127,7 +131,8 @@ impl Socket {
         }
     }
 
-    /// Whether it takes and gives as many bytes at once as its buffers hold. Inside TLS fewer may pass although more could.
+    /// Returns true if the socket takes and gives as many bytes at once as its buffers hold. Inside TLS fewer may pass
+    /// although more could.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Socket::Plain(_))
     }

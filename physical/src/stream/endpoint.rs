@@ -1,4 +1,4 @@
-//! A transport endpoint over byte streams: frames out, frames in, matched with receives.
+//! Endpoint of one rank over byte streams: writes frames, reads frames, and matches them with receives.
 
 use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes read at once where they cannot go straight into a view; stays in the second-level cache.
+/// Bytes read at once where they cannot go straight into a view; they stay in the second-level cache.
 const STAGING: usize = 128 * 1024;
-/// Reads from one peer before the next peer has its turn.
+/// Reads from one peer before the next peer's turn.
 const TURNS: usize = 16;
 
-/// Who an endpoint is and what it shares with the rest of its world.
+/// Rank of an endpoint, and what it shares with the rest of its world.
 pub(crate) struct Identity {
     pub(crate) kind: TransportKind,
     pub(crate) rank: usize,
@@ -52,6 +52,7 @@ impl Identity {
     }
 }
 
+/// Endpoint over the byte streams of a [`Wire`].
 pub(crate) struct StreamEndpoint<W> {
     identity: Identity,
     /// Counts of what goes to each rank, by rank; ranks that are reached alike have one in common.
@@ -59,21 +60,23 @@ pub(crate) struct StreamEndpoint<W> {
     state: RefCell<StreamState<W>>,
 }
 
+/// Streams to and from one peer.
 struct PeerStream {
     outbox: Outbox,
     inbox: Inbox,
-    /// Nothing more can be written; what the peer wrote before may still be read.
+    /// Set once nothing more can be written; what the peer wrote before may still be read.
     broken: bool,
-    /// Nothing more can be read, and why.
+    /// Reason why nothing more can be read, once that is so.
     ended: Option<String>,
 }
 
+/// Streams and operations of one endpoint.
 struct StreamState<W> {
     wire: W,
     links: Vec<PeerStream>,
     tickets: Tickets,
     matcher: Matcher<Vec<u8>>,
-    /// In words, so that elements in it are aligned.
+    /// Bytes that were read but not yet parsed, as words, so that elements in them are aligned.
     staging: Vec<u64>,
 }
 
@@ -106,6 +109,7 @@ impl<W: Wire> StreamEndpoint<W> {
         StreamEndpoint { identity, tallies, state: RefCell::new(state) }
     }
 
+    /// Returns all ranks but this one.
     fn peers(&self) -> impl Iterator<Item = usize> {
         let rank = self.identity.rank;
         (0..self.identity.size).filter(move |peer| *peer != rank)
@@ -120,24 +124,25 @@ impl<W: Wire> StreamEndpoint<W> {
         self.state.borrow_mut().wire.park(at_most);
     }
 
-    /// A message that has arrived on the lane of `label` and that nobody here waits for: from whom, and of what.
+    /// Returns sender and fingerprint of a message that has arrived on the lane of `label` and that no receive waits
+    /// for.
     pub(crate) fn early_in_lane(&self, label: &Label) -> Option<(usize, Fingerprint)> {
         self.state.borrow().matcher.early_in_lane(label)
     }
 
-    /// The receives that wait for a certain peer.
+    /// Returns the receives that wait for a certain peer.
     pub(crate) fn awaited(&self) -> Vec<(Ticket, usize, Label)> {
         self.state.borrow().matcher.awaited().collect()
     }
 
-    /// Ends a receive whose message will never come.
+    /// Fails a receive whose message will never come.
     pub(crate) fn fail(&self, ticket: Ticket, error: Error) {
         let state = &mut *self.state.borrow_mut();
         state.matcher.cancel(ticket);
         state.tickets.finish(ticket, Err(error));
     }
 
-    /// A message to oneself: kept aside until its receive comes.
+    /// Delivers a message from this rank to itself, or keeps it until its receive is posted.
     fn loop_back(&self, state: &mut StreamState<W>, ticket: Ticket, label: Label, view: &ReadView) {
         let rank = self.identity.rank;
         let bytes = view.bytes();
@@ -154,7 +159,7 @@ impl<W: Wire> StreamEndpoint<W> {
         state.tickets.finish(ticket, Ok(Got { peer: rank, bytes: bytes.len() }));
     }
 
-    /// Decides where a payload goes.
+    /// Chooses the destination of a payload.
     fn choose(&self, state: &mut StreamState<W>, from: usize, header: Header) -> Sink {
         match state.matcher.find_posted(from, &header.label) {
             Match::Found(posted) if posted.landing.fits(header.length) => Sink::Landing(Box::new(posted)),
@@ -173,7 +178,7 @@ impl<W: Wire> StreamEndpoint<W> {
         }
     }
 
-    /// Hands a complete payload over.
+    /// Hands over a complete payload.
     fn close(&self, state: &mut StreamState<W>, from: usize, label: Label, sink: Sink) {
         match sink {
             Sink::Landing(posted) => {
@@ -196,6 +201,7 @@ impl<W: Wire> StreamEndpoint<W> {
         }
     }
 
+    /// Writes as much as `peer`'s stream takes. Returns true if anything was written.
     fn flush(&self, state: &mut StreamState<W>, peer: usize) -> bool {
         let StreamState { wire, links, tickets, .. } = state;
         if links[peer].outbox.is_empty() || links[peer].broken {
@@ -205,14 +211,14 @@ impl<W: Wire> StreamEndpoint<W> {
             Sent::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
             Sent::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
         });
-        // A stream that cannot be written is a suspicion; the verdict, or a grace, decides about the rank.
+        // A failed write only makes the rank suspect; the verdict, or a grace period, decides.
         result.unwrap_or_else(|_| {
             links[peer].broken = true;
             false
         })
     }
 
-    /// Reads what has arrived from `peer`. Whether anything moved.
+    /// Reads what has arrived from `peer`. Returns true if anything was read.
     fn fill(&self, state: &mut StreamState<W>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
@@ -220,8 +226,8 @@ impl<W: Wire> StreamEndpoint<W> {
             let ended = match self.read(state, peer) {
                 Ok(Read::Bytes(_)) => {
                     moved = true;
-                    // Whoever waits for this one may be about to say where the next message belongs; unannounced, it
-                    // would have to be kept aside.
+                    // The task that waits for this message may be about to post the next receive; without it, the next message
+                    // would have to be kept in memory of its own.
                     let done = landing.is_some() && state.links[peer].inbox.ticket() != landing;
                     if done && !state.matcher.expects(peer) {
                         break;
@@ -238,6 +244,7 @@ impl<W: Wire> StreamEndpoint<W> {
         moved
     }
 
+    /// Reads once from `peer`, into a view where possible.
     fn read(&self, state: &mut StreamState<W>, peer: usize) -> io::Result<Read> {
         let landing = state.links[peer].inbox.ticket();
         let StreamState { wire, links, staging, .. } = state;
@@ -277,6 +284,7 @@ impl<W: Wire> StreamEndpoint<W> {
         state.staging = staging;
     }
 
+    /// Performs the steps that an inbox asks for.
     fn handle(&self, state: &mut StreamState<W>, peer: usize, mut event: Option<Event>) {
         while let Some(now) = event.take() {
             match now {

@@ -1,4 +1,4 @@
-//! The frame header, there and back. The grammar is in the module above.
+//! The frame header, encoded and decoded. Its grammar is in the module above.
 
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::hash;
@@ -11,11 +11,12 @@ const _: () = assert!(
 );
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HXGM");
+/// Bytes that the checksum covers.
 const CHECKED: usize = HEADER_BYTES - 8;
-/// No memory holds more.
+/// Longest payload in bytes: no memory holds more.
 const LONGEST: u64 = isize::MAX as u64;
 
-/// What precedes a payload of `length` bytes.
+/// Header of a payload of `length` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) length: u64,
@@ -23,6 +24,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Encodes the header.
     pub(crate) fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.length.to_le_bytes());
@@ -34,7 +36,7 @@ impl Header {
         bytes
     }
 
-    /// `None` if the bytes were damaged, or come from something that is not hexagram.
+    /// Decodes a header. Returns `None` if the bytes were damaged, or come from something that is not hexagram.
     pub(crate) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let (body, tail) = bytes.split_at(CHECKED);
         let (check, magic) = tail.split_at(4);
@@ -49,7 +51,7 @@ impl Header {
         (length <= LONGEST).then_some(Header { length, label })
     }
 
-    /// Corrects what is the same in every header, and the check.
+    /// Corrects the checksum, and what is equal in every header.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn fix_checksum(bytes: &mut [u8; HEADER_BYTES]) {
         let check = checksum(&bytes[..CHECKED]);
@@ -58,7 +60,7 @@ impl Header {
     }
 }
 
-/// FNV-1a over 64-bit words, folded: finds damage, proves nothing about the sender.
+/// Hashes bytes by FNV-1a over 64-bit words, folded. It finds damage and proves nothing about the sender.
 fn checksum(bytes: &[u8]) -> u32 {
     let mut hash = hash::START;
     for word in bytes.chunks_exact(8) {

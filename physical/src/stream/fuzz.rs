@@ -1,4 +1,4 @@
-//! Arbitrary bytes for the decoders of frames. For the fuzzers in `fuzz/` and the tests that replay what they found.
+//! Decodes arbitrary bytes as frames, for the fuzzers in `fuzz/` and the tests that replay what they found.
 
 use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 use crate::transport::HEADER_BYTES;
 use crate::transport::{Land, Source, Ticket};
 
-/// A header that is accepted says the same when it is written again, but for the bytes that are not used.
+/// Checks that a header which is accepted stays the same when it is written again, apart from unused bytes.
 pub(crate) fn frame_header(data: &[u8]) {
     let Some(bytes) = data.first_chunk::<HEADER_BYTES>() else { return };
     if let Some(header) = Header::from_bytes(bytes) {
@@ -17,8 +17,8 @@ pub(crate) fn frame_header(data: &[u8]) {
     }
 }
 
-/// The first byte is the size of the pieces in which the rest arrives, the second decides where payloads land. Damaged
-/// headers are mended, so that more than noise gets through.
+/// Feeds an inbox. The first byte is the size of the pieces in which the rest arrives, the second decides where
+/// payloads land. Headers are repaired, so that more than noise is accepted.
 pub(crate) fn inbox(data: &[u8]) {
     let [piece, kind, bytes @ ..] = data else { return };
     let mut bytes = bytes.to_vec();
@@ -60,6 +60,7 @@ pub(crate) fn inbox(data: &[u8]) {
     }
 }
 
+/// Returns a sink that depends on `kind`.
 fn sink(header: Header, kind: &mut u8) -> Sink {
     *kind = kind.wrapping_mul(5).wrapping_add(1);
     let land = [Land::Copy, Land::Reduce(ReduceOp::Sum)][usize::from(*kind / 8 % 2)];

@@ -1,4 +1,4 @@
-//! Frames on their way in from one peer: parsed from pieces of any size, landed as they come.
+//! Incoming frames from one peer: parsed from pieces of any size, landed as they arrive.
 
 use super::frame::Header;
 use crate::landing::WIDEST;
@@ -6,64 +6,69 @@ use crate::matching::Posted;
 use crate::transport::HEADER_BYTES;
 use crate::transport::{Label, Ticket};
 
-/// Where the payload that is arriving goes.
+/// Destination of the payload that is arriving.
 pub(super) enum Sink {
-    /// Straight into a posted receive.
+    /// A posted receive, directly.
     Landing(Box<Posted>),
-    /// Into memory of its own, until its receive is posted. Grows with what has arrived, not with what was announced.
+    /// Memory of its own until its receive is posted. It grows with the bytes that have arrived, not with the announced
+    /// length.
     Early(Vec<u8>),
     /// Nowhere: its receive was cancelled or refused it.
     Discard,
 }
 
-/// Where the next bytes from a stream should be read to.
+/// Destination of the next bytes that are read from a stream.
 pub(super) enum ReadTarget<'a> {
-    /// Straight into the receive's view.
+    /// The view of a receive.
     Direct(&'a mut [u8]),
-    /// Into a staging buffer, to be pushed: so many bytes at most, after skipping a few, so that the elements among them
-    /// are aligned as the buffer is.
+    /// A staging buffer, to be pushed afterwards: at most so many bytes, after skipping a few, so that the elements
+    /// among them are aligned as the buffer is.
     Staging { skip: usize, at_most: usize },
 }
 
-/// Bytes read at once where a header comes next. Of a small message they hold everything, of many all; of a large one they
-/// are copied once more than the rest.
+/// Bytes read at once where a header comes next. They hold all of a small message, and several such messages; of a
+/// large one they are copied once more than the rest.
 const BETWEEN: usize = 16 * 1024;
 
+/// Returns the bytes to read for the rest of a payload and the header behind it.
 fn with_next(missing: u64) -> usize {
     usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(BETWEEN)
 }
 
+/// Position in the stream: in a header or in a payload.
 enum InboxState {
     Header { bytes: [u8; HEADER_BYTES], filled: usize },
     Payload { label: Label, missing: u64, sink: Sink },
 }
 
+/// Parser of the frames from one peer.
 pub(super) struct Inbox {
     state: InboxState,
 }
 
-/// What to do next, as decided by the bytes so far.
+/// Next step, as decided by the bytes so far.
 pub(super) enum Event {
     /// A header is complete: choose a sink with [`Inbox::open`].
     Opened(Header),
     /// A payload is complete.
     Closed(Label, Sink),
-    /// The stream does not speak our language.
+    /// The bytes are not valid frames.
     Damaged,
 }
 
 impl Inbox {
+    /// Creates an inbox that expects a header.
     pub(super) fn new() -> Self {
         Inbox { state: InboxState::Header { bytes: [0; HEADER_BYTES], filled: 0 } }
     }
 
-    /// Directs the payload announced by the last header; completes at once if it is empty.
+    /// Directs the payload announced by the last header to `sink`. An empty payload is complete at once.
     pub(super) fn open(&mut self, header: Header, sink: Sink) -> Option<Event> {
         self.state = InboxState::Payload { label: header.label, missing: header.length, sink };
         self.close_if_complete()
     }
 
-    /// Consumes a prefix of `bytes`, shortening it; stops at the first event.
+    /// Consumes a prefix of `bytes`, shortening it. Stops at the first event.
     pub(super) fn push(&mut self, bytes: &mut &[u8]) -> Option<Event> {
         match &mut self.state {
             InboxState::Header { bytes: header, filled } => {
@@ -92,7 +97,7 @@ impl Inbox {
         }
     }
 
-    /// Where the next bytes are wanted.
+    /// Returns the destination of the next bytes.
     pub(super) fn read_target(&mut self) -> ReadTarget<'_> {
         match &mut self.state {
             InboxState::Payload { sink: Sink::Landing(posted), missing, .. } => {
@@ -114,7 +119,7 @@ impl Inbox {
         }
     }
 
-    /// Accounts for bytes stored in [`ReadTarget::Direct`].
+    /// Counts bytes stored in [`ReadTarget::Direct`].
     pub(super) fn stored(&mut self, bytes: usize) -> Option<Event> {
         if let InboxState::Payload { missing, sink: Sink::Landing(posted), .. } = &mut self.state {
             posted.landing.stored(bytes);
@@ -123,6 +128,7 @@ impl Inbox {
         self.close_if_complete()
     }
 
+    /// Returns the event of a complete payload, if it is complete.
     fn close_if_complete(&mut self) -> Option<Event> {
         if !matches!(self.state, InboxState::Payload { missing: 0, .. }) {
             return None;
@@ -133,7 +139,7 @@ impl Inbox {
         }
     }
 
-    /// The receive into which bytes are landing.
+    /// Returns the receive into which bytes are landing.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.state {
             InboxState::Payload { sink: Sink::Landing(posted), .. } => Some(posted.ticket),
@@ -141,8 +147,8 @@ impl Inbox {
         }
     }
 
-    /// Gives a new receive the payload that is arriving unannounced, if it is the one that it waits for; otherwise hands it
-    /// back.
+    /// Gives a new receive the early payload that is arriving, if it is the one that the receive waits for; otherwise
+    /// returns the receive.
     pub(super) fn adopt(&mut self, mut posted: Posted) -> Option<Posted> {
         match &mut self.state {
             InboxState::Payload { label, missing, sink } if *label == posted.label => {

@@ -1,7 +1,7 @@
 //! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
 //!
-//! A backend supplies [`Wire`]: write some bytes to a peer, read some, and sleep. [`endpoint::StreamEndpoint`] makes a
-//! [`Transport`](crate::transport::Transport) of it. Per pair of ranks and direction, the stream is
+//! A backend implements [`Wire`]: it writes bytes to a peer, reads some, and parks. [`endpoint::StreamEndpoint`] builds a
+//! [`Transport`](crate::transport::Transport) on it. Per pair of ranks and direction, the stream is
 //!
 //! ```text
 //! stream  = frame*
@@ -21,28 +21,30 @@ use crate::transport::TransportKind;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-/// What a read found.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
+    /// So many bytes were read.
     Bytes(usize),
-    /// Nothing has arrived.
+    /// No bytes have arrived.
     Nothing,
-    /// The other side is closed and everything that it sent was read.
+    /// The other side is closed and all bytes that it sent were read.
     End,
 }
 
-/// Byte streams to all peers, one each way, and a place to sleep until one of them can go on. Never blocks but in `park`.
+/// Byte streams to all peers, one in each direction, and a place to park until one of them is ready. Only `park`
+/// blocks.
 pub(crate) trait Wire {
-    /// By which transport the bytes for `peer` travel.
+    /// Returns the transport that carries the bytes for `peer`.
     fn path(&self, peer: usize) -> TransportKind;
 
-    /// Learns which streams can go on, where that has to be asked of the system. Called before a round of reads and writes.
+    /// Updates which streams are ready, where this takes a system call. Called before a round of reads and writes.
     fn poll_readiness(&mut self) {}
 
-    /// Writes a prefix of `parts`; 0 if the stream is full.
+    /// Writes a prefix of `parts` and returns its length, 0 if the stream is full.
     fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Bytes that have to be written next, although no write has counted them.
+    /// Returns the number of bytes that have to be written next although no write has counted them.
     fn committed(&self, _peer: usize) -> usize {
         0
     }
@@ -50,19 +52,18 @@ pub(crate) trait Wire {
     /// Reads into a prefix of `into`, which is not empty.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
 
-    /// Whether another rank runs on this thread's core, which this thread cannot leave for a free one, as far as the
-    /// wire can tell.
+    /// Returns true if another rank is known to run on this thread's core, and this thread cannot move to a free one.
     fn shares_core(&mut self) -> bool {
         false
     }
 
-    /// Announces sleep, so that peers ring from now on; whoever calls this looks for work once more before it parks.
+    /// Announces a park, so that peers ring from now on. The caller then looks for work once more before it parks.
     fn announce_park(&mut self) {}
 
     /// Ends what [`Wire::announce_park`] began; `park` does so by itself.
     fn end_park(&mut self) {}
 
-    /// Sleeps until a stream has bytes, a stream that was full has room, or the bell rings. What the last round of
-    /// reads and writes has left undone ends it at once.
+    /// Parks until a stream has bytes, a stream that was full has free space, or the bell rings. Returns at once if the
+    /// last round of reads and writes left something undone.
     fn park(&mut self, at_most: Duration);
 }

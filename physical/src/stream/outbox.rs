@@ -1,4 +1,4 @@
-//! Frames on their way out to one peer, in order.
+//! Outgoing frames to one peer, in order.
 
 use super::Wire;
 use super::frame::Header;
@@ -8,17 +8,20 @@ use crate::transport::{Label, Ticket};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
+/// Payload of an outgoing frame.
 enum FramePayload {
+    /// The sender's view.
     View(ReadView),
-    /// The rest of a payload whose sender gave up when half of it was written: a stream cannot take bytes back.
+    /// Copy of the rest of a payload whose sender gave up after a part was written: a stream cannot take bytes back.
     Abandoned {
-        /// Bytes before the rest.
+        /// Number of payload bytes before the rest.
         offset: usize,
         rest: Vec<u8>,
     },
 }
 
 impl FramePayload {
+    /// Returns the bytes of the payload.
     fn len(&self) -> usize {
         match self {
             FramePayload::View(view) => view.bytes().len(),
@@ -26,7 +29,7 @@ impl FramePayload {
         }
     }
 
-    /// What follows the first `written` bytes.
+    /// Returns what follows the first `written` bytes.
     fn after(&self, written: usize) -> &[u8] {
         match self {
             FramePayload::View(view) => &view.bytes()[written..],
@@ -35,6 +38,7 @@ impl FramePayload {
     }
 }
 
+/// Outgoing frame.
 struct Frame {
     ticket: Ticket,
     header: [u8; HEADER_BYTES],
@@ -43,33 +47,36 @@ struct Frame {
     written: usize,
 }
 
-/// Frames written at once, at most.
+/// Most frames written at once.
 const BATCH: usize = 16;
 
-/// What became of a send.
+/// Progress of a send.
 pub(super) enum Sent {
     /// So many more bytes of it are written.
     Partially(Ticket, usize),
-    /// All of it is; the payload had so many bytes.
+    /// All of it is written; the payload had so many bytes.
     Completely(Ticket, usize),
 }
 
+/// Queue of frames to one peer.
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Frame>,
 }
 
 impl Outbox {
+    /// Queues a frame.
     pub(super) fn push(&mut self, ticket: Ticket, label: Label, view: ReadView) {
         let header = Header { length: view.bytes().len() as u64, label }.to_bytes();
         self.frames.push_back(Frame { ticket, header, payload: FramePayload::View(view), written: 0 });
     }
 
+    /// Returns true if no frame is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Writes what fits; reports what moved. Whether anything moved.
+    /// Writes as much as the stream takes, and reports progress to `sent`. Returns true if anything was written.
     pub(super) fn flush(
         &mut self,
         wire: &mut impl Wire,
@@ -100,7 +107,7 @@ impl Outbox {
         Ok(moved)
     }
 
-    /// What is to be written next, laid out in `space`.
+    /// Lays out in `space` what is to be written next.
     fn parts<'s, 'a: 's>(&'a self, space: &'s mut [IoSlice<'a>; 2 * BATCH]) -> &'s [IoSlice<'a>] {
         let pieces = self.frames.iter().take(BATCH).flat_map(|frame| {
             let header = &frame.header[frame.written.min(HEADER_BYTES)..];
@@ -114,8 +121,8 @@ impl Outbox {
         &space[..used]
     }
 
-    /// Withdraws a frame, or keeps a copy of its rest if it has begun or is among the next `taken` bytes. Releases the view
-    /// either way.
+    /// Withdraws a frame, or keeps a copy of its rest if it has begun or is among the next `committed` bytes. Releases
+    /// the view either way.
     pub(super) fn cancel(&mut self, ticket: Ticket, committed: usize) {
         let mut before = 0;
         self.frames.retain_mut(|frame| {
@@ -142,7 +149,7 @@ mod tests {
     use crate::transport::TransportKind;
     use std::time::Duration;
 
-    /// Keeps all that is written, but takes nothing before it is open.
+    /// Keeps all that is written, but accepts nothing before it is open.
     #[derive(Default)]
     struct Kept {
         open: bool,
@@ -169,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_wire_has_taken_is_not_withdrawn() {
+    fn committed_frames_are_not_withdrawn() {
         let frame = HEADER_BYTES + 8;
-        // Nothing is taken, the first frame in part, and all of it with one byte of the second.
+        // Nothing is committed; the first frame in part; all of it with one byte of the second.
         for (committed, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
             let mut outbox = Outbox::default();
             let mut wire = Kept::default();

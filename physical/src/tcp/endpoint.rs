@@ -1,4 +1,4 @@
-//! One rank's end of its sockets, and the place where it sleeps: one epoll for all of them and a doorbell.
+//! The sockets of one rank, and the place where it parks: one epoll for all of them and a doorbell.
 
 use super::link::{Readiness, TcpLink};
 use crate::doorbell::{Doorbell, timespec};
@@ -12,27 +12,29 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Events taken from the system at once; those beyond are there the next time.
+/// Most events taken from the kernel at once; further ones are returned the next time.
 const EVENTS: usize = 64;
-/// What the doorbell is called among the events; sockets are `peer << SOCKET_BITS | socket`.
+/// Name of the doorbell among the events; a socket has the name `peer << SOCKET_BITS | socket`.
 const BELL: u64 = u64::MAX;
+/// Bits of the socket's number in the name of an event.
 const SOCKET_BITS: u32 = 16;
 
+/// Byte streams over the sockets of one rank.
 pub(crate) struct TcpWire {
-    /// By rank; none to itself, to a peer that has closed, or to one that is reached otherwise.
+    /// Links by rank; none to this rank, to a peer that has closed, or to one that is reached otherwise.
     links: Vec<Option<TcpLink>>,
     epoll: OwnedFd,
     events: Vec<Event>,
-    /// WatchedSocket by `epoll`, so it lives as long.
+    /// Doorbell that `epoll` watches, kept alive for it.
     _bell: Arc<Doorbell>,
-    /// The bell was heard outside of a park, which it is to end.
+    /// Set if the bell rang outside of a park, which it then ends.
     rung: bool,
 }
 
 impl TcpWire {
-    /// An end with these links by rank; `bell` ends its sleep.
+    /// Creates a wire with these links by rank; `bell` ends its parks.
     pub(crate) fn new(links: Vec<Option<TcpLink>>, bell: Arc<Doorbell>) -> Result<Self> {
-        // Edges: the system tells what has changed, and the links remember what is.
+        // Edge-triggered: the kernel reports changes, and the links keep the state.
         let watch = || -> rustix::io::Result<OwnedFd> {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
@@ -51,10 +53,10 @@ impl TcpWire {
         Ok(TcpWire { links, epoll, events: Vec::with_capacity(EVENTS), _bell: bell, rung: false })
     }
 
-    /// Learns what has changed, waiting at most so long for the first change.
+    /// Waits for changes, at most for `at_most`, and passes them on to the links.
     fn poll_events(&mut self, at_most: Duration) {
         self.events.clear();
-        // An interrupted or refused wait is an early return: the caller looks for work and may come back.
+        // An interrupted or refused wait is an early return: the caller looks for work and may park again.
         let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timespec(at_most)));
         for Event { flags, data } in self.events.drain(..) {
             let name = data.u64();
@@ -75,6 +77,7 @@ impl TcpWire {
     }
 }
 
+/// Returns the error for a peer without a link.
 fn closed() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }

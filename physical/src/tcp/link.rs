@@ -1,11 +1,11 @@
-//! What lies between two processes: non-blocking sockets that together carry one stream of bytes each way.
+//! The link between two processes: non-blocking sockets that together carry one stream of bytes in each direction.
 //!
 //! ```text
 //! stream = stripe*                      stripe i travels on socket i mod k, k being the number of sockets
 //! stripe = byte × STRIPE                the last one is shorter
 //! ```
 //!
-//! Both sides count bytes, so nothing but the stream's own bytes is sent. With one socket there are no stripes.
+//! Both sides count bytes, so nothing but the bytes of the stream is sent. With one socket there are no stripes.
 
 use crate::socket::Socket;
 use crate::stream::Read;
@@ -13,30 +13,33 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Long enough that a large message is read and written in large pieces, short enough that every socket's buffer holds
-/// some: then all of them carry bytes at once although the stripes are written and read in order.
+/// Bytes of a stripe. It is so long that a large message is read and written in large pieces, and so short that the
+/// buffer of every socket holds some: all sockets then carry bytes at once although the stripes are written and read in
+/// order.
 pub(super) const STRIPE: usize = 256 * 1024;
-/// Bytes of a send buffer between processes on one kernel, where the wire is memory: what is in flight stays in the cache,
-/// which was measured to double the bandwidth. Between machines the system sizes the buffer by the wire.
+/// Bytes of a send buffer between processes on one kernel, where the wire is memory: bytes in flight stay in the cache,
+/// which was measured to double the bandwidth. Between machines the kernel sizes the buffer by the network.
 const NEAR: usize = 128 * 1024;
-/// Parts that one write takes, at most.
+/// Most parts that one write takes.
 pub(super) const PARTS: usize = 32;
 
-/// What is known of a socket without asking the system; epoll tells what changes.
+/// State of a socket as far as it is known without a system call; epoll reports changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readiness {
     pub(super) read: bool,
     pub(super) write: bool,
-    /// The end is on its way: nothing announces it a second time, so only a read that finds it may stop reading.
+    /// True if the end of the stream has been reported. The report does not come again, so reading stops only when a
+    /// read finds the end.
     pub(super) end: bool,
 }
 
+/// Socket with its readiness.
 struct WatchedSocket {
     socket: Socket,
     ready: Readiness,
 }
 
-/// One direction's place in the stream: the socket of the current stripe, and what is missing of it.
+/// Position in the stream for one direction: the socket of the current stripe, and the bytes missing from it.
 struct StripeCursor {
     socket: usize,
     missing: usize,
@@ -52,6 +55,7 @@ impl StripeCursor {
     }
 }
 
+/// Sockets to one peer.
 pub(crate) struct TcpLink {
     sockets: Vec<WatchedSocket>,
     writing: StripeCursor,
@@ -59,7 +63,7 @@ pub(crate) struct TcpLink {
 }
 
 impl TcpLink {
-    /// A link over sockets that both sides give in the same order; `near` if both are on one kernel.
+    /// Creates a link over sockets that both sides give in the same order; `near` if both are on one kernel.
     pub(crate) fn new(sockets: Vec<Socket>, near: bool) -> io::Result<Self> {
         let watched = |socket: Socket| -> io::Result<WatchedSocket> {
             if near {
@@ -73,12 +77,12 @@ impl TcpLink {
         Ok(TcpLink { sockets: sockets?, writing: cursor(), reading: cursor() })
     }
 
-    /// The descriptors, to be watched.
+    /// Returns the descriptors of the sockets, for epoll.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(|watched| watched.socket.as_fd())
     }
 
-    /// Takes note of what epoll says about one of the sockets.
+    /// Adds what epoll reports about one of the sockets.
     pub(super) fn update_readiness(&mut self, socket: usize, news: Readiness) {
         let Some(WatchedSocket { ready, .. }) = self.sockets.get_mut(socket) else { return };
         ready.read |= news.read;
@@ -86,17 +90,17 @@ impl TcpLink {
         ready.end |= news.end;
     }
 
-    /// Whether a read may find something.
+    /// Returns true if a read may find something.
     pub(super) fn is_readable(&self) -> bool {
         self.sockets[self.reading.socket].ready.read
     }
 
-    /// Bytes that have to be written next.
+    /// Returns the number of bytes that have to be written next.
     pub(super) fn committed(&self) -> usize {
         self.sockets[self.writing.socket].socket.committed()
     }
 
-    /// Writes a prefix of `parts`; 0 if the socket's buffer is full.
+    /// Writes a prefix of `parts` and returns its length, 0 if the buffer of the socket is full.
     pub(super) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let TcpLink { sockets, writing, .. } = self;
         let count = sockets.len();
@@ -114,7 +118,7 @@ impl TcpLink {
                 outcome => break outcome?,
             }
         };
-        // A stream that takes less than it is offered is full: epoll will tell of room.
+        // A stream that takes less than it is offered is full: epoll will report free space.
         ready.write = written == offered || (written > 0 && !socket.is_plain());
         if count > 1 {
             writing.pass(written, count);
@@ -143,7 +147,7 @@ impl TcpLink {
                 Err(error) => return Err(error),
             }
         };
-        // A stream that gives less than it is asked for is empty: epoll will tell of more.
+        // A stream that gives less than it is asked for is empty: epoll will report more.
         ready.read = bytes == limit || ready.end || !socket.is_plain();
         if count > 1 {
             reading.pass(bytes, count);
@@ -152,7 +156,7 @@ impl TcpLink {
     }
 }
 
-/// The first `limit` bytes of `parts`, laid out in `cut` if that is not all of them, and how many they are.
+/// Returns the first `limit` bytes of `parts`, laid out in `cut` if that is not all of them, and their number.
 pub(super) fn prefix<'c, 'b: 'c>(
     parts: &'b [IoSlice<'b>],
     limit: usize,

@@ -1,4 +1,4 @@
-//! What is particular to sockets: partial transfers, and an end that is noticed.
+//! Sockets: partial transfers, stripes, and the end of a stream.
 
 use super::link::{PARTS, Readiness, STRIPE, TcpLink, prefix};
 use crate::socket::Socket;
@@ -6,7 +6,7 @@ use crate::stream::Read;
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
-/// Two ends of a link of so many sockets.
+/// Creates both ends of a link of so many sockets.
 fn pair(sockets: usize) -> (TcpLink, TcpLink) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {
@@ -17,7 +17,7 @@ fn pair(sockets: usize) -> (TcpLink, TcpLink) {
     (TcpLink::new(ones, true).unwrap(), TcpLink::new(twos, true).unwrap())
 }
 
-/// Says what epoll would: that everything may have changed.
+/// Reports that everything may have changed, as epoll would.
 fn refresh(link: &mut TcpLink) {
     (0..link.descriptors().count())
         .for_each(|socket| link.update_readiness(socket, Readiness { read: true, write: true, end: false }));
@@ -48,14 +48,14 @@ fn a_full_link_takes_nothing_and_goes_on_when_read() {
         }
         refresh(&mut two);
         assert_eq!(two.read(&mut into).unwrap(), Read::Nothing);
-        assert_eq!(one.write(&[IoSlice::new(&bytes)]).unwrap(), 0, "nobody has said that there is room");
+        assert_eq!(one.write(&[IoSlice::new(&bytes)]).unwrap(), 0, "no free space was reported");
         refresh(&mut one);
         assert!(one.write(&[IoSlice::new(&bytes)]).unwrap() > 0);
     }
 }
 
 #[test]
-fn stripes_come_together_in_order() {
+fn stripes_are_reassembled_in_order() {
     for sockets in [1, 2, 3, 7] {
         let (mut one, mut two) = pair(sockets);
         let sent = pattern(5 * STRIPE + 12_345);
@@ -77,7 +77,7 @@ fn stripes_come_together_in_order() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_read_first() {
+fn bytes_sent_before_the_end_are_read_first() {
     let (mut one, mut two) = pair(1);
     one.write(&[IoSlice::new(b"last words")]).unwrap();
     drop(one);

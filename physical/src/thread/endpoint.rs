@@ -1,4 +1,4 @@
-//! One rank's end of the mailboxes: matches messages with receives and lands them.
+//! Endpoint of one rank among threads: takes messages from its mailbox, matches them with receives and lands them.
 
 use super::link::{Mailbox, ThreadMessage};
 use crate::drive::crowded;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A send whose message is still in the receiver's hands.
+/// Send whose message the receiver has not read yet.
 struct PendingSend {
     ticket: Ticket,
     to: usize,
@@ -23,6 +23,7 @@ struct PendingSend {
     message: Arc<ThreadMessage>,
 }
 
+/// Operations of one endpoint.
 #[derive(Default)]
 struct ThreadState {
     tickets: Tickets,
@@ -30,16 +31,19 @@ struct ThreadState {
     sending: Vec<PendingSend>,
 }
 
+/// Endpoint of one rank of a world of threads.
 pub(super) struct ThreadEndpoint {
     pub(super) rank: usize,
     pub(super) mailboxes: Vec<Arc<Mailbox>>,
     pub(super) health: Arc<Health>,
     tally: Arc<Tally>,
+    /// True if ranks outnumber cores: see [`Transport::crowded`].
     crowded: bool,
     state: RefCell<ThreadState>,
 }
 
 impl ThreadEndpoint {
+    /// Creates the endpoint of `rank`, and has failures of other ranks ring its bell.
     pub(super) fn new(
         rank: usize,
         mailboxes: Vec<Arc<Mailbox>>,
@@ -52,7 +56,7 @@ impl ThreadEndpoint {
         ThreadEndpoint { rank, mailboxes, health, tally, crowded, state: RefCell::default() }
     }
 
-    /// Lands a message in its receive, unless its sender took it back.
+    /// Lands a message in its receive, unless its sender has cancelled.
     fn deliver(&self, state: &mut ThreadState, message: &ThreadMessage, posted: Posted) {
         let Some(view) = message.take() else {
             return state.matcher.keep_posted(posted);
@@ -65,6 +69,7 @@ impl ThreadEndpoint {
         state.tickets.finish(ticket, outcome);
     }
 
+    /// Matches a message that has arrived with the receives that are posted.
     fn arrive(&self, state: &mut ThreadState, message: Arc<ThreadMessage>) {
         match state.matcher.find_posted(message.from, &message.label) {
             Match::Found(posted) => self.deliver(state, &message, posted),
@@ -77,12 +82,13 @@ impl ThreadEndpoint {
         }
     }
 
+    /// Fails a receive whose peer performs another operation.
     fn disagree(&self, state: &mut ThreadState, posted: Posted, message: &ThreadMessage) {
         let error = posted.mismatch(message.from, message.label.fingerprint, &self.health);
         state.tickets.finish(posted.ticket(), Err(error));
     }
 
-    /// Takes the sends that were received.
+    /// Completes the sends whose messages were read. Returns true if there were any.
     fn finish_delivered_sends(&self, state: &mut ThreadState) -> bool {
         let ThreadState { tickets, sending, .. } = state;
         let before = sending.len();

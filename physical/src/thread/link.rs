@@ -1,4 +1,4 @@
-//! What lies between two threads: mailboxes, and the messages in them.
+//! The link between threads: one mailbox for each rank, and the messages in it.
 
 use crate::memory::ReadView;
 use crate::transport::{Bell, Label};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A message under way: the sender's view, taken by the receiver or taken back by a cancelling sender.
+/// Message in flight. Its view is taken once: by the receiver, or by a sender that cancels.
 pub(super) struct ThreadMessage {
     pub(super) from: usize,
     pub(super) label: Label,
@@ -15,6 +15,7 @@ pub(super) struct ThreadMessage {
 }
 
 impl ThreadMessage {
+    /// Creates a message from rank `from` that holds the sender's `view`.
     pub(super) fn new(from: usize, label: Label, view: ReadView) -> Arc<Self> {
         Arc::new(ThreadMessage {
             from,
@@ -24,39 +25,46 @@ impl ThreadMessage {
         })
     }
 
-    /// The view, for whoever comes first.
+    /// Takes the view. Returns `None` if the other side has taken it already.
     pub(super) fn take(&self) -> Option<ReadView> {
         lock(&self.view).take()
     }
 
+    /// Tells the sender that its view has been read.
     pub(super) fn set_delivered(&self) {
         self.delivered.store(true, Ordering::Release);
     }
 
+    /// Returns true if the receiver has read the view.
     pub(super) fn is_delivered(&self) -> bool {
         self.delivered.load(Ordering::Acquire)
     }
 }
 
-/// Where one rank receives, and where it sleeps.
+/// Messages for one rank, and the place where that rank parks.
 #[derive(Default)]
 pub(super) struct Mailbox {
     messages: Mutex<Vec<Arc<ThreadMessage>>>,
+    /// Set while there may be messages, so that an empty mailbox is seen without its lock.
     full: AtomicBool,
+    /// Set by a ring that no park has consumed.
     rung: AtomicBool,
+    /// Set while the rank parks, so that others ring only a rank that needs it.
     parked: AtomicBool,
+    /// Lock of `wake`.
     park_lock: Mutex<()>,
     wake: Condvar,
 }
 
 impl Mailbox {
+    /// Adds a message and wakes the rank.
     pub(super) fn put(&self, message: Arc<ThreadMessage>) {
         lock(&self.messages).push(message);
         self.full.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// Everything that has arrived since the last call, in order.
+    /// Takes all messages that have arrived since the last call, in order.
     pub(super) fn take_all(&self) -> Vec<Arc<ThreadMessage>> {
         if !self.full.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -64,7 +72,7 @@ impl Mailbox {
         std::mem::take(&mut *lock(&self.messages))
     }
 
-    /// Sleeps until the bell rings or the time is over.
+    /// Parks until the bell rings, at most for `at_most`.
     pub(super) fn park(&self, at_most: Duration) {
         let guard = lock(&self.park_lock);
         self.parked.store(true, Ordering::SeqCst);
@@ -88,7 +96,8 @@ impl Bell for Mailbox {
     }
 }
 
+/// Locks a mutex even if a thread panicked while it held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole after every statement.
+    // The guarded values are consistent after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

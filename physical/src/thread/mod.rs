@@ -1,7 +1,7 @@
-//! Ranks as threads of one process. When you would want it: tests, examples, and several replicas in one program.
+//! Transport between ranks that are threads of one process. Use it for tests, examples, and several replicas in one program.
 //!
-//! A message is a parcel in the receiver's mailbox that holds the sender's view; the receiver copies or reduces straight
-//! from it, so that bytes move once and without system calls.
+//! A message in the receiver's mailbox holds the sender's view. The receiver copies or reduces straight from that view, so
+//! that bytes move once and without system calls.
 
 mod connect;
 mod endpoint;

@@ -1,4 +1,4 @@
-//! Mailboxes: a message goes to one taker, and a bell is never lost.
+//! Mailboxes: a message is taken by one side only, and no ring of the bell is lost.
 
 use super::link::{Mailbox, ThreadMessage};
 use crate::dtype::DType;
@@ -19,14 +19,14 @@ fn message() -> Arc<ThreadMessage> {
 }
 
 #[test]
-fn a_parcel_is_taken_once() {
+fn a_message_is_taken_once() {
     let message = message();
     assert!(message.take().is_some());
     assert!(message.take().is_none(), "the receiver or the cancelling sender, not both");
 }
 
 #[test]
-fn parcels_come_in_order_and_once() {
+fn messages_come_in_order_and_once() {
     let mailbox = Mailbox::default();
     let first = message();
     let second = message();
@@ -38,7 +38,7 @@ fn parcels_come_in_order_and_once() {
 }
 
 #[test]
-fn a_bell_rung_before_sleep_ends_it() {
+fn a_bell_rung_before_a_park_ends_it() {
     let mailbox = Mailbox::default();
     mailbox.ring();
     let started = Instant::now();
@@ -47,7 +47,7 @@ fn a_bell_rung_before_sleep_ends_it() {
 }
 
 #[test]
-fn a_bell_from_another_thread_ends_sleep() {
+fn a_bell_from_another_thread_ends_a_park() {
     let mailbox = Arc::new(Mailbox::default());
     for _ in 0..100 {
         let theirs = Arc::clone(&mailbox);

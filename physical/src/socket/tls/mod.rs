@@ -1,4 +1,4 @@
-//! TLS 1.3 over a socket that may or may not block, driven by whoever reads and writes.
+//! TLS 1.3 over a socket, blocking or not, driven by the thread that reads and writes.
 
 #[cfg(test)]
 mod tests;
@@ -21,30 +21,33 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
-/// For which all certificates of a job are signed.
+/// Name for which all certificates of a job are signed.
 const NAME: &str = "hexagram";
-/// Most bytes that are encrypted before the socket has taken those before them.
+/// Most bytes that are encrypted before the socket has taken the previous ones.
 const PIECE: usize = 64 * 1024;
-/// The most bytes of a file of certificates or keys: those of all public authorities together have a few hundred KiB.
+/// Most bytes of a file of certificates or keys: those of all public authorities together have a few hundred KiB.
 const LONGEST: u64 = 16 << 20;
 
-/// What this rank shows to others, and whom it believes.
+/// Certificate that this rank presents, and authorities that it trusts.
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
+/// Reads a file. `what` names its kind.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>> {
     input::read(path, LONGEST).map_err(|cause| {
         Error::system(format!("read the {what} {}", path.display()), cause, "correct its path")
     })
 }
 
+/// Builds the error for a file that cannot be used.
 fn unusable(what: &str, path: &Path, cause: impl Display, remedy: &str) -> Error {
     Error::setup(format!("the {what} {} cannot be used: {cause}", path.display()), remedy)
 }
 
+/// Reads the certificates of a file, at least one.
 fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let pem = read(what, path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -56,7 +59,7 @@ fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>>
 }
 
 impl Tls {
-    /// Reads the files and sees whether others would believe this rank.
+    /// Loads the files and checks that other ranks would accept this one.
     pub(crate) fn load(files: &TlsFiles) -> Result<Self> {
         let TlsFiles { certificate, key, authority } = files;
         let chain = certificates("certificate", certificate)?;
@@ -78,6 +81,7 @@ impl Tls {
         Self::configure(chain, private, roots).map_err(|cause| refused(cause.to_string()))
     }
 
+    /// Builds the configurations of both sides.
     fn configure(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -89,7 +93,7 @@ impl Tls {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.clone(), key.clone_key())?;
-        // Nobody comes twice.
+        // No session is resumed.
         server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
@@ -99,11 +103,13 @@ impl Tls {
         Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
     }
 
+    /// Starts TLS on a connection that this rank has accepted.
     pub(super) fn accept(&self, stream: TcpStream) -> io::Result<Socket> {
         let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
         Ok(Session::open(connection.into(), stream))
     }
 
+    /// Starts TLS on a connection that this rank has opened.
     pub(super) fn call(&self, stream: TcpStream) -> io::Result<Socket> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)?;
@@ -111,7 +117,7 @@ impl Tls {
     }
 }
 
-/// Whether one who trusts these authorities believes this certificate.
+/// Verifies the certificate against these authorities.
 fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(), String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider).build();
@@ -122,11 +128,11 @@ fn believe(chain: &[CertificateDer<'_>], roots: &Arc<RootCertStore>) -> Result<(
     verdict.map(drop).map_err(|cause| cause.to_string())
 }
 
-/// One connection.
+/// One TLS connection.
 ///
-/// A write says that bytes are written once the socket has taken all records made of them, so that what was sent reaches
-/// the peer although nobody drives this side any more. While it has taken only a part, writes say `WouldBlock`, and have
-/// to come back with the same bytes first: they are *taken*, and never encrypted twice.
+/// A write returns a number of bytes once the socket has taken all records made of them, so that what was sent reaches
+/// the peer although nobody drives this side any more. While the socket has taken only a part, writes return
+/// `WouldBlock`, and have to be repeated with the same bytes first: those are *committed*, and never encrypted twice.
 pub(crate) struct Session {
     connection: Connection,
     stream: TcpStream,
@@ -134,22 +140,24 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Creates the session.
     fn open(mut connection: Connection, stream: TcpStream) -> Socket {
-        // What is bounded here is bounded by PIECE already.
+        // PIECE is the bound.
         connection.set_buffer_limit(None);
         Socket::Tls(Box::new(Session { connection, stream, committed: 0 }))
     }
 
+    /// Returns the TCP socket.
     pub(super) fn tcp(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Bytes that have to be written next, because they are encrypted already.
+    /// Returns the number of bytes that have to be written next, because they are encrypted already.
     pub(super) fn committed(&self) -> usize {
         self.committed
     }
 
-    /// Hands records to the socket; `WouldBlock` if it does not take all.
+    /// Hands records to the socket. Returns `WouldBlock` if it does not take all.
     fn push(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut self.stream) {
@@ -161,7 +169,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::push`], but a socket that is full is no error.
+    /// Hands records to the socket as [`Session::push`] does. Returns false if the socket is full.
     fn try_push(&mut self) -> io::Result<bool> {
         match self.push() {
             Ok(()) => Ok(true),
@@ -171,10 +179,12 @@ impl Session {
     }
 }
 
+/// Returns true if the socket could take no more bytes.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
+/// Builds the error of a failed handshake.
 fn refused(error: &rustls::Error) -> io::Error {
     let what = match error {
         rustls::Error::InvalidMessage(_) => {
@@ -201,7 +211,7 @@ impl Read for Session {
                 Ok(_) | Err(_) => {}
             }
             if let Err(error) = self.connection.process_new_packets() {
-                // Tells the other side why, if it can still be told.
+                // Reports the reason to the other side, if the connection still works.
                 let _ = self.push();
                 return Err(refused(&error));
             }
@@ -239,7 +249,7 @@ impl Write for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Tells an end from a cut, to whoever still listens.
+        // Lets the peer distinguish an end from a cut connection.
         self.connection.send_close_notify();
         let _ = self.push();
     }

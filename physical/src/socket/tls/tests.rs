@@ -1,4 +1,4 @@
-//! Jobs inside TLS, with certificates made here: the same results, and clear words where the files do not fit.
+//! Jobs inside TLS, with certificates made here: equal results, and clear errors where the files do not fit.
 
 use super::*;
 use crate::bootstrap::{Launcher, Placement, Rendezvous};
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An authority in a folder of its own, gone with the test.
+/// Certificate authority in a folder of its own, which is removed after the test.
 struct Authority {
     folder: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -34,7 +34,7 @@ impl Authority {
         Authority { folder, issuer }
     }
 
-    /// Files of a rank with a certificate for `name`.
+    /// Creates the files of a rank with a certificate for `name`.
     fn sign(&self, name: &str) -> TlsFiles {
         let key = KeyPair::generate().unwrap();
         let certificate =
@@ -73,7 +73,7 @@ fn join(rank: usize, size: usize, port: u16, tls: Option<TlsFiles>, seconds: u64
     World::join_as(&placement, &JoinOptions { transport, deadline, tls, ..JoinOptions::default() })
 }
 
-/// The errors of rank 0, which waits for 2 s, and of rank 1, which would wait for longer than the test may take.
+/// Returns the errors of rank 0, which waits for 2 s, and of rank 1, which would wait longer than the test may take.
 fn errors(zero: Option<TlsFiles>, one: Option<TlsFiles>) -> [String; 2] {
     let port = free_port();
     let zero = std::thread::spawn(move || join(0, 2, port, zero, 2).err().unwrap().to_string());
@@ -81,7 +81,7 @@ fn errors(zero: Option<TlsFiles>, one: Option<TlsFiles>) -> [String; 2] {
     [zero.join().unwrap(), one]
 }
 
-/// Every rank sends its numbers to all others at once, which add them up.
+/// Sends this rank's numbers to all others, and adds up all numbers.
 fn sum(world: &World, len: usize) -> Vec<f32> {
     const LONG: Duration = Duration::from_secs(60);
     let transport = world.open(0).unwrap();
@@ -152,7 +152,7 @@ fn certificates_of_another_authority_are_refused_on_both_sides() {
     for error in [zero, one] {
         assert!(error.contains("refuse each other's TLS") && error.contains("Unknown"), "{error}");
     }
-    // Believes the others, and is not believed.
+    // Trusts the others, and is not trusted.
     let halfway = TlsFiles { authority: ours.folder.join("ca.pem"), ..theirs.sign("hexagram") };
     let error = Tls::load(&halfway).unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer"), "{error}");
@@ -187,7 +187,7 @@ fn unusable_files_are_named() {
     assert!(refusal(good).contains("chmod 600"));
 }
 
-/// Two ends of a connection, neither of which blocks.
+/// Creates two ends of a connection, neither of which blocks.
 fn pair() -> (Session, Session) {
     let authority = Authority::new();
     let tls = Tls::load(&authority.sign("hexagram")).unwrap();
@@ -210,7 +210,7 @@ fn pair() -> (Session, Session) {
     (one, two)
 }
 
-/// What could be read at once.
+/// Reads what is available.
 fn read_some(end: &mut Session, into: &mut Vec<u8>) {
     let mut piece = [0; 5000];
     match end.read(&mut piece) {
@@ -247,7 +247,7 @@ fn a_full_socket_neither_loses_nor_repeats_a_byte() {
 }
 
 #[test]
-fn what_is_written_arrives_although_nobody_drives_this_side_any_more() {
+fn written_bytes_arrive_although_nobody_drives_this_side_any_more() {
     let (mut one, mut two) = pair();
     let bytes = vec![7; 1 << 16];
     let mut written = 0;
