@@ -1,5 +1,5 @@
-//! Bells end a thread's sleep from outside. Each transport has its own kind; the one here is an eventfd, which a thread in
-//! `poll` can hear.
+//! Bells, which end a thread's sleep from outside. Each transport has its own kind; the one here is an eventfd, which
+//! ends a `poll`.
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -7,15 +7,20 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Wakes the thread that is parked on an endpoint. May be rung from any thread.
+/// Wakes the thread that is parked on an endpoint. Any thread may ring it.
 pub trait Bell: Send + Sync {
     /// Ends the current park, or the next one if nobody is parked.
     fn ring(&self);
 }
 
+/// Bell that ends a `poll`, also in another process.
 pub(crate) struct Doorbell(OwnedFd);
 
 impl Doorbell {
+    /// Creates a bell.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system gives no descriptor.
     pub(crate) fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(Doorbell)
@@ -30,7 +35,7 @@ impl Doorbell {
 }
 
 impl From<OwnedFd> for Doorbell {
-    /// An eventfd that another process made.
+    /// Takes an eventfd that another process made.
     fn from(eventfd: OwnedFd) -> Self {
         Doorbell(eventfd)
     }
@@ -49,7 +54,7 @@ impl AsFd for Doorbell {
     }
 }
 
-/// A duration, as system calls want it.
+/// Converts a duration for system calls.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: duration.subsec_nanos().into() }

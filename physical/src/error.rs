@@ -1,7 +1,7 @@
-//! Everything that can go wrong, in one taxonomy. Open this file to learn what a caller may still do after an error.
+//! All errors, in one taxonomy. Open this file to learn what a caller may still do after an error.
 //!
-//! Each error says who is to blame (a rank, with its host and process), what was being done (operation and sequence
-//! number), why it failed, and what to do about it. `docs/errors.md` is the same list for people who run jobs.
+//! Each error names the rank that is to blame (with its host and process), what was being done (operation and sequence
+//! number), the cause, and what to do about it. `docs/errors.md` is the same list for people who run jobs.
 
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::tag::Tag;
@@ -11,12 +11,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The result of everything in hexagram that can fail.
+/// Result of a function of hexagram that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something failed, who caused it, and what to do.
+/// Cause of a failure, who caused it, and what to do about it.
 ///
-/// Errors are cheap to clone, because one failure is reported to every operation that it ends.
+/// Errors are cheap to clone, as one failure is reported to every operation that it ends.
+///
+/// ```
+/// use hexagram_physical::Error;
+///
+/// let error = Error::usage("the buffer is empty", "give it at least one element");
+/// assert_eq!(error.to_string(), "the buffer is empty; give it at least one element");
+/// assert!(matches!(error, Error::Usage { .. }));
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,26 +34,26 @@ pub enum Error {
         noticed(.cause, .during)
     )]
     PeerFailed {
-        /// The rank that failed first: the root cause, not the neighbour that noticed it.
+        /// Rank that failed first: the root cause, not the neighbour that noticed it.
         culprit: Peer,
-        /// What happened to it, as a verb phrase: `died (its connection closed)`.
+        /// Description of its failure, as a verb phrase: `died (its connection closed)`.
         cause: String,
-        /// What this rank was doing.
+        /// Activity of this rank at that time.
         during: During,
     },
 
-    /// An operation did not end in time although nobody has failed: every process answers heartbeats. The communicator
+    /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
     /// is poisoned.
     #[error("no answer from {} within {after:?}{during}; {}", whom(.waiting_for.as_ref()), advice(.stragglers))]
     Deadline {
-        /// The peer whose message is missing; `None` if anyone's would do.
+        /// Peer whose message is missing; `None` if a message of any peer would do.
         waiting_for: Option<Peer>,
-        /// The ranks for which everyone in this operation waits in the end, the root cause first; empty if that is not
-        /// known. They may be others than the peer.
+        /// Ranks for which everyone in this operation waits in the end, the root cause first. Empty if they are not
+        /// known. They may differ from the peer.
         stragglers: Vec<Straggler>,
-        /// How long this rank waited.
+        /// Time that this rank waited.
         after: Duration,
-        /// What this rank was doing.
+        /// Activity of this rank.
         during: During,
     },
 
@@ -55,49 +63,49 @@ pub enum Error {
         agreement(.mine, .theirs)
     )]
     Mismatch {
-        /// Number of the operation in its lane.
+        /// Sequence number of the operation in its lane.
         sequence: u64,
-        /// What this rank called.
+        /// Operation that this rank called.
         mine: Fingerprint,
-        /// What the peer called.
+        /// Operation that the peer called.
         theirs: Fingerprint,
-        /// The rank that differs.
+        /// Rank that differs from this one.
         peer: Peer,
     },
 
-    /// A codec met NaN or infinity in what it was to encode, and refuses such. The communicator is poisoned.
+    /// A codec that refuses NaN and infinity was to encode such a value. The communicator is poisoned.
     #[error(
         "element {index}{} is {value} on {place}, and cannot be encoded{during}; see why training diverges there, or choose a codec that propagates or saturates",
         of_tensor(.tensor.as_deref())
     )]
     NotFinite {
-        /// The rank that has it.
+        /// Rank that has the value.
         place: Peer,
-        /// The tensor, if the caller has named it; otherwise elements count from the beginning of the buffer.
+        /// Tensor of the value, if the caller has named it. Otherwise elements count from the beginning of the buffer.
         tensor: Option<Arc<str>>,
-        /// Which element.
+        /// Index of the element.
         index: usize,
-        /// What it is.
+        /// The value.
         value: f32,
-        /// What this rank was doing.
+        /// Activity of this rank.
         during: During,
     },
 
     /// The communicator was used after an operation on it failed or was dropped unfinished.
     #[error("this communicator cannot be used any more, because an earlier operation failed: {because}")]
     Poisoned {
-        /// The first failure.
+        /// Description of the first failure.
         because: String,
     },
 
-    /// Memory is lent to an operation in flight; wait for that operation before touching these bytes.
+    /// Memory is lent to an operation in flight. Wait for that operation before touching these bytes.
     #[error(
         "bytes {start}..{end} of a buffer of {size} bytes are in use by another operation; wait for that operation first"
     )]
     Busy {
-        /// First byte asked for.
+        /// First byte of the refused range.
         start: usize,
-        /// One past the last byte asked for.
+        /// End of the refused range, exclusive.
         end: usize,
         /// Size of the whole memory, in bytes.
         size: usize,
@@ -106,40 +114,40 @@ pub enum Error {
     /// The caller asked for something that cannot be done. Nothing was sent; correct the call and go on.
     #[error("{what}; {remedy}")]
     Usage {
-        /// What is wrong with the call.
+        /// Description of what is wrong with the call.
         what: String,
-        /// What to do instead.
+        /// Instruction to correct it.
         remedy: String,
     },
 
     /// Start-up failed: variables, rendezvous, launch. No world exists; correct the cause and start again.
     #[error("{what}; {remedy}")]
     Setup {
-        /// What is wrong.
+        /// Description of what is wrong.
         what: String,
-        /// What to do about it.
+        /// Instruction to correct it.
         remedy: String,
     },
 
     /// The operating system refused something.
     #[error("cannot {doing}: {cause}; {remedy}")]
     System {
-        /// What hexagram tried, as an infinitive: `map 4 MiB of shared memory`.
+        /// Attempted action, as an infinitive: `map 4 MiB of shared memory`.
         doing: String,
-        /// The system's own words.
+        /// Error of the system.
         cause: Arc<io::Error>,
-        /// What to do about it.
+        /// Instruction to correct the cause.
         remedy: String,
     },
 }
 
 impl Error {
-    /// A call that cannot be carried out.
+    /// Creates the error of a call that cannot be carried out.
     pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Error::Usage { what: what.into(), remedy: remedy.into() }
     }
 
-    /// What a panic of `what`, caught on a thread of ours, is to the program.
+    /// Creates the error of a panic of `what` that was caught on a thread of this library.
     pub fn panicked(what: &str, panic: &(dyn Any + Send)) -> Self {
         let text =
             panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
@@ -147,18 +155,18 @@ impl Error {
         Error::usage(what, "see the panic's own message for the place")
     }
 
-    /// A failure before the world exists.
+    /// Creates the error of a failure before the world exists.
     pub fn setup(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Error::Setup { what: what.into(), remedy: remedy.into() }
     }
 
-    /// A refusal by the operating system.
+    /// Creates the error of a refusal by the operating system.
     pub fn system(doing: impl Into<String>, cause: impl Into<io::Error>, remedy: impl Into<String>) -> Self {
         Error::System { doing: doing.into(), cause: Arc::new(cause.into()), remedy: remedy.into() }
     }
 }
 
-/// When a failure was noticed, after what it was: a clause of its own where that is a sentence.
+/// Returns the clause that tells when a failure was noticed, to follow its `cause`.
 fn noticed(cause: &str, during: &During) -> String {
     let during = during.to_string();
     match (cause.contains(": "), cause.contains(&during)) {
@@ -168,17 +176,20 @@ fn noticed(cause: &str, during: &During) -> String {
     }
 }
 
+/// Returns the clause that names a tensor.
 fn of_tensor(tensor: Option<&str>) -> String {
     tensor.map_or_else(String::new, |tensor| format!(" of {tensor}"))
 }
 
+/// Returns the name of a peer, or of any rank.
 fn whom(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "any rank".to_owned(), Peer::to_string)
 }
 
+/// Advice for ranks that call different operations.
 const SAME_ORDER: &str = "all ranks must call the same operations in the same order";
 
-/// What to do about ranks that call different things: what is hidden in a digest is said in words.
+/// Returns the advice for ranks that call different operations. Differences that a digest hides are put into words.
 fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     if *mine == (Fingerprint { codec: mine.codec, ..*theirs }) {
         return "give all ranks the same codec, feedback, seed and options";
@@ -189,7 +200,7 @@ fn agreement(mine: &Fingerprint, theirs: &Fingerprint) -> &'static str {
     SAME_ORDER
 }
 
-/// What to do about ranks that are late.
+/// Returns the advice for ranks that are late.
 fn advice(stragglers: &[Straggler]) -> String {
     let Some(first) = stragglers.first() else {
         return "see whether that rank is still computing, and raise the operation deadline if it is"
@@ -203,12 +214,13 @@ fn advice(stragglers: &[Straggler]) -> String {
     format!("everyone waits for {}; {remedy}", all.join(", and "))
 }
 
-/// A rank that is alive and late.
+/// Rank that is alive and late.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Straggler {
     /// The rank.
     pub peer: Peer,
-    /// Another operation, in which it waits; nothing if it waits for nobody, and so computes, or reads, or sleeps.
+    /// Another operation in which it waits. [`During::Nothing`] if it waits for nobody, and so computes, reads or
+    /// sleeps.
     pub during: During,
 }
 
@@ -222,12 +234,12 @@ impl fmt::Display for Straggler {
     }
 }
 
-/// A rank, and where to find its process.
+/// Rank, and where to find its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Rank in the world.
     pub rank: usize,
-    /// Host name, for people; never used to decide anything.
+    /// Name of the host, for people. It is never used to decide anything.
     pub host: Arc<str>,
     /// Process id on that host.
     pub pid: u32,
@@ -239,19 +251,19 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a rank was doing when an error reached it.
+/// Activity of a rank when an error reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum During {
-    /// Nothing that others take part in, as far as is known.
+    /// Nothing in which others take part, as far as is known.
     #[default]
     Nothing,
     /// An operation.
     Operation(Fingerprint, Tag),
-    /// Rendezvous the other ranks.
+    /// The rendezvous with the other ranks.
     Joining,
     /// Opening this channel.
     Opening(u16),
-    /// Making memory that all ranks can reach.
+    /// Registering memory that all ranks can reach.
     Registering,
 }
 

@@ -1,16 +1,17 @@
-//! Files that users name, read whole: regular ones, up to a bound. Open this when a program reads another kind of file.
+//! Reads whole files that users name: regular ones, up to a bound. Use it whenever a program reads another kind of
+//! file.
 //!
-//! The sampler, which stands on its own, has the same for itself.
+//! The sampler, which depends on nothing, has a copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Reads a file that has at most so many bytes.
+/// Reads a file of at most `most` bytes.
 ///
 /// # Errors
-/// Those of the system; [`ErrorKind::InvalidInput`] for anything but a regular file: a pipe without a writer would keep the
-/// program waiting, and a device may have no end; [`ErrorKind::FileTooLarge`], with the bound, for a longer file.
+/// Those of the system. [`ErrorKind::InvalidInput`] for anything but a regular file, as a pipe without a writer would
+/// block the program, and a device may have no end. [`ErrorKind::FileTooLarge`], with the bound, for a longer file.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let about = fs::metadata(path)?;
     if !about.is_file() {
@@ -31,14 +32,15 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file of text, as [`read`] does.
+/// Reads a text file, as [`read`] does.
 ///
 /// # Errors
-/// As [`read`]; [`ErrorKind::InvalidData`] if it is no UTF-8.
+/// As [`read`]; [`ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text"))
 }
 
+/// Creates the error of a file that is too long.
 fn too_long(length: u64, most: u64) -> io::Error {
     let what = format!("it has {length} bytes, and at most {most} are read of such a file");
     io::Error::new(ErrorKind::FileTooLarge, what)

@@ -1,25 +1,26 @@
-//! What the system lets this process have, and which of its limits bites. Open this file if an error names the wrong one,
-//! or to see who may have more open files than before.
+//! Resource limits of this process, and advice about the one that is too low. Open this file if an error names the
+//! wrong limit, or to see who may have more open files than before.
 //!
-//! The soft limit of open files is 1024 almost everywhere, only because `select` can watch no descriptor above; the hard
-//! one is made for programs that use `poll`, as this library does. Therefore whoever starts ranks or joins a world gets
-//! the hard limit, as programs in Go and Java do. What it starts afterwards inherits that. A program that uses `select`
-//! notices nothing as long as fewer than 1024 files are open, and could not have opened more before.
+//! The soft limit of open files is 1024 almost everywhere, only because `select` can watch no descriptor above; the
+//! hard limit is made for programs that use `poll`, as this library does. Therefore whoever starts ranks or joins a
+//! world gets the hard limit, as programs in Go and Java do, and programs that it starts afterwards inherit it. A
+//! program that uses `select` notices nothing as long as fewer than 1024 files are open, and could not have opened more
+//! before.
 
 use crate::error::Error;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Where the hard limit is higher than this, or absent, the soft one is raised to this only: programs that close every
-/// descriptor that they could have, before they start another program, would be busy for minutes.
+/// Highest soft limit of open files that is set, even if the hard limit is higher or absent. Programs that close every
+/// possible descriptor before they start another program would otherwise be busy for minutes.
 const HIGHEST: u64 = 1 << 20;
-/// Descriptors of a launcher besides those of each rank.
+/// Descriptors of a launcher, besides those of each rank.
 pub(crate) const LAUNCHER: u64 = 32;
-/// Descriptors of a rank besides those that belong to a peer.
+/// Descriptors of a rank, besides those of each peer.
 const OWN: u64 = 32;
-/// Those that belong to a peer: its control connection, and some for each channel.
+/// Descriptors of a rank for each peer: its control connection, and some for each channel.
 const PER_PEER: u64 = 4;
-/// Address space that a thread may need: its stack, and what the allocator reserves for it.
+/// Address space of a thread, in bytes: its stack, and what the allocator reserves for it.
 const THREAD: u64 = 80 << 20;
 
 /// Raises this process's limit of open files as far as the system lets it.
@@ -32,53 +33,56 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// Says what to do where this process could open no more files: it needs some `needed` for `what`.
+/// Returns the advice for a process that could open no more files, and needs some `needed` for `what`.
 pub(crate) fn more_open_files(needed: u64, what: &str) -> String {
     format!("{}; {MORE_OPEN_FILES}", open_files_needed("this process", needed, what))
 }
 
-/// What to do where a process can have too few files open.
+/// Advice for a process that may open too few files.
 pub(crate) const MORE_OPEN_FILES: &str =
     "raise the hard limit there (ulimit -Hn, or nofile in limits.conf), or use fewer ranks";
 
+/// Returns the statement that the process `who` may open too few files for `what`.
 fn open_files_needed(who: &str, needed: u64, what: &str) -> String {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     format!("{who} may have {allowed} open files (ulimit -n) and needs some {needed} for {what}")
 }
 
-/// How many files this process, which is `who`, may have open, and how many it needs in a world with so many other ranks.
+/// Returns the statement of how many files the process `who` may open, and needs in a world with so many other ranks.
 pub(crate) fn open_files_for(who: &str, peers: usize) -> String {
     let peers = peers as u64;
     let needed = (OWN + PER_PEER * peers).max(open_files() + peers);
     open_files_needed(who, needed, &format!("a world of {} ranks", peers + 1))
 }
 
-/// Whether this process cannot even hold one connection to each of so many other ranks.
+/// Returns true if this process cannot even open one connection to each of so many other ranks.
 pub(crate) fn has_too_few_open_files_for(peers: usize) -> bool {
     let least = open_files() + peers as u64;
     getrlimit(Resource::Nofile).current.is_some_and(|allowed| allowed < least)
 }
 
-/// How many files this process may open beside what a world with so many other ranks needs; half of them, as others want
-/// some, too.
+/// Returns half of the number of files that this process may open besides those that a world with so many other ranks
+/// needs. The other half is left to the program.
 pub(crate) fn spare_open_files(peers: usize) -> usize {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     let kept = open_files() + OWN + PER_PEER * peers as u64;
     usize::try_from(allowed.saturating_sub(kept) / 2).unwrap_or(usize::MAX)
 }
 
+/// Returns the number of files that this process has open.
 fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
 }
 
 impl Error {
-    /// Returns the error of a system that gives no thread, for `cause`, which alone does not tell which limit forbids it.
+    /// Creates the error of a system that gives no thread, for `cause`, which does not tell by itself which limit
+    /// forbids it.
     pub fn no_thread(cause: io::Error) -> Self {
         Error::system("start a thread", cause, more_threads())
     }
 }
 
-/// Says what to do where this process was refused a file, whatever for.
+/// Returns the advice for a process that was refused one more file.
 pub(crate) fn a_file_more() -> String {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     format!(
@@ -86,7 +90,7 @@ pub(crate) fn a_file_more() -> String {
     )
 }
 
-/// Says what to do where a thread or a process could not be started.
+/// Returns the advice for a thread or process that could not be started.
 pub(crate) fn more_threads() -> String {
     more_addresses(THREAD).unwrap_or_else(|| {
         let allowed = getrlimit(Resource::Nproc).current;
@@ -98,7 +102,7 @@ pub(crate) fn more_threads() -> String {
     })
 }
 
-/// Says what to do if it is the limit of addresses that forbids `bytes` more.
+/// Returns the advice if it is the limit of address space that forbids `bytes` more.
 pub(crate) fn more_addresses(bytes: u64) -> Option<String> {
     let allowed = getrlimit(Resource::As).current?;
     let used = addresses()?;
@@ -111,7 +115,7 @@ pub(crate) fn more_addresses(bytes: u64) -> Option<String> {
     })
 }
 
-/// Bytes of address space that this process uses.
+/// Returns the address space that this process uses, in bytes.
 fn addresses() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;

@@ -1,17 +1,17 @@
-//! Files for people and tools, which appear whole or not at all. Open this when a program writes what it has found to where
-//! a user says.
+//! Writes files that appear as a whole or not at all. Use it whenever a program writes results to a path that a user
+//! names.
 //!
-//! Links stay, and what they lead to is replaced; a device or a pipe is written to.
+//! Links are kept, and their targets replaced. A device or a pipe is written to.
 
 use crate::bootstrap::random;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-/// Writes a file: what was there before is replaced in the end, when the disk has all of it.
+/// Writes a file. An existing one is replaced at the end, once the disk has all of it.
 ///
 /// # Errors
-/// Those of `content` and of the system; then what was there before still is.
+/// Those of `content` and of the system. The existing file is then unchanged.
 pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
     let fill = |file: File| -> io::Result<File> {
         let mut out = BufWriter::new(file);
@@ -32,7 +32,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Resu
     }
 }
 
-/// Fails if [`write()`] could not begin: before the work whose result is to be written.
+/// Checks that [`write()`] could begin. Call it before the work whose result is to be written.
 ///
 /// # Errors
 /// Those of the system.
@@ -44,8 +44,8 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes an empty file in which the successor of `path` is prepared, and opens it: next to it, so that a rename suffices,
-/// under a name that nobody can foresee, as others may be able to put links into that folder.
+/// Creates an empty file for the successor of `path`, and opens it. It lies in the same folder, so that a rename
+/// suffices, and has an unpredictable name, as others may be able to put links into that folder.
 ///
 /// # Errors
 /// Those of the system.
@@ -56,15 +56,16 @@ pub fn draft(path: &Path) -> io::Result<(PathBuf, File)> {
     File::create_new(&draft).map(|file| (draft, file))
 }
 
-/// What a path leads to.
+/// Destination of a path.
 enum Destination {
-    /// A file, there or not.
+    /// Regular file, which may not exist yet.
     File(PathBuf),
-    /// Something that must be written to, not replaced: a device, a pipe.
+    /// Device or pipe, which has to be written to rather than replaced.
     Stream,
 }
 
 impl Destination {
+    /// Finds the destination of a path.
     fn of(path: &Path) -> io::Result<Self> {
         let path = match fs::metadata(path) {
             Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),

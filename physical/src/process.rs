@@ -1,37 +1,40 @@
-//! What the system tells about other processes, in /proc. Open this to see whom a process descends from, or what it
-//! carries in its environment.
+//! Facts about other processes, from /proc. Open this file to see the ancestors of a process, or how its environment is
+//! read.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs;
 use std::os::fd::OwnedFd;
 
-/// Looks at a process that seems to have no environment, before that is believed.
+/// Number of looks at a process whose environment seems empty, before that is believed.
 const LOOKS: usize = 100;
 
-/// A process, as it was when it was looked at.
+/// State of a process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
+    /// Process id.
     pub(crate) pid: Pid,
-    /// The name of its program; the system keeps 15 bytes.
+    /// Name of its program, of which the system keeps 15 bytes.
     pub(crate) name: String,
+    /// Id of its process group.
     pub(crate) group: i32,
+    /// Process id of its parent.
     parent: i32,
-    /// Whether it has ended, and only nobody has asked how.
+    /// True if it has ended, and has not been waited for.
     ended: bool,
-    /// In ticks since the system's start: two processes with one number, one after the other, differ in it.
+    /// Start of the process, in ticks since the system's start. Two processes with the same id differ in it.
     started: u64,
-    /// Bytes of its memory: none of one that has ended, and of the system's own.
+    /// Memory of the process, in bytes: zero for one that has ended, and for the system's own.
     size: u64,
 }
 
 impl Process {
-    /// Looks at a process; `None` if there is none, or it is hidden from this user.
+    /// Reads the state of a process. Returns `None` if there is none, or it is hidden from this user.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(pid, &stat)
     }
 
-    /// The line is `pid (name) state parent group …`, and a name may hold anything, even parentheses.
+    /// Decodes the line `pid (name) state parent group …`, in which the name may contain anything, even parentheses.
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split(' ').collect();
@@ -43,25 +46,25 @@ impl Process {
         Some(Process { pid, name: name.to_owned(), group, parent, ended, started, size })
     }
 
-    /// Whether this very process has ended.
+    /// Returns true if this very process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         Self::of(self.pid).is_none_or(|now| now.ended || now.started != self.started)
     }
 
-    /// This process's parent, its parent, and so on, as far as they can be seen.
+    /// Returns the parent of this process, its parent, and so on, as far as they can be seen.
     pub(crate) fn ancestors() -> impl Iterator<Item = Self> {
         let parent = rustix::process::getppid().and_then(Self::of);
         std::iter::successors(parent, |process| Pid::from_raw(process.parent).and_then(Self::of))
     }
 
-    /// The words with which it was started.
+    /// Returns the command line of the process.
     pub(crate) fn arguments(&self) -> Vec<String> {
         words(self.pid, "cmdline").unwrap_or_default()
     }
 }
 
-/// Sends `signal` to every process of this user whose environment holds a word that `is_meant`, and that is not in one of
-/// the process groups `but`. How many there were.
+/// Sends `signal` to every process of this user whose environment holds an entry that `is_meant`, except to the process
+/// groups `but`. Returns the number of those processes.
 pub(crate) fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) -> bool) -> usize {
     let me = rustix::process::getpid();
     let there = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -80,6 +83,7 @@ pub(crate) fn signal_all(signal: Signal, but: &[i32], is_meant: impl Fn(&str) ->
     signalled
 }
 
+/// Sends a signal to a process, by its descriptor if there is one. Returns true if it was sent.
 fn send(pid: Pid, held: Option<&OwnedFd>, signal: Signal) -> bool {
     let sent = match held {
         Some(held) => pidfd_send_signal(held, signal),
@@ -88,7 +92,8 @@ fn send(pid: Pid, held: Option<&OwnedFd>, signal: Signal) -> bool {
     sent.is_ok()
 }
 
-/// What a process was given when its program began. While that is about to begin, there is nothing for a moment.
+/// Reads the environment with which the program of a process began. A process that is about to start a program has none
+/// for a moment.
 fn environment(pid: Pid) -> Vec<String> {
     for _ in 0..LOOKS {
         match words(pid, "environ") {
@@ -100,7 +105,7 @@ fn environment(pid: Pid) -> Vec<String> {
     Vec::new()
 }
 
-/// What this file holds of a process; `None` if this user must not know.
+/// Reads a list of texts about a process. Returns `None` if this user may not see it.
 fn words(pid: Pid, file: &str) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
     let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());

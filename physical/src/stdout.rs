@@ -1,5 +1,5 @@
-//! Standard output that is not lost in silence: what a program prints gets there, or the program learns that it did not.
-//! Open this when a program prints results, or when one exits with 0 though nobody has got them.
+//! Standard output that is not lost silently: a program's lines arrive, or the program gets an error. Use it whenever a
+//! program prints results, so that it does not exit with 0 though nobody has received them.
 //!
 //! | standard output is | then |
 //! |---|---|
@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code of a program whose output nobody reads any more: 128 plus the number of SIGPIPE.
+/// Exit code of a program whose output nobody reads any more: 128 plus the number of SIGPIPE.
 ///
 /// The signal itself is ignored, as in every Rust program: it would end ranks whose peer's socket has closed.
 pub const READER_GONE: u8 = 141;
 
-/// Standard output could not be written, so that what was printed is lost.
+/// Error of standard output, by which a line is lost.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot print: {0}; what was printed is lost, so make room where standard output goes, or send it elsewhere"
@@ -24,13 +24,13 @@ pub const READER_GONE: u8 = 141;
 pub struct PrintError(#[from] io::Error);
 
 impl PrintError {
-    /// Returns whether this is no failure, but a reader that has seen enough.
+    /// Returns true if the reader has closed its end, which is no failure of the program.
     pub fn is_reader_gone(&self) -> bool {
         self.0.kind() == io::ErrorKind::BrokenPipe
     }
 
-    /// Says on standard error, in the name of `program`, that output is lost, unless its reader has gone away. Returns
-    /// what to exit with: 1, or [`READER_GONE`].
+    /// Prints the error on standard error, in the name of `program`, unless the reader has closed its end. Returns the
+    /// code to exit with: 1, or [`READER_GONE`].
     pub fn report(&self, program: &str) -> ExitCode {
         if self.is_reader_gone() {
             return ExitCode::from(READER_GONE);
@@ -41,10 +41,10 @@ impl PrintError {
     }
 }
 
-/// Prints a line, which is in the system's hands when this returns.
+/// Prints a line, which the system has taken when this returns.
 ///
 /// # Errors
-/// [`PrintError`] if it is not.
+/// [`PrintError`] if the system does not take it.
 pub fn print(line: &str) -> Result<(), PrintError> {
     check()?;
     // In one write: the ranks of a job may share one terminal.
@@ -52,11 +52,11 @@ pub fn print(line: &str) -> Result<(), PrintError> {
     Ok(io::stdout().flush()?)
 }
 
-/// Fails if standard output was closed when the program began: to be called before the work whose result is to be
-/// printed, and before other processes are started, which cannot tell any more.
+/// Fails if standard output was closed when the program began. Call it before the work whose result is to be printed,
+/// and before other processes are started, which cannot tell any more.
 ///
 /// # Errors
-/// [`PrintError`] if it was.
+/// [`PrintError`] if it was closed.
 pub fn check() -> Result<(), PrintError> {
     match WAS_CLOSED.load(Ordering::Relaxed) {
         true => Err(PrintError(rustix::io::Errno::BADF.into())),
@@ -64,10 +64,11 @@ pub fn check() -> Result<(), PrintError> {
     }
 }
 
-/// Whether standard output was closed before `main`. Later nobody can tell: the standard library opens /dev/null for
-/// descriptors that are closed, so that no file of the program's own gets their numbers.
+/// True if standard output was closed before `main`. Later nobody can tell, as the standard library opens /dev/null in
+/// place of closed descriptors, so that no file of the program gets their numbers.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
+/// Records whether standard output is open.
 #[cfg(target_os = "linux")]
 extern "C" fn look_at_stdout() {
     // SAFETY: asks for the flags of a descriptor, which may be closed; no memory is involved.
@@ -75,7 +76,7 @@ extern "C" fn look_at_stdout() {
     WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
 }
 
-/// What the loader calls before `main`, and before the standard library opens anything.
+/// Function that the loader calls before `main`, and before the standard library opens anything.
 #[cfg(target_os = "linux")]
 #[used]
 // SAFETY: the section holds pointers to functions that take nothing they need; this one uses nothing of the standard

@@ -1,5 +1,5 @@
-//! Processes that end at every moment of their start-up: each of the others names them, long before its deadline. With a
-//! launcher that holds from the first moment on; where nobody watches them, once they have proved themselves to rank 0.
+//! Tests with processes that end at every moment of their start-up. The other ranks must name them long before the
+//! deadline: from the first moment on if a launcher watches them, otherwise once they have proved the secret to rank 0.
 
 use super::handshake::{GREETING, MAGIC, authenticate};
 use super::join_messages::{Hello, MemberMessage};
@@ -17,25 +17,28 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 
+/// Number of ranks.
 const SIZE: usize = 3;
-/// Where a member may end, in order.
+/// Moments at which a member may end, in order.
 const MOMENTS: [&str; 7] = ["started", "connected", "greeted", "proved", "registered", "requested", "joined"];
-/// Of joining; no survivor comes near it.
+/// Deadline to join. No survivor comes near it.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// When the last rank comes where rank 0 ends before that: some have come by then, and not all.
+/// Delay of the last rank where rank 0 ends early, so that some ranks have joined by then and some have not.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What the processes are told.
+/// Name of the variable with the rank that ends.
 const VICTIM: &str = "HEXAGRAM_TEST_VICTIM";
+/// Name of the variable with the moment at which it ends.
 const MOMENT: &str = "HEXAGRAM_TEST_MOMENT";
+/// Name of the variable with the way in which it ends.
 const END: &str = "HEXAGRAM_TEST_END";
 
 fn options() -> JoinOptions {
     JoinOptions { transport: TransportKind::Tcp, deadline: DEADLINE, ..JoinOptions::default() }
 }
 
-/// Milliseconds, on a clock that all processes share.
+/// Returns the time in milliseconds, on a clock that all processes share.
 fn now() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
@@ -59,7 +62,7 @@ fn one_rank() {
     }
 }
 
-/// Says whom this rank blames, be it before it has joined or afterwards.
+/// Prints which rank this one blames, before or after it has joined.
 fn survive() {
     let blamed = World::join(&options()).map(|world| {
         let until = runtime::now() + DEADLINE;
@@ -80,7 +83,7 @@ fn end() {
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
-/// Joins as a member does, by hand, and ends on the way.
+/// Joins as a member does, step by step, and ends at `moment`.
 fn join_until(moment: &str, placement: &Placement) {
     let end_at = |here| {
         if here == moment {
@@ -121,7 +124,7 @@ fn join_until(moment: &str, placement: &Placement) {
     end_at("joined");
 }
 
-/// Joins as rank 0 does, and ends on the way, or afterwards.
+/// Joins as rank 0 does, and ends on the way or afterwards.
 fn lead_until(moment: &str) {
     match moment {
         "started" => end(),
@@ -137,7 +140,7 @@ fn lead_until(moment: &str) {
     }
 }
 
-/// This test's program, to run one of its functions.
+/// Returns a command that runs one function of this test program.
 fn this_program(function: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(arguments(function)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -148,7 +151,7 @@ fn arguments(function: &str) -> [String; 4] {
     ["--exact", &format!("bootstrap::exits::{function}"), "--ignored", "--nocapture"].map(str::to_owned)
 }
 
-/// Ranks by a launcher, itself a process: it handles signals.
+/// Runs a launcher, which is a process of its own because it handles signals.
 #[test]
 #[ignore = "what the other tests start as a process"]
 fn one_launcher() {
@@ -158,7 +161,7 @@ fn one_launcher() {
     }
 }
 
-/// What the ranks say, a line each.
+/// Returns the lines that ranks of a launcher print.
 fn launched(victim: usize, moment: &str, end: &str) -> Vec<String> {
     let mut launcher = this_program("one_launcher");
     launcher.env(VICTIM, victim.to_string()).env(MOMENT, moment).env(END, end);
@@ -166,7 +169,7 @@ fn launched(victim: usize, moment: &str, end: &str) -> Vec<String> {
     String::from_utf8(said).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The same of ranks that nobody watches.
+/// Returns the lines that ranks without a launcher print.
 fn alone(victim: usize, moment: &str) -> Vec<String> {
     let port = free_port();
     let start = |rank: usize| {
@@ -181,12 +184,12 @@ fn alone(victim: usize, moment: &str) -> Vec<String> {
         .collect()
 }
 
-/// FREE
+/// Returns a port that was free a moment ago.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// ASRANK
+/// Makes `command` a rank by hexagram's variables.
 fn as_rank(mut command: Command, rank: usize, port: u16, victim: &str) -> Command {
     for (name, value) in [("RANK", rank), ("SIZE", SIZE), ("LOCAL_RANK", rank), ("LOCAL_SIZE", SIZE)] {
         command.env(format!("HEXAGRAM_{name}"), value.to_string());
@@ -195,14 +198,14 @@ fn as_rank(mut command: Command, rank: usize, port: u16, victim: &str) -> Comman
     command
 }
 
-/// The line `[rank] at TIME …` with `what` in it, and its time.
+/// Finds the line `[rank] at TIME …` that contains `what`, and returns it with its time.
 fn find<'a>(said: &'a [String], rank: usize, what: &str) -> (&'a str, i64) {
     let is_it = |line: &&String| line.starts_with(&format!("[{rank}] at ")) && line.contains(what);
     let line = said.iter().find(is_it).unwrap_or_else(|| panic!("[{rank}] {what}: {said:#?}"));
     (line, line.split_whitespace().nth(2).unwrap().parse().unwrap())
 }
 
-/// Every survivor names the victim; how long the slowest took, in milliseconds.
+/// Checks that every survivor names the victim. Returns the time that the slowest needed, in milliseconds.
 fn all_blame(victim: usize, said: &[String]) -> i64 {
     let (_, ended) = find(said, victim, "ends");
     let survivors = (0..SIZE).filter(|rank| *rank != victim);
@@ -245,7 +248,7 @@ fn a_rank_that_nobody_watches_is_named_once_it_has_proved_itself() {
     report("alone", "joined", 0, all_blame(0, &alone(0, "joined")));
 }
 
-/// Leads a world that nobody joins, and says when that ended.
+/// Leads a world that nobody joins, and prints the time at which that failed.
 #[test]
 #[ignore = "what the other tests start as a process"]
 fn one_leader() {

@@ -1,4 +1,5 @@
-//! Arbitrary bytes for the decoders of start-up. For the fuzzers in `fuzz/` and the tests that replay what they found.
+//! Decoders of start-up, fed with arbitrary bytes: for the fuzzers in `fuzz/`, and the tests that replay their
+//! findings.
 
 use super::data_listener::Call;
 use super::handshake::authenticate;
@@ -9,11 +10,13 @@ use super::pending::PendingConnection;
 use super::variables::Placement;
 use std::io::{self, Read, Write};
 
-/// The other side of a connection, which says `data` and then falls silent.
+/// Peer that sends `data` and then falls silent.
 struct Other<'a> {
+    /// Bytes that are left to be read.
     data: &'a [u8],
-    /// How a silence reads: blocking streams time out, others would block.
+    /// Error of a read after them: blocking streams time out, others would block.
     then: io::ErrorKind,
+    /// Number of bytes written to the peer.
     written: usize,
 }
 
@@ -34,7 +37,7 @@ impl Write for Other<'_> {
     }
 }
 
-/// Nobody proves a key by guessing, nor makes the callee say much.
+/// Feeds the callee's side of the handshake. No bytes prove a key, or make the callee write much.
 pub(crate) fn callee(data: &[u8]) {
     let mut connection = PendingConnection::new(Other { data, then: io::ErrorKind::WouldBlock, written: 0 });
     assert!(!matches!(connection.receive(b"a key that nobody guesses"), Ok(Some(_))));
@@ -42,14 +45,14 @@ pub(crate) fn callee(data: &[u8]) {
     assert!(connection.received.capacity() < 1 << 12);
 }
 
-/// As [`callee`], for the side that called.
+/// Feeds the caller's side of the handshake. No bytes prove a key, or make the caller write much.
 pub(crate) fn caller(data: &[u8]) {
     let mut other = Other { data, then: io::ErrorKind::TimedOut, written: 0 };
     assert!(authenticate(&mut other, b"a key that nobody guesses", &[]).is_err());
     assert!(other.written < 100);
 }
 
-/// Any message, whatever its fields are taken for.
+/// Decodes a message as fields of any kind.
 pub(crate) fn message(data: &[u8]) {
     let Ok(mut message) = Incoming::receive(&mut &data[..]) else { return };
     for kind in data {
@@ -65,7 +68,7 @@ pub(crate) fn message(data: &[u8]) {
     }
 }
 
-/// What a newcomer says: its name, and then what it brings. A card that is accepted says the same when it is written again.
+/// Decodes the messages of a member. A decoded message must survive another round trip.
 pub(crate) fn join_request(data: &[u8]) {
     let _ = Hello::read(&mut Incoming::from(data.to_vec()));
     if let Ok(intent) = MemberMessage::read(&mut Incoming::from(data.to_vec())) {
@@ -80,24 +83,25 @@ pub(crate) fn join_request(data: &[u8]) {
     }
 }
 
-/// What rank 0 answers to a newcomer.
+/// Decodes the messages of rank 0.
 pub(crate) fn peer_table(data: &[u8]) {
     let _ = LeaderMessage::read(Incoming::from(data.to_vec()));
     let [size, data @ ..] = data else { return };
     let _ = PeerTable::read(&mut Incoming::from(data.to_vec()), usize::from(*size), b"secret");
 }
 
-/// Who calls at a data port.
+/// Decodes the call of a data connection.
 pub(crate) fn call(data: &[u8]) {
     let _ = Call::read(&mut Incoming::from(data.to_vec()));
 }
 
-/// What comes over a control connection.
+/// Decodes a message of a control connection.
 pub(crate) fn control_message(data: &[u8]) {
     super::control::fuzz_message(data);
 }
 
-/// Lines `NAME=value`, as a launcher might have set them. None names a file: those of this machine are not input.
+/// Reads lines `NAME=value` as variables of a launcher. Variables that name files are left out, as the files of this
+/// machine are no input.
 pub(crate) fn variables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let get = |name: &str| {

@@ -1,10 +1,10 @@
-//! What all ranks of a job know and nobody else: given in a file, or made by rank 0 for the ranks of its own host.
+//! The secret that all ranks of a job share: given in a file, or made by rank 0 for the ranks of its own host.
 //!
-//! A job whose launcher gives no secret (mpirun, torchrun's variables) and whose ranks meet on their own host shares a
-//! file that only this user can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name
-//! follows from the rendezvous address. Only the process that holds that address writes the file, so two jobs never share
-//! one. It is gone once everyone has joined, or nobody will; what a killed rank 0 has left behind is of no use any
-//! more, and removed by this user's next job: its lock is gone with the process.
+//! If the launcher gives no secret (mpirun, torchrun's variables), ranks of one host share a file that only this user
+//! can read, in `$XDG_RUNTIME_DIR` or else in a private folder among the temporary files. Its name follows from the
+//! rendezvous address. Only the process that listens at that address writes the file, so that two jobs never share one.
+//! Rank 0 removes it at the end of the rendezvous. A file that a killed rank 0 left behind is useless, and removed by
+//! this user's next job, which recognizes it by its lost lock.
 
 use super::handshake::random;
 use super::peer_info::network_namespace;
@@ -25,18 +25,18 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Shorter ones could be guessed.
+/// Shortest secret, in bytes. Shorter ones could be guessed.
 const SHORTEST: usize = 16;
-/// Longer files are something else.
+/// Longest secret, in bytes. Longer files are something else.
 const LONGEST: usize = 4096;
-/// Milliseconds to wait for others who make a secret in the same instant.
+/// Longest wait for another process that makes a secret at the same time, in milliseconds.
 const TURNS: usize = 100;
 
-/// The remedy wherever a secret is missing.
+/// Instruction for a missing secret.
 const MAKE: &str = "make one with `(umask 077; head -c 32 /dev/urandom | base64 > hexagram.secret)`, copy it to every \
                     host, and set HEXAGRAM_SECRET_FILE to its path on all ranks";
 
-/// A fresh secret, as text.
+/// Returns a fresh secret, as text.
 pub(crate) fn draw() -> io::Result<String> {
     let [high, low] = [random::<16>()?, random::<16>()?].map(u128::from_be_bytes);
     Ok(format!("{high:032x}{low:032x}"))
@@ -70,7 +70,7 @@ pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
     }
 }
 
-/// Has the file that a launcher left open for this process be closed in what that starts.
+/// Lets a descriptor that a launcher left open for this process be closed in programs that it starts.
 fn keep_here(path: &str) -> io::Result<()> {
     let descriptor = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse::<RawFd>().ok());
     // The first three are everybody's.
@@ -90,13 +90,14 @@ pub(crate) fn private_file(path: &Path) -> Result<()> {
     private(&stat, &name).map_err(|(what, remedy)| Error::setup(format!("{name} {what}"), remedy))
 }
 
+/// Opens a file to read, without waiting for the writer of a pipe.
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     // A pipe in the file's place would otherwise wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-/// Whether only this user can read a regular file; else what is wrong with it, and what to do.
+/// Refuses anything but a regular file that only this user can read. The error says what is wrong, and what to do.
 fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
     let me = rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -113,16 +114,20 @@ fn private(stat: &Stat, path: &str) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// Where this process has the job's secret from.
+/// Source of the job's secret.
 pub(crate) enum Secret {
+    /// Secret that was given.
     Given(Vec<u8>),
-    /// The file that rank 0 makes.
+    /// File that rank 0 makes.
     Shared(PathBuf),
 }
 
 impl Secret {
+    /// Returns the source of the secret for this process.
+    ///
     /// # Errors
-    /// [`Error::Setup`] if ranks may be on other hosts and there is no secret, or this user has no private place.
+    /// [`Error::Setup`] if ranks may be on other hosts and there is no secret; [`Error::System`] if this user has no
+    /// private folder.
     pub(crate) fn of(placement: &Placement) -> Result<Self> {
         if !placement.secret.is_empty() {
             return Ok(Secret::Given(placement.secret.clone()));
@@ -142,8 +147,11 @@ impl Secret {
         Ok(Secret::Shared(directory(runtime, std::env::temp_dir())?.join(format!("hexagram-{name}.secret"))))
     }
 
-    /// The secret that rank 0 goes by, whose process must hold the rendezvous address; and the file with it, if it is made
+    /// Returns the secret of rank 0, whose process must listen at the rendezvous, and the file with it, if it is made
     /// for this job.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the file cannot be written.
     pub(crate) fn for_rank_0(&self) -> Result<(Vec<u8>, Option<SecretFile>)> {
         match self {
             Secret::Given(secret) => Ok((secret.clone(), None)),
@@ -158,7 +166,10 @@ impl Secret {
         }
     }
 
-    /// The secret as it is now; `None` if rank 0 has not written it yet.
+    /// Returns the secret as it is now, or `None` if rank 0 has not written it yet.
+    ///
+    /// # Errors
+    /// [`Error::Setup`] if others could read the file, [`Error::System`] if this process cannot.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         let path = match self {
             Secret::Given(secret) => return Ok(Some(secret.clone())),
@@ -181,7 +192,7 @@ impl Secret {
         Ok(Some(secret))
     }
 
-    /// Why [`Secret::read`] found none.
+    /// Creates the error of a member for which [`Secret::read`] returned none.
     pub(crate) fn missing(&self) -> io::Error {
         let path = if let Secret::Shared(path) = self { path.as_path() } else { Path::new("") };
         let what = format!(
@@ -191,7 +202,7 @@ impl Secret {
         io::Error::new(io::ErrorKind::NotFound, what)
     }
 
-    /// What a rank 0 that misses others should consider besides.
+    /// Returns a possible reason why ranks are missing on rank 0.
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Secret::Given(_) => "",
@@ -202,7 +213,7 @@ impl Secret {
     }
 }
 
-/// The rendezvous address, if all ranks may well be on its host; else a refusal.
+/// Returns the rendezvous address, if all ranks may be on its host, and refuses it otherwise.
 fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<SocketAddr> {
     let rendezvous = &placement.rendezvous;
     let addresses = addresses.map_err(|cause| {
@@ -227,7 +238,7 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
     }
 }
 
-/// A folder that belongs to this user and that nobody else can enter.
+/// Returns a folder that belongs to this user and that nobody else can enter. Makes it, if need be.
 fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
     let mine = |path: &Path| {
         let stat = rustix::fs::lstat(path)?;
@@ -252,15 +263,16 @@ fn directory(runtime: Option<PathBuf>, temporary: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A secret on disk, removed when dropped.
+/// Secret on disk, removed when dropped.
 pub(crate) struct SecretFile {
+    /// Path of the file.
     path: PathBuf,
-    /// Locked as long as this process lives.
+    /// File, locked as long as this process lives.
     file: File,
 }
 
 impl SecretFile {
-    /// Appears whole, in place of what an earlier job may have left.
+    /// Creates the file, which appears as a whole in place of one that an earlier job may have left.
     fn create(path: &Path, secret: &[u8]) -> io::Result<Self> {
         let folder = File::open(path.parent().unwrap_or(path))?;
         // One at a time, or what has just been made might look left over. A file system without locks keeps the latter.
@@ -281,7 +293,8 @@ impl SecretFile {
     }
 }
 
-/// Locks `folder` until it is closed; not if somebody keeps it for long, who may have been stopped.
+/// Locks `folder` until it is closed. Returns false if another process keeps the lock for [`TURNS`], as it may have
+/// been stopped.
 fn take_turn(folder: &File) -> bool {
     (0..TURNS).any(|turn| {
         if turn > 0 {

@@ -1,4 +1,4 @@
-//! Meetings that come about, and those that do not: who is missed or refused, and what happens to those who do not belong.
+//! Tests of the rendezvous: worlds that come about, ranks that are missing or refused, and connections of others.
 
 use super::handshake::tests::{another_build, answer_as};
 use super::handshake::{Build, authenticate_as};
@@ -43,7 +43,7 @@ fn join_over(
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
 
-/// Runs a world of the given joins at once and returns their errors.
+/// Runs the joins of a world at once, and returns their errors.
 fn errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<Option<String>> {
     std::thread::scope(|scope| {
         // A world is dropped on its own thread: rank 0 waits for the others.
@@ -68,7 +68,7 @@ fn missing_ranks_are_named_at_the_deadline_on_all_ranks() {
     }
 }
 
-/// Runs joins that cannot come together, all with a long deadline, and returns their errors: none may wait for it.
+/// Runs joins that must fail before their long deadline, and returns their errors.
 fn quick_errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) -> Vec<String> {
     let start = Instant::now();
     let errors = errors(joins).into_iter().map(|error| error.expect("a job that is not whole has started"));
@@ -77,7 +77,8 @@ fn quick_errors(joins: Vec<Box<dyn FnOnce() -> crate::Result<World> + Send>>) ->
     errors
 }
 
-/// The error of rank 0 and of a rank 1 that differs from it in `other`, after a third rank has joined properly.
+/// Returns the errors of rank 0 and of a rank 1 that differs from it in `other`, after a third rank has joined
+/// properly.
 fn disagreement(
     place: &Rendezvous,
     other: impl FnOnce() -> crate::Result<World> + Send + 'static,
@@ -288,7 +289,7 @@ fn free_port() -> Rendezvous {
     Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false }
 }
 
-/// What `attempt` gives once somebody listens.
+/// Calls `attempt` until somebody listens, and returns its result.
 fn until_there<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

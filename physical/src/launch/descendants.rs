@@ -1,8 +1,8 @@
-//! Whatever the ranks of a job have started, wherever it is by now. Open this to see how a process is ended that has left
-//! its rank's process group, as daemons do.
+//! Processes that the ranks of a job have started, wherever they are by now. Open this file to see how a process is
+//! ended that has left its rank's process group, as daemons do.
 //!
-//! Each rank is told by whom it was started, and what it starts inherits that with the rest of the environment: nobody else
-//! has it. Only what was given another environment, or runs as another user, is not found.
+//! Each rank has its launcher's mark in its environment, which the processes that it starts inherit. A process with
+//! another environment, or of another user, is not found.
 
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::{random, variable};
@@ -11,19 +11,19 @@ use crate::process;
 use rustix::process::Signal;
 use std::process::Command;
 
-/// Looks for what is still there, at the end: what is about to be killed may start something meanwhile.
+/// Number of searches at the end, as a process may start another just before it is killed.
 const ROUNDS: usize = 10;
 
-/// The descendants of one job's ranks. Dropped, they are killed.
+/// Descendants of one job's ranks. They are killed when this is dropped.
 pub(super) struct Descendants {
-    /// What marks them.
+    /// Mark of this job.
     mark: String,
-    /// Of this launcher and of those around it, the outermost first.
+    /// Marks of this launcher and of those around it, the outermost first.
     starters: String,
 }
 
 impl Descendants {
-    /// Of a job that has none yet.
+    /// Creates the mark of a job without processes.
     ///
     /// # Errors
     /// [`Error::System`] if the system gives no random bytes.
@@ -34,12 +34,12 @@ impl Descendants {
         Ok(Descendants { mark, starters })
     }
 
-    /// Marks what `command` will start.
+    /// Marks everything that `command` will start.
     pub(super) fn mark(&self, command: &mut Command) {
         command.env(STARTERS, &self.starters);
     }
 
-    /// Signals all but those in the process groups `but`; how many there are.
+    /// Signals all descendants outside the process groups `but`, and returns their number.
     pub(super) fn signal(&self, signal: Signal, but: &[i32]) -> usize {
         let is_marked = |word: &str| {
             let (name, starters) = word.split_once('=').unwrap_or_default();

@@ -1,14 +1,14 @@
-//! What each rank is told through its environment. Open this file to start ranks in another way with the same meaning.
+//! Environment of each rank. Open this file to start ranks in another way with the same meaning.
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `HEXAGRAM_RANK`, `HEXAGRAM_SIZE` | this rank, and how many there are |
-//! | `HEXAGRAM_LOCAL_RANK`, `HEXAGRAM_LOCAL_SIZE` | the same among the ranks of this machine |
-//! | `HEXAGRAM_ADDR` | where rank 0 listens, `127.0.0.1:PORT`, or as given if there are several machines |
-//! | `HEXAGRAM_LISTEN_FD` | rank 0 only: the descriptors of the sockets that listen there, with commas between them |
-//! | `HEXAGRAM_SECRET_FILE` | a file with the job's secret |
-//! | `HEXAGRAM_ATTENDANCE_FD` | the descriptor of a file where the rank notes that rank 0 knows it |
-//! | `HEXAGRAM_LAUNCHER` | who has started it, as [`parent`](crate::bootstrap::parent) reads it |
+//! | `HEXAGRAM_RANK`, `HEXAGRAM_SIZE` | rank, and number of ranks |
+//! | `HEXAGRAM_LOCAL_RANK`, `HEXAGRAM_LOCAL_SIZE` | rank and number of ranks on this machine |
+//! | `HEXAGRAM_ADDR` | rendezvous: `127.0.0.1:PORT`, or as given if there are several machines |
+//! | `HEXAGRAM_LISTEN_FD` | rank 0 only: descriptors of the sockets that listen there, separated by commas |
+//! | `HEXAGRAM_SECRET_FILE` | file with the job's secret |
+//! | `HEXAGRAM_ATTENDANCE_FD` | descriptor of the file in which the rank notes that rank 0 has registered it |
+//! | `HEXAGRAM_LAUNCHER` | launchers of the rank, as [`parent`](crate::bootstrap::parent) reads them |
 //! | `RAYON_NUM_THREADS` | this rank's share of the cores, unless it is set already |
 
 use super::Job;
@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-/// Sets the variables of `rank` in `command`; returns the open files they speak of, which the rank has to inherit.
+/// Sets the variables of `rank` in `command`. Returns the open files that they name, which the rank has to inherit.
 ///
 /// Rank 0 takes the listening sockets out of `setup`.
 pub(super) fn describe(
@@ -55,7 +55,8 @@ pub(super) fn describe(
     inherited
 }
 
-/// Every rank would otherwise start as many threads as the machine has cores.
+/// Returns each rank's share of the cores, at least one. Libraries would otherwise start a thread per core in every
+/// rank.
 fn threads_per_rank(ranks: usize) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     (cores / ranks).max(1)

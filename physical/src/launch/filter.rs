@@ -1,10 +1,10 @@
-//! Some of a job's ranks, as people write them: `0,2-3`.
+//! Set of a job's ranks, as people write it: `0,2-3`.
 
 use crate::error::{Error, Result};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Some ranks: single ones and ranges, separated by commas.
+/// Set of ranks: single ones and ranges, separated by commas.
 ///
 /// ```
 /// use hexagram_physical::launch::Ranks;
@@ -17,12 +17,12 @@ use std::str::FromStr;
 pub struct Ranks(Vec<RangeInclusive<usize>>);
 
 impl Ranks {
-    /// Whether `rank` is one of them.
+    /// Returns true if `rank` belongs to the set.
     pub fn contains(&self, rank: usize) -> bool {
         self.0.iter().any(|range| range.contains(&rank))
     }
 
-    /// The highest of them.
+    /// Returns the highest rank of the set.
     pub fn highest(&self) -> usize {
         self.0.iter().map(|range| *range.end()).max().unwrap_or(0)
     }

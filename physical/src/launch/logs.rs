@@ -1,6 +1,6 @@
-//! A file for each stream of each rank: `rank-3.out` and `rank-3.err`, with all that the rank wrote, as it is.
+//! Log files: one for each stream of each rank, `rank-3.out` and `rank-3.err`, with the bytes that the rank wrote.
 //!
-//! Nothing is ever overwritten: what is there already belongs to another job, and this one is refused before any rank
+//! Files are never overwritten. A file that exists belongs to another job, and this one is refused before any rank
 //! starts.
 
 use crate::error::{Error, Result};
@@ -9,18 +9,19 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What one stream of one rank is kept in.
+/// Log of one stream of one rank.
 pub(super) struct Log {
+    /// Path of the file.
     path: PathBuf,
-    /// `None` once a write has failed.
+    /// The file. `None` once a write has failed.
     file: Option<File>,
 }
 
 impl Log {
-    /// Makes an empty file for stdout and one for stderr of each of `ranks` in `folder`, which is made too; all or none.
+    /// Creates the `folder` and, in it, empty files for stdout and stderr of each of `ranks`: all or none.
     ///
     /// # Errors
-    /// [`Error::System`] if a file is there already, or cannot be made.
+    /// [`Error::System`] if a file exists, or cannot be created.
     pub(super) fn create_all(folder: &Path, ranks: Range<usize>) -> Result<Vec<(Log, Log)>> {
         let failed = |what: &Path, cause: io::Error| {
             let remedy = match cause.kind() {
@@ -46,17 +47,18 @@ impl Log {
         Ok(std::iter::from_fn(|| logs.next().zip(logs.next())).collect())
     }
 
-    /// Removes the files of a job that could not be started, so that they are not in the way of its next try.
+    /// Removes the files of a job that could not be started, so that its next start finds none.
     pub(super) fn remove_all(folder: &Path, ranks: Range<usize>) {
         for path in ranks.flat_map(|rank| names(folder, rank)) {
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Keeps what was written. A full disk does not end a training: that is said once, and the rest is lost.
+    /// Writes bytes of the rank to the file. A full disk does not end a training: it is reported once, and the rest is
+    /// lost.
     ///
     /// # Errors
-    /// What the system says, once.
+    /// The first error of the system.
     pub(super) fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.write_all(bytes).inspect_err(|cause| {
@@ -68,6 +70,7 @@ impl Log {
     }
 }
 
+/// Returns the paths of a rank's files.
 fn names(folder: &Path, rank: usize) -> [PathBuf; 2] {
     [folder.join(format!("rank-{rank}.out")), folder.join(format!("rank-{rank}.err"))]
 }

@@ -1,12 +1,17 @@
-//! Starts the ranks of one job as processes on this machine and ends them together: what `hexagram run` does.
+//! Starts the ranks of one job as processes on this machine, and ends them together: what `hexagram run` does.
 //!
-//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines run one on each,
-//! as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
+//! Use it from a program that starts ranks itself, such as a benchmark or a test. For several machines run one launcher
+//! on each, as [`Node`] says, or use `mpirun`, `srun` or `torchrun`, whose variables hexagram reads as well.
 //!
-//! `setup` is how the ranks find and trust each other, `environment` what each is told, `rank` one process,
-//! `descendants` what it has started, `output` its lines, `logs` its files, `filter` whose lines are printed, `node`
-//! what differs with several machines, `supervise` the rule by which one failure ends all, `report` what ranks that are
-//! still rendezvous are told of it, `outcome` what is said about it; `own` is for programs that start their own ranks.
+//! | module | content |
+//! |---|---|
+//! | `rendezvous`, `environment` | listener and secret of the job, and the variables of each rank |
+//! | `rank`, `descendants` | the process of a rank, and the processes that it starts |
+//! | `output`, `logs`, `filter` | the ranks' output, the files that keep it, and the ranks whose output is printed |
+//! | `node` | jobs on several machines |
+//! | `supervise`, `signals` | the rule by which one failure ends all, and the signals to the launcher |
+//! | `report`, `outcome` | the report of a rank that ended before it joined, and the result of the job |
+//! | `own` | programs that start their own ranks |
 
 mod descendants;
 mod environment;
@@ -37,13 +42,13 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-/// The most ranks one job may have on one machine: far above any core count, far below what exhausts process ids.
+/// Most ranks of one job on one machine: far above any number of cores, and far below what exhausts process ids.
 pub const MAX_RANKS: usize = 1024;
 
-/// How long ranks have to end by themselves after SIGTERM, unless [`Job::grace`] says otherwise.
+/// Default of [`Job::grace`].
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
-/// One program, started once per rank.
+/// Program that is started once per rank.
 ///
 /// ```no_run
 /// use hexagram_physical::launch::{Job, Outcome};
@@ -56,41 +61,41 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// How many ranks on this machine, from 1 to [`MAX_RANKS`].
+    /// Number of ranks on this machine, from 1 to [`MAX_RANKS`].
     pub ranks: usize,
-    /// This machine's part, if there are several.
+    /// This machine's part in a job on several machines. Default: `None`, a single machine.
     pub node: Option<Node>,
-    /// What each rank runs: a path, or a name that is looked up in `PATH`.
+    /// Program of each rank: a path, or a name that is looked up in `PATH`.
     pub program: PathBuf,
-    /// Its arguments, the same for every rank.
+    /// Arguments of the program, the same for every rank.
     pub arguments: Vec<OsString>,
-    /// Variables to set on top of this process's own. They cannot replace those that hexagram sets.
+    /// Variables set on top of this process's own. They cannot replace those that hexagram sets.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where the ranks' output goes.
+    /// Destination of the ranks' output.
     pub output: Output,
-    /// Whose stdout is printed; everyone's if `None`. What ranks write to stderr is always printed.
+    /// Ranks whose stdout is printed; `None` for all. Output to stderr is always printed.
     pub show: Option<Ranks>,
-    /// A folder for files with the whole output, `rank-3.out` and `rank-3.err`. Files that are there already are an
-    /// error: nothing is overwritten.
+    /// Folder for log files with the whole output, `rank-3.out` and `rank-3.err`. Existing files are an error, as
+    /// nothing is overwritten.
     pub logs: Option<PathBuf>,
-    /// From SIGTERM to SIGKILL, when the job is interrupted or a rank has failed.
+    /// Time from SIGTERM to SIGKILL, if the job is interrupted or a rank has failed. Default: [`DEFAULT_GRACE`].
     pub grace: Duration,
 }
 
-/// Where the output of the ranks goes.
+/// Destination of the ranks' output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// Each line of a rank's stdout and stderr goes to this process's, whole, as it is, and with `[rank] ` before it.
+    /// Each line of a rank's stdout and stderr is passed on to this process's, as a whole, behind `[rank] `.
     ///
-    /// A line above 64 KiB is cut. If nobody reads any more (`| head`), the job goes on and its output is dropped.
+    /// Lines above 64 KiB are cut. If the reader is gone (`| head`), the job goes on and its output is dropped.
     #[default]
     Prefixed,
-    /// The ranks write to this process's stdout and stderr themselves, so that lines may mix.
+    /// The ranks inherit this process's stdout and stderr, so that lines may mix.
     Inherit,
 }
 
 impl Job {
-    /// A job without arguments or additional variables, with prefixed output and [`DEFAULT_GRACE`].
+    /// Creates a job without arguments or additional variables, with prefixed output and [`DEFAULT_GRACE`].
     pub fn new(ranks: usize, program: impl Into<PathBuf>) -> Self {
         Job {
             ranks,
@@ -105,24 +110,23 @@ impl Job {
         }
     }
 
-    /// Starts the ranks and waits until all of them, and everything that they have started, have ended.
+    /// Starts the ranks, and waits until all of them, and all processes that they have started, have ended.
     ///
     /// The first rank to fail ends the job: the others have 2 s to end by themselves, then get SIGTERM, then, after
     /// [`Job::grace`], SIGKILL. SIGINT, SIGTERM and SIGHUP to this process end it in the same way without the 2 s; a
-    /// SIGINT after that kills at once. SIGTSTP (Ctrl-Z) stops the ranks and then this process; when that goes on, so do
-    /// they. Should this process itself be killed, the kernel kills the ranks and their process groups.
+    /// SIGINT after that kills at once. SIGTSTP (Ctrl-Z) stops the ranks and then this process; when it continues, so
+    /// do they. If this process itself is killed, the kernel kills the ranks and their process groups.
     ///
-    /// From the first call on, those signals do not end or stop this process any more (SIGHUP and SIGTSTP: unless they were
-    /// ignored before, as under `nohup`): a program that goes on after its job has to watch for them itself.
+    /// From the first call on, those signals do not end or stop this process any more (SIGHUP and SIGTSTP: unless they
+    /// were ignored before, as under `nohup`): a program that goes on after its job has to watch for them itself.
     ///
-    /// This process's limit of open files, which the ranks inherit, is raised as far as the system lets it: each rank takes
-    /// several.
+    /// The limit of open files of this process, which the ranks inherit, is raised as far as the system lets it.
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for numbers out of range, [`Error::System`] if a rank cannot be started (those already started
-    /// are killed) or does not die, or a log cannot be made, or every rank succeeded but what they wrote could not be
-    /// passed on or kept. A rank that fails is no error, but an [`Outcome`].
+    /// [`Error::Usage`] for numbers out of range. [`Error::System`] if a rank cannot be started (those already started
+    /// are killed) or does not die, if a log cannot be created, or if every rank succeeded but their output could not
+    /// be passed on or kept. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
         self.check()?;
         limits::raise_open_files();
@@ -135,7 +139,7 @@ impl Job {
         })
     }
 
-    /// What to say where this process could open no more files.
+    /// Creates the error of a launcher that could open no more files.
     fn out_of_files(&self, doing: String, cause: io::Error) -> Error {
         // A descriptor of the process, one that guards it, two for its output, and two for the files that keep it.
         let each =
@@ -148,6 +152,7 @@ impl Job {
         )
     }
 
+    /// Runs the job on a runtime of this thread.
     fn run_on_this_thread(&self) -> Result<Outcome> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

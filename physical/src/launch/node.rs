@@ -1,8 +1,8 @@
-//! This machine's part in a job of several machines. Open this file to start one without a cluster's own launcher.
+//! This machine's part in a job on several machines. Open this file to start one without a cluster's own launcher.
 //!
-//! Each machine runs a launcher of its own for its own ranks; they are told apart by number and agree on one address.
-//! Launchers do not speak to each other: a rank that fails is told to the others by the ranks' own control connections,
-//! and what fails because of that ends the other launchers' jobs.
+//! Each machine runs a launcher for its own ranks. The launchers have distinct numbers, and agree on one address. They
+//! do not communicate: the ranks' control connections report a failed rank to all others, whose failures then end the
+//! other launchers' jobs.
 
 use super::{Job, MAX_RANKS, Output};
 use crate::bootstrap::{ListenContext, Listener, MAX_SIZE, Rendezvous, host_and_port};
@@ -11,24 +11,24 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Which of several machines this is, and where all their ranks meet. Every machine starts equally many ranks.
+/// One of several machines, each of which starts equally many ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// This machine's number, below `nodes`. Its ranks come after those of lower numbers.
+    /// Number of this machine, below `nodes`. Its ranks follow those of lower numbers.
     pub number: usize,
-    /// How many machines there are.
+    /// Number of machines.
     pub nodes: usize,
-    /// `host:port` at which rank 0 listens: an address of machine 0, the same on all machines.
+    /// Rendezvous as `host:port`: an address of machine 0, the same on all machines.
     pub address: String,
-    /// A file with the job's secret, the same on all machines.
+    /// File with the job's secret, the same on all machines.
     pub secret: PathBuf,
 }
 
 impl Node {
-    /// Binds the address, on the machine to which it belongs; `remote_ranks` ranks are on the others.
+    /// Listens at the address, if it is this machine's. The other machines have `remote_ranks` ranks.
     ///
     /// # Errors
-    /// [`Error::Setup`] if it is no address, [`Error::System`] if it is taken or of another machine.
+    /// [`Error::Setup`] if it is no address, [`Error::System`] if it is taken or belongs to another machine.
     pub(super) fn listen(&self, remote_ranks: usize) -> Result<Vec<OwnedFd>> {
         let (host, port) = host_and_port("--addr", &self.address)?;
         if self.number > 0 {
@@ -44,18 +44,18 @@ impl Node {
 }
 
 impl Job {
-    /// Ranks on all machines.
+    /// Returns the number of ranks on all machines.
     pub(super) fn size(&self) -> usize {
         self.ranks.saturating_mul(self.node.as_ref().map_or(1, |node| node.nodes))
     }
 
-    /// The ranks of this machine.
+    /// Returns the ranks of this machine.
     pub(super) fn numbers(&self) -> Range<usize> {
         let first = self.node.as_ref().map_or(0, |node| node.number * self.ranks);
         first..first + self.ranks
     }
 
-    /// Refuses what makes no sense, before anything is started.
+    /// Refuses a job that cannot run, before anything is started.
     pub(super) fn check(&self) -> Result<()> {
         let size = self.size();
         if !(1..=MAX_RANKS).contains(&self.ranks) {

@@ -1,4 +1,5 @@
-//! How a job ended, and which rank is to blame. Open this file to see how the first failure is told from its echoes.
+//! Result of a job, and the rank that is to blame. Open this file to see how the first failure is told from its
+//! consequences.
 
 use std::fmt;
 use std::io;
@@ -6,25 +7,25 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Two failures this close together happened at the same time, for all that a busy machine lets the launcher know.
+/// Longest time between two failures that count as simultaneous, as a busy launcher may see them in either order.
 const TIE: Duration = Duration::from_millis(20);
 
-/// How a job ended.
+/// Result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Every rank exited with code 0.
     Success,
     /// A rank failed, and the others were ended.
     Failed(FirstFailure),
-    /// The launcher was told to stop, before any rank failed.
+    /// The launcher was told to end the job, before any rank failed.
     Interrupted {
-        /// The signal that it got: SIGINT, SIGTERM or SIGHUP.
+        /// Number of the signal: SIGINT, SIGTERM or SIGHUP.
         signal: i32,
     },
 }
 
 impl Outcome {
-    /// The code to exit with, as a shell would: 0, the failed rank's code, or 128 plus the number of a signal.
+    /// Returns the code to exit with, as a shell would: 0, the failed rank's code, or 128 plus the number of a signal.
     pub fn exit_code(&self) -> i32 {
         match self {
             Outcome::Success => 0,
@@ -46,16 +47,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The rank that failed first: the root cause, as far as the order of deaths can tell.
+/// Rank that failed first: the root cause, as far as the order of exits can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstFailure {
-    /// Its rank.
+    /// The rank.
     pub rank: usize,
-    /// Its process id.
+    /// Process id of the rank.
     pub pid: u32,
-    /// What happened, as a verb phrase: `exited with code 3`, `was killed by signal 9 (SIGKILL)`.
+    /// Description of the failure, as a verb phrase: `exited with code 3`, `was killed by signal 9 (SIGKILL)`.
     pub how: String,
-    /// Its exit code, or 128 plus the number of the signal that killed it.
+    /// Exit code of the rank, or 128 plus the number of the signal that killed it.
     pub code: i32,
 }
 
@@ -65,15 +66,19 @@ impl fmt::Display for FirstFailure {
     }
 }
 
-/// One failure among possibly several, with what is needed to find the first.
+/// One of several failures, with the facts that decide which was first.
 pub(super) struct Failure {
+    /// Instant at which the launcher saw it.
     at: Instant,
+    /// True if a signal killed the rank.
     by_signal: bool,
+    /// Rank and description.
     what: FirstFailure,
 }
 
 impl Failure {
-    /// What a rank's exit status says about it; nothing if it succeeded. A status that is lost is a failure.
+    /// Creates the failure of a rank with this exit status. Returns `None` if it succeeded. A lost status counts as a
+    /// failure.
     pub(super) fn of(rank: usize, pid: u32, status: &io::Result<ExitStatus>) -> Option<Self> {
         if status.as_ref().is_ok_and(ExitStatus::success) {
             return None;
@@ -86,7 +91,7 @@ impl Failure {
     }
 }
 
-/// How a rank ended, as a verb phrase.
+/// Describes an exit status, as a verb phrase.
 pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
     match status {
         Ok(status) if status.signal().is_some() => format!("was killed by {}", name(*status)),
@@ -97,8 +102,8 @@ pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
 
 /// Finds the root cause in `failures`, which are in the order in which they were seen.
 ///
-/// When a rank is killed, its peers lose their connections and may exit in the same instant: a death by signal
-/// outranks an exit code at a tie.
+/// If a rank is killed, its peers lose their connections and may exit in the same instant. Therefore, among
+/// simultaneous failures, a death by signal precedes an exit code.
 pub(super) fn first_failure(failures: Vec<Failure>) -> Option<FirstFailure> {
     let earliest = failures.first()?.at;
     let tied = |failure: &&Failure| failure.at.duration_since(earliest) <= TIE;
@@ -106,7 +111,7 @@ pub(super) fn first_failure(failures: Vec<Failure>) -> Option<FirstFailure> {
     failures.into_iter().nth(culprit).map(|failure| failure.what)
 }
 
-/// `signal 9 (SIGKILL)`: the standard library knows the names, but tells them only with a colon.
+/// Returns the name of a signal, such as `signal 9 (SIGKILL)`, from the standard library's text.
 fn name(status: ExitStatus) -> String {
     status.to_string().replacen("signal: ", "signal ", 1)
 }

@@ -1,4 +1,4 @@
-//! The ranks' output, line by line, each with its rank before it. Open this file if output is lost, late or mixed.
+//! The ranks' output, line by line, each behind its rank. Open this file if output is lost, late or mixed.
 
 use super::logs::Log;
 use std::io::{self, Write};
@@ -9,26 +9,29 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-/// Bytes read at once from one rank: the most that others wait for in a flood.
+/// Bytes read at once from one rank: the most for which others wait in a flood.
 const READ: usize = 8 << 10;
-/// A longer line is cut, so that a rank that never ends one cannot fill this process's memory.
+/// Longest line, in bytes. Longer ones are cut, so that a rank that never ends a line cannot fill this process's
+/// memory.
 const LONGEST_LINE: usize = 64 << 10;
 
 /// Forwards the output of all ranks to this process's stdout and stderr.
 #[derive(Default)]
 pub(super) struct Console {
-    /// Held while lines are written: stdout and stderr may be one terminal, so that both take turns together.
+    /// Lock held while lines are written, as stdout and stderr may be one terminal.
     turn: Arc<Mutex<()>>,
+    /// Tasks that forward one stream of one rank each.
     forwarding: JoinSet<()>,
+    /// First error of a stream or log.
     lost: Arc<LostOutput>,
 }
 
-/// What has kept the ranks' output from being written, to a stream or to a log, first.
+/// First error that kept the ranks' output from being written.
 #[derive(Default)]
 struct LostOutput(OnceLock<io::Error>);
 
 impl LostOutput {
-    /// Says once that lines are lost. A reader that has gone away does not want them.
+    /// Reports once that lines are lost. The error of a reader that has closed its end is not reported.
     fn lines(&self, cause: io::Error) {
         if cause.kind() == io::ErrorKind::BrokenPipe {
             return;
@@ -41,15 +44,15 @@ impl LostOutput {
 }
 
 impl Console {
-    /// Forwards the `output` of `rank`, its stdout and stderr, until both are closed. Once the other end of `gone` is
-    /// dropped nobody waits for that any more: what the rank wrote is in the pipe by then, and whoever else holds the
-    /// pipe is no part of the job.
+    /// Forwards the `output` of `rank`, its stdout and stderr, until both are closed, or the other end of `gone` is
+    /// dropped. The rank has ended then, its output is in the pipe, and whoever else holds the pipe is no part of the
+    /// job.
     ///
-    /// The `logs` keep all of it; what goes to stdout is printed only if that `is_shown`.
+    /// The `logs` keep all of it. Its stdout is printed only if it `is_shown`.
     ///
     /// # Errors
     ///
-    /// What the system says if it cannot watch a pipe.
+    /// Those of the system, if it cannot watch a pipe.
     pub(super) fn follow(
         &mut self,
         rank: usize,
@@ -70,12 +73,12 @@ impl Console {
         Ok(())
     }
 
-    /// Waits until everything that the ranks wrote has been passed on. Only a reader who does not read delays it.
+    /// Waits until all output of the ranks has been passed on. Only a reader that does not read delays it.
     pub(super) async fn finish(&mut self) {
         while self.forwarding.join_next().await.is_some() {}
     }
 
-    /// What has kept output of the ranks from being written, if anything has.
+    /// Returns the first error that kept output from being written.
     pub(super) fn lost(&self) -> Option<&io::Error> {
         self.lost.0.get()
     }
@@ -83,15 +86,22 @@ impl Console {
 
 /// One stream of one rank.
 struct Forward {
+    /// Pipe from the rank.
     from: pipe::Receiver,
+    /// Lines of the stream.
     lines: Lines,
+    /// Lock of the console.
     turn: Arc<Mutex<()>>,
+    /// First error of the console.
     lost: Arc<LostOutput>,
+    /// Channel that is closed once the rank has ended.
     gone: watch::Receiver<()>,
+    /// Log of the stream, if the job keeps logs.
     log: Option<Log>,
 }
 
 impl Forward {
+    /// Creates the state of one stream.
     fn new(
         rank: usize,
         from: OwnedFd,
@@ -105,6 +115,7 @@ impl Forward {
         Ok(Forward { from, lines: Lines::of(rank), turn, lost, gone, log })
     }
 
+    /// Forwards the stream to `to` until it ends.
     async fn run(mut self, mut to: impl AsyncWrite + Unpin) {
         let mut buffer = vec![0; READ];
         loop {
@@ -127,6 +138,7 @@ impl Forward {
         self.write(&mut to, &last).await;
     }
 
+    /// Writes bytes to the log, and the lines that they complete to `to`.
     async fn pass_on(&mut self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) {
         if let Some(Err(cause)) = self.log.as_mut().map(|log| log.keep(bytes)) {
             // The log has said so itself.
@@ -136,7 +148,7 @@ impl Forward {
         self.write(to, &lines).await;
     }
 
-    /// Writes whole lines. An output that takes none does not end a training: its lines are dropped.
+    /// Writes whole lines. If that fails they are dropped, as an output that fails does not end a training.
     async fn write(&self, to: &mut (impl AsyncWrite + Unpin), lines: &[u8]) {
         if lines.is_empty() {
             return;
@@ -153,18 +165,21 @@ impl Forward {
     }
 }
 
-/// Cuts a stream of bytes, of any encoding, into lines with a prefix.
+/// Divides a stream of bytes, of any encoding, into lines with a prefix.
 struct Lines {
+    /// Prefix of each line.
     prefix: Vec<u8>,
+    /// Bytes of the line that is not complete.
     partial: Vec<u8>,
 }
 
 impl Lines {
+    /// Creates the lines of `rank`.
     fn of(rank: usize) -> Self {
         Lines { prefix: format!("[{rank}] ").into_bytes(), partial: Vec::new() }
     }
 
-    /// Takes the next bytes; returns the lines that they complete.
+    /// Adds bytes, and returns the lines that they complete.
     fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut complete = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -176,7 +191,7 @@ impl Lines {
         complete
     }
 
-    /// Takes the line so far, whether or not it is complete.
+    /// Returns the incomplete line, if any, as a line.
     fn finish(&mut self) -> Vec<u8> {
         if self.partial.is_empty() {
             return Vec::new();

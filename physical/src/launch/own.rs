@@ -1,5 +1,5 @@
-//! What a program needs that starts its own ranks: itself as a [`Job`], or its ranks as threads. Open this file to write
-//! a program that works under every launcher and under none.
+//! Programs that start their own ranks: the program itself as a [`Job`], or its ranks as threads. Open this file to
+//! write a program that works under every launcher and under none.
 
 use super::{Job, Output};
 use crate::error::{Error, Result};
@@ -9,11 +9,11 @@ use std::io;
 use std::panic;
 
 impl Job {
-    /// This program with its own arguments, as so many processes, which write to its own output. In each of them
-    /// [`Placement::from_env`](crate::bootstrap::Placement::from_env) then knows the rank.
+    /// Creates a job of this program, with its own arguments, as so many processes that write to its own output. In
+    /// each of them [`Placement::from_env`](crate::bootstrap::Placement::from_env) returns its rank.
     ///
     /// # Errors
-    /// [`Error::System`] if the system does not tell where this program lies.
+    /// [`Error::System`] if the system does not tell the program's path.
     pub fn of_this_program(ranks: usize) -> Result<Self> {
         let program = std::env::current_exe()
             .map_err(|cause| Error::system("find this program's own file", cause, "start it by its path"))?;
@@ -22,7 +22,7 @@ impl Job {
     }
 }
 
-/// Runs one rank; if it fails, the others are told why before it leaves.
+/// Runs one rank. If it fails, the other ranks learn the reason before it leaves.
 ///
 /// # Errors
 /// Those of `rank`.
@@ -33,21 +33,21 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
     rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
 }
 
-/// Runs `rank` on so many threads of this process, each a rank of one world; returns what they returned, by rank.
+/// Runs `rank` on so many threads of this process, each a rank of one world. Returns the results by rank.
 ///
 /// # Errors
 /// As [`World::threads`]; [`Error::System`] if the system gives no more threads.
 ///
 /// # Panics
-/// If a rank does; the others are told before.
+/// If a rank does. The other ranks are told before.
 pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Result<Vec<R>> {
     side_by_side(World::threads(ranks)?, rank)
 }
 
-/// Runs `body` on each of `things`, all at once, each on a thread of its own; returns what came of them, in order.
+/// Runs `body` on each of `things` at the same time, each on its own thread. Returns the results in order.
 ///
 /// # Errors
-/// [`Error::System`] if there are not threads enough: what was meant for the missing ones is dropped.
+/// [`Error::System`] if there are too few threads. The things without a thread are dropped.
 pub(crate) fn side_by_side<T: Send, R: Send>(things: Vec<T>, body: impl Fn(T) -> R + Sync) -> Result<Vec<R>> {
     let body = &body;
     std::thread::scope(|scope| {

@@ -1,8 +1,8 @@
-//! One rank as a process, which cannot outlive its launcher. Open this file to see what that takes.
+//! A rank as a process that cannot outlive its launcher. Open this file to see what that takes.
 //!
-//! A rank leads a process group of its own, so that whatever it starts can be ended with it. Two things end it when
-//! the launcher is killed and can do nothing any more: the parent-death signal ends the rank, and a guard, the end of
-//! a pipe whose other end only the launcher holds, ends its whole group.
+//! A rank leads a process group, so that the processes it starts can be ended with it. If the launcher is killed, two
+//! things end the rank: the parent-death signal ends the rank itself, and a guard, a pipe whose other end only the
+//! launcher holds, ends its whole group.
 
 use super::descendants::Descendants;
 use super::rendezvous::RendezvousSetup;
@@ -22,21 +22,21 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// From `asm-generic/fcntl.h`; the libc crate has it for some C libraries only.
+/// Command of fcntl, from `asm-generic/fcntl.h`. The libc crate has it for some C libraries only.
 const F_SETSIG: libc::c_int = 10;
 
-/// A running rank. Dropped, it is killed with its whole group, and waited for.
+/// Running rank. When dropped, it is killed with its group, and waited for.
 pub(super) struct RankProcess {
-    /// The process id, which is also the group's.
+    /// Process id, which is also the id of the group.
     pub(super) pid: Pid,
-    /// None once it has been waited for: from then on the number may belong to another group.
+    /// Handle of the process. `None` once it has been waited for, as the id may then belong to another group.
     child: Option<Child>,
-    /// Closed last: by this process once the rank has been waited for, or by the kernel if this process dies.
+    /// Guard of the group. It is closed after the wait for the rank, or by the kernel if this process dies.
     _guard: PipeWriter,
 }
 
 impl RankProcess {
-    /// Starts `rank` of `job`, from the thread that will outlive it.
+    /// Starts `rank` of `job`. The calling thread has to outlive it.
     ///
     /// # Errors
     ///
@@ -57,17 +57,17 @@ impl RankProcess {
         spawn(command, inherited).map_err(|cause| cannot_start(rank, job, cause))
     }
 
-    /// The rank's stdout and stderr; None if they are not piped, or taken.
+    /// Returns the rank's stdout and stderr, once. `None` if they are not piped.
     pub(super) fn take_output(&mut self) -> Option<(OwnedFd, OwnedFd)> {
         let child = self.child.as_mut()?;
         Some((child.stdout.take()?.into(), child.stderr.take()?.into()))
     }
 
-    /// Completes when the rank has ended, and before it is waited for.
+    /// Returns a future that completes when the rank has ended, before it is waited for.
     ///
     /// # Errors
     ///
-    /// What the system says if it cannot watch a process, as no descriptor is left.
+    /// Those of the system, if no descriptor is left.
     pub(super) fn ended(&self) -> io::Result<RankExit> {
         match end_by_descriptor(self.pid) {
             // Linux before 5.3, gVisor, or a filter of system calls.
@@ -76,29 +76,29 @@ impl RankProcess {
         }
     }
 
-    /// The number of its process group.
+    /// Returns the id of the process group.
     pub(super) fn group(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Signals the whole group. That all of it may be gone, or run as another user, is none of the caller's worry.
+    /// Signals the whole group. Errors are ignored, as the group may be gone or run as another user.
     pub(super) fn signal(&self, signal: Signal) {
         if self.child.is_some() {
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
 
-    /// Kills what is left of the group and says how the rank ended; waits for that if need be.
+    /// Kills the rest of the group, waits for the rank, and returns its exit status.
     ///
     /// # Errors
     ///
-    /// What the system says if the status is lost, because this process ignores SIGCHLD or somebody else took it.
+    /// Those of the system, if the status is lost: this process ignores SIGCHLD, or another thread took it.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         self.signal(Signal::KILL);
         self.child.take().map_or(Err(Errno::CHILD.into()), |mut child| child.wait())
     }
 
-    /// Gives up on a rank that even SIGKILL does not end.
+    /// Forgets a rank that even SIGKILL does not end.
     pub(super) fn abandon(&mut self) {
         self.child = None;
     }
@@ -111,9 +111,10 @@ impl Drop for RankProcess {
     }
 }
 
-/// Completes when a process has ended.
+/// Future that completes when a process has ended.
 type RankExit = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Creates the future of a process's end from its descriptor.
 fn end_by_descriptor(pid: Pid) -> io::Result<RankExit> {
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     // SAFETY: an owned descriptor stays open, and the same, until it is dropped with what it is wrapped in here.
@@ -124,8 +125,8 @@ fn end_by_descriptor(pid: Pid) -> io::Result<RankExit> {
     }))
 }
 
-/// The same where processes have no descriptors: the system tells that some child has ended, and each looks whether it
-/// is its own.
+/// Creates the future of a process's end from SIGCHLD, where processes have no descriptors. The signal is shared by all
+/// children, so that each future checks its own.
 fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
     // Before the first look, so that no end is missed.
     let mut ends = signal(SignalKind::child())?;
@@ -135,6 +136,7 @@ fn end_by_signal(pid: Pid) -> io::Result<RankExit> {
     Ok(Box::pin(async move { while runs() && ends.recv().await.is_some() {} }))
 }
 
+/// Starts the process, with its guard and the inherited files.
 fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<RankProcess> {
     let (guarded, guard) = io::pipe()?;
     let launcher = rustix::process::getpid();
@@ -149,7 +151,7 @@ fn spawn(mut command: Command, inherited: Vec<Arc<OwnedFd>>) -> io::Result<RankP
     Ok(RankProcess { pid, child: Some(child), _guard: guard })
 }
 
-/// Runs in the new process, just before the program does.
+/// Prepares the new process, just before the program begins.
 fn prepare(launcher: Pid, guarded: &PipeReader, inherited: &[Arc<OwnedFd>]) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     die_when_closed(guarded)?;
@@ -161,8 +163,8 @@ fn prepare(launcher: Pid, guarded: &PipeReader, inherited: &[Arc<OwnedFd>]) -> i
     inherited.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file, FdFlags::empty())?))
 }
 
-/// Has the kernel send SIGKILL to this process's group once the other end of `guarded` is closed: nothing is ever
-/// written there, so that closing is the only event about which a pipe with O_ASYNC can signal.
+/// Lets the kernel kill this process's group once the other end of `guarded` is closed. Nothing is ever written there,
+/// so that its end is the only event for which a pipe with O_ASYNC signals.
 fn die_when_closed(guarded: &PipeReader) -> io::Result<()> {
     let group = rustix::process::getpid().as_raw_nonzero().get();
     let steps = [(libc::F_SETOWN, -group), (F_SETSIG, libc::SIGKILL), (libc::F_SETFL, libc::O_ASYNC)];
@@ -175,6 +177,7 @@ fn die_when_closed(guarded: &PipeReader) -> io::Result<()> {
     Ok(())
 }
 
+/// Creates the error of a rank that could not be started.
 fn cannot_start(rank: usize, job: &Job, cause: io::Error) -> Error {
     let doing = format!("start {} as rank {rank}", job.program.display());
     let remedy = match Errno::from_io_error(&cause) {
@@ -200,7 +203,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// As on a system where processes have no descriptors.
+    /// Tests the way for systems where processes have no descriptors.
     #[test]
     fn the_end_of_each_rank_is_noticed_by_signals_too() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

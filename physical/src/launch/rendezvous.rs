@@ -1,8 +1,8 @@
-//! How the ranks of one job find and trust each other: a listening socket for rank 0 and a secret for all.
+//! Rendezvous of a job's ranks, prepared by the launcher: a listening socket for rank 0 and a secret for all.
 //!
 //! Both are open files that the ranks inherit, so that nothing has a name. No port can be taken between choosing and
-//! using it, two jobs never collide, and a launcher that is killed leaves no file behind. A wrapper script around the
-//! program must therefore leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
+//! using it, two jobs never collide, and a killed launcher leaves no file behind. Therefore a wrapper script around the
+//! program must leave open files alone (`sudo` and Python's `subprocess` close them unless told otherwise).
 
 use super::Job;
 use crate::bootstrap::QUEUE;
@@ -17,28 +17,28 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the ranks meet. Each is given what it needs of it by [`super::environment`].
+/// Rendezvous of a job. [`super::environment`] gives each rank its part.
 pub(super) struct RendezvousSetup {
-    /// Where rank 0 listens.
+    /// Address of rank 0.
     pub(super) address: String,
-    /// The sockets, on the machine of rank 0 and until that takes them: nobody else may keep them open, or a dead rank 0
-    /// would still seem to listen.
+    /// Listening sockets, on the machine of rank 0 and until rank 0 takes them. If another process kept them open, a
+    /// dead rank 0 would still seem to listen.
     pub(super) listeners: Vec<OwnedFd>,
-    /// The secret, in a file of memory.
+    /// Secret, in a memory file.
     pub(super) secret: Arc<OwnedFd>,
-    /// The same, for this process.
+    /// Bytes of the secret, for this process.
     pub(super) secret_bytes: Vec<u8>,
-    /// Where the ranks note that rank 0 knows them.
+    /// Flags in which the ranks note that rank 0 has registered them.
     pub(super) registered: RegisteredFlags,
 }
 
 impl RendezvousSetup {
-    /// Opens what the ranks of `job` need: on one machine a free port of 127.0.0.1 and a fresh secret, else what the job
-    /// gives.
+    /// Opens the rendezvous of `job`: on one machine at a free port of 127.0.0.1 with a fresh secret, on several as the
+    /// job says.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the system lets this process have neither socket nor memory, or the secret cannot be read.
+    /// [`Error::System`] if the system gives no socket or memory, or the secret cannot be read.
     pub(super) fn open(job: &Job) -> Result<Self> {
         let in_memory = |secret: &[u8]| {
             let remedy = "see whether memory and memfd_create are allowed";
@@ -67,6 +67,7 @@ impl RendezvousSetup {
     }
 }
 
+/// Listens at a free port of the loopback interface, and checks that it can be reached.
 fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     // All ranks call at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
@@ -78,7 +79,7 @@ fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// A file of memory that nobody can alter. Through `/proc/self/fd` each rank reads it from its start.
+/// Returns a memory file that nobody can alter. Each rank reads it from its start, through `/proc/self/fd`.
 fn keep(secret: &[u8]) -> io::Result<OwnedFd> {
     let memory =
         rustix::fs::memfd_create("hexagram-secret", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

@@ -1,5 +1,5 @@
-//! Tells the ranks that are still rendezvous which rank of this machine has ended: rank 0 has not seen it yet, so that they
-//! would wait for it until their deadline. Open this file to see what happens when a rank dies before it has joined.
+//! Reports a rank of this machine that has ended before it joined. Rank 0 has not registered it, so that the others
+//! would wait for it until their deadline. Open this file to see what happens if a rank dies early.
 
 use super::Job;
 use super::outcome::how;
@@ -18,29 +18,34 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long a launcher that has no ranks any more waits until its report has arrived on another machine.
+/// Longest time that a launcher without ranks waits until its report has arrived on another machine.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Watches for the end of ranks that rank 0 does not know.
+/// Reporter of ranks that end before rank 0 has registered them.
 pub(super) struct EndReporter {
+    /// Access to the rendezvous.
     access: RendezvousAccess,
+    /// Flags of the ranks that rank 0 has registered.
     registered: RegisteredFlags,
-    /// The number of this machine's first rank.
+    /// First rank of this machine.
     first: usize,
-    /// Whether ranks of other machines may be waiting.
+    /// True if ranks of other machines may be waiting.
     is_one_of_several: bool,
-    /// Whether a rank has failed without rank 0's knowledge.
+    /// Set once an unregistered rank has failed.
     has_failed: bool,
-    /// The first rank that has ended without rank 0's knowledge.
+    /// First unregistered rank that has ended.
     ended: Option<EndedRank>,
+    /// Bell that ends all reports.
     stop: Arc<Doorbell>,
-    /// Ends when all reports have.
+    /// Channel whose end shows that all reports have ended.
     pending: (Option<Sender<()>>, Receiver<()>),
 }
 
 impl EndReporter {
+    /// Creates the reporter of a job.
+    ///
     /// # Errors
-    /// [`Error::System`] if the system has no descriptor left; [`Error::Setup`] if the job's address is none.
+    /// [`Error::System`] if the system has no descriptor left; [`Error::Setup`] if the job's address is malformed.
     pub(super) fn new(job: &Job, setup: &RendezvousSetup) -> Result<Self> {
         let (host, port) = host_and_port("--addr", &setup.address)?;
         let rendezvous = Rendezvous::Tcp { host, port, agent: false };
@@ -60,7 +65,7 @@ impl EndReporter {
         })
     }
 
-    /// Takes note that a rank of this machine has ended.
+    /// Reports the end of a rank of this machine, if rank 0 has not registered it.
     pub(super) fn rank_ended(&mut self, rank: usize, pid: u32, status: &io::Result<ExitStatus>) {
         if self.registered.is_registered(rank - self.first) {
             return;
@@ -77,6 +82,7 @@ impl EndReporter {
         }
     }
 
+    /// Starts a report on a thread of its own.
     fn start(&self, report: impl FnOnce(&RendezvousAccess, &Doorbell) + Send + 'static) {
         let access = self.access.clone();
         let stop = Arc::clone(&self.stop);

@@ -1,5 +1,5 @@
-//! What a launcher is told by signals: to end its job, by SIGINT (Ctrl-C), SIGTERM (a job manager) and SIGHUP (the
-//! terminal); to stop it, by SIGTSTP (Ctrl-Z); and to let it go on, by SIGCONT.
+//! Signals to a launcher: SIGINT (Ctrl-C), SIGTERM (a job manager) and SIGHUP (the terminal) end its job, SIGTSTP
+//! (Ctrl-Z) stops it, and SIGCONT continues it.
 
 use crate::error::{Error, Result};
 use std::fs;
@@ -10,30 +10,37 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-/// Longer than a signal takes that was sent already.
+/// Longest time until a signal arrives that was sent already.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
-/// What the launcher is to do with its job.
+/// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// End it, because of the signal with this number.
+    /// End the job, because of the signal with this number.
     End(i32),
-    /// Stop it, and this process with it.
+    /// Stop the job, and this process with it.
     Stop,
-    /// Let it go on.
+    /// Continue the job.
     Continue,
 }
 
-/// Receives those signals, from when it is made.
+/// Receiver of those signals, from its creation on.
 pub(super) struct Signals {
+    /// SIGINT.
     interrupt: Signal,
+    /// SIGTERM.
     terminate: Signal,
+    /// SIGHUP, unless this process ignores it.
     hangup: Option<Signal>,
+    /// SIGTSTP, unless this process ignores it.
     stop: Option<Signal>,
+    /// SIGCONT.
     proceed: Signal,
 }
 
 impl Signals {
+    /// Starts to receive signals.
+    ///
     /// # Errors
     ///
     /// [`Error::System`] if the system does not let this process handle signals.
@@ -51,7 +58,7 @@ impl Signals {
             .map_err(|cause| Error::system("handle signals", cause, "see whether this process is restricted"))
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub(super) async fn next(&mut self) -> Request {
         tokio::select! {
             // In this order: who is told to stop and then to go on must not end up stopped.
@@ -64,7 +71,7 @@ impl Signals {
         }
     }
 
-    /// Stops this process, until somebody lets it go on; unless somebody has done so already.
+    /// Stops this process until it is continued, unless that has happened already.
     pub(super) async fn stop_here(&mut self) {
         // Lets the runtime hear of that.
         tokio::task::yield_now().await;
@@ -77,6 +84,7 @@ impl Signals {
     }
 }
 
+/// Waits for a signal, or for ever if it is `None`.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -84,11 +92,12 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
+/// Starts to receive a signal, unless this process ignores it.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
     if is_ignored(kind) { Ok(None) } else { signal(kind).map(Some) }
 }
 
-/// Whether this process ignores a signal: `nohup` asks that of SIGHUP, and to handle it would undo that.
+/// Returns true if this process ignores a signal. `nohup` asks that for SIGHUP, and handling the signal would undo it.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,12 +1,13 @@
-//! The rule by which the ranks of a job end together. Open this file to see who is signalled, when and why.
+//! The rule by which the ranks of a job end together. Open this file to see which processes are signalled, when and
+//! why.
 //!
 //! ```text
-//! RunningRank --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
+//! Running --a rank fails--> Noticing --2 s--> Terminating (SIGTERM) --grace--> Killing (SIGKILL)
 //!    `--------------- a signal ---------------^    `------- SIGINT -------------^
 //! ```
 //!
-//! SIGTSTP stops everything at any time, this process last, and SIGCONT has it go on where it was. What ranks have started
-//! elsewhere is signalled like them, and killed when the last of them has ended.
+//! SIGTSTP stops everything at any time, this process last, and SIGCONT continues it. Processes that ranks have started
+//! elsewhere are signalled like them, and killed when the last rank has ended.
 
 use super::Job;
 use super::descendants::Descendants;
@@ -28,12 +29,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// How long the others have, after one rank failed, to notice and to report that in their own words.
+/// Time that the other ranks have, after one has failed, to notice and report that themselves.
 const NOTICE: Duration = Duration::from_secs(2);
-/// How long the system may take to end a killed process. Much memory, or a busy driver, needs seconds.
+/// Longest time that the system may take to end a killed process. Much memory, or a busy driver, needs seconds.
 const DEATH: Duration = Duration::from_secs(60);
 
-/// Runs `job` to its end on this thread's runtime, which is the one that starts the ranks.
+/// Runs `job` to its end on this thread's runtime, which starts the ranks.
+///
+/// # Errors
+/// Those of [`Job::run`].
 pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     // Before the first rank is there, or a Ctrl-C meanwhile would end this process without a word.
     let mut signals = Signals::listen()?;
@@ -43,37 +47,53 @@ pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
     supervisor.outcome()
 }
 
-/// How far the end of a job has come.
+/// Phase of a job's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobPhase {
+    /// No rank has failed.
     Running,
+    /// A rank has failed, and the others may notice it.
     Noticing,
+    /// All ranks have been sent SIGTERM.
     Terminating,
+    /// All ranks have been sent SIGKILL.
     Killing,
 }
 
+/// State of a running job.
 struct Supervisor {
+    /// Time from SIGTERM to SIGKILL.
     grace: Duration,
+    /// Ranks that have not ended.
     running: BTreeMap<usize, RunningRank>,
+    /// Futures of their ends.
     ends: JoinSet<usize>,
+    /// Output of the ranks.
     console: Console,
+    /// Current phase.
     phase: JobPhase,
-    /// When the phase is over, if it ends by itself.
+    /// End of the phase, if it ends by itself.
     deadline: Option<Instant>,
+    /// Failures seen so far.
     failures: Vec<Failure>,
+    /// Signal that ended the job, if one did.
     interrupted: Option<i32>,
+    /// Reporter of ranks that end before they have joined.
     reporter: EndReporter,
-    /// Dropped last: nothing more is started then.
+    /// Descendants of the ranks. Dropped last, when nothing more is started.
     descendants: Descendants,
 }
 
-/// A rank, and the word to its output that it is gone, which is spoken by dropping both.
+/// Rank that has not ended, and the channel that tells its output when it has.
 struct RunningRank {
+    /// Process of the rank.
     rank: RankProcess,
+    /// Channel that is closed when this is dropped.
     _gone: watch::Sender<()>,
 }
 
 impl Supervisor {
+    /// Opens the rendezvous and the logs, and starts the ranks.
     fn start(job: &Job) -> Result<Self> {
         let mut setup = RendezvousSetup::open(job)?;
         let Some(folder) = &job.logs else { return Self::start_ranks(job, &mut setup, Vec::new()) };
@@ -81,6 +101,7 @@ impl Supervisor {
         Self::start_ranks(job, &mut setup, logs).inspect_err(|_| Log::remove_all(folder, job.numbers()))
     }
 
+    /// Starts the ranks. Those that were started are killed if one cannot be.
     fn start_ranks(job: &Job, setup: &mut RendezvousSetup, logs: Vec<(Log, Log)>) -> Result<Self> {
         let mut supervisor = Supervisor {
             grace: job.grace,
@@ -104,6 +125,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
+    /// Watches a rank that was started.
     fn adopt(
         &mut self,
         number: usize,
@@ -124,6 +146,7 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Waits until all ranks have ended, and acts on signals and on the ends of phases.
     async fn until_all_ended(&mut self, signals: &mut Signals) -> Result<()> {
         while !self.running.is_empty() {
             tokio::select! {
@@ -135,6 +158,7 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Records the end of a rank. A failure begins the next phase.
     fn rank_ended(&mut self, number: usize) {
         let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return };
         let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
@@ -149,6 +173,7 @@ impl Supervisor {
         }
     }
 
+    /// Performs the request of a signal.
     async fn obey(&mut self, request: Request, signals: &mut Signals) {
         match request {
             Request::End(signal) => self.end(signal),
@@ -157,7 +182,7 @@ impl Supervisor {
         }
     }
 
-    /// Stops everything, and has it go on when this process does.
+    /// Stops everything, and continues it when this process continues.
     async fn stop(&mut self, signals: &mut Signals) {
         let since = Instant::now();
         self.signal(Signal::STOP);
@@ -167,6 +192,7 @@ impl Supervisor {
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(since.elapsed()));
     }
 
+    /// Signals all ranks and their descendants.
     fn signal(&self, signal: Signal) {
         for RunningRank { rank, .. } in self.running.values() {
             rank.signal(signal);
@@ -175,6 +201,7 @@ impl Supervisor {
         self.descendants.signal(signal, &groups);
     }
 
+    /// Begins the phase that a signal asks for.
     fn end(&mut self, signal: i32) {
         match self.phase {
             JobPhase::Running | JobPhase::Noticing => {
@@ -188,6 +215,7 @@ impl Supervisor {
         }
     }
 
+    /// Begins the phase that follows the current one.
     fn phase_is_over(&mut self) -> Result<()> {
         match self.phase {
             JobPhase::Running => {}
@@ -198,6 +226,7 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Begins `phase`: sends its signal, and sets its deadline.
     fn enter(&mut self, phase: JobPhase) {
         let (signal, lasts) = match phase {
             JobPhase::Running => return,
@@ -217,6 +246,7 @@ impl Supervisor {
         self.deadline = Instant::now().checked_add(lasts);
     }
 
+    /// Creates the error of ranks that even SIGKILL does not end.
     fn give_up(&mut self) -> Error {
         let mut stuck = Vec::new();
         for (number, RunningRank { rank, .. }) in &mut self.running {
@@ -228,7 +258,7 @@ impl Supervisor {
         Error::system(format!("kill {}", stuck.join(", ")), io::ErrorKind::TimedOut, remedy)
     }
 
-    /// Waits for the readers of this process's output, but not beyond the next signal, nor beyond the grace after one.
+    /// Waits until the output has been passed on, but not beyond the next signal, nor beyond the grace after one.
     async fn until_all_written(&mut self, signals: &mut Signals) {
         let deadline = self.interrupted.and_then(|_| Instant::now().checked_add(self.grace));
         loop {
@@ -244,7 +274,7 @@ impl Supervisor {
         }
     }
 
-    /// How the job has ended. Success that nobody learns of is an error.
+    /// Returns the result of the job. Success with lost output is an error.
     fn outcome(self) -> Result<Outcome> {
         match (first_failure(self.failures), self.interrupted, self.console.lost()) {
             (Some(first), ..) => Ok(Outcome::Failed(first)),
@@ -260,6 +290,7 @@ impl Supervisor {
     }
 }
 
+/// Waits until `deadline`, or for ever if it is `None`.
 async fn reached(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,

@@ -1,16 +1,17 @@
-//! What the ends of a control connection say to each other.
+//! Messages of control connections.
 //!
 //! ```text
 //! member → rank 0   (HEARTBEAT wait* | LOCATED locality | FAILURE culprit:u32 cause:text)*  (LEFT rank:u32)?  end of stream
-//! rank 0 → member   (HEARTBEAT | HOSTS locality* | STRAGGLERS answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*  end of stream
+//! rank 0 → member   (HEARTBEAT | HOSTS locality* | STRAGGLERS answer* | FAILURE culprit:u32 cause:text | LEFT rank:u32)*
+//!                   end of stream
 //! wait              label count:u32 rank:u32*
 //! answer            label count:u32 (rank:u32 (NO:u32 | YES:u32 label))*
-//! locality           host:u32 kernel:u32           ranks
+//! locality          host:u32 kernel:u32           both are ranks
 //! label             tag:16 fingerprint:16
 //! ```
 //!
-//! Words follow each other without gaps; lists carry their count in front. Every rank is checked against the size of the
-//! world, and no list is believed to be longer than the message that holds it.
+//! Messages follow each other without gaps. Lists begin with their count. Every rank is checked against the size of the
+//! world, and a list grows only as its elements are found in the message.
 
 use super::super::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::hosts::Locality;
@@ -20,33 +21,41 @@ use crate::transport::Label;
 use crate::waits::{Answer, Missing, Wait};
 use std::io;
 
+/// Kind of [`ControlMessage::Failure`].
 const FAILURE: usize = 0;
+/// Kind of [`ControlMessage::Left`].
 const LEFT: usize = 1;
+/// Kind of [`ControlMessage::Heartbeat`].
 const HEARTBEAT: usize = 2;
+/// Kind of [`ControlMessage::Stragglers`].
 const STRAGGLERS: usize = 3;
+/// Kind of [`ControlMessage::Located`].
 const LOCATED: usize = 4;
+/// Kind of [`ControlMessage::Hosts`].
 const HOSTS: usize = 5;
 
-/// Longest message, in bytes: more than the longest list of waits or answers takes.
+/// Longest message, in bytes. Every list of waits or answers is shorter.
 pub(super) const CAP: usize = 256 << 10;
 
+/// Message of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// The process lives; this is what its operations wait for.
+    /// Sign of life, with the waits of a member's operations.
     Heartbeat(Vec<Wait>),
-    /// For whom the member's operations wait in the end.
+    /// Ranks for which the member's operations wait in the end.
     Stragglers(Vec<Answer>),
-    /// Where a member found itself to be.
+    /// Result of a member's probes.
     Located(Locality),
-    /// Where all ranks found themselves to be.
+    /// Results of all ranks' probes.
     Hosts(Vec<Locality>),
-    /// Somebody failed.
+    /// Failure of the rank `culprit`.
     Failure { culprit: usize, cause: String },
-    /// A rank has finished.
+    /// Departure of a rank that has finished.
     Left(usize),
 }
 
 impl ControlMessage {
+    /// Encodes the message, with its length.
     pub(super) fn write(&self) -> Vec<u8> {
         let message = Outgoing::default();
         let message = match self {
@@ -77,7 +86,7 @@ impl ControlMessage {
         message.whole()
     }
 
-    /// Understands a message in a world of `size` ranks.
+    /// Decodes a message, in a world of `size` ranks.
     pub(super) fn read(mut message: Incoming, size: usize) -> io::Result<Self> {
         let message = &mut message;
         match message.number()? {
@@ -101,35 +110,41 @@ impl ControlMessage {
     }
 }
 
+/// Appends a label.
 fn put_label(message: Outgoing, label: &Label) -> Outgoing {
     message.bytes(&label.tag.to_bytes()).bytes(&label.fingerprint.to_bytes())
 }
 
+/// Appends a locality.
 fn put_locality(message: Outgoing, locality: &Locality) -> Outgoing {
     message.number(locality.host).number(locality.kernel)
 }
 
+/// Decodes a locality.
 fn locality(message: &mut Incoming, size: usize) -> io::Result<Locality> {
     Ok(Locality { host: rank(message, size)?, kernel: rank(message, size)? })
 }
 
+/// Decodes a label.
 fn label(message: &mut Incoming) -> io::Result<Label> {
     let tag = Tag::from_bytes(&message.bytes()?);
     let fingerprint = Fingerprint::from_bytes(&message.bytes()?).ok_or_else(malformed)?;
     Ok(Label { tag, fingerprint })
 }
 
+/// Decodes a rank, and refuses one outside the world.
 fn rank(message: &mut Incoming, size: usize) -> io::Result<usize> {
     message.number().and_then(|rank| if rank < size { Ok(rank) } else { Err(malformed()) })
 }
 
+/// Decodes a straggler.
 fn missing(message: &mut Incoming, size: usize) -> io::Result<Missing> {
     let rank = rank(message, size)?;
     let within = if message.number()? == 0 { None } else { Some(label(message)?) };
     Ok(Missing { rank, within })
 }
 
-/// A list grows only as its elements are found.
+/// Decodes a list, which grows only as its elements are found.
 fn list<T>(
     message: &mut Incoming,
     mut element: impl FnMut(&mut Incoming) -> io::Result<T>,
@@ -142,7 +157,7 @@ fn list<T>(
     Ok(list)
 }
 
-/// For the fuzzers: a message that is understood says the same when it is written again.
+/// Decodes arbitrary bytes, for the fuzzers. A decoded message must survive another round trip.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::bootstrap) fn fuzz(data: &[u8]) {
     let [size, data @ ..] = data else { return };

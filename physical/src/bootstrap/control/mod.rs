@@ -1,18 +1,19 @@
-//! The control connections: a star around rank 0 that stays open, so that everyone learns who left, who failed and who
-//! is late. Open this to see how a failure of one process becomes an error of all.
+//! Control connections: a star around rank 0 that stays open after the rendezvous, so that every rank learns which
+//! ranks left, failed or are late. Open this file to see how the failure of one process becomes an error of all.
 //!
-//! One thread in each process watches them, and does nothing else: however long the others compute, it answers.
+//! One thread in each process, the [`Monitor`], watches them and does nothing else, so that it answers however long the
+//! other threads compute.
 //!
-//! - A stream that ends before its rank has said that it leaves is a rank that died. The kernel ends it within
-//!   milliseconds of a process's death, whatever its threads were doing.
-//! - A stream on which no heartbeat comes is a rank that is stopped or cut off. Rank 0 judges the members, each member
-//!   judges rank 0: after a cut no side goes on.
-//! - A launcher that has ended, killed perhaps, ends its ranks.
-//! - Heartbeats carry what each rank's operations wait for to rank 0, which answers who is late.
-//! - Rank 0 is the hub until all others have left. It waits for them when it has finished, for a limited time; without a
-//!   hub nobody watches the others any more, only their deadlines do.
+//! - If a connection ends before its rank has announced its departure, the rank has died. The kernel closes it within
+//!   milliseconds of the process's death.
+//! - If no heartbeat arrives, the rank is stopped or cut off. Rank 0 judges the members, and each member judges rank 0,
+//!   so that no side goes on after a cut.
+//! - If the launcher ends, its ranks end.
+//! - Heartbeats carry the waits of each rank's operations to rank 0, which answers with the ranks that are late.
+//! - Rank 0 stays until all others have left, for a limited time. Without it nobody watches them, and only their
+//!   deadlines remain.
 //!
-//! `message` has the grammar, `stream` one connection.
+//! `messages` has the grammar, `stream` one connection, `monitor` the thread.
 
 mod messages;
 mod monitor;
@@ -35,26 +36,36 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use stream::ControlStream;
 
+/// Order of another thread to the [`Monitor`].
 enum Command {
+    /// Report a failure to the other ranks.
     Report { culprit: usize, cause: String },
+    /// Send the result of this rank's probes to rank 0.
     Located(Locality),
+    /// Leave, after at most so much time.
     Leave { limit: Duration },
 }
 
-/// This process's part in the star: a thread that watches, and a way to tell it something.
+/// Handle of the thread that watches this process's control connections.
 pub(crate) struct Control {
+    /// Orders to the thread.
     queue: Arc<CommandQueue>,
+    /// The thread, until it is joined.
     thread: Option<Thread>,
+    /// Longest time that rank 0 stays for the others when it leaves.
     limit: Duration,
 }
 
-/// Where the watching thread finds its orders.
+/// Sender of orders to the thread.
 struct CommandQueue {
+    /// The orders.
     commands: mpsc::Sender<Command>,
+    /// Bell that wakes the thread.
     bell: Doorbell,
 }
 
 impl CommandQueue {
+    /// Sends an order, and wakes the thread.
     fn tell(&self, command: Command) {
         // A watcher that has ended has nobody left to tell.
         let _ = self.commands.send(command);
@@ -69,7 +80,11 @@ impl Reporter for CommandQueue {
 }
 
 impl Control {
-    /// Starts watching over the streams that remained after the rendezvous.
+    /// Starts to watch the connections that remained after the rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the system gives no descriptor or no thread. The other ranks are
+    /// told.
     pub(crate) fn start(
         rank: usize,
         streams: ControlStreams,
@@ -100,7 +115,7 @@ impl Control {
         Ok(Control { queue, thread: Some(thread), limit: Duration::ZERO })
     }
 
-    /// Takes from the system what watching needs: a thread, which waits for its work, and a way to wake it.
+    /// Creates the thread, which waits for the state that it will run, and its queue of orders.
     fn prepare(
         monitor: mpsc::Receiver<Monitor>,
     ) -> Result<(Arc<CommandQueue>, mpsc::Receiver<Command>, Thread)> {
@@ -110,12 +125,12 @@ impl Control {
         Ok((queue, commands, runtime::spawn("hexagram-control", run)?))
     }
 
-    /// Tells rank 0 where this rank found itself to be.
+    /// Sends the result of this rank's probes to rank 0.
     pub(crate) fn report_locality(&self, locality: Locality) {
         self.queue.tell(Command::Located(locality));
     }
 
-    /// Says goodbye. Rank 0 stays until all others have left, but not for longer than `limit`.
+    /// Announces the departure of this rank. Rank 0 stays until all others have left, but not for longer than `limit`.
     pub(crate) fn leave(mut self, limit: Duration) {
         self.limit = limit;
     }
@@ -138,8 +153,8 @@ mod tests {
     use crate::health::Vigilance;
     use std::os::unix::net::UnixStream;
 
-    /// Rank 0's thread that computes knows of a failure before the one that watches has its report; a member that heard of
-    /// the same failure otherwise leaves at that moment.
+    /// Lets a member's departure, caused by a failure, arrive before the failure's report: rank 0's computing thread
+    /// knows of the failure first.
     #[test]
     fn others_hear_of_a_failure_before_they_hear_who_left_because_of_it() {
         let stream = |stream| ControlStream::new(Stream::Local(stream), &Vigilance::default()).unwrap();

@@ -1,4 +1,5 @@
-//! MONITOR
+//! The thread that watches the control connections of one process: it sends heartbeats, judges silences, and passes
+//! failures and departures on. Open this file if a failure is reported late, or blamed on the wrong rank.
 
 use super::super::hosts::Hosts;
 use super::super::is_cut_off;
@@ -13,27 +14,35 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long the last messages of a process that leaves may take.
+/// Longest time for the last messages of a process that leaves.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// State of the thread.
 pub(super) struct Monitor {
+    /// This rank.
     rank: usize,
-    /// On rank 0 by rank; elsewhere only the one to rank 0. None once it has ended.
+    /// Connections that have not ended: on rank 0 by rank, elsewhere only the one to rank 0.
     streams: Vec<Option<ControlStream>>,
+    /// Health of the world, which other threads read.
     health: Arc<Health>,
+    /// Hosts of the world, which rank 0's messages complete.
     hosts: Arc<Hosts>,
+    /// Orders of other threads.
     commands: mpsc::Receiver<Command>,
+    /// Sender of those orders, with the bell that announces them.
     queue: Arc<CommandQueue>,
-    /// For how long the streams were awake to, and when this process last gave a sign of life.
+    /// Time for which this process was able to receive.
     awake: Stopwatch,
+    /// Instant of the last heartbeat sent.
     last_heartbeat: Option<Instant>,
-    /// Whether the others were has_broadcast_failure of a failure.
+    /// Set once this process has sent a failure to the others.
     has_broadcast_failure: bool,
-    /// The launcher, while it lives.
+    /// Launcher, while it lives.
     pub(super) parent: Option<Parent>,
 }
 
 impl Monitor {
+    /// Creates the state of a thread that watches `streams`.
     pub(super) fn new(
         rank: usize,
         streams: Vec<Option<ControlStream>>,
@@ -58,6 +67,7 @@ impl Monitor {
         }
     }
 
+    /// Runs until this process is told to leave, and then until its peers need it no more.
     pub(super) fn run(mut self) {
         let limit = loop {
             if let Some(limit) = self.run_commands() {
@@ -68,7 +78,7 @@ impl Monitor {
         self.leave(limit);
     }
 
-    /// Does what it was has_broadcast_failure; for how long it is to stay, once it was has_broadcast_failure to leave.
+    /// Performs the orders of other threads. Returns the longest time to stay, once one of them is to leave.
     fn run_commands(&mut self) -> Option<Duration> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -81,11 +91,13 @@ impl Monitor {
         None
     }
 
+    /// Returns true on rank 0.
     fn is_hub(&self) -> bool {
         self.rank == 0
     }
 
-    /// One round: sleeps until there is something to hear or to write, a heartbeat is due or a silence has lasted.
+    /// Waits until something can be received or sent, a heartbeat is due, or a silence is too long; then serves all
+    /// connections.
     fn run_once(&mut self) {
         let beat = self.health.vigilance().beat;
         let tolerance = self.health.vigilance().tolerance();
@@ -112,7 +124,7 @@ impl Monitor {
         }
     }
 
-    /// Sleeps, and says which streams have something to hear or room to write.
+    /// Waits up to `at_most`. Returns which connections are ready.
     fn sleep(&self, at_most: Duration) -> Vec<bool> {
         let mut sources = vec![PollFd::new(&self.queue.bell, PollFlags::IN)];
         sources.extend(
@@ -133,7 +145,8 @@ impl Monitor {
         self.streams.iter().map(|stream| stream.is_some() && ready.next().unwrap_or_default()).collect()
     }
 
-    /// Gives a sign of life, with what is known about who waits for whom. To a peer that does not read it means nothing.
+    /// Sends a heartbeat to every peer that reads, with the waits of this rank's operations, or rank 0's answers to
+    /// them.
     fn send_heartbeats(&mut self) {
         let mine = self.health.waits().of(self.rank);
         let answers = if self.is_hub() { self.health.waits().answers() } else { Vec::new() };
@@ -153,7 +166,7 @@ impl Monitor {
         }
     }
 
-    /// Hears what `peer` has said, and how long it has said nothing.
+    /// Receives the messages of `peer`. If there is none, adds the time `awake` to its silence, and judges it.
     fn receive(&mut self, peer: usize, ready: bool, awake: Duration) {
         let size = self.health.peers().len();
         let limit = self.health.vigilance().tolerance();
@@ -182,6 +195,7 @@ impl Monitor {
         }
     }
 
+    /// Performs what a message of `peer` asks for.
     pub(super) fn handle(&mut self, peer: usize, message: ControlMessage) {
         match message {
             ControlMessage::Heartbeat(waits) => {
@@ -213,7 +227,7 @@ impl Monitor {
         }
     }
 
-    /// Tells the others of the first failure, and then this process: it may end as soon as it knows.
+    /// Reports the first failure to the other ranks, and then to this process, which may end as soon as it knows.
     fn fail(&mut self, culprit: usize, cause: &str) {
         if self.health.verdict().is_none() {
             self.broadcast_failure(culprit, cause);
@@ -221,8 +235,8 @@ impl Monitor {
         }
     }
 
-    /// Tells of a failure that another thread of this process knows already and has yet to report. Who has left because of
-    /// it would otherwise seem to have left for no reason.
+    /// Reports a failure that another thread of this process knows, but has not reported yet. A rank that left because
+    /// of it would otherwise seem to have left without reason.
     fn announce(&mut self) {
         if !self.has_broadcast_failure
             && let Some(verdict) = self.health.verdict().cloned()
@@ -231,16 +245,18 @@ impl Monitor {
         }
     }
 
-    /// Tells the others about a failure: the hub everyone, a member the hub.
+    /// Sends a failure to the other ranks: rank 0 to everyone, a member to rank 0.
     fn broadcast_failure(&mut self, culprit: usize, cause: &str) {
         self.has_broadcast_failure = true;
         self.broadcast(&ControlMessage::Failure { culprit, cause: cause.to_owned() });
     }
 
+    /// Sends a message over all connections.
     fn broadcast(&mut self, message: &ControlMessage) {
         self.streams.iter_mut().flatten().for_each(|stream| stream.send(message));
     }
 
+    /// Announces the departure of this rank, and goes on for up to `limit` as long as peers need it.
     fn leave(&mut self, limit: Duration) {
         self.broadcast(&ControlMessage::Left(self.rank));
         let mut stayed = Stopwatch::with_gap(2 * self.health.vigilance().beat);
@@ -255,7 +271,7 @@ impl Monitor {
         }
     }
 
-    /// Whether somebody still has something to learn from this process, which has finished.
+    /// Returns true while messages are unsent, or, on rank 0, other ranks have not left.
     fn is_needed(&self, elapsed: Duration, limit: Duration) -> bool {
         let unsaid = self.streams.iter().flatten().any(|stream| !stream.is_flushed());
         let is_awaited = self.is_hub() && self.unfinished().next().is_some();
@@ -263,12 +279,13 @@ impl Monitor {
             || (is_awaited && self.health.verdict().is_none() && elapsed < limit)
     }
 
-    /// On rank 0, the ranks that have not finished.
+    /// Returns the ranks that have not left, on rank 0.
     fn unfinished(&self) -> impl Iterator<Item = usize> {
         let there = self.streams.iter().enumerate().filter(|(_, stream)| stream.is_some());
         there.map(|(rank, _)| rank).filter(|rank| !self.health.has_left(*rank))
     }
 
+    /// Warns that rank 0 has finished and waits for other ranks.
     fn warn(&self) {
         let there: Vec<String> =
             self.unfinished().map(|rank| self.health.peers()[rank].to_string()).collect();
@@ -278,7 +295,7 @@ impl Monitor {
     }
 }
 
-/// What the end of a control connection says about the process at its other end.
+/// Returns the cause of a peer's failure, from the error that ended its connection.
 fn describe_end(error: &io::Error) -> String {
     match error.kind() {
         _ if is_cut_off(error) => "died (its control connection ended)".to_owned(),

@@ -1,5 +1,5 @@
-//! One end of a control connection. Nothing here blocks: what cannot be written yet waits in memory, so that a peer that
-//! does not read delays nobody else.
+//! One end of a control connection. It never blocks: what cannot be written yet is kept in memory, so that a peer that
+//! does not read delays no other.
 
 use super::super::message::Incoming;
 use super::super::stream::Stream;
@@ -13,23 +13,27 @@ use std::time::Duration;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 4096;
-/// Missing acknowledgements of a probe after which the system gives a connection up.
+/// Number of unanswered keepalive probes after which the system closes a connection.
 const PROBES: u32 = 3;
-/// The longest times that the system takes for its own probes, in seconds, and for lost bytes, in milliseconds.
+/// Longest keepalive interval that the system accepts, in seconds.
 const MOST_IDLE: u64 = 32_767;
+/// Longest time that the system accepts for unacknowledged bytes, in milliseconds.
 const MOST_UNHEARD: u32 = i32::MAX as u32;
 
+/// Control connection to one peer.
 pub(super) struct ControlStream {
+    /// Connection to the peer.
     stream: Stream,
-    /// Read, and not yet a whole message.
+    /// Bytes received that are not yet a whole message.
     partial: Vec<u8>,
+    /// Bytes that could not be written yet.
     unsent: Vec<u8>,
-    /// For how long nothing has come, as far as this process was awake to hear it.
+    /// Time since the last message, without the time in which this process could not receive.
     pub(super) silence: Duration,
 }
 
 impl ControlStream {
-    /// Takes a stream over from the rendezvous.
+    /// Takes a connection over from the rendezvous.
     ///
     /// # Errors
     /// [`Error::System`] if the system does not let it be set up.
@@ -46,18 +50,18 @@ impl ControlStream {
         Ok(ControlStream { stream, partial: Vec::new(), unsent: Vec::new(), silence: Duration::ZERO })
     }
 
-    /// Sends a message now or later, in order.
+    /// Sends a message, after those that were sent before. Keeps it if it cannot be written yet.
     pub(super) fn send(&mut self, message: &ControlMessage) {
         self.unsent.extend_from_slice(&message.write());
         self.flush();
     }
 
-    /// Whether all that was said is on its way.
+    /// Returns true if nothing is left to be written.
     pub(super) fn is_flushed(&self) -> bool {
         self.unsent.is_empty()
     }
 
-    /// Writes what can be written. A stream that has failed says so when it is read.
+    /// Writes as much as possible. The error of a failed connection appears when it is read.
     pub(super) fn flush(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -68,8 +72,8 @@ impl ControlStream {
         }
     }
 
-    /// Reads all that has come, as messages in a world of `size` ranks. Then why nothing more will come, if so: whatever
-    /// was said before counts.
+    /// Receives all messages that have arrived, in a world of `size` ranks. Also returns the error that ended the
+    /// connection, if any; the messages before it are valid.
     pub(super) fn receive(&mut self, size: usize) -> (Vec<ControlMessage>, Option<io::Error>) {
         let mut messages = Vec::new();
         let end = self.read(size, &mut messages).err();
@@ -79,6 +83,7 @@ impl ControlStream {
         (messages, end)
     }
 
+    /// Reads until nothing is left, and appends the messages.
     fn read(&mut self, size: usize, messages: &mut Vec<ControlMessage>) -> io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         loop {
@@ -102,8 +107,8 @@ impl AsFd for ControlStream {
     }
 }
 
-/// Has the system find out by itself about a peer that is gone without a message. Safe here, because these connections are
-/// always drained; a data connection may well be full for longer.
+/// Lets the system detect a peer that disappears without closing the connection. This is safe here, as control
+/// connections are always read; a data connection may be full for longer.
 fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
     let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs().clamp(1, MOST_IDLE));
     sockopt::set_socket_keepalive(stream, true)?;

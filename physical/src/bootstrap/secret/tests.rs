@@ -1,10 +1,11 @@
-//! SECRET TESTS
+//! Tests of the job's secret: which files are refused, and what remains of a file that rank 0 made.
 
 use super::*;
 use crate::bootstrap::{Launcher, Rendezvous};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+/// Folder of one test, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,13 +1,13 @@
-//! Which rank is this? Read from the variables that launchers set.
+//! Rank, size and rendezvous of this process, from the variables that launchers set.
 //!
-//! Sets are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's, MVAPICH's,
-//! Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins, and so are two that
-//! contradict each other, unless one is Slurm's: mpirun and torchrun may themselves run inside a step of `srun`, whose
-//! numbers are then not those of the ranks.
+//! Sets of variables are tried in this order: hexagram's own, torchrun's, Open MPI's, PMI's (MPICH, Intel MPI), PMIx's,
+//! MVAPICH's, Slurm's. The first complete one wins. A set that contradicts itself is refused, whichever set wins. Two
+//! sets that contradict each other are refused, unless one is Slurm's: mpirun and torchrun may run inside a step of
+//! `srun`, whose numbers are then not those of the ranks.
 //!
-//! Every variable of this library is read by [`variable`]: one that is empty is not set.
+//! Every variable of this library is read by [`variable`]: an empty one counts as not set.
 //!
-//! `set` reads and checks the numbers, `slurm` those of Slurm, `place` finds out where the ranks meet.
+//! `ranks` reads and checks the numbers, `slurm` those of Slurm, and `rendezvous` finds the address.
 
 mod ranks;
 mod rendezvous;
@@ -25,31 +25,31 @@ use slurm::SlurmStep;
 use std::ffi::OsString;
 use std::fmt;
 
-/// Returns the value of an environment variable. One that is empty or blank counts as not set.
+/// Returns the value of an environment variable. An empty or blank one counts as not set.
 pub fn variable(name: &str) -> Option<String> {
     variable_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns the value of an environment variable that need not be text, such as a path. One that is empty or blank counts as
+/// Returns the value of an environment variable that need not be text, such as a path. An empty or blank one counts as
 /// not set.
 pub fn variable_os(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.to_string_lossy().trim().is_empty())
 }
 
-/// Who started this process.
+/// Launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
-    /// `hexagram run`, or anyone who sets its variables.
+    /// `hexagram run`, or whoever sets its variables.
     Hexagram,
-    /// torchrun, or anyone who sets its variables.
+    /// torchrun, or whoever sets its variables.
     Torchrun,
-    /// Open MPI's mpirun.
+    /// mpirun of Open MPI.
     OpenMpi,
     /// Another process manager with PMI: Hydra, which is the mpiexec of MPICH and Intel MPI.
     Pmi,
     /// Another process manager with PMIx.
     Pmix,
-    /// MVAPICH's mpirun_rsh.
+    /// mpirun_rsh of MVAPICH.
     Mvapich,
     /// srun.
     Slurm,
@@ -69,7 +69,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// This process's place in its job.
+/// Place of this process in its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// This rank, below `size`.
@@ -80,33 +80,34 @@ pub struct Placement {
     pub local_rank: usize,
     /// Number of ranks on this host.
     pub local_size: usize,
-    /// Where the ranks meet.
+    /// Address at which all ranks rendezvous.
     pub rendezvous: Rendezvous,
-    /// What proves that a process belongs to the job; empty if none was given.
+    /// Secret that every rank of the job has to prove. Empty if none was given.
     pub secret: Vec<u8>,
-    /// Whose variables said so.
+    /// Launcher whose variables won.
     pub launcher: Launcher,
 }
 
+/// Source of variables by name.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Placement {
-    /// Reads the environment; `None` if no launcher set it.
+    /// Reads the environment of this process. Returns `None` if no launcher set it.
     ///
     /// # Errors
-    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed, contradicts itself or another one, or lacks what it
-    /// needs.
+    /// [`Error::Setup`](crate::Error::Setup) if a set is malformed or incomplete, or contradicts itself or another one.
     pub fn from_env() -> Result<Option<Self>> {
         Self::from_lookup(&variable)
     }
 
-    /// Rank and size in the set that wins, and whose it is, wherever the ranks may meet.
+    /// Returns rank, size and launcher of the set that wins, without its rendezvous.
     #[cfg(feature = "mpi")]
     pub(crate) fn claimed() -> Result<Option<(usize, usize, Launcher)>> {
         let first = RankVariables::all(&variable)?.into_iter().next();
         Ok(first.map(|set| (set.rank, set.size, set.launcher)))
     }
 
+    /// Reads the variables that `get` returns.
     pub(super) fn from_lookup(get: Lookup<'_>) -> Result<Option<Self>> {
         let get: Lookup<'_> = &|name| get(name).filter(|value| !value.trim().is_empty());
         let step = SlurmStep::read(get)?;
@@ -123,12 +124,13 @@ impl Placement {
         Ok(Some(placement))
     }
 
-    /// What rank 0 may say about its job when it opens the rendezvous.
+    /// Returns the facts that the errors of rank 0's listener need.
     pub(crate) fn listen_context(&self) -> ListenContext {
         let alternative = rendezvous::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
         ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative }
     }
 
+    /// Creates the placement from the set that won, and the Slurm step that agrees with it.
     fn of(set: &RankVariables, step: Option<&SlurmStep>, get: Lookup<'_>) -> Result<Self> {
         let rendezvous = rendezvous::rendezvous(set, step, get)?;
         let secret =
@@ -140,7 +142,7 @@ impl Placement {
     }
 }
 
-/// The rendezvous place of one host at which only this user's `job` meets.
+/// Returns the rendezvous, on one host, of this user's `job`.
 fn local_name(job: &str) -> Rendezvous {
     let user = rustix::process::geteuid().as_raw();
     Rendezvous::Local(format!("hexagram-{user}-{job}"))

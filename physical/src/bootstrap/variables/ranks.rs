@@ -1,14 +1,14 @@
-//! One launcher's numbers, read and checked. Open this file if a variable is refused that should not be.
+//! Numbers of one launcher, read and checked. Open this file if a variable is refused that should not be.
 
 use super::{Launcher, Lookup};
 use crate::error::{Error, Result};
 use std::fmt;
 
-/// Most ranks of one job.
+/// Largest number of ranks of one job.
 pub(crate) const MAX_SIZE: usize = 1 << 16;
 
-/// Names of the variables in which a launcher says rank, size, local rank and local size, in the order in which they are
-/// tried. Slurm, which has several names for each, comes last and is read by [`slurm`](super::slurm).
+/// Names of the variables with rank, size, local rank and local size of each launcher, in the order in which they are
+/// tried. Slurm has several names for each, and is read by [`slurm`](super::slurm).
 const NAMES: [(Launcher, [&str; 4]); 6] = [
     (Launcher::Hexagram, ["HEXAGRAM_RANK", "HEXAGRAM_SIZE", "HEXAGRAM_LOCAL_RANK", "HEXAGRAM_LOCAL_SIZE"]),
     (Launcher::Torchrun, ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]),
@@ -26,34 +26,42 @@ const NAMES: [(Launcher, [&str; 4]); 6] = [
         ],
     ),
 ];
+/// Names of Slurm's variables, for errors.
 const SLURM: [&str; 4] = ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE"];
+/// Name of Open MPI's variable with the number of ranks.
 const OMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+/// Name of Open MPI's variable with the rank on this host.
 const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+/// Name of Open MPI's variable with the number of ranks on this host.
 const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 
-/// The variables by which other launchers number their ranks. Left over from a job around this one, they would
+/// Returns the variables by which other launchers number their ranks. Inherited from a job around this one, they would
 /// contradict hexagram's own.
 pub(crate) fn of_other_launchers() -> impl Iterator<Item = &'static str> {
     let others = NAMES.into_iter().filter(|(launcher, _)| *launcher != Launcher::Hexagram);
     others.flat_map(|(_, names)| names).chain(["MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID"])
 }
 
-/// One launcher's numbers, free of contradictions.
+/// Numbers of one launcher, free of contradictions.
 pub(super) struct RankVariables {
+    /// Launcher that set them.
     pub(super) launcher: Launcher,
+    /// This rank.
     pub(super) rank: usize,
+    /// Number of ranks.
     pub(super) size: usize,
-    /// Rank and size on this host, if both are known.
+    /// Rank and number of ranks on this host, if both are known.
     pub(super) local: Option<(usize, usize)>,
 }
 
 impl RankVariables {
-    /// The complete sets but Slurm's, in order.
+    /// Reads the complete sets of all launchers except Slurm, in order.
     pub(super) fn all(get: Lookup<'_>) -> Result<Vec<Self>> {
         let read = |(launcher, names)| Self::read(launcher, names, get);
         NAMES.into_iter().map(read).filter_map(Result::transpose).collect()
     }
 
+    /// Reads the set of one launcher. Returns `None` if it is incomplete.
     fn read(launcher: Launcher, names: [&str; 4], get: Lookup<'_>) -> Result<Option<Self>> {
         let [rank, size, local_rank, local_size] = names.map(|name| number(name, get));
         let rank = rank?;
@@ -81,12 +89,13 @@ impl RankVariables {
 }
 
 impl RankVariables {
-    /// Whether both may speak of the same rank.
+    /// Returns true if both sets may describe the same rank.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let local = self.local.zip(other.local).is_none_or(|(ours, theirs)| ours == theirs);
         (self.rank, self.size) == (other.rank, other.size) && local
     }
 
+    /// Creates the error of two sets that contradict each other.
     pub(super) fn contradicts(&self, other: &Self) -> Error {
         let what = format!("{self} contradict {other}");
         Error::setup(
@@ -95,7 +104,7 @@ impl RankVariables {
         )
     }
 
-    /// The names of the variables in which it says rank, size, local rank and local size.
+    /// Returns the names of the variables with rank, size, local rank and local size.
     fn names(&self) -> [&'static str; 4] {
         let mut all = NAMES.iter();
         all.find(|(launcher, _)| *launcher == self.launcher).map_or(SLURM, |(_, names)| *names)
@@ -113,6 +122,7 @@ impl fmt::Display for RankVariables {
     }
 }
 
+/// Refuses a size above [`MAX_SIZE`].
 pub(super) fn plausible(name: &str, size: usize) -> Result<()> {
     if size <= MAX_SIZE {
         return Ok(());
@@ -121,6 +131,7 @@ pub(super) fn plausible(name: &str, size: usize) -> Result<()> {
     Err(Error::setup(what, format!("use at most {MAX_SIZE} ranks")))
 }
 
+/// Reads a number. Returns `None` if the variable is not set.
 pub(super) fn number(name: &str, get: Lookup<'_>) -> Result<Option<usize>> {
     let Some(text) = get(name) else { return Ok(None) };
     match text.trim().parse() {
@@ -132,7 +143,7 @@ pub(super) fn number(name: &str, get: Lookup<'_>) -> Result<Option<usize>> {
     }
 }
 
-/// Refuses `low >= high` where both are set.
+/// Refuses `low >= high` if both are set.
 pub(super) fn below(
     low: &str,
     low_value: Option<usize>,
@@ -145,6 +156,7 @@ pub(super) fn below(
     }
 }
 
+/// Creates the error of two numbers that contradict each other.
 fn contradiction(one: &str, value: usize, other: &str, bound: usize) -> Error {
     let what = format!("{one}={value} contradicts {other}={bound}");
     Error::setup(what, "ranks count from 0 to size - 1; correct or unset these variables")

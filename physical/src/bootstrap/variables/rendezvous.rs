@@ -1,7 +1,7 @@
-//! Where the ranks meet, by what each launcher says about that. Open this file if ranks wait at different places.
+//! The rendezvous, by what each launcher tells of it. Open this file if ranks wait at different addresses.
 //!
-//! HEXAGRAM_ADDR always wins. torchrun gives an address. The others say, directly or not, which job this is: on one host
-//! that makes a name that only this job has; across hosts only Slurm gives the name of a host.
+//! `HEXAGRAM_ADDR` always wins. torchrun gives an address. Other launchers identify the job, directly or not: on one
+//! host that gives a name that only this job has, while across hosts only Slurm names a host.
 
 use super::ranks::RankVariables;
 use super::slurm::SlurmStep;
@@ -12,7 +12,8 @@ use rustix::net::sockopt;
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, RawFd};
 
-/// The rendezvous place of the job that `set` describes; `step` is the Slurm step that numbers its ranks in the same way.
+/// Returns the rendezvous of the job that `set` describes. `step` is the Slurm step that numbers its ranks in the same
+/// way.
 pub(super) fn rendezvous(
     set: &RankVariables,
     step: Option<&SlurmStep>,
@@ -44,7 +45,7 @@ pub(super) fn rendezvous(
     }
 }
 
-/// The sockets that the launcher has left open for rank 0: numbers with commas between them, each once.
+/// Returns the sockets that the launcher has left open for rank 0: distinct numbers, separated by commas.
 fn inherited(get: Lookup<'_>) -> Result<Option<Vec<RawFd>>> {
     let Some(text) = get("HEXAGRAM_LISTEN_FD") else { return Ok(None) };
     let numbers: Option<Vec<RawFd>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
@@ -55,6 +56,7 @@ fn inherited(get: Lookup<'_>) -> Result<Option<Vec<RawFd>>> {
     })
 }
 
+/// Returns the rendezvous of torchrun's variables.
 fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
     let set = "RANK and WORLD_SIZE";
     let host = get("MASTER_ADDR").ok_or_else(|| missing(set, "MASTER_ADDR"))?;
@@ -70,7 +72,7 @@ fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
     Ok(Rendezvous::Tcp { host, port, agent })
 }
 
-/// What tells this job from all others of this user on this host.
+/// Returns an identifier of this job among all jobs of this user on this host.
 fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
     match launcher {
         Launcher::OpenMpi => get("OMPI_MCA_ess_base_jobid").or_else(|| get("PMIX_NAMESPACE")),
@@ -83,8 +85,8 @@ fn job(launcher: Launcher, get: Lookup<'_>) -> Option<String> {
     }
 }
 
-/// The process at the other end of the socket that PMI gives each rank: one for all ranks of a job on a host, however
-/// many wrappers are between it and a rank.
+/// Returns the process at the other end of the socket that PMI gives each rank. It is the same for all ranks of a job
+/// on a host, whatever wrappers are between.
 fn process_manager(descriptor: RawFd) -> Option<i32> {
     if descriptor < 0 {
         return None;
@@ -94,6 +96,7 @@ fn process_manager(descriptor: RawFd) -> Option<i32> {
     sockopt::socket_peercred(socket).ok().map(|peer| peer.pid.as_raw_nonzero().get())
 }
 
+/// Creates the error of a launcher whose variables give no rendezvous.
 fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
     let what = if on_one_host {
         format!(
@@ -107,7 +110,8 @@ fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
     Error::setup(what, how_to_choose(launcher, false))
 }
 
-/// How the user of this launcher chooses where the ranks meet; `is_chosen` if it has been chosen by HEXAGRAM_ADDR already.
+/// Returns the instruction by which the user of this launcher chooses another rendezvous. `is_chosen` is set if
+/// HEXAGRAM_ADDR chose this one.
 pub(super) fn how_to_choose(launcher: Launcher, is_chosen: bool) -> &'static str {
     match launcher {
         _ if is_chosen => "name another port in HEXAGRAM_ADDR, for all ranks",
@@ -122,6 +126,7 @@ pub(super) fn how_to_choose(launcher: Launcher, is_chosen: bool) -> &'static str
     }
 }
 
+/// Creates the error of a set without an address.
 fn missing(present: &str, absent: &str) -> Error {
     Error::setup(
         format!("{present} are set, but {absent} is not, so the ranks cannot meet"),
@@ -129,7 +134,10 @@ fn missing(present: &str, absent: &str) -> Error {
     )
 }
 
-/// Takes the address in `name` apart.
+/// Splits the address in `name` into host and port.
+///
+/// # Errors
+/// [`Error::Setup`] if it is no address.
 pub(crate) fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && (host.starts_with('[') || !host.contains(':')) => {
@@ -142,6 +150,7 @@ pub(crate) fn host_and_port(name: &str, address: &str) -> Result<(String, u16)> 
     }
 }
 
+/// Decodes the port in `name`.
 fn parse_port(name: &str, text: &str) -> Result<u16> {
     match text.trim().parse() {
         Ok(port) if port > 0 => Ok(port),

@@ -1,13 +1,13 @@
-//! Slurm's variables, which mean a rank only inside a step that `srun` started: the script of a batch job has most of
-//! them, too, but is no rank.
+//! Slurm's variables. They denote a rank only inside a step that `srun` started: the script of a batch job has most of
+//! them, but is no rank.
 //!
 //! ```text
 //! SLURM_STEP_ID                  a number: this is a step. Absent in a batch script, or one of Slurm's own numbers
 //! SLURM_PROCID, SLURM_LOCALID    rank, and rank on this host
 //! SLURM_STEP_NUM_TASKS           size; else SLURM_NTASKS
 //! SLURM_STEP_TASKS_PER_NODE      tasks by host, 2(x3),1 for 2,2,2,1; else SLURM_TASKS_PER_NODE
-//! SLURM_NODEID                   which of those hosts this is
-//! SLURM_NTASKS_PER_NODE          tasks on each host, where those are missing
+//! SLURM_NODEID                   number of this host among those
+//! SLURM_NTASKS_PER_NODE          tasks on each host, if those are missing
 //! SLURM_STEP_NODELIST            names of the hosts, node[01-03,07],other; else SLURM_JOB_NODELIST
 //! ```
 //!
@@ -18,28 +18,34 @@ use super::{Launcher, Lookup, local_name};
 use crate::bootstrap::Rendezvous;
 use crate::error::{Error, Result};
 
-/// Ids from here on are Slurm's own: of a batch script, of an interactive step, of what is not started yet.
+/// Lowest step id that Slurm reserves: for batch scripts, interactive steps, and steps that have not started.
 const OWN_STEPS: u32 = 0xffff_fff0;
 
-/// Ports at which steps on several hosts meet: 20480 to 32767, below those that systems give out by themselves.
+/// Lowest port at which steps on several hosts rendezvous. The highest is 32767, below the ports that systems assign.
 const FIRST_PORT: u64 = 20480;
+/// Number of those ports.
 const PORTS: u64 = 12288;
-/// So many steps of a job, and so many times fewer jobs than ports, have ports of their own.
+/// Number of steps of a job that have distinct ports. `PORTS / STEPS` consecutive jobs have distinct ports.
 const STEPS: u64 = 16;
 
-/// A step, as one of its tasks sees it.
+/// Step of a Slurm job, as one of its tasks sees it.
 pub(super) struct SlurmStep {
+    /// Rank of the task.
     pub(super) rank: usize,
+    /// Number of tasks.
     pub(super) size: usize,
+    /// Rank and number of tasks on this host, if both are known.
     pub(super) local: Option<(usize, usize)>,
+    /// Job id.
     job: u64,
+    /// Step id.
     step: u32,
-    /// Names of its hosts, not expanded.
+    /// List of host names, not expanded.
     hosts: Option<String>,
 }
 
 impl SlurmStep {
-    /// `None` outside a step.
+    /// Reads the variables of a step. Returns `None` outside a step.
     pub(super) fn read(get: Lookup<'_>) -> Result<Option<Self>> {
         let step = get("SLURM_STEP_ID").and_then(|text| text.trim().parse().ok());
         let Some(step) = step.filter(|step| *step < OWN_STEPS) else { return Ok(None) };
@@ -58,11 +64,13 @@ impl SlurmStep {
         Ok(Some(SlurmStep { rank, size, local, job: job as u64, step, hosts }))
     }
 
+    /// Returns the numbers of the step as a set of variables.
     pub(super) fn set(&self) -> RankVariables {
         RankVariables { launcher: Launcher::Slurm, rank: self.rank, size: self.size, local: self.local }
     }
 
-    /// Where the tasks meet: on one host at a name that no other step has, else at the first host.
+    /// Returns the rendezvous of the tasks: on one host a name that no other step has, else an address of the first
+    /// host.
     pub(super) fn rendezvous(&self) -> Result<Rendezvous> {
         let SlurmStep { job, step, .. } = self;
         if self.local.is_some_and(|(_, on_this_host)| on_this_host == self.size) {
@@ -77,20 +85,21 @@ impl SlurmStep {
         Ok(Rendezvous::Tcp { host, port: self.port(), agent: false })
     }
 
-    /// A port that no other step has, among those of 768 jobs in a row with up to 16 steps each.
+    /// Returns a port that no other step has, among those of 768 consecutive jobs with up to 16 steps each.
     fn port(&self) -> u16 {
         let place = self.job.wrapping_mul(STEPS).wrapping_add(self.step.into()) % PORTS;
         u16::try_from(FIRST_PORT + place).unwrap_or(u16::MAX)
     }
 }
 
-/// The first of several variables that is set.
+/// Returns the first of several variables that is set.
 fn first<const N: usize>(names: [&'static str; N], get: Lookup<'_>) -> Result<Option<(&'static str, usize)>> {
     let numbered = |name| number(name, get).map(|found| found.map(|number| (name, number))).transpose();
     names.into_iter().find_map(numbered).transpose()
 }
 
-/// Rank and size on this host. What sbatch was asked for stays set in a smaller step: too large a size is none.
+/// Returns rank and number of tasks on this host. Options of sbatch stay set in a smaller step, so that too large a
+/// number counts as none.
 fn local(size: usize, get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
     let Some(rank) = number("SLURM_LOCALID", get)? else { return Ok(None) };
     let node = number("SLURM_NODEID", get)?.unwrap_or(0);
@@ -104,7 +113,7 @@ fn local(size: usize, get: Lookup<'_>) -> Result<Option<(usize, usize)>> {
     Ok(tasks.filter(|tasks| (rank + 1..=size).contains(tasks)).or(alone).map(|tasks| (rank, tasks)))
 }
 
-/// How many tasks the `node`-th host has, in a list such as `2(x3),1`.
+/// Returns the number of tasks on the host with number `node`, from a list such as `2(x3),1`.
 fn tasks_on(list: &str, node: usize) -> Option<usize> {
     let mut hosts = 0usize;
     for part in list.split(',') {
@@ -121,7 +130,7 @@ fn tasks_on(list: &str, node: usize) -> Option<usize> {
     None
 }
 
-/// The first host of a list such as `rack[1-2]node[01-03,07],other`: every bracket stands for its first number.
+/// Returns the first host of a list such as `rack[1-2]node[01-03,07],other`. Every bracket stands for its first number.
 fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim();

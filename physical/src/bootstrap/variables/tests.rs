@@ -1,5 +1,4 @@
-//! Variables that launchers set: who is which rank of how many, on which host, and where they meet; which of several
-//! win, and which are refused.
+//! Tests of the variables that launchers set: which set wins, what it means, and which sets are refused.
 
 use super::*;
 use std::os::fd::AsRawFd;
@@ -17,7 +16,7 @@ fn place(variables: &[(&str, &str)]) -> Placement {
     read(variables).unwrap().unwrap()
 }
 
-/// Rank, size, local rank, local size.
+/// Returns rank, size, local rank and local size.
 fn numbers(placement: &Placement) -> [usize; 4] {
     [placement.rank, placement.size, placement.local_rank, placement.local_size]
 }
@@ -26,7 +25,7 @@ fn refusal(variables: &[(&str, &str)]) -> String {
     read(variables).expect_err("these contradict each other").to_string()
 }
 
-/// Variables with others after them.
+/// Returns `variables` followed by `more`.
 fn and<'a>(mut variables: Variables<'a>, more: &[(&'a str, &'a str)]) -> Variables<'a> {
     variables.extend(more);
     variables
@@ -49,7 +48,7 @@ const MPI: [(&str, &str); 5] = [
     ("OMPI_MCA_ess_base_jobid", "77"),
 ];
 
-/// The second of two tasks on each of two hosts.
+/// Returns the variables of the second of two tasks on the second of two hosts.
 fn step<'a>() -> Variables<'a> {
     vec![
         ("SLURM_JOB_ID", "4711"),
