@@ -49,10 +49,7 @@ fn what_a_launcher_has_said_is_told() {
     command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
     let ended = run(command);
     assert_eq!(ended.code, Some(0), "{:#?}", ended.stdout);
-    says(
-        &ended,
-        &["torchrun's variables: rank 1 of 4, 1 of 2 on this host; the ranks meet at 127.0.0.1:29500"],
-    );
+    says(&ended, &["torchrun's variables: rank 1 of 4, 1 of 2 on this host; rendezvous at 127.0.0.1:29500"]);
     says(&ended, &["✓ lo, 127.0.0.1: routes to the rendezvous address", "✓ shm: right"]);
 }
 
@@ -115,7 +112,10 @@ fn a_network_that_is_down_is_said_at_once() {
     assert_eq!(ended.code, Some(1));
     says(
         &ended,
-        &["✗ no loopback address is up", "✗ shm: cannot let ranks meet at 127.0.0.1: Network is unreachable"],
+        &[
+            "✗ no loopback address is up",
+            "✗ shm: cannot open a rendezvous at 127.0.0.1: Network is unreachable",
+        ],
     );
-    says(&ended, &["✗ tcp: cannot let ranks meet", "(ip link set lo up)"]);
+    says(&ended, &["✗ tcp: cannot open a rendezvous", "(ip link set lo up)"]);
 }

@@ -55,7 +55,7 @@ fn launcher(report: &mut Report) -> Option<Placement> {
             let Placement { rank, size, local_rank, local_size, rendezvous, launcher, .. } = &placement;
             report.good(&format!(
                 "{launcher} variables: rank {rank} of {size}, {local_rank} of {local_size} on this host; \
-                 the ranks meet at {rendezvous}"
+                 rendezvous at {rendezvous}"
             ));
             return Some(placement);
         }

@@ -43,7 +43,7 @@ fn send_some(stream: &mut Stream, message: &[u8], sent: &mut usize) -> bool {
             Ok(written) if written > 0 => *sent += written,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-            // Whoever is gone needs no more bytes.
+            // A peer that has ended needs no more bytes.
             _ => return false,
         }
     }

@@ -129,7 +129,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// Starts to accept connections from the ranks of `peers`, which prove their key.
     ///
     /// # Errors
-    /// [`Error::System`] if the system gives no descriptor or no thread.
+    /// [`Error::System`](crate::Error::System) if the system gives no descriptor or no thread.
     pub(crate) fn open(
         listener: impl Accept<Connection = C> + Send + 'static,
         peers: &PeerTable,
@@ -161,7 +161,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// Waits for the connection of `call`, and takes it.
     ///
     /// # Errors
-    /// [`Error::Setup`] if the rank has left or failed, or does not connect within `limit`.
+    /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.
     pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
         let opening = Opening { peer: call.rank, channel: call.channel, limit, health };
         opening.poll_until(TICK, |at_most| {

@@ -197,11 +197,11 @@ pub(super) fn authenticate_as(
     let greetings = Greetings { caller, callee: Greeting::parse(greeting)? };
     stream.read_exact(&mut proof)?;
     if let Err(error) = greetings.verify(key, "callee", &proof) {
-        // Proves nothing, and lets the other side say who it is that has another key.
+        // A wrong proof, with a message that lets the callee warn about this process by name.
         let _ = stream.write_all(&[[0; PROOF].as_slice(), payload].concat());
         return Err(error);
     }
-    // With one write, so that whoever has proved itself is known.
+    // In one write, so that a peer that has proved the key is known.
     stream.write_all(&[greetings.prove(key, "caller")?.as_slice(), payload].concat())?;
     Ok(greetings.callee.build())
 }

@@ -142,7 +142,7 @@ impl Incoming {
 
 /// Creates the error for bytes that break the protocol.
 pub(crate) fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the other side does not speak hexagram's language")
+    io::Error::new(io::ErrorKind::InvalidData, "the other side does not speak hexagram's protocol")
 }
 
 #[cfg(test)]

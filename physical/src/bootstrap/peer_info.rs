@@ -220,7 +220,7 @@ impl JoinRequest {
 
     /// Returns the reason why `other` cannot join this rank's job, if any.
     pub(super) fn objection(&self, other: &JoinRequest) -> Option<String> {
-        let JoinRequest { info, settings, network } = self;
+        let settings = &self.settings;
         if other.settings.size != settings.size {
             return Some(format!(
                 "it was told of {} ranks, rank 0 of {}",
@@ -246,9 +246,15 @@ impl JoinRequest {
                 DisplayConfiguration(settings)
             ));
         }
-        if !self.must_share_memory() {
-            return None;
+        match self.must_share_memory() {
+            true => self.shm_objection(other),
+            false => None,
         }
+    }
+
+    /// Returns the reason why `other` cannot share memory with this rank, if any.
+    fn shm_objection(&self, other: &JoinRequest) -> Option<String> {
+        let JoinRequest { info, network, .. } = self;
         if other.info.machine != info.machine {
             return Some(format!(
                 "shared memory does not reach from {} to {}: use the mixed or the tcp transport",

@@ -154,7 +154,7 @@ impl<C: Read + Write> PendingConnection<C> {
             HandshakeStep::DeniedLength => {
                 match Incoming::length(&self.received[GREETING + PROOF..], MAX_CLAIM) {
                     Ok(length) if length > 0 => (HandshakeStep::DeniedMessage, length),
-                    _ => return Err(denied("a caller")),
+                    _ => return Err(denied("a peer")),
                 }
             }
             HandshakeStep::DeniedMessage => return Err(self.claim()),
@@ -181,7 +181,7 @@ impl<C: Read + Write> PendingConnection<C> {
                 let host: String = peer.host.chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
                 denied(&Peer { host: host.into(), ..peer }.to_string())
             }
-            _ => denied("a caller"),
+            _ => denied("a peer"),
         }
     }
 
@@ -190,7 +190,7 @@ impl<C: Read + Write> PendingConnection<C> {
         // Bytes left unread would cut the connection before the answer.
         let _ = self.connection.read(&mut [0; 4096]);
         let _ = self.connection.write_all(&TLS_ALERT);
-        let what = "a caller speaks TLS and this rank does not: set HEXAGRAM_TLS_* on all ranks, or on none";
+        let what = "a peer speaks TLS and this rank does not: set HEXAGRAM_TLS_* on all ranks, or on none";
         io::Error::new(io::ErrorKind::PermissionDenied, what)
     }
 

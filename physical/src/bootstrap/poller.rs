@@ -27,14 +27,14 @@ impl Poller {
 
     /// Stops watching `source`.
     pub(super) fn forget(&self, source: impl AsFd) {
-        // It fails only if nobody watched it.
+        // It fails only if the source was not watched.
         let _ = epoll::delete(&self.0, source);
     }
 
     /// Returns the numbers of the descriptors that can be read now.
     pub(super) fn ready(&self) -> Vec<u64> {
         let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
-        // An interrupted or refused look finds nothing: whoever waits looks again.
+        // An interrupted call finds nothing, and the caller looks again.
         let _ = epoll::wait(&self.0, spare_capacity(&mut events), Some(&timespec(Duration::ZERO)));
         events.iter().map(|event| event.data.u64()).collect()
     }

@@ -56,7 +56,7 @@ pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
         std::fs::read_link(&path).is_ok_and(|file| file == Path::new(&format!("/memfd:{NAME} (deleted)")));
     let file = is_it.then(|| File::options().write(true).open(&path));
     if let Some(Ok(file)) = file {
-        // Without it the launcher says what rank 0 knows already.
+        // Without it the launcher reports an end that rank 0 has noticed already.
         let _ = file.write_at(&[u8::from(is_registered)], placement.local_rank as u64);
     }
 }

@@ -28,14 +28,14 @@ impl Rejections {
         let now = runtime::now();
         match self.kinds.entry(error.kind()) {
             Entry::Vacant(entry) => {
-                tracing::warn!("turned a connection away: {error}");
+                tracing::warn!("rejected a connection: {error}");
                 entry.insert((0, now));
             }
             Entry::Occupied(mut entry) => {
                 let (unreported, since) = entry.get_mut();
                 *unreported += 1;
                 if now - *since > Self::INTERVAL {
-                    tracing::warn!("turned {unreported} more connections away: {error}");
+                    tracing::warn!("rejected {unreported} more connections: {error}");
                     (*unreported, *since) = (0, now);
                 }
             }
@@ -47,7 +47,7 @@ impl Drop for Rejections {
     fn drop(&mut self) {
         let unreported: usize = self.kinds.values().map(|(unreported, _)| unreported).sum();
         if unreported > 0 {
-            tracing::warn!("turned {unreported} more connections away");
+            tracing::warn!("rejected {unreported} more connections");
         }
     }
 }

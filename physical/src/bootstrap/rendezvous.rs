@@ -100,7 +100,7 @@ impl Rendezvous {
 
     /// Creates the error of a listener that could not be opened.
     fn cannot_listen(&self, cause: io::Error, remedy: impl Into<String>) -> Error {
-        Error::system(format!("listen at {self}, where all ranks meet"), cause, remedy)
+        Error::system(format!("listen at {self}, the rendezvous of all ranks"), cause, remedy)
     }
 
     /// Listens at all addresses of `host` that belong to this host. If an `agent` may have the port and has it, listens
@@ -126,11 +126,11 @@ impl Rendezvous {
         };
         outcome.map_err(|BindError { address, cause }| match cause.kind() {
             io::ErrorKind::AddrInUse => {
-                let holder = SocketOwner::of_address(address)
+                let owner = SocketOwner::of_address(address)
                     .map_or_else(|| "another program".to_owned(), |h| h.to_string());
                 self.cannot_listen(
                     cause,
-                    format!("{holder} has {address}; end it, or {}", context.alternative),
+                    format!("{owner} has {address}; end it, or {}", context.alternative),
                 )
             }
             io::ErrorKind::AddrNotAvailable => {
@@ -150,7 +150,7 @@ impl Rendezvous {
         }
         let bound: Vec<String> = bound.iter().map(|address| address.ip().to_string()).collect();
         let what = format!(
-            "the name {host}, at which all ranks meet, means {} on its own host, where none of the {} ranks on other hosts \
+            "the name {host}, the rendezvous of all ranks, means {} on its own host, where none of the {} ranks on other hosts \
              can reach it",
             bound.join(" and "),
             context.remote_ranks
@@ -171,7 +171,7 @@ impl Rendezvous {
         bound.map_err(|cause| {
             let remedy = match SocketOwner::of_name(name).filter(|_| cause.kind() == io::ErrorKind::AddrInUse)
             {
-                Some(holder) => format!("{holder} has this name; end it, or {}", context.alternative),
+                Some(owner) => format!("{owner} has this name; end it, or {}", context.alternative),
                 None => context.alternative.to_owned(),
             };
             self.cannot_listen(cause, remedy)
@@ -205,8 +205,8 @@ impl Rendezvous {
             (io::ErrorKind::ConnectionRefused, _) => {
                 "nobody listens there: see whether rank 0 started, and on that host".to_owned()
             }
-            (_, Some(holder)) => {
-                format!("{holder} listens there: if that is not rank 0, choose another port for all ranks")
+            (_, Some(owner)) => {
+                format!("{owner} listens there: if that is not rank 0, choose another port for all ranks")
             }
             _ => "see whether rank 0 started, and on that host".to_owned(),
         }
@@ -248,7 +248,7 @@ fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::R
     for address in addresses(host, port)? {
         match runtime::connect(&address, timeout) {
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
-                // Loopback quirk: a connect to a free ephemeral port may meet itself.
+                // Loopback quirk: a connect to a free ephemeral port may reach itself.
                 last = Some(io::ErrorKind::ConnectionRefused.into());
             }
             Ok(stream) => {

@@ -71,7 +71,7 @@ impl RendezvousAccess {
         while !is_rung(stop) {
             for mut caller in acceptor.wait(None, &[stop.as_fd()]) {
                 let _ = caller.connection.write_all(&answer);
-                // Closed at the end: bytes that nobody has read would cut the connection before the answer.
+                // Closed at the end: unread bytes would reset the connection before the answer is read.
                 answered.push(caller.connection);
             }
         }

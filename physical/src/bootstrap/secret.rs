@@ -73,7 +73,7 @@ pub(crate) fn read_given(path: &str) -> Result<Vec<u8>> {
 /// Lets a descriptor that a launcher left open for this process be closed in programs that it starts.
 fn keep_here(path: &str) -> io::Result<()> {
     let descriptor = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse::<RawFd>().ok());
-    // The first three are everybody's.
+    // Standard input, output and error are inherited.
     let Some(descriptor) = descriptor.filter(|descriptor| *descriptor > 2) else { return Ok(()) };
     // SAFETY: not -1, and borrowed only for the next call; a closed descriptor fails it with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -218,7 +218,7 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
     let rendezvous = &placement.rendezvous;
     let addresses = addresses.map_err(|cause| {
         Error::system(
-            format!("look up {rendezvous}, where all ranks meet"),
+            format!("look up {rendezvous}, the rendezvous of all ranks"),
             cause,
             "correct the name of rank 0's host",
         )
@@ -230,8 +230,8 @@ fn own(placement: &Placement, addresses: io::Result<Vec<SocketAddr>>) -> Result<
         Some(address) if address.ip().is_loopback() || !several => Ok(*address),
         found => {
             let what = match found {
-                Some(_) => format!("ranks of several hosts meet at {rendezvous}"),
-                None => format!("{rendezvous}, where all ranks meet, is on another host"),
+                Some(_) => format!("{rendezvous} is the rendezvous of ranks on several hosts"),
+                None => format!("{rendezvous}, the rendezvous of all ranks, is on another host"),
             };
             Err(Error::setup(format!("{what}, and this job has no secret"), MAKE))
         }
@@ -275,7 +275,7 @@ impl SecretFile {
     /// Creates the file, which appears as a whole in place of one that an earlier job may have left.
     fn create(path: &Path, secret: &[u8]) -> io::Result<Self> {
         let folder = File::open(path.parent().unwrap_or(path))?;
-        // One at a time, or what has just been made might look left over. A file system without locks keeps the latter.
+        // One process at a time, as a file just made might look left over. Without locks, left-over files stay.
         let turn = take_turn(&folder);
         if turn {
             remove_left_over(path.parent().unwrap_or(path));

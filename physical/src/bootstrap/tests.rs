@@ -90,7 +90,7 @@ fn disagreement(
         Box::new(move || join(2, 3, &b, b"key", 40)),
         Box::new(other),
     ]);
-    // Whoever comes after the end finds nobody.
+    // A rank that connects after the end finds no listener.
     errors.into_iter().filter(|error| !error.contains("reach rank 0")).collect()
 }
 
@@ -193,19 +193,19 @@ fn equal_configurations_join() {
 fn another_build_is_refused_with_both_versions() {
     let place = rendezvous();
     let there = place.clone();
-    let newcomer = std::thread::spawn(move || {
+    let member = std::thread::spawn(move || {
         let patience = Duration::from_secs(10);
         let mut stream = until_there(|| there.connect(0, patience, None));
         stream.set_timeout(patience).unwrap();
         let build = authenticate_as(another_build(), &mut stream, b"key", &[]).unwrap();
-        // A card that this build cannot read.
+        // A request that this build cannot decode.
         Outgoing::default().text("from the future").send(&mut stream).unwrap();
         let mut answer = Incoming::receive(&mut stream).unwrap();
         answer.number().unwrap();
         (build, answer.text().unwrap())
     });
     let error = quick_errors(vec![Box::new(move || join(0, 2, &place, b"key", 40))]).remove(0);
-    let (build, answer) = newcomer.join().unwrap();
+    let (build, answer) = member.join().unwrap();
     assert_eq!(build, Build::MINE);
     let mine = concat!("rank 0 runs hexagram ", env!("CARGO_PKG_VERSION"), " (protocol 4)");
     for said in [error, answer] {
@@ -307,19 +307,19 @@ fn unauthenticated_connections_disturb_nobody() {
     let Rendezvous::Tcp { port, .. } = place else { panic!() };
     let a = place.clone();
     let b = place;
-    let strangers = std::thread::spawn(move || {
+    let others = std::thread::spawn(move || {
         let connect = || until_there(|| TcpStream::connect(("127.0.0.1", port)));
         let silent = connect();
         let mut scanner = connect();
         scanner.write_all(b"GET / HTTP/1.1\r\n\r\n0123456789012345678901234567890123456789").unwrap();
         let mut answer = Vec::new();
         let _ = scanner.read_to_end(&mut answer);
-        assert!(answer.is_empty(), "nothing is told to those who do not greet");
+        assert!(answer.is_empty(), "bytes that are no greeting are not answered");
         join(1, 2, &b, b"", 10).unwrap();
         drop(silent);
     });
     join(0, 2, &a, b"", 10).unwrap();
-    strangers.join().unwrap();
+    others.join().unwrap();
 }
 
 #[test]
@@ -330,10 +330,10 @@ fn a_taken_port_is_one_clear_error() {
     let error = join(0, 2, &place, b"", 1).err().unwrap();
     assert!(matches!(error, Error::System { .. }));
     let error = error.to_string();
-    assert!(error.contains(&format!("listen at 127.0.0.1:{port}, where all ranks meet")), "{error}");
-    let holder = format!("process {} (", std::process::id());
+    assert!(error.contains(&format!("listen at 127.0.0.1:{port}, the rendezvous of all ranks")), "{error}");
+    let owner = format!("process {} (", std::process::id());
     assert!(
-        error.contains(&holder) && error.contains(&format!("has 127.0.0.1:{port}; end it, or ")),
+        error.contains(&owner) && error.contains(&format!("has 127.0.0.1:{port}; end it, or ")),
         "{error}"
     );
 }
@@ -343,8 +343,8 @@ fn a_taken_name_is_one_clear_error_that_says_who_has_it_and_how_to_choose_anothe
     let Rendezvous::Local(name) = rendezvous() else { panic!() };
     let _taken = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
     let error = join(0, 2, &Rendezvous::Local(name.clone()), b"", 1).err().unwrap().to_string();
-    let holder = format!("process {} (", std::process::id());
-    for part in [holder.as_str(), &name, "end it, or set HEXAGRAM_ADDR=host:port"] {
+    let owner = format!("process {} (", std::process::id());
+    for part in [owner.as_str(), &name, "end it, or set HEXAGRAM_ADDR=host:port"] {
         assert!(error.contains(part), "{part}: {error}");
     }
 }
@@ -359,7 +359,7 @@ fn torchruns_port_may_be_taken_by_its_agent() {
     let place = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: true };
     let a = place.clone();
     let b = place;
-    // The agent takes connections and says nothing, as a store does with words that it does not understand.
+    // The agent accepts connections and answers nothing, as a store does with bytes that it cannot decode.
     let outcomes =
         errors(vec![Box::new(move || join(0, 2, &a, b"", 20)), Box::new(move || join(1, 2, &b, b"", 20))]);
     assert_eq!(outcomes, [None, None]);

@@ -96,7 +96,7 @@ pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
     match status {
         Ok(status) if status.signal().is_some() => format!("was killed by {}", name(*status)),
         Ok(status) => format!("exited with code {}", status.code().unwrap_or(1)),
-        Err(cause) => format!("ended, nobody knows how ({cause})"),
+        Err(cause) => format!("ended with an unknown status ({cause})"),
     }
 }
 

@@ -141,7 +141,7 @@ impl Forward {
     /// Writes bytes to the log, and the lines that they complete to `to`.
     async fn pass_on(&mut self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) {
         if let Some(Err(cause)) = self.log.as_mut().map(|log| log.keep(bytes)) {
-            // The log has said so itself.
+            // The log has reported it already.
             let _ = self.lost.0.set(cause);
         }
         let lines = self.lines.push(bytes);

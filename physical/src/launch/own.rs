@@ -28,7 +28,7 @@ impl Job {
 /// Those of `rank`.
 pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R, E>) -> Result<R, E> {
     let health = world.health().clone();
-    // Held until the reason is told: the last clone to be dropped says goodbye.
+    // Held until the reason is reported: the last clone announces the departure when it is dropped.
     let _held = world.clone();
     rank(world).inspect_err(|error| health.give_up(&format!("failed: {error}")))
 }

@@ -106,7 +106,7 @@ impl RankProcess {
 
 impl Drop for RankProcess {
     fn drop(&mut self) {
-        // Nobody is left to tell how it ended.
+        // Nobody asks for the status any more.
         let _ = self.reap();
     }
 }

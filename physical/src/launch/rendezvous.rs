@@ -58,7 +58,7 @@ impl RendezvousSetup {
         }
         let (listener, address) = listen().map_err(|cause| {
             let remedy = "see whether this machine's loopback interface is up (ip link set lo up)";
-            Error::system("let ranks meet at 127.0.0.1", cause, remedy)
+            Error::system("open a rendezvous at 127.0.0.1", cause, remedy)
         })?;
         let secret_bytes = draw().map_err(Error::no_random)?.into_bytes();
         let secret = in_memory(&secret_bytes)?;
@@ -70,10 +70,10 @@ impl RendezvousSetup {
 /// Listens at a free port of the loopback interface, and checks that it can be reached.
 fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // All ranks call at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
+    // All ranks connect at once, before rank 0 answers; the standard library's queue of 128 would lose some for a second.
     rustix::net::listen(&listener, QUEUE)?;
     let address = listener.local_addr()?;
-    // Where loopback is down, a socket can listen there, and nobody can call.
+    // Where loopback is down, a socket can listen there, but nobody can connect.
     let call = TcpStream::connect_timeout(&address, Duration::from_secs(10))?.local_addr()?;
     while listener.accept()?.1 != call {}
     Ok((listener, address))

@@ -45,11 +45,11 @@ impl EndReporter {
     /// Creates the reporter of a job.
     ///
     /// # Errors
-    /// [`Error::System`] if the system has no descriptor left; [`Error::Setup`] if the job's address is malformed.
+    /// [`Error::System`](crate::Error::System) if the system has no descriptor left; [`Error::Setup`](crate::Error::Setup) if the job's address is malformed.
     pub(super) fn new(job: &Job, setup: &RendezvousSetup) -> Result<Self> {
         let (host, port) = host_and_port("--addr", &setup.address)?;
         let rendezvous = Rendezvous::Tcp { host, port, agent: false };
-        // The ranks say so themselves if they cannot use them.
+        // The ranks report unusable files themselves.
         let tls = TlsFiles::from_env().ok().flatten().and_then(|files| Tls::load(&files).ok());
         let secret = setup.secret_bytes.clone();
         let (sender, receiver) = channel();
@@ -88,7 +88,7 @@ impl EndReporter {
         let stop = Arc::clone(&self.stop);
         let pending = self.pending.0.clone();
         let thread = thread::Builder::new().name("hexagram-report".to_owned());
-        // Without it they find out at their deadline.
+        // Without it the others learn it at their deadline.
         let _ = thread.spawn(move || {
             report(&access, &stop);
             drop(pending);

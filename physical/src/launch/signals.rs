@@ -61,7 +61,7 @@ impl Signals {
     /// Waits for the next request.
     pub(super) async fn next(&mut self) -> Request {
         tokio::select! {
-            // In this order: who is told to stop and then to go on must not end up stopped.
+            // In this order: a job that is stopped and then continued must not end up stopped.
             biased;
             _ = self.interrupt.recv() => Request::End(libc::SIGINT),
             _ = self.terminate.recv() => Request::End(libc::SIGTERM),
@@ -73,12 +73,12 @@ impl Signals {
 
     /// Stops this process until it is continued, unless that has happened already.
     pub(super) async fn stop_here(&mut self) {
-        // Lets the runtime hear of that.
+        // Lets the runtime receive a SIGCONT that was sent already.
         tokio::task::yield_now().await;
         if self.proceed.poll_recv(&mut Context::from_waker(Waker::noop())).is_pending() {
             // SAFETY: raise has no preconditions. It stops the whole process before it returns to this thread.
             unsafe { libc::raise(libc::SIGSTOP) };
-            // What has let it go on is on its way, and is not to be taken for the answer to a later stop.
+            // The SIGCONT that continued it is on its way, and must not answer a later stop.
             let _ = timeout(ARRIVAL, self.proceed.recv()).await;
         }
     }

@@ -39,7 +39,7 @@ const DEATH: Duration = Duration::from_secs(60);
 /// # Errors
 /// Those of [`Job::run`].
 pub(super) async fn supervise(job: &Job) -> Result<Outcome> {
-    // Before the first rank is there, or a Ctrl-C meanwhile would end this process without a word.
+    // Before the first rank is there, or a Ctrl-C meanwhile would end this process at once.
     let mut signals = Signals::listen()?;
     let mut supervisor = Supervisor::start(job)?;
     supervisor.until_all_ended(&mut signals).await?;
@@ -163,7 +163,7 @@ impl Supervisor {
         let Some(RunningRank { mut rank, .. }) = self.running.remove(&number) else { return };
         let pid = rank.pid.as_raw_nonzero().get().unsigned_abs();
         let status = rank.reap();
-        // Later deaths are this launcher's own doing.
+        // Later ends are caused by this launcher.
         if matches!(self.phase, JobPhase::Running | JobPhase::Noticing) {
             self.reporter.rank_ended(number, pid, &status);
             self.failures.extend(Failure::of(number, pid, &status));
@@ -188,7 +188,7 @@ impl Supervisor {
         self.signal(Signal::STOP);
         signals.stop_here().await;
         self.signal(Signal::CONT);
-        // Those who are to end by then have lost that time, too.
+        // Ranks that are to end by then have lost that time, too.
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(since.elapsed()));
     }
 
@@ -237,7 +237,7 @@ impl Supervisor {
         if let Some(signal) = signal {
             self.signal(signal);
         }
-        // A stopped process hears nothing but SIGKILL until it goes on.
+        // A stopped process receives nothing but SIGKILL until it continues.
         if phase == JobPhase::Terminating {
             self.signal(Signal::CONT);
         }
@@ -282,7 +282,7 @@ impl Supervisor {
             (None, None, None) => Ok(Outcome::Success),
             (None, None, Some(cause)) => {
                 let remedy = "every rank succeeded, but output of theirs is lost: make room where it goes";
-                // An error is no value to be copied.
+                // An io::Error cannot be cloned.
                 let cause = io::Error::new(cause.kind(), cause.to_string());
                 Err(Error::system("pass on what the ranks wrote", cause, remedy))
             }

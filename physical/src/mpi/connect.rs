@@ -176,7 +176,7 @@ fn open_place(
     };
     let (listeners, port) = listen().map_err(|cause| {
         let remedy = "name another interface of rank 0's host: HEXAGRAM_INTERFACE=eth0";
-        Error::system(format!("listen on {}, where all ranks meet", interface.ip()), cause, remedy)
+        Error::system(format!("listen on {}, the rendezvous of all ranks", interface.ip()), cause, remedy)
     })?;
     Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))
 }

@@ -67,7 +67,7 @@ struct CommandQueue {
 impl CommandQueue {
     /// Sends an order, and wakes the thread.
     fn tell(&self, command: Command) {
-        // A watcher that has ended has nobody left to tell.
+        // A thread that has ended has no peers left.
         let _ = self.commands.send(command);
         self.bell.ring();
     }
@@ -110,7 +110,7 @@ impl Control {
         let mut monitor =
             Monitor::new(rank, streams, Arc::clone(health), Arc::clone(hosts), commands, Arc::clone(&queue));
         monitor.parent = parent;
-        // The thread ends only when it is has_broadcast_failure to, by what is returned here.
+        // The thread ends only by an order of the handle returned here.
         let _ = hand_over.send(monitor);
         Ok(Control { queue, thread: Some(thread), limit: Duration::ZERO })
     }

@@ -51,7 +51,7 @@ impl Monitor {
         commands: mpsc::Receiver<Command>,
         queue: Arc<CommandQueue>,
     ) -> Self {
-        // Time that this process itself did not have, because it was stopped or starved, is nobody else's silence.
+        // Time that this process itself did not have, because it was stopped or starved, does not count as a peer's silence.
         let awake = Stopwatch::with_gap(2 * health.vigilance().beat);
         Monitor {
             rank,
@@ -109,9 +109,9 @@ impl Monitor {
             .last_heartbeat
             .map_or(Duration::ZERO, |last_heartbeat| beat.saturating_sub(last_heartbeat.elapsed()));
         let silences = self.streams.iter().flatten().map(|stream| stream.silence);
-        // Beyond it they are judged already: there is nothing to wake up for.
+        // A longer silence is judged already: there is nothing to wake up for.
         let silence = silences.filter(|silence| *silence <= tolerance).max().unwrap_or_default();
-        // Just beyond, as a silence that has only just lasted long enough is not yet judged.
+        // A little longer, as a silence is judged only beyond the tolerance.
         let until_judged = tolerance.saturating_sub(silence).saturating_add(Duration::from_millis(1));
         let ready = self.sleep(until_beat.min(until_judged));
         let awake = self.awake.lap();
@@ -172,7 +172,7 @@ impl Monitor {
         let limit = self.health.vigilance().tolerance();
         let Some(stream) = &mut self.streams[peer] else { return };
         stream.silence += awake;
-        // Nobody is called silent without having been awake to just now.
+        // A peer is judged only after a look for what has arrived just now.
         if !ready && stream.silence <= limit {
             return;
         }
@@ -210,14 +210,14 @@ impl Monitor {
                 }
             }
             ControlMessage::Located(_) => {}
-            // A member hears of the others from the hub only.
+            // Only rank 0 tells members about the others.
             ControlMessage::Hosts(_) if self.is_hub() => {}
             ControlMessage::Hosts(all) => self.hosts.settle(all),
             ControlMessage::Stragglers(answers) => self.health.waits().learn(answers),
-            // A member hears of failures from the hub only, which tells everyone by itself.
+            // Only rank 0 tells members about failures, and it tells everyone by itself.
             ControlMessage::Failure { culprit, cause } if self.is_hub() => self.fail(culprit, &cause),
             ControlMessage::Failure { culprit, cause } => drop(self.health.condemn(culprit, &cause)),
-            // Everyone speaks for itself.
+            // Only a rank itself announces its departure to rank 0.
             ControlMessage::Left(_) if self.is_hub() => {
                 self.announce();
                 self.health.leave(peer);
@@ -263,7 +263,7 @@ impl Monitor {
         let mut warned = false;
         while self.is_needed(stayed.elapsed(), limit) {
             self.run_once();
-            // Whoever still has an endpoint may have something to report.
+            // A thread that still has an endpoint may report something.
             self.run_commands();
             if stayed.elapsed() > self.health.vigilance().late && !std::mem::replace(&mut warned, true) {
                 self.warn();
@@ -299,9 +299,7 @@ impl Monitor {
 fn describe_end(error: &io::Error) -> String {
     match error.kind() {
         _ if is_cut_off(error) => "died (its control connection ended)".to_owned(),
-        io::ErrorKind::InvalidData => {
-            "sent what is not hexagram's language to its control connection".to_owned()
-        }
+        io::ErrorKind::InvalidData => "broke the protocol of its control connection".to_owned(),
         _ => format!("cannot be reached any more ({error})"),
     }
 }

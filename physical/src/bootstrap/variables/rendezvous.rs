@@ -67,7 +67,7 @@ fn torchrun(get: Lookup<'_>) -> Result<Rendezvous> {
     if agent && port == u16::MAX {
         let what =
             format!("MASTER_PORT={port} is the last port, and torchrun's agent may have it for itself");
-        return Err(Error::setup(what, "choose a lower one, so that the ranks can meet at the next"));
+        return Err(Error::setup(what, "choose a lower one, so that the ranks can use the next"));
     }
     Ok(Rendezvous::Tcp { host, port, agent })
 }
@@ -104,7 +104,7 @@ fn nowhere(launcher: Launcher, on_one_host: bool) -> Error {
         )
     } else {
         format!(
-            "{launcher} variables speak of several hosts, and give no address at which the ranks could meet"
+            "{launcher} variables describe several hosts, and give no address for the rendezvous of the ranks"
         )
     };
     Error::setup(what, how_to_choose(launcher, false))
@@ -129,7 +129,7 @@ pub(super) fn how_to_choose(launcher: Launcher, is_chosen: bool) -> &'static str
 /// Creates the error of a set without an address.
 fn missing(present: &str, absent: &str) -> Error {
     Error::setup(
-        format!("{present} are set, but {absent} is not, so the ranks cannot meet"),
+        format!("{present} are set, but {absent} is not, so that the ranks have no rendezvous"),
         format!("set {absent}, the address of rank 0's host"),
     )
 }

@@ -79,7 +79,7 @@ impl SlurmStep {
         let hosts = self.hosts.as_deref().unwrap_or_default();
         let host = first_host(hosts).ok_or_else(|| {
             let what =
-                format!("SLURM_JOB_NODELIST=`{hosts}` names no first host, at which the ranks could meet");
+                format!("SLURM_JOB_NODELIST=`{hosts}` names no first host, for the rendezvous of the ranks");
             Error::setup(what, "set HEXAGRAM_ADDR=host:port, naming the host of rank 0 and a free port there")
         })?;
         Ok(Rendezvous::Tcp { host, port: self.port(), agent: false })

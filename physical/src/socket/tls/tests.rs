@@ -140,7 +140,7 @@ fn one_side_without_tls_is_told_so_on_both() {
     assert!(zero.contains("does not speak TLS"), "{zero}");
     assert!(one.contains("the other side speaks TLS"), "{one}");
     let [zero, one] = errors(None, Some(authority.sign("hexagram")));
-    assert!(zero.contains("a caller speaks TLS and this rank does not"), "{zero}");
+    assert!(zero.contains("a peer speaks TLS and this rank does not"), "{zero}");
     assert!(one.contains("refuse each other's TLS") && one.contains("UnexpectedMessage"), "{one}");
 }
 
