@@ -132,7 +132,7 @@ impl<A: Accept> Acceptor<A> {
         proved
     }
 
-    /// Waits for readiness, but not beyond the next expiry or the end of [`ACCEPT_PAUSE`].
+    /// Waits until a descriptor is ready, but not beyond the next expiry or the end of [`ACCEPT_PAUSE`].
     fn sleep(&self, at_most: Option<Duration>, others: &[BorrowedFd<'_>]) {
         let mut sources = vec![PollFd::new(&self.poller, PollFlags::IN)];
         sources.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));

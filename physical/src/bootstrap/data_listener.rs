@@ -158,7 +158,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
         Ok(DataListener { unclaimed, bell, closed, thread: Some(thread) })
     }
 
-    /// Waits for the connection of `call`, and takes it.
+    /// Takes the connection of `call`, once it is there.
     ///
     /// # Errors
     /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.

@@ -67,7 +67,7 @@ impl Hosts {
         (0..self.claimed.len()).any(|rank| self.lower(rank).next().is_some())
     }
 
-    /// Probes the lower ranks of the host of `rank`. Returns the result, and the reason why it is not the claimed host,
+    /// Tries to connect to each lower rank of the host of `rank`. Returns the result, and the reason why it is not the claimed host,
     /// if so.
     fn locate(&self, rank: usize, mut probe: impl FnMut(usize) -> ProbeResult) -> (Locality, Option<String>) {
         let mut kernel = rank;
@@ -85,7 +85,7 @@ impl Hosts {
         (Locality { host: rank, kernel }, why)
     }
 
-    /// Probes the lower ranks on this rank's host, sends the result by `report`, and waits until all ranks know all
+    /// Tries to connect to each lower rank on this host, sends the result by `report`, and waits until all ranks know all
     /// results.
     ///
     /// # Errors

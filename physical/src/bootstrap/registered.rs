@@ -44,7 +44,7 @@ impl RegisteredFlags {
     }
 }
 
-/// Sets or clears the flag of this process, if its launcher reads flags.
+/// Updates the flag of this process, if its launcher reads flags.
 pub(crate) fn set_registered(placement: &Placement, is_registered: bool) {
     if placement.launcher != Launcher::Hexagram {
         return;

@@ -36,7 +36,8 @@ impl Rejections {
                 *unreported += 1;
                 if now - *since > Self::INTERVAL {
                     tracing::warn!("rejected {unreported} more connections: {error}");
-                    (*unreported, *since) = (0, now);
+                    *unreported = 0;
+                    *since = now;
                 }
             }
         }

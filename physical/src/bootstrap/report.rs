@@ -24,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct EndedRank {
     /// Rank, host and process.
     pub(crate) peer: Peer,
-    /// How it ended, as a verb phrase.
+    /// Description of its end, as a verb phrase.
     pub(crate) cause: String,
 }
 
@@ -78,7 +78,7 @@ impl RendezvousAccess {
     }
 }
 
-/// Waits for [`RETRY_INTERVAL`], and returns true if `bell` was rung meanwhile.
+/// Waits until `bell` is rung, or [`RETRY_INTERVAL`] is over. Returns true if it was rung.
 fn is_rung(bell: &Doorbell) -> bool {
     let mut sources = [PollFd::new(bell, PollFlags::IN)];
     runtime::poll(&mut sources, Some(RETRY_INTERVAL)).is_ok_and(|rung| rung > 0)

@@ -34,7 +34,7 @@ impl Descendants {
         Ok(Descendants { mark, starters })
     }
 
-    /// Marks everything that `command` will start.
+    /// Marks all that `command` will start.
     pub(super) fn mark(&self, command: &mut Command) {
         command.env(STARTERS, &self.starters);
     }

@@ -54,7 +54,7 @@ impl Log {
         }
     }
 
-    /// Writes bytes of the rank to the file. A full disk does not end a training: it is reported once, and the rest is
+    /// Appends bytes of the rank to the file. A full disk does not end a training: it is reported once, and the rest is
     /// lost.
     ///
     /// # Errors

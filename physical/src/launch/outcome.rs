@@ -67,7 +67,7 @@ impl fmt::Display for FirstFailure {
 }
 
 /// One of several failures, with the facts that decide which was first.
-pub(super) struct Failure {
+pub(super) struct RankFailure {
     /// Instant at which the launcher saw it.
     at: Instant,
     /// True if a signal killed the rank.
@@ -76,7 +76,7 @@ pub(super) struct Failure {
     what: FirstFailure,
 }
 
-impl Failure {
+impl RankFailure {
     /// Creates the failure of a rank with this exit status. Returns `None` if it succeeded. A lost status counts as a
     /// failure.
     pub(super) fn of(rank: usize, pid: u32, status: &io::Result<ExitStatus>) -> Option<Self> {
@@ -87,7 +87,7 @@ impl Failure {
         let code = status.as_ref().ok().and_then(ExitStatus::code).unwrap_or(1);
         let code = signal.map_or(code, |signal| 128 + signal);
         let what = FirstFailure { rank, pid, how: how(status), code };
-        Some(Failure { at: Instant::now(), by_signal: signal.is_some(), what })
+        Some(RankFailure { at: Instant::now(), by_signal: signal.is_some(), what })
     }
 }
 
@@ -104,9 +104,9 @@ pub(super) fn how(status: &io::Result<ExitStatus>) -> String {
 ///
 /// If a rank is killed, its peers lose their connections and may exit in the same instant. Therefore, among
 /// simultaneous failures, a death by signal precedes an exit code.
-pub(super) fn first_failure(failures: Vec<Failure>) -> Option<FirstFailure> {
+pub(super) fn first_failure(failures: Vec<RankFailure>) -> Option<FirstFailure> {
     let earliest = failures.first()?.at;
-    let tied = |failure: &&Failure| failure.at.duration_since(earliest) <= TIE;
+    let tied = |failure: &&RankFailure| failure.at.duration_since(earliest) <= TIE;
     let culprit = failures.iter().take_while(tied).position(|failure| failure.by_signal).unwrap_or(0);
     failures.into_iter().nth(culprit).map(|failure| failure.what)
 }
@@ -123,9 +123,9 @@ mod tests {
     const EXIT_3: i32 = 3 << 8;
     const SIGKILL: i32 = 9;
 
-    fn failure(rank: usize, status: i32, after: Duration, start: Instant) -> Failure {
-        let failure = Failure::of(rank, 100, &Ok(ExitStatus::from_raw(status))).unwrap();
-        Failure { at: start + after, ..failure }
+    fn failure(rank: usize, status: i32, after: Duration, start: Instant) -> RankFailure {
+        let failure = RankFailure::of(rank, 100, &Ok(ExitStatus::from_raw(status))).unwrap();
+        RankFailure { at: start + after, ..failure }
     }
 
     fn blamed(deaths: &[(usize, i32, u64)]) -> Option<usize> {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((exited.to_string().as_str(), exited.code), ("rank 2 (pid 100) exited with code 3", 3));
         let killed = failure(0, SIGKILL, Duration::ZERO, now).what;
         assert_eq!((killed.how.as_str(), killed.code), ("was killed by signal 9 (SIGKILL)", 137));
-        assert!(Failure::of(0, 100, &Ok(ExitStatus::from_raw(0))).is_none());
+        assert!(RankFailure::of(0, 100, &Ok(ExitStatus::from_raw(0))).is_none());
     }
 
     #[test]

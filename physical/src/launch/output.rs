@@ -31,7 +31,7 @@ pub(super) struct Console {
 struct LostOutput(OnceLock<io::Error>);
 
 impl LostOutput {
-    /// Reports once that lines are lost. The error of a reader that has closed its end is not reported.
+    /// Warns once that lines are lost. The error of a reader that has closed its end is not reported.
     fn lines(&self, cause: io::Error) {
         if cause.kind() == io::ErrorKind::BrokenPipe {
             return;
@@ -138,7 +138,7 @@ impl Forward {
         self.write(&mut to, &last).await;
     }
 
-    /// Writes bytes to the log, and the lines that they complete to `to`.
+    /// Appends bytes to the log, and writes the lines that they complete to `to`.
     async fn pass_on(&mut self, bytes: &[u8], to: &mut (impl AsyncWrite + Unpin)) {
         if let Some(Err(cause)) = self.log.as_mut().map(|log| log.keep(bytes)) {
             // The log has reported it already.
@@ -148,7 +148,7 @@ impl Forward {
         self.write(to, &lines).await;
     }
 
-    /// Writes whole lines. If that fails they are dropped, as an output that fails does not end a training.
+    /// Passes whole lines on. If that fails they are dropped, as an output that fails does not end a training.
     async fn write(&self, to: &mut (impl AsyncWrite + Unpin), lines: &[u8]) {
         if lines.is_empty() {
             return;

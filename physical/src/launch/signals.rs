@@ -58,7 +58,7 @@ impl Signals {
             .map_err(|cause| Error::system("handle signals", cause, "see whether this process is restricted"))
     }
 
-    /// Waits for the next request.
+    /// Returns the next request, once there is one.
     pub(super) async fn next(&mut self) -> Request {
         tokio::select! {
             // In this order: a job that is stopped and then continued must not end up stopped.
@@ -84,7 +84,7 @@ impl Signals {
     }
 }
 
-/// Waits for a signal, or for ever if it is `None`.
+/// Waits until a signal arrives, or for ever if it is `None`.
 async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),

@@ -12,7 +12,7 @@
 use super::Job;
 use super::descendants::Descendants;
 use super::logs::Log;
-use super::outcome::{Failure, Outcome, first_failure};
+use super::outcome::{Outcome, RankFailure, first_failure};
 use super::output::Console;
 use super::rank::RankProcess;
 use super::rendezvous::RendezvousSetup;
@@ -75,7 +75,7 @@ struct Supervisor {
     /// End of the phase, if it ends by itself.
     deadline: Option<Instant>,
     /// Failures seen so far.
-    failures: Vec<Failure>,
+    failures: Vec<RankFailure>,
     /// Signal that ended the job, if one did.
     interrupted: Option<i32>,
     /// Reporter of ranks that end before they have joined.
@@ -166,7 +166,7 @@ impl Supervisor {
         // Later ends are caused by this launcher.
         if matches!(self.phase, JobPhase::Running | JobPhase::Noticing) {
             self.reporter.rank_ended(number, pid, &status);
-            self.failures.extend(Failure::of(number, pid, &status));
+            self.failures.extend(RankFailure::of(number, pid, &status));
         }
         if self.phase == JobPhase::Running && !self.failures.is_empty() {
             self.enter(JobPhase::Noticing);

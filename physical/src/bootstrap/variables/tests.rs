@@ -196,7 +196,8 @@ fn no_launcher_is_no_error() {
 #[test]
 fn the_first_complete_set_wins() {
     let mut ours = OURS;
-    (ours[0].1, ours[1].1) = ("2", "3");
+    ours[0].1 = "2";
+    ours[1].1 = "3";
     let mpi = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "3")];
     let all = [ours.as_slice(), &TORCHRUN, &mpi].concat();
     let placement = read(&all).unwrap().unwrap();
