@@ -24,7 +24,7 @@ impl Landing {
 
     /// Size of the largest message that fits, in bytes.
     pub(crate) fn capacity(&self) -> usize {
-        self.view.bytes().len()
+        self.view.byte_len()
     }
 
     /// Whether a message of so many bytes is what the receive expects.

@@ -51,6 +51,7 @@ mod process;
 pub mod runtime;
 mod shm;
 mod socket;
+mod staging;
 pub mod stdout;
 pub mod stopwatch;
 mod stream;

@@ -10,6 +10,7 @@ use crate::health::Health;
 use crate::launch::MAX_RANKS;
 use crate::limits;
 use crate::patience::patience;
+use crate::staging::Staging;
 use crate::thread::ThreadFabric;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
 pub use options::JoinOptions;
@@ -198,7 +199,8 @@ impl World {
             }
             open.push(channel);
         }
-        self.0.fabric.open(channel).map_err(|error| self.not_opened(channel, error))
+        let opened = self.0.fabric.open(channel).map(Staging::around);
+        opened.map_err(|error| self.not_opened(channel, error))
     }
 
     /// A channel that could not be opened: whose fault that is, and that the others need not wait for it.

@@ -117,21 +117,33 @@ impl ReadView {
         down(&self.span())
     }
 
-    /// Lets the queue of this view copy it to host memory; returns the event after which `to` is given back. `None` if it
-    /// is in host memory itself.
-    #[allow(dead_code, reason = "for the staging of messages, next")]
-    pub(crate) fn copy_down(&self, to: WriteView) -> Option<Arc<dyn Event>> {
-        let span = self.span();
-        let queue = Arc::clone(span.place()?.0);
-        queue.copy_down(span, to);
-        Some(queue.record())
+    /// Lets the queue of this view copy it to host memory, and returns the copy, which is complete once the event has
+    /// happened. `None` if it is in host memory itself.
+    pub(crate) fn copy_down(&self) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
+        copying_down(&self.span())
     }
 }
 
 impl WriteView {
+    /// As [`ReadView::copy_down`].
+    pub(crate) fn copy_down(&self) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
+        copying_down(&self.span())
+    }
+
     /// Lets the queue of this view copy `from`, which is in host memory, to its first bytes.
     pub(crate) fn copy_up(&mut self, from: ReadView) {
         enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
+    }
+
+    /// Lets the queue of this view combine it with `from`, which is in host memory.
+    pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView) -> Result<()> {
+        let to = self.span();
+        let copy = Buffer::zeroed_on(&to.queue(), from.dtype(), from.len())?;
+        let mut place = copy.write_all()?;
+        place.copy_up(from);
+        let from = place.span();
+        enqueue(&to, &[], |queue, to| queue.reduce(op, from, to));
+        Ok(())
     }
 }
 
@@ -182,6 +194,14 @@ fn snapshot(view: &ReadView, queue: Option<&Arc<dyn DeviceQueue>>) -> Result<Rea
 /// Returns a view of the same elements in host memory, which may be the same view.
 fn brought_down(view: &ReadView) -> Result<ReadView> {
     if view.is_on_host() { Ok(view.again()) } else { view.copied_down().map(WriteView::into_read) }
+}
+
+/// Begins to copy to host memory.
+fn copying_down(from: &Span) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
+    let Some((queue, _)) = from.place() else { return Ok(None) };
+    let copy = queue.host_memory(from.dtype(), from.len())?;
+    queue.copy_down(from.clone(), copy.write_all()?);
+    Ok(Some((copy, queue.record())))
 }
 
 /// Copies to host memory, and waits until the queue has done so.

@@ -66,6 +66,14 @@ impl Queue {
         self.0.as_ref().map_or("host", |queue| queue.device())
     }
 
+    /// Returns zeroed host memory from which and to which the queue's copies are quick.
+    ///
+    /// # Errors
+    /// As [`Buffer::zeroed`].
+    pub(crate) fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| queue.host_memory(dtype, len))
+    }
+
     /// Waits until all work that was enqueued so far is done.
     ///
     /// An engine calls this once a step: a codec's refusal on a device is known only then.

@@ -1,8 +1,11 @@
 //! Views: counted leases on a range of a buffer. Open this to see what a holder may do with the bytes.
 
 use super::{Access, Lease, Lent, Registration};
+use crate::device::Queue;
 use crate::dtype::DType;
 use crate::memory::Span;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A counted lease that allows reading a range of a buffer.
 pub struct ReadView(pub(super) Lent, pub(super) DType);
@@ -64,14 +67,28 @@ impl ReadView {
 
     /// Returns another view of the same range.
     pub(crate) fn again(&self) -> ReadView {
-        let memory = std::sync::Arc::clone(&self.0.memory);
+        let memory = Arc::clone(&self.0.memory);
         let lease = self.0.lease;
         // Readers share, and this one keeps writers away meanwhile.
         let mut ledger = memory.ledger();
         ledger.leases.push(lease);
-        memory.in_use.store(ledger.leases.len(), std::sync::atomic::Ordering::Relaxed);
+        memory.in_use.store(ledger.leases.len(), Ordering::Relaxed);
         drop(ledger);
         ReadView(Lent { memory, lease }, self.1)
+    }
+
+    /// Narrows the view to its first bytes.
+    pub(crate) fn into_first(mut self, bytes: usize) -> ReadView {
+        let Lease { start, end, access } = self.0.lease;
+        let lease = Lease { start, end: end.min(start + bytes), access };
+        self.0.replace(Some(lease));
+        self.0.lease = lease;
+        self
+    }
+
+    /// Returns the queue that writes this memory.
+    pub(crate) fn queue(&self) -> Queue {
+        self.span().queue()
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -153,6 +170,11 @@ impl WriteView {
         self.0.replace(Some(lease));
         self.0.lease = lease;
         ReadView(self.0, self.1)
+    }
+
+    /// Returns the queue that writes this memory.
+    pub(crate) fn queue(&self) -> Queue {
+        self.span().queue()
     }
 
     pub(crate) fn span(&self) -> Span {

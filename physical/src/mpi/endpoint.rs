@@ -385,7 +385,7 @@ impl Transport for MpiEndpoint {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        let bytes = view.bytes().len();
+        let bytes = view.byte_len();
         self.tally.sent(HEADER_BYTES + bytes);
         let mut message = Vec::with_capacity(EAGER_BYTES);
         message.extend_from_slice(&Header { length: bytes as u64, label }.to_bytes());

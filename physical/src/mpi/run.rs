@@ -61,8 +61,8 @@ impl CollectiveRun {
         let (input, output) = &views;
         let size = what.dtype.size();
         let blocks = matches!(what.operation, OperationKind::AllGather | OperationKind::ReduceScatter);
-        let bytes = output.bytes().len();
-        let input_bytes = input.as_ref().map_or(0, |view| view.bytes().len());
+        let bytes = output.byte_len();
+        let input_bytes = input.as_ref().map_or(0, |view| view.byte_len());
         let whole = bytes.max(input_bytes) / size;
         let (len, piece) = if blocks { (whole / ranks, PIECE / size / ranks) } else { (whole, PIECE / size) };
         let piece = piece.max(1);

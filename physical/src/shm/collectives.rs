@@ -118,8 +118,8 @@ impl ShmCollectives {
             return false;
         }
         let (bytes, registration) = match input {
-            Some(input) => (input.bytes().len(), input.registration()),
-            None => (output.bytes().len(), output.registration()),
+            Some(input) => (input.byte_len(), input.registration()),
+            None => (output.byte_len(), output.registration()),
         };
         let registered = self.context.regions.contains(registration.map(|(registration, _)| registration));
         // There is one stage, and a lane has one operation at a time.

@@ -100,7 +100,7 @@ impl RegisteredTransfer {
         let rank = context.rank;
         let ranks = context.size();
         let size = running.entry.label.fingerprint.dtype.size();
-        let len = running.output.bytes().len() / size;
+        let len = running.output.byte_len() / size;
         let part = |owner: usize| scaled(chunk(len, ranks, owner), size);
         let mut moved = 0;
         if let Some(piece) = piece(&part(rank), self.own) {
@@ -148,7 +148,7 @@ impl RegisteredTransfer {
     /// Reduces a piece of this rank's block of all inputs.
     fn reduce_scatter(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let rank = context.rank;
-        let block = running.output.bytes().len();
+        let block = running.output.byte_len();
         let Some(piece) = piece(&(0..block), self.own) else { return Ok(Step::Done(0)) };
         let there = rank * block + piece.start..rank * block + piece.end;
         let mut all = self.peers(context, &there)?;
@@ -164,7 +164,7 @@ impl RegisteredTransfer {
     fn all_gather(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let rank = context.rank;
         let ranks = context.size();
-        let block = running.output.bytes().len() / ranks;
+        let block = running.output.byte_len() / ranks;
         for peer in (0..ranks).map(|distance| (rank + distance) % ranks) {
             let Some(piece) = piece(&(0..block), self.copied[peer]) else { continue };
             let from = match &running.input {
@@ -181,7 +181,7 @@ impl RegisteredTransfer {
     /// Copies a piece of the root's buffer.
     fn broadcast(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
         let root = running.entry.root();
-        let bytes = running.output.bytes().len();
+        let bytes = running.output.byte_len();
         let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != context.rank) else {
             return Ok(Step::Done(0));
         };

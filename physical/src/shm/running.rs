@@ -57,7 +57,7 @@ impl RunningCollective {
         mut output: WriteView,
     ) -> Self {
         let registration = input.as_ref().map_or_else(|| output.registration(), ReadView::registration);
-        let small = input.as_ref().map_or(output.bytes().len(), |input| input.bytes().len()) <= PAYLOAD;
+        let small = input.as_ref().map_or(output.byte_len(), |input| input.byte_len()) <= PAYLOAD;
         label.fingerprint.registered =
             !small && context.regions.contains(registration.map(|(which, _)| which));
         prepare(context, &label.fingerprint, output.bytes_mut());
@@ -109,7 +109,7 @@ impl RunningCollective {
 
     /// Returns the bytes of each rank's contribution.
     fn bytes(&self) -> usize {
-        self.input.as_ref().map_or(self.output.bytes().len(), |input| input.bytes().len())
+        self.input.as_ref().map_or(self.output.byte_len(), |input| input.byte_len())
     }
 
     /// Returns true if `peer` has read all that it needs.
@@ -120,7 +120,7 @@ impl RunningCollective {
 
     /// Returns the step of a complete operation.
     fn done(&self) -> Step {
-        Step::Done(self.output.bytes().len())
+        Step::Done(self.output.byte_len())
     }
 
     /// Begins the transfer once all ranks have entered; finishes a small operation.

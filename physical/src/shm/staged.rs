@@ -44,7 +44,7 @@ impl Rounds {
     /// Divides the operation by the shape of the segments.
     fn new(running: &RunningCollective, context: &ShmContext) -> Self {
         let size = running.entry.label.fingerprint.dtype.size();
-        Rounds { shape: context.mine().shape(), size, len: running.output.bytes().len() / size }
+        Rounds { shape: context.mine().shape(), size, len: running.output.byte_len() / size }
     }
 
     /// Returns the number of rounds.

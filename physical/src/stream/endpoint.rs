@@ -327,7 +327,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
-        self.tallies[to].sent(HEADER_BYTES + view.bytes().len());
+        self.tallies[to].sent(HEADER_BYTES + view.byte_len());
         if to == self.identity.rank {
             self.loop_back(state, ticket, label, &view);
         } else {

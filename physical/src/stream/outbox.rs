@@ -24,7 +24,7 @@ impl FramePayload {
     /// Returns the bytes of the payload.
     fn len(&self) -> usize {
         match self {
-            FramePayload::View(view) => view.bytes().len(),
+            FramePayload::View(view) => view.byte_len(),
             FramePayload::Abandoned { offset, rest } => offset + rest.len(),
         }
     }
@@ -67,7 +67,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Queues a frame.
     pub(super) fn push(&mut self, ticket: Ticket, label: Label, view: ReadView) {
-        let header = Header { length: view.bytes().len() as u64, label }.to_bytes();
+        let header = Header { length: view.byte_len() as u64, label }.to_bytes();
         self.frames.push_back(Frame { ticket, header, payload: FramePayload::View(view), written: 0 });
     }
 

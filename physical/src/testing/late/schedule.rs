@@ -31,7 +31,16 @@ enum Step {
 #[derive(Default)]
 struct Line {
     steps: VecDeque<Step>,
+    /// Steps so far, of which one may have been taken and not be done.
+    enqueued: u64,
     done: u64,
+}
+
+impl Line {
+    fn push(&mut self, step: Step) {
+        self.steps.push_back(step);
+        self.enqueued += 1;
+    }
 }
 
 /// What has been enqueued, and what is waited for.
@@ -62,20 +71,19 @@ impl Schedule {
     }
 
     pub(super) fn enqueue(&mut self, queue: usize, job: Job) {
-        self.lines[queue].steps.push_back(Step::Work(job));
+        self.lines[queue].push(Step::Work(job));
         if self.lines.iter().map(|line| line.steps.len()).sum::<usize>() > MOST {
             self.want(self.end(queue));
         }
     }
 
     pub(super) fn wait(&mut self, queue: usize, point: Point) {
-        self.lines[queue].steps.push_back(Step::Wait(point));
+        self.lines[queue].push(Step::Wait(point));
     }
 
     /// Returns the point after all that was enqueued so far.
     pub(super) fn end(&self, queue: usize) -> Point {
-        let line = &self.lines[queue];
-        Point { queue, steps: line.done + line.steps.len() as u64 }
+        Point { queue, steps: self.lines[queue].enqueued }
     }
 
     pub(super) fn has_happened(&self, point: Point) -> bool {
@@ -189,6 +197,20 @@ mod tests {
         schedule.want(end);
         run(&mut schedule);
         assert_eq!(*names.lock().unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_job_that_was_taken_is_not_done() {
+        let names = Arc::default();
+        let mut schedule = Schedule::new(0);
+        let queue = schedule.open();
+        note(&mut schedule, queue, &names, "a");
+        schedule.want(schedule.end(queue));
+        let taken = schedule.next().unwrap();
+        let end = schedule.end(queue);
+        assert!(!schedule.has_happened(end));
+        schedule.finish(taken.0);
+        assert!(schedule.has_happened(end));
     }
 
     #[test]

@@ -1,0 +1,194 @@
+//! The endpoint around every transport's: it sends and receives what is not in host memory, by way of the host. Open this
+//! to see how a device's memory travels.
+//!
+//! Views of host memory pass through. A view of a device is *staged*: a message is copied down first, and posted when the
+//! event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the queue
+//! of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory only.
+//!
+//! A staged receive is over when its last work is enqueued: whatever is asked of the memory afterwards waits for that.
+
+mod staged;
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::health::Health;
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::native::{AtOnce, Collectives};
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
+use staged::{Staged, Table};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Set in the tickets of staged operations, to tell them from those of the transport; shared memory has the bit above.
+const STAGED: u32 = 1 << 30;
+
+fn mark(ticket: Ticket) -> Ticket {
+    Ticket { index: ticket.index | STAGED, ..ticket }
+}
+
+/// Returns a staged operation's ticket without its mark; `None` for those of the transport.
+fn unmark(ticket: Ticket) -> Option<Ticket> {
+    (ticket.index & STAGED != 0).then_some(Ticket { index: ticket.index & !STAGED, ..ticket })
+}
+
+/// An endpoint that stages what is not in host memory.
+pub(crate) struct Staging {
+    transport: Rc<dyn Transport>,
+    table: RefCell<Table>,
+    /// Staged operations that are not posted yet.
+    copying: Cell<usize>,
+}
+
+impl Staging {
+    /// Puts such an endpoint around a transport's.
+    pub(crate) fn around(transport: Rc<dyn Transport>) -> Rc<dyn Transport> {
+        Rc::new(Staging { transport, table: RefCell::default(), copying: Cell::new(0) })
+    }
+
+    /// Takes an operation into the table, or the reason why it cannot begin.
+    #[cold]
+    fn stage(&self, staged: Result<Staged>) -> Ticket {
+        let mut table = self.table.borrow_mut();
+        let ticket = table.open(staged);
+        table.advance(&*self.transport);
+        self.copying.set(table.waiting());
+        mark(ticket)
+    }
+
+    /// Posts what has been copied down. Whether anything was.
+    #[cold]
+    fn advance(&self) -> bool {
+        let mut table = self.table.borrow_mut();
+        let moved = table.advance(&*self.transport);
+        self.copying.set(table.waiting());
+        moved
+    }
+
+    #[cold]
+    fn poll_staged(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        if self.copying.get() > 0 {
+            self.advance();
+        }
+        self.table.borrow_mut().poll(ticket, &*self.transport, context)
+    }
+}
+
+impl Transport for Staging {
+    fn kind(&self) -> TransportKind {
+        self.transport.kind()
+    }
+
+    fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.transport.size()
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        self.transport.health()
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        self.transport.bell()
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        // What is sent under the tag of a message that is still being copied comes after that.
+        let overtakes = || self.table.borrow().overtakes(to, &label);
+        if view.is_on_host() && (self.copying.get() == 0 || !overtakes()) {
+            return self.transport.post_send(to, label, view);
+        }
+        self.stage(Staged::send(to, label, view, &self.transport.bell()))
+    }
+
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        if view.is_on_host() {
+            return self.transport.post_recv(from, label, view, land);
+        }
+        self.stage(Staged::recv(from, label, view, land, &*self.transport))
+    }
+
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        match unmark(ticket) {
+            None => self.transport.poll(ticket, context),
+            Some(ticket) => self.poll_staged(ticket, context),
+        }
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let Some(ticket) = unmark(ticket) else { return self.transport.cancel(ticket) };
+        let mut table = self.table.borrow_mut();
+        table.cancel(ticket, &*self.transport);
+        self.copying.set(table.waiting());
+    }
+
+    fn progress(&self) -> bool {
+        let posted = self.copying.get() > 0 && self.advance();
+        self.transport.progress() || posted
+    }
+
+    fn crowded(&self) -> bool {
+        self.transport.crowded()
+    }
+
+    fn park(&self, at_most: Duration) {
+        self.transport.park(at_most);
+    }
+
+    fn ended(&self, peer: usize) -> Option<String> {
+        self.transport.ended(peer)
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        match unmark(ticket) {
+            None => self.transport.moved(ticket),
+            Some(ticket) => {
+                self.table.borrow().posted(ticket).map_or(0, |posted| self.transport.moved(posted))
+            }
+        }
+    }
+
+    fn native(&self) -> Option<&dyn Collectives> {
+        self.transport.native().map(|_| self as &dyn Collectives)
+    }
+
+    fn missing(&self, ticket: Ticket) -> Vec<usize> {
+        match unmark(ticket) {
+            None => self.transport.missing(ticket),
+            Some(ticket) => {
+                let posted = self.table.borrow().posted(ticket);
+                posted.map(|posted| self.transport.missing(posted)).unwrap_or_default()
+            }
+        }
+    }
+
+    fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        self.transport.register(dtype, len, limit)
+    }
+}
+
+impl Collectives for Staging {
+    fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool {
+        self.transport.native().is_some_and(|native| native.offers(label, input, output))
+    }
+
+    fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
+        self.transport.native().map_or(AtOnce::Not, |native| native.at_once(label, bytes))
+    }
+
+    fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+        let on_host = output.is_on_host() && input.as_ref().is_none_or(ReadView::is_on_host);
+        match self.transport.native().filter(|_| on_host) {
+            Some(native) => native.post(label, input, output),
+            None => self.stage(Staged::native(label, input, output, &self.transport.bell())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! Operations that are staged: what is copied down before they are posted, and what is copied up in the end.
+
+use crate::codec::CodecError;
+use crate::device::{Event, Failure, Queue};
+use crate::error::{During, Error, Result};
+use crate::memory::{Buffer, ReadView, WriteView};
+use crate::tag::Tag;
+use crate::tickets::Tickets;
+use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// One staged operation.
+pub(super) struct Staged {
+    label: Label,
+    /// Copies down that have to be complete before it is posted.
+    copies: Vec<CopyDown>,
+    step: Step,
+    arriving: Option<Arriving>,
+    /// The device's views of what is sent, which nobody writes before the operation is over.
+    _departing: Option<ReadView>,
+}
+
+/// A copy down that is under way.
+struct CopyDown {
+    event: Arc<dyn Event>,
+    /// The queue whose failure it is if this copies what came of one.
+    queue: Queue,
+}
+
+enum Step {
+    /// A message to this rank, to be posted.
+    Send(usize, Outgoing),
+    /// A collective of the backend, to be posted; what arrives is `None` here if it goes to a device.
+    Native(Option<Outgoing>, Option<WriteView>),
+    /// Under way, by this ticket of the transport's.
+    Posted(Ticket),
+    /// Not even posted.
+    Failed,
+}
+
+/// Host memory for the transport to read.
+enum Outgoing {
+    View(ReadView),
+    /// Complete when the copies are.
+    Copy(Buffer),
+}
+
+/// What lands in a device's view in the end.
+struct Arriving {
+    view: WriteView,
+    land: Land,
+    /// Where the transport puts it.
+    copy: Buffer,
+}
+
+impl Outgoing {
+    fn open(self) -> Result<ReadView> {
+        match self {
+            Outgoing::View(view) => Ok(view),
+            Outgoing::Copy(copy) => copy.read_all(),
+        }
+    }
+}
+
+impl Staged {
+    /// Begins to copy down a message.
+    pub(super) fn send(to: usize, label: Label, view: ReadView, bell: &Arc<dyn Bell>) -> Result<Self> {
+        let mut copies = Vec::new();
+        let (outgoing, departing) = outgoing(view, &mut copies, bell)?;
+        Ok(Staged { label, copies, step: Step::Send(to, outgoing), arriving: None, _departing: departing })
+    }
+
+    /// Posts a receive into host memory.
+    pub(super) fn recv(
+        from: Source,
+        label: Label,
+        view: WriteView,
+        land: Land,
+        transport: &dyn Transport,
+    ) -> Result<Self> {
+        let copy = view.queue().host_memory(view.dtype(), view.len())?;
+        let stored = if land == Land::AtMost { Land::AtMost } else { Land::Copy };
+        let step = Step::Posted(transport.post_recv(from, label, copy.write_all()?, stored));
+        let arriving = Some(Arriving { view, land, copy });
+        Ok(Staged { label, copies: Vec::new(), step, arriving, _departing: None })
+    }
+
+    /// Begins to copy down what a collective of the backend needs.
+    pub(super) fn native(
+        label: Label,
+        input: Option<ReadView>,
+        output: WriteView,
+        bell: &Arc<dyn Bell>,
+    ) -> Result<Self> {
+        let in_place = input.is_none();
+        let mut copies = Vec::new();
+        let input = input.map(|view| outgoing(view, &mut copies, bell)).transpose()?;
+        let (input, departing) = input.map_or((None, None), |(input, departing)| (Some(input), departing));
+        if output.is_on_host() {
+            let step = Step::Native(input, Some(output));
+            return Ok(Staged { label, copies, step, arriving: None, _departing: departing });
+        }
+        let copy = match in_place {
+            true => copied(output.copy_down()?, output.queue(), &mut copies, bell),
+            false => None,
+        };
+        let fresh = || output.queue().host_memory(output.dtype(), output.len());
+        let copy = copy.map_or_else(fresh, Ok)?;
+        let arriving = Some(Arriving { view: output, land: Land::Copy, copy });
+        Ok(Staged { label, copies, step: Step::Native(input, None), arriving, _departing: departing })
+    }
+
+    /// Returns rank and tag of a message that is not posted yet.
+    fn unsent(&self) -> Option<(usize, Tag)> {
+        match self.step {
+            Step::Send(to, _) => Some((to, self.label.tag)),
+            Step::Native(..) | Step::Posted(_) | Step::Failed => None,
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(self.step, Step::Send(..) | Step::Native(..))
+    }
+
+    fn is_copied(&self) -> bool {
+        self.copies.iter().all(|copy| copy.event.has_happened())
+    }
+
+    fn post(&mut self, transport: &dyn Transport) -> Result<()> {
+        for copy in self.copies.drain(..) {
+            let failure = copy.queue.device().and_then(|queue| queue.take_failure());
+            failure.map_or(Ok(()), |failure| Err(error(failure, &copy.queue, &self.label, transport)))?;
+        }
+        self.step = match std::mem::replace(&mut self.step, Step::Failed) {
+            Step::Send(to, message) => Step::Posted(transport.post_send(to, self.label, message.open()?)),
+            Step::Native(input, output) => {
+                let input = input.map(Outgoing::open).transpose()?;
+                let copy = || self.arriving.as_ref().map(|arriving| arriving.copy.write_all());
+                let output = output.map(Ok).or_else(copy).transpose()?;
+                let Some((native, output)) = transport.native().zip(output) else {
+                    let what = format!("{} has no collectives of its own", transport.kind());
+                    return Err(Error::usage(what, "post what is offered"));
+                };
+                Step::Posted(native.post(self.label, input, output))
+            }
+            step @ (Step::Posted(_) | Step::Failed) => step,
+        };
+        Ok(())
+    }
+
+    /// Lets the queue of the view have what the transport has received.
+    fn land(self, got: Got) -> Result<Got> {
+        let Some(Arriving { mut view, land, copy }) = self.arriving else { return Ok(got) };
+        let copy = copy.read_all()?;
+        match land {
+            Land::Copy => view.copy_up(copy),
+            Land::AtMost => view.copy_up(copy.into_first(got.bytes)),
+            Land::Reduce(op) => view.reduce_up(op, copy)?,
+        }
+        Ok(got)
+    }
+}
+
+/// Returns what a transport can read in place of a view, and the view if that is not it.
+fn outgoing(
+    view: ReadView,
+    copies: &mut Vec<CopyDown>,
+    bell: &Arc<dyn Bell>,
+) -> Result<(Outgoing, Option<ReadView>)> {
+    Ok(match copied(view.copy_down()?, view.queue(), copies, bell) {
+        None => (Outgoing::View(view), None),
+        Some(copy) => (Outgoing::Copy(copy), Some(view)),
+    })
+}
+
+/// Notes a copy that has begun, and lets its end ring the bell.
+fn copied(
+    begun: Option<(Buffer, Arc<dyn Event>)>,
+    queue: Queue,
+    copies: &mut Vec<CopyDown>,
+    bell: &Arc<dyn Bell>,
+) -> Option<Buffer> {
+    let (copy, event) = begun?;
+    event.ring(Arc::clone(bell));
+    copies.push(CopyDown { event, queue });
+    Some(copy)
+}
+
+/// Returns the error of this rank whose queue failed before a message could be copied.
+fn error(failure: Failure, queue: &Queue, label: &Label, transport: &dyn Transport) -> Error {
+    match failure {
+        Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
+            let place = transport.health().peers()[transport.rank()].clone();
+            let during = During::Operation(label.fingerprint, label.tag);
+            Error::NotFinite { place, tensor: None, index, value, during }
+        }
+        failure => failure.into_error(queue.name()),
+    }
+}
+
+/// The staged operations of one endpoint, in the order in which they were begun.
+#[derive(Default)]
+pub(super) struct Table {
+    tickets: Tickets,
+    operations: Vec<(Ticket, Staged)>,
+}
+
+impl Table {
+    /// Takes an operation, or the reason why it failed at once.
+    pub(super) fn open(&mut self, staged: Result<Staged>) -> Ticket {
+        let ticket = self.tickets.open();
+        match staged {
+            Ok(staged) => self.operations.push((ticket, staged)),
+            Err(error) => self.tickets.finish(ticket, Err(error)),
+        }
+        ticket
+    }
+
+    /// Returns the number of operations that wait for a copy.
+    pub(super) fn waiting(&self) -> usize {
+        self.operations.iter().filter(|(_, staged)| staged.is_waiting()).count()
+    }
+
+    /// Returns true if a message with this label would overtake one that is still being copied.
+    pub(super) fn overtakes(&self, to: usize, label: &Label) -> bool {
+        self.operations.iter().any(|(_, staged)| staged.unsent() == Some((to, label.tag)))
+    }
+
+    /// Posts what has been copied; messages of one tag in order. Whether anything was.
+    pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
+        let mut behind = Vec::new();
+        let mut moved = false;
+        for (ticket, staged) in &mut self.operations {
+            let unsent = staged.unsent();
+            let overtakes = unsent.is_some_and(|message| behind.contains(&message));
+            if !staged.is_waiting() || overtakes || !staged.is_copied() {
+                behind.extend(unsent);
+                continue;
+            }
+            moved = true;
+            if let Err(error) = staged.post(transport) {
+                staged.step = Step::Failed;
+                self.tickets.finish(*ticket, Err(error));
+            }
+        }
+        moved
+    }
+
+    /// Returns the transport's ticket of an operation that has been posted.
+    pub(super) fn posted(&self, ticket: Ticket) -> Option<Ticket> {
+        self.operations.iter().find(|(own, _)| *own == ticket).and_then(|(_, staged)| match staged.step {
+            Step::Posted(posted) => Some(posted),
+            Step::Send(..) | Step::Native(..) | Step::Failed => None,
+        })
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        ticket: Ticket,
+        transport: &dyn Transport,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Got>> {
+        if let Poll::Ready(failed) = self.tickets.poll(ticket) {
+            self.remove(ticket);
+            return Poll::Ready(failed);
+        }
+        let Some(posted) = self.posted(ticket) else { return Poll::Pending };
+        let Poll::Ready(outcome) = transport.poll(posted, context) else { return Poll::Pending };
+        self.tickets.close(ticket);
+        let Some(staged) = self.remove(ticket) else { return Poll::Ready(outcome) };
+        Poll::Ready(outcome.and_then(|got| staged.land(got)))
+    }
+
+    pub(super) fn cancel(&mut self, ticket: Ticket, transport: &dyn Transport) {
+        if let Some(posted) = self.posted(ticket) {
+            transport.cancel(posted);
+        }
+        self.tickets.close(ticket);
+        self.remove(ticket);
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Staged> {
+        let place = self.operations.iter().position(|(own, _)| *own == ticket)?;
+        Some(self.operations.remove(place).1)
+    }
+}
