@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 10] = [
+const LAYERS: [(&str, &str, &[&str]); 11] = [
     ("physical", "hexagram-physical", &[]),
     ("logical", "hexagram-logical", &["hexagram-physical"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
@@ -18,6 +18,7 @@ const LAYERS: [(&str, &str, &[&str]); 10] = [
     ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
     ("examples/balance", "hexagram-balance", &["hexagram"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram"]),
+    ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
 
 fn root() -> &'static Path {

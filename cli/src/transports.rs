@@ -4,9 +4,7 @@ use hexagram::TransportKind;
 
 /// All of them; MPI's only where it is built in.
 pub(crate) fn built_in() -> Vec<TransportKind> {
-    let mut kinds = TransportKind::ALL.to_vec();
-    kinds.extend(mpi().filter(|kind| !TransportKind::ALL.contains(kind)));
-    kinds
+    TransportKind::known()
 }
 
 /// The transport that MPI carries, where it is built in.

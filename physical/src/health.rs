@@ -238,8 +238,8 @@ impl Health {
         self.board.ring();
     }
 
-    /// Has `bell` rung at every change.
-    pub(crate) fn wake(&self, bell: Weak<dyn Bell>) {
+    /// Rings `bell` at every change from now on: an endpoint has its own rung, so that no failure is slept through.
+    pub fn wake(&self, bell: Weak<dyn Bell>) {
         let mut bells = self.board.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(bell);

@@ -5,6 +5,7 @@
 
 mod device;
 pub mod late;
+pub mod transport;
 
 pub use device::{buffer, queue, zeroed};
 

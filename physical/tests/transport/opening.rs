@@ -1,10 +1,10 @@
 //! Channels that are opened: once each, apart from each other, with ranks and not with strangers.
 
-use super::{End, label};
+use crate::{End, label};
 use hexagram_physical::dtype::DType;
-use hexagram_physical::testing::{cases, skipped_under_mpi, spawn};
+use hexagram_physical::testing::{skipped_under_mpi, spawn};
 use hexagram_physical::transport::{Land, Source};
-use hexagram_physical::{Buffer, Error, TransportKind};
+use hexagram_physical::{Buffer, TransportKind};
 
 #[test]
 fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
@@ -52,19 +52,4 @@ fn strangers_at_the_data_port_neither_delay_nor_enter() {
         end.wait(send).unwrap();
         drop(strangers);
     });
-}
-
-#[test]
-fn channels_are_apart_and_open_once() {
-    for (transport, ranks) in cases(&[3]) {
-        spawn(transport, ranks, |world| {
-            // Opened from two threads and in both orders, as a training and a communication thread may.
-            std::thread::scope(|scope| {
-                let second = scope.spawn(|| world.open(7).unwrap().rank());
-                assert_eq!(world.open(3).unwrap().rank(), world.rank());
-                assert_eq!(second.join().unwrap(), world.rank());
-            });
-            assert!(matches!(world.open(3), Err(Error::Usage { .. })));
-        });
-    }
 }

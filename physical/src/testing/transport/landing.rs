@@ -1,9 +1,9 @@
 //! Messages that are reduced as they arrive.
 
-use super::{End, label, on_all};
-use hexagram_physical::dtype::ReduceOp;
-use hexagram_physical::transport::{Land, Source};
-use hexagram_physical::{Buffer, Element};
+use super::{End, Matrix, label};
+use crate::dtype::ReduceOp;
+use crate::transport::{Land, Source};
+use crate::{Buffer, Element};
 
 fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &[T]) {
     let peer = 1 - end.rank();
@@ -16,9 +16,9 @@ fn lands<T: Element>(end: &End, sequence: u64, mine: &[T], op: ReduceOp, want: &
     assert_eq!(&*into.host::<T>().unwrap(), want);
 }
 
-#[test]
-fn messages_are_reduced_where_they_land() {
-    on_all(&[2], |end| {
+/// Receives messages that are reduced as they arrive.
+pub fn messages_are_reduced_where_they_land(on: &Matrix) {
+    on.all(&[2], |end| {
         lands(&end, 0, &[3u8, 250], ReduceOp::Sum, &[6, 244]);
         lands(&end, 1, &[2i64, -3], ReduceOp::Product, &[4, 9]);
         let large: Vec<f64> = (0..100_003).map(f64::from).collect();
