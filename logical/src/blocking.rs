@@ -37,7 +37,7 @@ impl<'a> Blocking<'a> {
         encoding: &mut Encoding,
     ) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_encoded(buffer, op, encoding)))
+        self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_encoded(buffer, op, encoding)))
     }
 
     /// All-reduce by all-gather of small messages, in place.
@@ -49,7 +49,7 @@ impl<'a> Blocking<'a> {
         encoding: &mut Encoding,
     ) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_sparse(buffer, op, encoding)))
+        self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_sparse(buffer, op, encoding)))
     }
 
     /// All-reduce of what is encoded, in place.
@@ -61,33 +61,33 @@ impl<'a> Blocking<'a> {
         encoding: &mut Encoding<dyn LinearCodec>,
     ) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_linear(buffer, op, encoding)))
+        self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_linear(buffer, op, encoding)))
     }
 
     /// The sign of most signs, in place.
     #[doc = doc_errors!("majority_vote")]
     pub fn majority_vote(&self, elements: &mut [f32]) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.majority_vote(buffer)))
+        self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.majority_vote(buffer)))
     }
 
     /// `elements ← elements of rank root`.
     #[doc = doc_errors!("broadcast")]
     pub fn broadcast<T: Element>(&self, elements: &mut [T], root: usize) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.broadcast(buffer, root)))
+        self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.broadcast(buffer, root)))
     }
 
     /// `elements of rank root ← op over ranks`; the others' are not changed.
     #[doc = doc_errors!("reduce")]
     pub fn reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.reduce(buffer, op, root)))
+        self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.reduce(buffer, op, root)))
     }
 
     /// Block r of `all` on the root ← `mine` of rank r. Only the root passes `all`.
     #[doc = doc_errors!("gather")]
     pub fn gather<T: Element>(&self, mine: &[T], all: Option<&mut [T]>, root: usize) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend(mine, |mine| match all {
-            Some(all) => Buffer::lend_mut(all, |all| comm.block_on(comm.gather(mine, Some(all), root))),
+        self.lend(mine, |mine| match all {
+            Some(all) => self.lend_mut(all, |all| comm.block_on(comm.gather(mine, Some(all), root))),
             None => comm.block_on(comm.gather(mine, None, root)),
         })
     }
@@ -96,8 +96,8 @@ impl<'a> Blocking<'a> {
     #[doc = doc_errors!("scatter")]
     pub fn scatter<T: Element>(&self, all: Option<&[T]>, mine: &mut [T], root: usize) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(mine, |mine| match all {
-            Some(all) => Buffer::lend(all, |all| comm.block_on(comm.scatter(Some(all), mine, root))),
+        self.lend_mut(mine, |mine| match all {
+            Some(all) => self.lend(all, |all| comm.block_on(comm.scatter(Some(all), mine, root))),
             None => comm.block_on(comm.scatter(None, mine, root)),
         })
     }
@@ -137,7 +137,7 @@ impl<'a> Blocking<'a> {
     /// `elements ← Σ over ranks of weight × elements`, in place, with the weights of `schedule` at `step`.
     #[doc = doc_errors!("gossip")]
     pub fn gossip<T: Element>(&self, elements: &mut [T], schedule: &dyn Schedule, step: u64) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.gossip(buffer, schedule, step)))
+        self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.gossip(buffer, schedule, step)))
     }
 
     /// As [`Blocking::gossip`], and the same of `weight`, over directed graphs.
@@ -150,7 +150,7 @@ impl<'a> Blocking<'a> {
         step: u64,
     ) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(elements, |buffer| comm.block_on(comm.push_sum(buffer, weight, schedule, step)))
+        self.lend_mut(elements, |buffer| comm.block_on(comm.push_sum(buffer, weight, schedule, step)))
     }
 
     /// As [`Blocking::gossip`], with encoded messages.
@@ -164,7 +164,7 @@ impl<'a> Blocking<'a> {
         options: GossipOptions,
     ) -> Result<()> {
         let comm = self.comm;
-        Buffer::lend_mut(elements, |buffer| {
+        self.lend_mut(elements, |buffer| {
             comm.block_on(comm.gossip_encoded(buffer, schedule, step, encoding, options))
         })
     }
@@ -178,21 +178,42 @@ impl<'a> Blocking<'a> {
     /// Sends to rank `to`.
     #[doc = doc_errors!("send")]
     pub fn send<T: Element>(&self, elements: &[T], to: usize) -> Result<()> {
-        Buffer::lend(elements, |buffer| self.comm.block_on(self.comm.send(buffer, to)))
+        self.lend(elements, |buffer| self.comm.block_on(self.comm.send(buffer, to)))
     }
 
     /// Receives the next message from rank `from`.
     #[doc = doc_errors!("recv")]
     pub fn recv<T: Element>(&self, elements: &mut [T], from: usize) -> Result<()> {
-        Buffer::lend_mut(elements, |buffer| self.comm.block_on(self.comm.recv(buffer, from)))
+        self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.recv(buffer, from)))
     }
 
-    fn pair<T: Element, R>(
+    fn pair<T: Element>(
         &self,
         from: &[T],
         to: &mut [T],
-        work: impl FnOnce(&Communicator, &Buffer, &mut Buffer) -> R,
-    ) -> R {
-        Buffer::lend(from, |from| Buffer::lend_mut(to, |to| work(self.comm, from, to)))
+        work: impl FnOnce(&Communicator, &Buffer, &mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        self.lend(from, |from| self.lend_mut(to, |to| work(self.comm, from, to)))
+    }
+
+    /// Lends elements to `work`: their own memory, but for a communicator under test on another device.
+    fn lend<T: Element>(&self, elements: &[T], work: impl FnOnce(&Buffer) -> Result<()>) -> Result<()> {
+        match self.comm.queue_under_test() {
+            None => Buffer::lend(elements, work),
+            Some(queue) => work(&Buffer::from_slice_on(&queue, elements)?),
+        }
+    }
+
+    /// Lends elements to `work`, which may change them; as [`Blocking::lend`].
+    pub(crate) fn lend_mut<T: Element>(
+        &self,
+        elements: &mut [T],
+        work: impl FnOnce(&mut Buffer) -> Result<()>,
+    ) -> Result<()> {
+        let Some(queue) = self.comm.queue_under_test() else { return Buffer::lend_mut(elements, work) };
+        let mut buffer = Buffer::from_slice_on(&queue, elements)?;
+        let outcome = work(&mut buffer);
+        let copied = buffer.host().map(|result| elements.copy_from_slice(&result));
+        outcome.and(copied)
     }
 }

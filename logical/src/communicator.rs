@@ -4,6 +4,7 @@ use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
 use crate::call::Call;
 use crate::group::{Group, Kind};
+use hexagram_physical::device::Queue;
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::native::AtOnce;
 use hexagram_physical::operation::{Poison, Terms};
@@ -38,8 +39,10 @@ struct Line {
     endpoint: Rc<dyn Transport>,
     poison: Poison,
     activity: Arc<Activity>,
-    /// The first number that no group has, as far as this rank knows.
+    /// First number that no group has, as far as this rank knows.
     free_group: Cell<u32>,
+    /// Deals out queues of the device under test, if that is not the host.
+    queues_under_test: Cell<Option<fn() -> Queue>>,
 }
 
 /// What all lanes of one communicator have in common.
@@ -67,7 +70,8 @@ impl Communicator {
         let group = Group::world(endpoint.rank(), endpoint.size());
         let poison = Poison::default();
         let free_group = Cell::new(1);
-        let line = Line { world: world.clone(), endpoint, poison, activity, free_group };
+        let queues_under_test = Cell::new(None);
+        let line = Line { world: world.clone(), endpoint, poison, activity, free_group, queues_under_test };
         Ok(Self::over(Rc::new(line), group))
     }
 
@@ -81,6 +85,16 @@ impl Communicator {
     /// Another group over the same endpoint.
     pub(crate) fn with_group(&self, group: Group) -> Self {
         Self::over(Rc::clone(&self.shared.line), group)
+    }
+
+    /// Lets blocking calls keep elements on a device other than the host, as tests do.
+    pub(crate) fn test_on(&self, queues: fn() -> Queue) {
+        self.shared.line.queues_under_test.set(Some(queues));
+    }
+
+    /// Returns the queue on which a blocking call keeps its elements, if that is not the host's.
+    pub(crate) fn queue_under_test(&self) -> Option<Queue> {
+        self.shared.line.queues_under_test.get().map(|queues| queues())
     }
 
     pub(crate) fn free_group(&self) -> u32 {

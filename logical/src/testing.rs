@@ -39,5 +39,11 @@ pub fn spawn_hosts<R: Send>(
 }
 
 fn on_channel<R>(body: &impl Fn(Communicator) -> Result<R>) -> impl Fn(World) -> Result<R> {
-    move |world| body(Communicator::open(&world, 0)?)
+    move |world| {
+        let comm = Communicator::open(&world, 0)?;
+        if !testing::queue().is_host() {
+            comm.test_on(testing::queue);
+        }
+        body(comm)
+    }
 }

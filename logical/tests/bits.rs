@@ -7,7 +7,7 @@
 use half::{bf16, f16};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::physical::testing::skipped_under_mpi;
-use hexagram_logical::testing::{cases, spawn, spawn_hosts};
+use hexagram_logical::testing::{self, cases, spawn, spawn_hosts};
 use hexagram_logical::{Buffer, Communicator, Element, ReduceOp, Result, TransportKind};
 use std::hash::{DefaultHasher, Hasher};
 
@@ -148,12 +148,13 @@ fn ops<T: Odd>() -> impl Iterator<Item = ReduceOp> {
 fn reductions<T: Odd>(comm: &Communicator, registered: bool, all: &mut Vec<(String, u64)>) -> Result<()> {
     let rank = comm.rank();
     let ranks = comm.size();
-    let make = |len| if registered { comm.registered(T::DTYPE, len) } else { Buffer::zeroed(T::DTYPE, len) };
+    let make =
+        |len| if registered { comm.registered(T::DTYPE, len) } else { Ok(testing::zeroed(T::DTYPE, len)) };
     for bytes in BYTES {
         let len = bytes / T::DTYPE.size() + 3;
         let mut buffer = make(len)?;
         let mut part = make(len / ranks)?;
-        let whole = Buffer::zeroed(T::DTYPE, len / ranks * ranks)?;
+        let whole = testing::zeroed(T::DTYPE, len / ranks * ranks);
         let mut whole = if registered { make(whole.len())? } else { whole };
         for op in ops::<T>() {
             let what = |call: &str| format!("{call} of {len} {}, {op}", T::DTYPE);
@@ -231,7 +232,7 @@ fn reduces<T: Odd>(comm: &Communicator) -> Result<()> {
     let rank = comm.rank();
     let ranks = comm.size();
     let hierarchy = comm.block_on(comm.hierarchy())?;
-    let mut buffer = Buffer::zeroed(T::DTYPE, 2 * PERIOD + 1)?;
+    let mut buffer = testing::zeroed(T::DTYPE, 2 * PERIOD + 1);
     let mut all = DefaultHasher::new();
     for op in ops::<T>() {
         fill::<T>(&mut buffer, rank);
@@ -278,7 +279,7 @@ fn hosts_of_several_ranks_get_the_same_bits_and_one_nan() {
 
 /// Averages with neighbours: no NaN but the one, and the same over all transports.
 fn gossips<T: Odd>(comm: &Communicator, all: &mut Vec<u64>) -> Result<()> {
-    let mut buffer = Buffer::zeroed(T::DTYPE, 1003)?;
+    let mut buffer = testing::zeroed(T::DTYPE, 1003);
     fill::<T>(&mut buffer, comm.rank());
     for step in 0..3 {
         comm.block_on(comm.gossip(&mut buffer, &Topology::Exponential, step))?;

@@ -5,9 +5,9 @@
 
 use half::{bf16, f16};
 use hexagram_logical::physical::native::Size;
-use hexagram_logical::testing::{cases, skipped_under_mpi, spawn};
+use hexagram_logical::testing::{self, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{
-    Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
+    Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
@@ -309,7 +309,6 @@ fn send_and_receive_keep_order_and_are_apart_from_collectives() {
 
 #[test]
 fn lanes_overlap_in_any_order_without_mixing() {
-    use hexagram_logical::Buffer;
     matrix(|comm| {
         // Begun in opposite orders on odd and even ranks: on one shared sequence this would mix or hang.
         const LANES: usize = 6;
@@ -318,7 +317,7 @@ fn lanes_overlap_in_any_order_without_mixing() {
         for _ in 0..5 {
             let lanes: Vec<_> = order.iter().map(|lane| comm.lane(*lane)).collect();
             let mut buffers: Vec<_> =
-                order.iter().map(|lane| Buffer::from_slice(&vec![*lane as f32; 3000]).unwrap()).collect();
+                order.iter().map(|lane| testing::buffer(&vec![*lane as f32; 3000])).collect();
             let mut running: Vec<_> = lanes
                 .iter()
                 .zip(&mut buffers)
@@ -465,14 +464,14 @@ fn large_results_are_put_together_from_pieces() {
     for (transport, ranks) in cases(&[1, 3]) {
         let outcome = spawn(transport, ranks, |comm| {
             let rank = comm.rank();
-            let mut buffer = Buffer::from_slice(&contribution::<f32>(rank, len))?;
+            let mut buffer = testing::buffer(&contribution::<f32>(rank, len));
             comm.block_on(comm.reduce(&mut buffer, ReduceOp::Sum, ranks - 1))?;
             let expected =
                 if rank + 1 == ranks { reduced(ReduceOp::Sum, ranks, len) } else { contribution(rank, len) };
             assert!(*buffer.host::<f32>()? == *expected, "reduce, rank {rank}");
 
-            let all = Buffer::from_slice(&contribution::<f32>(rank, ranks * len))?;
-            let mut mine = Buffer::zeroed(all.dtype(), len)?;
+            let all = testing::buffer(&contribution::<f32>(rank, ranks * len));
+            let mut mine = testing::zeroed(all.dtype(), len);
             comm.block_on(comm.reduce_scatter(&all, &mut mine, ReduceOp::Sum))?;
             let expected: Vec<f32> = reduced(ReduceOp::Sum, ranks, ranks * len);
             assert!(*mine.host::<f32>()? == expected[rank * len..][..len], "reduce_scatter, rank {rank}");

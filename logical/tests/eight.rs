@@ -11,7 +11,7 @@ use hexagram_logical::asynchronous::{
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::decentralized::{GossipOptions, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::testing::{self, cases, spawn};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ fn number(rank: usize, at: usize) -> f32 {
 
 fn mine(comm: &Communicator) -> Result<Buffer> {
     let numbers: Vec<f32> = (0..LEN).map(|at| number(comm.rank(), at)).collect();
-    Buffer::from_slice(&numbers)
+    Ok(testing::buffer(&numbers))
 }
 
 fn sum(ranks: usize) -> Vec<f32> {
@@ -128,13 +128,13 @@ fn decentralized_synchronous_low_precision() {
 fn push_and_pull(comm: &Communicator, options: fn() -> ServerOptions) -> Result<Buffer> {
     serving(comm, |service| {
         let clock = comm.block_on(Clock::start(comm, service, 1))?;
-        let mut x = Buffer::from_slice(&[0.0f32; LEN])?;
+        let mut x = testing::buffer(&[0.0f32; LEN]);
         let mut server = comm.block_on(Server::start(comm, service, &clock, &x, Add, options()))?;
         for part in 0..3 {
             let range = part * LEN / 3..(part + 1) * LEN / 3;
             let numbers: Vec<f32> = range.clone().map(|at| number(comm.rank(), at)).collect();
-            server.blocking().pull(range.clone(), &mut Buffer::from_slice(&numbers)?)?;
-            server.blocking().push(range, &Buffer::from_slice(&numbers)?)?;
+            server.blocking().pull(range.clone(), &mut testing::buffer(&numbers))?;
+            server.blocking().push(range, &testing::buffer(&numbers))?;
             clock.tick();
         }
         clock.blocking().settle()?;

@@ -10,7 +10,7 @@ use hexagram_logical::asynchronous::{
 use hexagram_logical::codec::{named, names};
 use hexagram_logical::decentralized::{GossipOptions, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::spawn;
+use hexagram_logical::testing::{self, spawn};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result, TransportKind};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ impl Case<'_> {
     }
 
     fn buffer(&self) -> Result<Buffer> {
-        Buffer::from_slice(&numbers(self.codec, self.kind, self.comm.rank(), self.len))
+        Ok(testing::buffer(&numbers(self.codec, self.kind, self.comm.rank(), self.len)))
     }
 
     fn check(&self, what: &str, buffer: &Buffer) -> Result<()> {
@@ -147,7 +147,7 @@ impl Case<'_> {
     fn servers(&self, service: &Service) -> Result<()> {
         let comm = self.comm;
         let clock = comm.block_on(Clock::start(comm, service, 0))?;
-        let mut x = Buffer::from_slice(&vec![0.0f32; self.len])?;
+        let mut x = testing::buffer(&vec![0.0f32; self.len]);
         let pushed = self.encoding(Feedback::Error)?;
         let pulled = self.encoding(Feedback::None)?;
         let options = ServerOptions { pushed: Some(pushed), pulled: Some(pulled) };

@@ -6,7 +6,7 @@
 use hexagram_logical::asynchronous::{Background, Service, Window};
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, skipped_under_mpi, spawn, spawn_hosts};
+use hexagram_logical::testing::{self, cases, skipped_under_mpi, spawn, spawn_hosts};
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
 use std::sync::{Arc, Barrier};
 
@@ -70,10 +70,10 @@ fn a_subgroup_speaks_in_its_own_numbers() {
                 assert!(![0, 2].contains(&comm.rank()));
                 return Ok(());
             };
-            let mut buffer = Buffer::from_slice(&[comm.rank() as i64])?;
+            let mut buffer = testing::buffer(&[comm.rank() as i64]);
             group.block_on(group.broadcast(&mut buffer, 0))?;
             assert_eq!(*buffer.host::<i64>()?, [2]);
-            let mut message = Buffer::from_slice(&[comm.rank() as i64])?;
+            let mut message = testing::buffer(&[comm.rank() as i64]);
             if group.rank() == 0 {
                 group.block_on(group.send(&message, 1))?;
             } else {
@@ -147,7 +147,7 @@ fn a_failure_in_a_group_ends_the_world() {
 fn what_works_beside_the_program_is_made_of_all_ranks_in_their_order() {
     matrix(|comm| {
         let service = comm.block_on(Service::start(&comm))?;
-        let mine = Buffer::from_slice(&[1f32])?;
+        let mine = testing::buffer(&[1f32]);
         let backwards = comm.block_on(comm.split(Some(0), -(comm.rank() as i64)))?.unwrap();
         let halves = comm.block_on(comm.split(Some(comm.rank() as u32 % 2), 0))?.unwrap();
         for group in [backwards, halves].iter().filter(|_| comm.size() > 1) {
@@ -176,7 +176,7 @@ fn values(rank: usize, len: usize) -> Vec<f32> {
 }
 
 fn filled(rank: usize, len: usize) -> Buffer {
-    Buffer::from_slice(&values(rank, len)).unwrap()
+    testing::buffer(&values(rank, len))
 }
 
 /// The flat primitive on small whole numbers is exact, and so must the hierarchical one be.
@@ -223,7 +223,7 @@ fn hierarchical_blocks_are_the_flat_ones() {
             let hierarchy = comm.block_on(comm.hierarchy())?;
             for len in [0, 1, 5, 1000] {
                 let mine = filled(comm.rank(), len);
-                let all = || Buffer::zeroed(DType::F32, len * comm.size());
+                let all = || Ok::<_, Error>(testing::zeroed(DType::F32, len * comm.size()));
                 let mut flat = all()?;
                 let mut steep = all()?;
                 comm.block_on(comm.all_gather(&mine, &mut flat))?;
@@ -231,7 +231,7 @@ fn hierarchical_blocks_are_the_flat_ones() {
                 assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "all-gather of {len}");
                 let blocks = filled(comm.rank(), len * comm.size());
                 let mut flat = mine;
-                let mut steep = Buffer::zeroed(DType::F32, len)?;
+                let mut steep = testing::zeroed(DType::F32, len);
                 comm.block_on(comm.reduce_scatter(&blocks, &mut flat, ReduceOp::Mean))?;
                 comm.block_on(hierarchy.reduce_scatter(&blocks, &mut steep, ReduceOp::Mean))?;
                 assert_eq!(*flat.host::<f32>()?, *steep.host::<f32>()?, "reduce-scatter of {len}");

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_logical::testing::spawn;
-use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
+use hexagram_logical::testing::{self, spawn};
+use hexagram_logical::{Communicator, Error, ReduceOp, Result, TransportKind};
 
 /// Runs `body` on 3 ranks of every transport and gives `check` the errors.
 fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(usize, Error)) {
@@ -101,7 +101,7 @@ fn a_dropped_collective_ends_everyones() {
     let polled = std::sync::Barrier::new(3);
     all_fail(
         |comm| {
-            let mut buffer = Buffer::from_slice(&[0f32; 1000])?;
+            let mut buffer = testing::buffer(&[0f32; 1000]);
             if comm.rank() == 1 {
                 let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
                 let waker = hexagram_logical::physical::drive::waker();
@@ -143,7 +143,7 @@ fn different_roots() {
 fn a_busy_buffer_costs_nothing_and_the_call_may_be_repeated() {
     for transport in TransportKind::ALL {
         spawn(transport, 2, |comm| {
-            let mut buffer = Buffer::from_slice(&[comm.rank() as f32; 8])?;
+            let mut buffer = testing::buffer(&[comm.rank() as f32; 8]);
             if comm.rank() == 0 {
                 let lent = buffer.read(0..1)?;
                 let refused = comm.block_on(comm.all_reduce(&mut buffer, ReduceOp::Sum));
@@ -164,7 +164,7 @@ fn an_error_inside_a_primitive_ends_everyones() {
     use hexagram_logical::physical::fingerprint::{Fingerprint, OperationKind};
     all_fail(
         |comm| {
-            let buffer = Buffer::from_slice(&[0f32; 4])?;
+            let buffer = testing::buffer(&[0f32; 4]);
             let fingerprint = Fingerprint::new(OperationKind::SendRecv, buffer.dtype(), 4);
             comm.block_on(comm.operate(fingerprint, async |call| {
                 // A primitive with a slip: rank 2 does not exist twice.
@@ -194,8 +194,8 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
             usage(blocking.gather(&[0f32], None, 0));
             usage(blocking.scatter(None, &mut [0f32], 0));
         }
-        let f32s = Buffer::from_slice(&[0f32; 2])?;
-        let mut i32s = Buffer::from_slice(&[0i32; 4])?;
+        let f32s = testing::buffer(&[0f32; 2]);
+        let mut i32s = testing::buffer(&[0i32; 4]);
         usage(comm.block_on(comm.all_gather(&f32s, &mut i32s)));
         assert_eq!(comm.world().traffic().bytes_sent(), 0);
         blocking.barrier()

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_logical::testing::spawn;
+use hexagram_logical::testing::{self, spawn};
 use hexagram_logical::{Buffer, Communicator, DType, Error, NOTICE_BYTES, ReduceOp, Result, TransportKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,7 +33,9 @@ fn fill(buffer: &mut Buffer, rank: usize) {
 }
 
 fn bytes(buffer: &Buffer) -> Vec<u8> {
-    buffer.read(0..buffer.len()).unwrap().bytes().to_vec()
+    let down = Buffer::zeroed(buffer.dtype(), buffer.len()).unwrap();
+    down.write_all().unwrap().copy_from(&buffer.read_all().unwrap()).unwrap();
+    down.read_all().unwrap().host_bytes().unwrap().to_vec()
 }
 
 /// The results of all-reduce, reduce-scatter, all-gather and broadcast on this rank.
@@ -45,7 +47,7 @@ fn collectives(
     registered: bool,
 ) -> Result<[Vec<u8>; 4]> {
     let n = comm.size();
-    let make = |len| if registered { comm.registered(dtype, len) } else { Buffer::zeroed(dtype, len) };
+    let make = |len| if registered { comm.registered(dtype, len) } else { Ok(testing::zeroed(dtype, len)) };
     let mut whole = make(len)?;
     let mut part = make(len / n)?;
     let mut all = make(len / n * n)?;
@@ -140,8 +142,8 @@ fn lanes_overlap_in_any_order() {
 #[test]
 fn two_operations_of_one_lane_run_one_after_another() {
     let sums = spawn(TransportKind::Shm, 4, |comm| {
-        let mut one = Buffer::from_slice(&[1f32])?;
-        let mut two = Buffer::from_slice(&[10f32])?;
+        let mut one = testing::buffer(&[1f32]);
+        let mut two = testing::buffer(&[10f32]);
         let first = comm.all_reduce(&mut one, ReduceOp::Sum);
         let second = comm.all_reduce(&mut two, ReduceOp::Sum);
         comm.block_on(async {
@@ -261,7 +263,7 @@ fn give_up(len: usize, registered: bool, polls: usize, early: bool) {
     let [ready, begin, end] = [0; 3].map(AtomicUsize::new);
     spawn(TransportKind::Shm, 3, |comm| {
         let mut buffer =
-            if registered { comm.registered(DType::F32, len)? } else { Buffer::zeroed(DType::F32, len)? };
+            if registered { comm.registered(DType::F32, len)? } else { testing::zeroed(DType::F32, len) };
         fill(&mut buffer, comm.rank());
         // Whoever still registers when rank 0 gives up fails in that.
         meet(&ready, 3);

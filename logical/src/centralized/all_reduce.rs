@@ -42,9 +42,9 @@ impl Communicator {
         let fingerprint = fingerprint(T::DTYPE, elements.len(), op)?;
         match self.at_once(fingerprint, bytemuck::cast_slice_mut(elements)) {
             Some(outcome) => outcome,
-            None => Buffer::lend_mut(elements, |buffer| {
-                self.block_on(self.all_reduce_as(fingerprint, buffer, op))
-            }),
+            None => self
+                .blocking()
+                .lend_mut(elements, |buffer| self.block_on(self.all_reduce_as(fingerprint, buffer, op))),
         }
     }
 

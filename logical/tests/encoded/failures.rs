@@ -3,8 +3,8 @@
 use super::codecs::{Dithered, Faulty, Half as EverySecond, Largest, Liar};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{on_threads, skipped_under_mpi, spawn};
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
+use hexagram_logical::testing::{self, on_threads, skipped_under_mpi, spawn};
+use hexagram_logical::{Communicator, DType, Error, ReduceOp, Result, TransportKind};
 use std::sync::{Arc, Barrier};
 
 /// The errors of 3 ranks over every transport.
@@ -164,7 +164,7 @@ fn a_wrong_call_sends_nothing_and_changes_nothing() {
         };
         let mut one = encoding();
         refused(comm.blocking().all_reduce_encoded(&mut [1.0], ReduceOp::Max, &mut one), "no encoded max");
-        let mut wide = Buffer::zeroed(DType::F64, 3)?;
+        let mut wide = testing::zeroed(DType::F64, 3);
         let outcome = comm.block_on(comm.all_reduce_sparse(&mut wide, ReduceOp::Sum, &mut one));
         refused(outcome, "codecs encode f32, not f64");
         let mut other = encoding().with_feedback(Feedback::Extrapolation);

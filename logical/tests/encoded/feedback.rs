@@ -4,8 +4,8 @@ use super::codecs::{Dithered, Largest};
 use super::{bits, contribution, matrix};
 use hexagram_logical::codec::{Codec, Half, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
-use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
+use hexagram_logical::testing::{self, cases, spawn};
+use hexagram_logical::{Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
 /// What a rank remembers under a name, or zeros.
@@ -88,7 +88,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 .collect();
             let operations = before.state().operations();
             assert_eq!(operations, 3);
-            let restored = saved.iter().map(|(name, all)| (name.clone(), Buffer::from_slice(all).unwrap()));
+            let restored = saved.iter().map(|(name, all)| (name.clone(), testing::buffer(all)));
             let mut after = fresh();
             after.state_mut().restore(operations, restored);
             for (at, expected) in expected.iter().enumerate().skip(3) {

@@ -4,8 +4,8 @@ use super::lossy::Lossy;
 use super::{DCD, choco, encoding, numbers, remembered};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Topology};
 use hexagram_logical::encoding::Feedback;
-use hexagram_logical::testing::{skipped_under_mpi, spawn};
-use hexagram_logical::{Buffer, Communicator, ReduceOp, Result, TransportKind};
+use hexagram_logical::testing::{self, skipped_under_mpi, spawn};
+use hexagram_logical::{Communicator, ReduceOp, Result, TransportKind};
 
 /// The mean over ranks, and ‖X − X̄‖² + ‖X − X̂‖², where `copy` is x̂, if there is one.
 pub(super) fn distance(comm: &Communicator, x: &[f32], copy: Option<&[f32]>) -> Result<(Vec<f64>, f64)> {
@@ -33,7 +33,7 @@ fn squared_error(
         let mut x = numbers(comm.rank(), len);
         let mut encoding = encoding(codec, feedback);
         if options.difference == Difference::AfterMixing {
-            let buffer = Buffer::from_slice(&x)?;
+            let buffer = testing::buffer(&x);
             comm.block_on(comm.gossip_synchronize(&buffer, &Topology::Ring, 0, &mut encoding))?;
         }
         let (first, begun) = distance(&comm, &x, None)?;

@@ -5,8 +5,8 @@ use super::{DCD, choco, encoding, matrix};
 use hexagram_logical::codec::{Half, MinMax8};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{on_threads, spawn};
-use hexagram_logical::{Buffer, Communicator, Error, Result};
+use hexagram_logical::testing::{self, on_threads, spawn};
+use hexagram_logical::{Communicator, Error, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ fn wrong_calls_are_refused_before_anything_is_sent() {
         let uneven = Mixing::push(comm.size(), |rank| (0..rank).collect::<BTreeSet<_>>())?;
         refused(gossip(&uneven, &mut half, 1.0), "does not add up");
         refused(gossip(&Topology::Ring, &mut encoding(Half::F16, Feedback::TwoLevel), 1.0), "two-level");
-        let mut wide = Buffer::from_slice(&[1f64; 4])?;
+        let mut wide = testing::buffer(&[1f64; 4]);
         let outcome = comm.gossip_encoded(&mut wide, &Topology::Ring, 0, &mut half, choco(1.0));
         refused(comm.block_on(outcome), "f32, not f64");
         let mut none = encoding(Half::F16, Feedback::None);
-        let narrow = Buffer::from_slice(&[1f32; 4])?;
+        let narrow = testing::buffer(&[1f32; 4]);
         refused(
             comm.block_on(comm.gossip_synchronize(&narrow, &Topology::Ring, 0, &mut none)),
             "no feedback",

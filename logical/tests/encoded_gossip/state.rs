@@ -6,7 +6,7 @@ use super::{DCD, choco, encoding, matrix, numbers, remembered};
 use hexagram_logical::codec::{Codec, Half, MinMax8, Sign};
 use hexagram_logical::decentralized::{Edge, GossipOptions, Mixing, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, spawn};
+use hexagram_logical::testing::{self, cases, spawn};
 use hexagram_logical::{Buffer, HEADER_BYTES};
 use std::sync::Arc;
 
@@ -162,13 +162,7 @@ fn a_restored_state_goes_on_bit_by_bit() {
             go(&mut mine, &mut straight)?;
             let mut restored = make();
             let mut again = mine.clone();
-            let copy = |(name, buffer): (&str, &Buffer)| {
-                let copied = Buffer::zeroed(buffer.dtype(), buffer.len()).unwrap();
-                let whole = 0..buffer.len();
-                let bytes = buffer.read(whole.clone()).unwrap();
-                copied.write(whole).unwrap().bytes_mut().copy_from_slice(bytes.bytes());
-                (name.to_owned(), copied)
-            };
+            let copy = |(name, buffer): (&str, &Buffer)| (name.to_owned(), buffer.copied().unwrap());
             let entries: Vec<_> = straight.state().entries().map(copy).collect();
             restored.state_mut().restore(straight.state().operations(), entries);
             go(&mut mine, &mut straight)?;
@@ -194,7 +188,7 @@ fn another_graph_needs_the_state_to_be_synchronized() {
         assert!(error.to_string().contains("gossip_synchronize"), "{error}");
         // After that, a round goes on as from the beginning, with exact copies.
         let complete = Topology::Complete.mixing(comm.size(), 0)?;
-        let buffer = Buffer::from_slice(&x)?;
+        let buffer = testing::buffer(&x);
         comm.block_on(comm.gossip_synchronize(&buffer, &complete, 0, &mut encoding))?;
         assert_eq!(remembered(&encoding, "own"), x);
         let (mean, _) = distance(comm, &x, None)?;

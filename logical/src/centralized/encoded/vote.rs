@@ -4,10 +4,11 @@ use super::ballot::{Ballot, count};
 use super::check_dtype;
 use super::segments::{self, Segment, Stages};
 use crate::centralized::free_to_write;
-use crate::{Buffer, Call, Communicator, Part, Result};
+use crate::{Buffer, Call, Communicator, DType, Part, Result};
 use hexagram_physical::codec::Codec;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use hexagram_physical::memory::ReadView;
+use std::borrow::Cow;
 
 impl Communicator {
     /// `buffer ← sgn(Σᵢ sgn(xᵢ))` on every rank, from what rank i has as xᵢ: 1 or −1. sgn(0) is 1, of either zero, and so
@@ -61,18 +62,28 @@ impl Stages for Vote<'_> {
     ) -> Result<usize> {
         let len = segment.range.len();
         let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
-        let ballots: Vec<&[u8]> = views.iter().map(ReadView::bytes).collect();
+        let ballots: Vec<_> = views.iter().map(on_host).collect::<Result<_>>()?;
         for (rank, ballot) in ballots.iter().enumerate() {
-            Ballot
-                .check(ballot, len)
-                .map_err(|refusal| call.sender(rank).damaged(&Ballot.name(), &refusal))?;
+            let checked = Ballot.check(ballot, len);
+            checked.map_err(|refusal| call.sender(rank).damaged(&Ballot.name(), &refusal))?;
         }
-        let bytes = Ballot.encoded_len(len);
-        count(&ballots, message.first(bytes).write()?.bytes_mut());
-        Ok(bytes)
+        let mut result = vec![0; Ballot.encoded_len(len)];
+        count(&ballots.iter().map(|ballot| &**ballot).collect::<Vec<_>>(), &mut result);
+        message.first(result.len()).write()?.copy_from(&Buffer::from_slice(&result)?.read_all()?)?;
+        Ok(result.len())
     }
 
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
         call.decode(&Ballot, segment.owner, message, None, Part::of(self.buffer, segment.range.clone()))
     }
+}
+
+/// Returns bytes where the host can count them: in their place, or copied down from a device.
+fn on_host(message: &ReadView) -> Result<Cow<'_, [u8]>> {
+    if let Some(bytes) = message.host_bytes() {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let copy = Buffer::zeroed(DType::U8, message.len())?;
+    copy.write_all()?.copy_from(message)?;
+    Ok(Cow::Owned(copy.host::<u8>()?.to_vec()))
 }
