@@ -1,7 +1,7 @@
 //! Connects processes on any number of hosts, pair by pair.
 //!
-//! The ranks of one host exchange shared memory first, as in `shm`. One that can have none sends none, and where one side
-//! cannot map the other's, both learn of it: TCP carries what goes between them. All remaining pairs then connect as in
+//! The ranks of one host exchange shared memory first, as in `shm`. A rank that can have none sends none, and where one side
+//! cannot map the segment of the other, both learn of it: TCP then carries their messages. All remaining pairs connect as in
 //! `tcp`.
 //!
 //! ```text
@@ -25,7 +25,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The transport that is made of `shm` and `tcp`.
+/// Transport that combines `shm` and `tcp`.
 pub(crate) struct MixedBackend;
 
 impl Backend for MixedBackend {
@@ -51,7 +51,7 @@ fn parts(mut announcement: &[u8]) -> io::Result<[Arc<[u8]>; 2]> {
     Ok([shm, tcp])
 }
 
-/// A rank that listens for both kinds of peers.
+/// Listeners for both kinds of peers.
 struct MixedPrepared {
     shm: ShmPrepared,
     tcp: TcpPrepared,
@@ -76,6 +76,7 @@ impl Prepared for MixedPrepared {
     }
 }
 
+/// Opens channels over shared memory and TCP.
 struct MixedFabric {
     member: Arc<Membership>,
     shm: ShmFabric,
@@ -83,7 +84,7 @@ struct MixedFabric {
 }
 
 impl MixedFabric {
-    /// Tells why memory is not shared that should be.
+    /// Warns if memory is not shared that should be.
     fn warn(&self, gathered: &HostSegments) {
         if let Some(refusal) = &gathered.refusal {
             tracing::warn!("tcp instead of shared memory to all ranks of this host: {refusal}");
@@ -99,13 +100,14 @@ impl MixedFabric {
         tracing::warn!("tcp instead of shared memory to {peer}{others}: {why}");
     }
 
-    /// An endpoint without any shared memory.
+    /// Creates an endpoint without any shared memory.
     fn remote(&self, channel: u16) -> Result<Rc<dyn Transport>> {
         let bell = Arc::new(Doorbell::new()?);
         let wire = self.tcp.wire(channel, |_| true, Arc::clone(&bell))?;
         Ok(Rc::new(StreamEndpoint::new(self.identity(bell), wire)))
     }
 
+    /// Returns the identity of an endpoint whose parks `bell` ends.
     fn identity(&self, bell: Arc<Doorbell>) -> Identity {
         Identity::new(&self.member, TransportKind::Mixed, bell as Arc<dyn Bell>)
     }
@@ -127,7 +129,7 @@ impl Fabric for MixedFabric {
         let links = links(self.member.size(), &locals, |place| gathered.segments[place].is_some());
         let waker = gathered.waker;
         let wire = self.tcp.wire(channel, |peer| links[peer] == PeerLink::Sockets, Arc::clone(&waker))?;
-        // A place without memory is never looked at; its sockets are.
+        // A place without memory is never read; its sockets are.
         let filled = |segment: Option<Arc<Segment>>| segment.unwrap_or_else(|| Arc::clone(&mine));
         let segments = gathered.segments.into_iter().map(filled).collect();
         let health = Arc::clone(&self.member.health);

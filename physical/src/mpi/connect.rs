@@ -1,9 +1,9 @@
-//! Connects processes that MPI started: they learn from MPI who they are and where to meet, and get communicators.
+//! Connects processes that MPI started: they learn their ranks and the rendezvous from MPI, and get communicators.
 //!
 //! ```text
 //! rank 0 → all   MEET host:text port:u32 secret:32     where rank 0 listens; port 0 means a name of this host
 //!              | FAILED reason:text
-//! both     on the channel's tag: nothing               I am opening this channel
+//! both     on the channel's tag: nothing               this rank is opening this channel
 //! ```
 
 use super::collectives::MpiCollectives;
@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Lanes of a channel on which MPI's own collectives run.
+/// Number of lanes of a channel on which MPI's own collectives run.
 const LANES: usize = 16;
 
 /// Bytes of rank 0's announcement, longer than any.
@@ -40,19 +40,22 @@ const ANNOUNCEMENT: usize = 4096;
 const MEET: usize = 0;
 const FAILED: usize = 1;
 
-/// Between two questions to MPI while ranks come together.
+/// Pause between two polls of MPI during start-up.
 const TICK: Duration = Duration::from_micros(200);
 
-/// The transport over MPI, which knows by itself who this rank is.
+/// Transport over MPI, which assigns the ranks itself.
 pub(crate) struct MpiBackend;
 
 impl Backend for MpiBackend {
     fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
-        Err(Error::setup("ranks of the mpi transport learn from MPI where to meet", "start them with mpirun"))
+        Err(Error::setup(
+            "ranks of the mpi transport learn the rendezvous from MPI",
+            "start them with mpirun",
+        ))
     }
 
     fn introduce(&self, options: &JoinOptions) -> Result<Option<Introduction>> {
-        // What this rank was told wrong shows before the others wait for it in MPI.
+        // Invalid options of this rank fail before the others wait for it in MPI.
         options.vigilance()?;
         options.tls()?;
         let check = options.check.map_or_else(Check::from_env, Ok)?;
@@ -60,7 +63,7 @@ impl Backend for MpiBackend {
     }
 }
 
-/// One world's own communicator.
+/// Communicator of one world.
 struct MpiPrepared {
     comm: Comm,
     check: Check,
@@ -78,9 +81,9 @@ impl Prepared for MpiPrepared {
     }
 }
 
-/// Asks MPI who this rank is, and where the ranks meet: on rank 0, the place itself.
+/// Asks MPI for this rank and for the rendezvous, which rank 0 opens.
 fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result<Introduction> {
-    /// Worlds that come together at the same time in one process would mix.
+    /// Held while a world is joined: worlds that are joined at the same time in one process would mix.
     static ONE_BY_ONE: Mutex<()> = Mutex::new(());
     let library = Library::get()?;
     agrees_with_variables(library)?;
@@ -101,7 +104,7 @@ fn introduce(check: Check, asked: Option<SocketAddr>, limit: Duration) -> Result
     Ok(Introduction { placement, listener: listener?, prepared: Box::new(MpiPrepared { comm, check }) })
 }
 
-/// Refuses to be another rank for MPI than for the launcher's variables.
+/// Refuses a rank for MPI that differs from that in the launcher's variables.
 fn agrees_with_variables(library: &Library) -> Result<()> {
     let rank = library.rank;
     let size = library.size;
@@ -116,12 +119,17 @@ fn agrees_with_variables(library: &Library) -> Result<()> {
     }
 }
 
-/// Waits until all requests of a flight are done.
-fn wait<H>(flight: &mut RequestSet<H>, doing: &str, limit: Duration, health: Option<&Health>) -> Result<()> {
+/// Waits until all requests of a set are complete.
+fn wait<H>(
+    requests: &mut RequestSet<H>,
+    doing: &str,
+    limit: Duration,
+    health: Option<&Health>,
+) -> Result<()> {
     let until = deadline(limit);
     let failed = || health.is_some_and(|health| health.verdict().is_some());
-    while flight.pending() > 0 {
-        if flight.test()?.is_some() {
+    while requests.pending() > 0 {
+        if requests.test()?.is_some() {
             continue;
         }
         if runtime::now() > until || failed() {
@@ -135,26 +143,27 @@ fn wait<H>(flight: &mut RequestSet<H>, doing: &str, limit: Duration, health: Opt
     Ok(())
 }
 
+/// Creates a communicator that only this world uses.
 fn world_of_its_own(limit: Duration) -> Result<Comm> {
     // SAFETY: a constant of the library.
     let world = unsafe { ffi::RSMPI_COMM_WORLD };
     // On the heap, as MPI may write it after this rank has given up.
-    let mut flight = RequestSet::new(Box::new(world));
+    let mut requests = RequestSet::new(Box::new(world));
     // SAFETY: the request set owns the handle that MPI writes.
     unsafe {
-        flight.start("duplicate MPI's world", |copy, request| {
+        requests.start("duplicate MPI's world", |copy, request| {
             ffi::MPI_Comm_idup(world, &raw mut **copy, request)
         })?;
     }
-    wait(&mut flight, "come together by MPI", limit, None)?;
-    let comm = Comm(**flight.held());
+    wait(&mut requests, "join a world by MPI", limit, None)?;
+    let comm = Comm(**requests.held());
     // SAFETY: a communicator that nobody else has. What is made of it inherits that errors are returned.
     let code = unsafe { ffi::MPI_Comm_set_errhandler(comm.0, ffi::RSMPI_ERRORS_RETURN) };
     check("have MPI return its errors", code).map(|()| comm)
 }
 
-/// Opens the place where ranks meet, and says how to reach it.
-fn open_place(
+/// Opens the listener of the rendezvous. Returns it with its host or name, and its port.
+fn open_rendezvous(
     library: &Library,
     asked: Option<SocketAddr>,
     peers: &[IpAddr],
@@ -181,7 +190,8 @@ fn open_place(
     Ok((Listener::Tcp(listeners, None), interface.ip().to_string(), port))
 }
 
-/// Rank 0's listener, and what is said of it to the others, even if it could not be opened.
+/// Opens rank 0's listener. Returns it with the announcement to the other ranks, which is made even if it could not be
+/// opened.
 fn announce(
     library: &Library,
     asked: Option<SocketAddr>,
@@ -189,7 +199,7 @@ fn announce(
 ) -> (Result<Option<Listener>>, Vec<u8>) {
     let open = || -> Result<(Listener, Outgoing)> {
         let secret = random::<32>().map_err(Error::no_random)?;
-        let (listener, host, port) = open_place(library, asked, peers)?;
+        let (listener, host, port) = open_rendezvous(library, asked, peers)?;
         Ok((listener, Outgoing::default().number(MEET).text(&host).number(port.into()).bytes(&secret)))
     };
     let (listener, message) = match open() {
@@ -202,12 +212,12 @@ fn announce(
     (listener, announced)
 }
 
-/// What rank 0 announced.
+/// Decodes rank 0's announcement.
 fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
     let parse = || -> io::Result<Result<(Rendezvous, Vec<u8>)>> {
         let mut message = Incoming::receive(&mut &*announcement)?;
         if message.number()? == FAILED {
-            let what = format!("rank 0 cannot open a place to meet: {}", message.text()?);
+            let what = format!("rank 0 cannot open the rendezvous: {}", message.text()?);
             return Ok(Err(Error::setup(what, "see rank 0's own error")));
         }
         let host = message.text()?;
@@ -223,30 +233,30 @@ fn read(announcement: &[u8]) -> Result<(Rendezvous, Vec<u8>)> {
     })
 }
 
-/// `announced` of rank 0, on all ranks.
+/// Broadcasts rank 0's `announced` to all ranks.
 fn broadcast(comm: Comm, mut announced: Vec<u8>, limit: Duration) -> Result<Box<[u8]>> {
     announced.resize(ANNOUNCEMENT, 0);
-    let mut flight = RequestSet::new(announced.into_boxed_slice());
+    let mut requests = RequestSet::new(announced.into_boxed_slice());
     // SAFETY: the request set owns the bytes.
     unsafe {
-        flight.start("broadcast by MPI", |bytes, request| {
+        requests.start("broadcast by MPI", |bytes, request| {
             let bytes = bytes.as_mut_ptr().cast();
             let length = ANNOUNCEMENT as c_int;
             ffi::MPI_Ibcast(bytes, length, ffi::RSMPI_UINT8_T, 0, comm.0, request)
         })?;
     }
-    wait(&mut flight, "tell all ranks where to meet", limit, None)?;
-    Ok(std::mem::take(flight.held()))
+    wait(&mut requests, "announce the rendezvous to all ranks", limit, None)?;
+    Ok(std::mem::take(requests.held()))
 }
 
-/// The addresses of all ranks' hosts, on all ranks.
+/// Gathers the addresses of all ranks' hosts on all ranks.
 fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpAddr>> {
     let mine = interface::to_bytes(&interface::own());
     let all = vec![0; mine.len() * ranks];
-    let mut flight = RequestSet::new((mine, all));
+    let mut requests = RequestSet::new((mine, all));
     // SAFETY: the request set owns both sides, and the second holds as many bytes of each rank as the first.
     unsafe {
-        flight.start("gather by MPI", |(mine, all), request| {
+        requests.start("gather by MPI", |(mine, all), request| {
             let count = mine.len() as c_int;
             let kind = ffi::RSMPI_UINT8_T;
             let mine = mine.as_ptr().cast();
@@ -254,28 +264,29 @@ fn gather_addresses(comm: Comm, ranks: usize, limit: Duration) -> Result<Vec<IpA
             ffi::MPI_Iallgather(mine, count, kind, all, count, kind, comm.0, request)
         })?;
     }
-    wait(&mut flight, "exchange addresses", limit, None)?;
-    Ok(interface::from_bytes(&flight.held().1))
+    wait(&mut requests, "exchange addresses", limit, None)?;
+    Ok(interface::from_bytes(&requests.held().1))
 }
 
+/// Opens channels over MPI.
 struct MpiFabric {
     prepared: MpiPrepared,
     member: Arc<Membership>,
 }
 
 impl MpiFabric {
-    /// Waits until all ranks are here to open this channel, so that what follows does not block.
+    /// Waits until all ranks are about to open this channel, so that what follows does not block.
     fn assemble(&self, channel: u16) -> Result<()> {
-        let mut flight = RequestSet::new(());
+        let mut requests = RequestSet::new(());
         let comm = self.prepared.comm;
         for peer in (0..self.member.size()).filter(|peer| *peer != self.member.rank) {
             // SAFETY: no byte is sent, and none received.
             unsafe {
-                comm.receive(Some(peer), channel.into(), &mut flight, |()| (ptr::null_mut(), 0))?;
-                comm.send(peer, channel.into(), &mut flight, |()| (ptr::null(), 0))?;
+                comm.receive(Some(peer), channel.into(), &mut requests, |()| (ptr::null_mut(), 0))?;
+                comm.send(peer, channel.into(), &mut requests, |()| (ptr::null(), 0))?;
             }
         }
-        wait(&mut flight, &format!("open channel {channel}"), self.member.limit, Some(&self.member.health))
+        wait(&mut requests, &format!("open channel {channel}"), self.member.limit, Some(&self.member.health))
     }
 }
 

@@ -1,23 +1,25 @@
-//! Connects processes of one host: each pair exchanges its segments over a unix socket, the higher rank calling. The
-//! socket stays, for memory that is registered later.
+//! Connects processes of one host: each pair exchanges its segments over a unix socket, which the higher rank connects. The
+//! socket stays open, for memory that is registered later.
 //!
 //! ```text
-//! caller → callee   the call of `listener`, whose first byte carries the caller's files
+//! caller → callee   call of `data_listener`, whose first byte carries the caller's files
 //! callee → caller   a byte that carries the callee's files, after the welcome
-//! both              proof:16                what the segment of the other says, or zeros
-//! both              share:u8 apart:u32      whether with you; a rank with which it shares none, or 2³² − 1
+//! both              proof:16                the proof read from the other's segment, or zeros
+//! both              share:u8 apart:u32      whether this pair shares memory; a rank with which it is not shared, or 2³² − 1
 //! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
 //!
-//! A segment that came may be one that cannot be mapped. So each side says what it reads in the other's segment, and
-//! then whether it got its own proof back from this one and from all: a pair shares memory if both sides say so, and all
+//! A segment that was received may not be mappable. So each side sends the proof that it reads in the other's segment, and
+//! then whether it got its own proof back from this peer and from all. A pair shares memory if both sides say so, and all
 //! ranks know whether all pairs do.
 
 use super::collectives::ShmContext;
+use super::descriptors::{FILES, ShmConnection, receive_whole, send};
 use super::endpoint::{ShmEndpoint, ShmWire};
 use super::link::{Proof, Segment};
 use super::park::ParkMode;
-use super::region::{REGION_HEADER, Region, Regions, check_header, region_header};
+use super::region::Regions;
+use super::registration::RegistrationSockets;
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
@@ -31,20 +33,13 @@ use crate::transport::{
     Backend, Bell, Fabric, Membership, Prepared, ProbeResult, Sharing, Site, Traffic, Transport,
     TransportKind,
 };
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// The transport over shared memory.
+/// Transport over shared memory.
 pub(crate) struct ShmBackend;
 
 impl Backend for ShmBackend {
@@ -57,14 +52,14 @@ impl Backend for ShmBackend {
     }
 }
 
-/// A rank that hands out its segments, before it knows its peers.
+/// Listener of a rank that does not know its peers yet.
 pub(crate) struct ShmPrepared {
     listener: UnixListener,
     name: String,
 }
 
 impl ShmPrepared {
-    /// Listens at an abstract name that nobody else has.
+    /// Listens at an abstract name that is unique on this host.
     pub(crate) fn open() -> Result<Self> {
         let open = || -> io::Result<Self> {
             let name = format!("hexagram-data-{:032x}", u128::from_le_bytes(random()?));
@@ -95,14 +90,14 @@ impl AsFd for ShmPrepared {
     }
 }
 
-/// What a rank gives its peers: its segment, and the eventfd that wakes it.
+/// Files that a rank passes to its peers: its segment, and the eventfd that wakes it.
 struct SegmentFiles {
     segment: OwnedFd,
     waker: OwnedFd,
 }
 
 impl SegmentFiles {
-    /// What came with a message: all files, or none.
+    /// Takes the files of a message: all of them, or none.
     fn from(files: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         match <[OwnedFd; FILES]>::try_from(files) {
             Ok([segment, waker]) => Ok(Some(SegmentFiles { segment, waker })),
@@ -112,145 +107,20 @@ impl SegmentFiles {
     }
 }
 
-/// A caller, and its files once they have arrived.
-pub(crate) struct Caller {
-    stream: UnixStream,
-    files: Vec<OwnedFd>,
-}
-
 impl Accept for ShmPrepared {
-    type Connection = Caller;
+    type Connection = ShmConnection;
 
-    fn accept(&self) -> io::Result<Caller> {
+    fn accept(&self) -> io::Result<ShmConnection> {
         let (stream, _) = self.listener.accept()?;
         same_user(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Caller { stream, files: Vec::new() })
-    }
-}
-
-impl Read for Caller {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let (bytes, files) = receive(&self.stream, into)?;
-        self.files.extend(files);
-        // Whoever sends more is no rank, and must not use our descriptors up.
-        if self.files.len() > FILES {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        Ok(bytes)
-    }
-}
-
-impl Write for Caller {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Caller {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        Ok(ShmConnection { stream, files: Vec::new() })
     }
 }
 
 /// Bytes of a proof.
 const PROOF: usize = size_of::<Proof>();
-/// SegmentFiles of one message, at most.
-const FILES: usize = 2;
-
-/// Sends bytes, the first of which carries files.
-fn send(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let sent = retry_on_intr(|| {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(files));
-        }
-        sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
-    })?;
-    if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
-}
-
-/// Receives what there is, and the files that came with it.
-fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(into)];
-    let received = retry_on_intr(|| recvmsg(stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
-    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
-    let mut files = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            files.extend(rights);
-        }
-    }
-    // SegmentFiles for which this process has no descriptors left are dropped by the kernel without an error.
-    if is_cut && files.len() < FILES {
-        return Err(Errno::MFILE.into());
-    }
-    Ok((received.bytes, files))
-}
-
-/// A message of exactly `N` bytes and the files that came with it; `None` while nothing has come. Senders write such a
-/// message at once, and it is smaller than any socket's buffer, so that it comes whole.
-fn receive_whole<const N: usize>(stream: &UnixStream) -> io::Result<Option<([u8; N], Vec<OwnedFd>)>> {
-    let mut bytes = [0; N];
-    match receive(stream, &mut bytes) {
-        Ok((got, files)) if got == N => Ok(Some((bytes, files))),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The sockets of one endpoint to its peers, over which registered memory is handed round.
-pub(super) struct RegistrationSockets {
-    channel: u16,
-    /// By rank; none to itself.
-    streams: Vec<Option<UnixStream>>,
-    health: Arc<Health>,
-}
-
-impl RegistrationSockets {
-    /// Gives every peer this rank's region of a registration, and maps theirs.
-    pub(super) fn exchange_regions(
-        &self,
-        index: u32,
-        bytes: usize,
-        file: &OwnedFd,
-        limit: Duration,
-    ) -> Result<Vec<Option<Arc<Region>>>> {
-        let failed = |peer: usize, cause: io::Error| {
-            let doing = format!("exchange registered memory with {}", self.health.peers()[peer]);
-            Error::system(
-                doing,
-                cause,
-                "register at the same point on all ranks; see whether that process lives",
-            )
-        };
-        let mine = region_header(index, bytes);
-        let streams = || self.streams.iter().enumerate().filter_map(|(peer, s)| Some((peer, s.as_ref()?)));
-        for (peer, stream) in streams() {
-            send(stream, &mine, &[file.as_fd()]).map_err(|cause| failed(peer, cause))?;
-        }
-        let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
-        for (peer, stream) in streams() {
-            let opening = Opening { peer, channel: self.channel, limit, health: &self.health };
-            let (words, files) = opening.until(stream, || receive_whole::<REGION_HEADER>(stream))?;
-            check_header(mine, words, &self.health.peers()[peer])?;
-            let file =
-                files.into_iter().next().ok_or_else(|| failed(peer, io::ErrorKind::InvalidData.into()))?;
-            theirs[peer] = Some(Region::map(&file, bytes).map_err(|cause| failed(peer, cause))?);
-        }
-        Ok(theirs)
-    }
-}
-
-/// Maps the segment of the rank at place `theirs` among `ranks`, for the one at `place`.
+/// Maps the segment of the rank at place `theirs` among `ranks`, for the rank at `place`.
 fn map(files: SegmentFiles, ranks: usize, theirs: usize, place: usize) -> io::Result<Arc<Segment>> {
     let SegmentFiles { segment, waker } = files;
     #[cfg(test)]
@@ -266,34 +136,34 @@ fn map(files: SegmentFiles, ranks: usize, theirs: usize, place: usize) -> io::Re
     })
 }
 
-/// What the ranks of one host have given each other, in their order.
+/// Segments of the ranks of one host, in their order.
 pub(crate) struct HostSegments {
-    /// This rank's place among them.
+    /// Place of this rank among them.
     pub(crate) place: usize,
-    /// This rank's own, and those of the peers with which it shares memory.
+    /// Segment of this rank, and those of the peers with which it shares memory.
     pub(crate) segments: Vec<Option<Arc<Segment>>>,
-    /// Two of them that share no memory, if there are any: all ranks know whether.
+    /// Two of the ranks that share no memory, if there are any. All ranks know whether there are.
     pub(crate) missing: Option<(usize, usize)>,
-    /// Why this rank can have no shared memory.
+    /// Reason why this rank can have no shared memory.
     pub(crate) refusal: Option<Error>,
-    /// With which ranks it shares none, and why, where it has some itself.
+    /// Ranks with which this rank shares no memory, and why, if it has some itself.
     pub(crate) apart: Vec<(usize, io::Error)>,
-    /// Ends this rank's sleep where it waits for descriptors.
+    /// Eventfd that wakes this rank while it waits for descriptors.
     pub(crate) waker: Arc<Doorbell>,
     streams: Vec<Option<UnixStream>>,
 }
 
-/// What came of the exchange with one peer.
+/// Result of the exchange with one peer.
 struct PeerExchange {
     peer: usize,
     stream: UnixStream,
-    /// The peer's segment, or why there is none.
+    /// Segment of the peer, or why there is none.
     theirs: io::Result<Arc<Segment>>,
 }
 
-/// What one side says in the end.
+/// Last message of one side.
 struct SharingReport {
-    /// Whether it shares memory with this peer.
+    /// True if it shares memory with this peer.
     with_you: bool,
     /// A rank with which it shares none.
     apart: Option<usize>,
@@ -302,13 +172,14 @@ struct SharingReport {
 impl SharingReport {
     const BYTES: usize = 1 + 4;
 
+    /// Encodes the report.
     fn write(&self) -> [u8; Self::BYTES] {
         let mut bytes = [u8::from(self.with_you); Self::BYTES];
         bytes[1..].copy_from_slice(&self.apart.map_or(u32::MAX, |rank| rank as u32).to_le_bytes());
         bytes
     }
 
-    /// What a peer in a world of `size` ranks has written.
+    /// Decodes the report of a peer in a world of `size` ranks.
     fn read(bytes: [u8; Self::BYTES], size: usize) -> Self {
         let [with_you, apart @ ..] = bytes;
         let apart = u32::from_le_bytes(apart);
@@ -317,14 +188,16 @@ impl SharingReport {
     }
 }
 
+/// Opens channels over shared memory.
 pub(crate) struct ShmFabric {
     member: Arc<Membership>,
     /// Names at which the ranks are called, by rank.
     names: Vec<String>,
-    listener: DataListener<Caller>,
+    listener: DataListener<ShmConnection>,
 }
 
 impl ShmFabric {
+    /// Starts accepting the connections of peers.
     pub(crate) fn new(prepared: ShmPrepared, member: Arc<Membership>) -> Result<Self> {
         let name =
             |rank| String::from_utf8(member.announcement(rank).to_vec()).map_err(|_| member.unreadable(rank));
@@ -333,6 +206,7 @@ impl ShmFabric {
         Ok(ShmFabric { member, names, listener })
     }
 
+    /// Builds the error of a failed exchange.
     fn failed(&self, peer: usize, cause: io::Error) -> Error {
         let doing = format!("exchange shared memory with {}", self.member.health.peers()[peer]);
         Error::system(
@@ -342,7 +216,7 @@ impl ShmFabric {
         )
     }
 
-    /// The peer's files, in exchange for this rank's, and the socket over which they came.
+    /// Returns the peer's files, in exchange for this rank's, and the socket over which they came.
     fn exchange(
         &self,
         peer: usize,
@@ -369,7 +243,7 @@ impl ShmFabric {
         Ok((SegmentFiles::from(files).map_err(failed)?, stream))
     }
 
-    /// Gives `ranks`, this one among them, a segment of this rank, and takes theirs.
+    /// Creates a segment of this rank, and exchanges it with the other ranks among `ranks`.
     pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<HostSegments> {
         let waker = Arc::new(Doorbell::new()?);
         let place = ranks.iter().position(|peer| *peer == self.member.rank).unwrap_or_default();
@@ -401,7 +275,7 @@ impl ShmFabric {
         Ok(HostSegments { place, segments, missing, refusal, apart, waker, streams })
     }
 
-    /// Shows every peer what its segment says, and drops those that do not show what `mine` does.
+    /// Sends every peer the proof in its segment, and drops those that do not return the one in `mine`.
     fn prove(&self, channel: u16, mine: Option<&Segment>, pairs: &mut [PeerExchange]) -> Result<()> {
         for PeerExchange { peer, stream, theirs } in &*pairs {
             let proof = theirs.as_ref().map_or(Proof::default(), |theirs| theirs.proof());
@@ -416,8 +290,8 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Says to every peer whether this rank shares memory with that one and with all, and drops those that say they do
-    /// not. Two ranks of this host that share none, if there are any, or a rank that has none, twice.
+    /// Tells every peer whether this rank shares memory with it and with all, and drops those that do not. Returns two
+    /// ranks of this host that share no memory, if there are any; a rank that has none is returned twice.
     fn compare(
         &self,
         channel: u16,
@@ -443,11 +317,12 @@ impl ShmFabric {
         Ok(apart)
     }
 
+    /// Returns what limits a wait for `peer`.
     fn opening(&self, peer: usize, channel: u16) -> Opening<'_> {
         Opening { peer, channel, limit: self.member.limit, health: &self.member.health }
     }
 
-    /// The endpoint of a world whose ranks have all given a segment.
+    /// Creates the endpoint of a world whose ranks all share memory. Fails if one does not.
     pub(crate) fn endpoint(&self, channel: u16, gathered: HostSegments) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
         let rank = *rank;
@@ -466,7 +341,7 @@ impl ShmFabric {
                 "use the mixed or the tcp transport, or see what these ranks say",
             ));
         }
-        // All are there, as no pair is missing.
+        // There is a segment of each rank, as no pair is missing.
         let segments: Vec<_> = gathered.segments.into_iter().flatten().collect();
         let bell = Arc::clone(&segments[rank]) as Arc<dyn Bell>;
         let identity = Identity::new(&self.member, TransportKind::Shm, bell);

@@ -3,11 +3,11 @@
 
 use super::affinity::{self, CoreMover};
 use super::collectives::{ShmCollectives, ShmContext};
-use super::connect::RegistrationSockets;
 use super::control_block::LANES;
 use super::link::Segment;
 use super::park::ParkMode;
 use super::region::Region;
+use super::registration::RegistrationSockets;
 use crate::dtype::DType;
 use crate::error::{During, Error, Result};
 use crate::health::Health;

@@ -4,7 +4,8 @@
 //! it. The more ranks there are, the smaller the rings (`shape`). Segments are memfds that are passed over unix sockets, so
 //! that nothing is left behind, however a process ends.
 //!
-//! `link` is the segment. It consists of `ring` (bytes from one rank to another), `park` (parking without a lost wake-up) and
+//! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
+//! (`registration`). `link` is the segment. It consists of `ring` (bytes from one rank to another), `park` (parking without a lost wake-up) and
 //! `control_block` (the state of a rank that all others read). `affinity` separates ranks that share a core. `collectives`
 //! holds the operations that need no messages. Each begins with an `entry`, which is all of a small one, and continues as a
 //! `running` collective, which reads the registered memory of the peers (`registered`, `region`) or copies through a stage
@@ -17,6 +18,7 @@ mod bytes;
 mod collectives;
 mod connect;
 mod control_block;
+mod descriptors;
 mod endpoint;
 mod entry;
 mod link;
@@ -27,6 +29,7 @@ mod park;
 mod reduction;
 mod region;
 mod registered;
+mod registration;
 mod reserve;
 mod ring;
 mod running;

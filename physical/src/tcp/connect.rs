@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// Most sockets between two ranks: more would only wait for each other.
 pub(crate) const MAX_SOCKETS: usize = 16;
 
-/// The transport over TCP.
+/// Transport over TCP.
 pub(crate) struct TcpBackend;
 
 impl Backend for TcpBackend {
@@ -43,7 +43,7 @@ impl Backend for TcpBackend {
     }
 }
 
-/// What a rank announces to its peers.
+/// Announcement of a rank to its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Announced {
     /// TCP connections that it wants with each peer and channel.
@@ -53,10 +53,12 @@ struct Announced {
 }
 
 impl Announced {
+    /// Encodes the announcement.
     fn write(&self) -> Vec<u8> {
         Outgoing::default().number(self.sockets).text(&self.addresses).whole()
     }
 
+    /// Decodes an announcement.
     fn read(mut bytes: &[u8]) -> io::Result<Self> {
         let mut message = Incoming::receive(&mut bytes)?;
         Ok(Announced { sockets: message.number()?, addresses: message.text()? })
@@ -71,7 +73,7 @@ impl Announced {
     }
 }
 
-/// Returns the TCP connections for each pair of ranks and channel that the user asked for.
+/// Returns the number of TCP connections for each pair of ranks and channel that the user asked for.
 pub(crate) fn sockets(options: &JoinOptions) -> Result<usize> {
     let text = variable("HEXAGRAM_TCP_SOCKETS");
     let asked = options.sockets.or_else(|| text.as_deref().map_or(Some(1), |text| text.trim().parse().ok()));
@@ -82,7 +84,7 @@ pub(crate) fn sockets(options: &JoinOptions) -> Result<usize> {
     })
 }
 
-/// A rank that accepts data connections, before it knows its peers.
+/// Listeners of a rank that does not know its peers yet.
 pub(crate) struct TcpPrepared {
     listeners: Listeners,
     tls: Option<Tls>,
@@ -90,7 +92,7 @@ pub(crate) struct TcpPrepared {
 }
 
 impl TcpPrepared {
-    /// Listens on the site's interfaces, at ports that the system chooses; callers have to speak TLS, if this rank does.
+    /// Listens on the site's interfaces, at ports that the kernel chooses. Callers have to use TLS if this rank does.
     pub(crate) fn new(site: &Site<'_>) -> Result<Self> {
         let sockets = sockets(site.options)?;
         let listeners = Listeners::bind(site.interfaces).map_err(|BindError { address, cause }| {
@@ -127,8 +129,8 @@ impl Accept for TcpPrepared {
     }
 }
 
-/// The same address as this host has to write it: a link-local one is of an interface, whose number differs from host to
-/// host. It is taken for the one at which this rank listens itself, as `mine` says.
+/// Converts an address to the form that this host needs: a link-local one belongs to an interface, whose number differs
+/// from host to host. The interface is that of this rank's own link-local address in `mine`.
 fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
     let link_local = |address: SocketAddr| match address {
         SocketAddr::V6(address) if address.ip().is_unicast_link_local() => Some(address),
@@ -144,15 +146,17 @@ fn seen_from(mine: &str, address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Opens channels over TCP.
 pub(crate) struct TcpFabric {
     member: Arc<Membership>,
-    /// By rank.
+    /// Announcements by rank.
     announced: Vec<Announced>,
     listener: DataListener<Socket>,
     tls: Option<Tls>,
 }
 
 impl TcpFabric {
+    /// Starts accepting the connections of peers.
     pub(crate) fn new(prepared: TcpPrepared, member: Arc<Membership>) -> Result<Self> {
         let tls = prepared.tls.clone();
         let read = |rank| Announced::read(member.announcement(rank)).map_err(|_| member.unreadable(rank));
@@ -178,6 +182,7 @@ impl TcpFabric {
         outcome
     }
 
+    /// Connects to the data listener of `peer`.
     fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
         let Membership { rank, peers, health, limit, .. } = &*self.member;
         let connect = || -> io::Result<Socket> {
@@ -192,7 +197,7 @@ impl TcpFabric {
         opening.connect(&peers.key, call, connect, |stream, words| stream.write_all(words))
     }
 
-    /// A link to `peer`: the higher rank of the two calls.
+    /// Creates the link to `peer`: the higher rank of the two connects.
     fn connect(&self, peer: usize, channel: u16) -> Result<TcpLink> {
         let Membership { rank, health, limit, .. } = &*self.member;
         let wanted = [*rank, peer].map(|rank| self.announced[rank].sockets);
@@ -209,7 +214,7 @@ impl TcpFabric {
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }
 
-    /// This rank's end of its sockets to `peers`; `bell` ends its sleep.
+    /// Creates this rank's byte streams to `peers`; `bell` ends its parks.
     pub(crate) fn wire(
         &self,
         channel: u16,

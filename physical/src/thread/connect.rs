@@ -1,4 +1,4 @@
-//! Connects threads: a table of mailboxes, one row a channel.
+//! Connects threads by a table of mailboxes, one row for each channel.
 
 use super::endpoint::ThreadEndpoint;
 use super::link::Mailbox;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The transport of threads. They know each other from the start, so that none joins.
+/// Transport of threads. They know each other from the start, so that none joins.
 pub(crate) struct ThreadBackend;
 
 impl Backend for ThreadBackend {
@@ -21,13 +21,13 @@ impl Backend for ThreadBackend {
     }
 }
 
-/// What all threads of one world share.
+/// Mailboxes that all threads of one world share.
 struct MailboxTable {
     size: usize,
     channels: Mutex<HashMap<u16, Vec<Arc<Mailbox>>>>,
 }
 
-/// One rank's access to the table.
+/// Opens channels of one rank.
 pub(crate) struct ThreadFabric {
     rank: usize,
     table: Arc<MailboxTable>,
@@ -36,7 +36,7 @@ pub(crate) struct ThreadFabric {
 }
 
 impl ThreadFabric {
-    /// The fabrics of all ranks of a new world.
+    /// Creates the fabrics of all ranks of a new world.
     pub(crate) fn all(size: usize) -> Vec<Arc<ThreadFabric>> {
         let host: Arc<str> = rustix::system::uname().nodename().to_string_lossy().into();
         let pid = std::process::id();
