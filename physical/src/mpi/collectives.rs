@@ -287,10 +287,7 @@ impl MpiEndpoint {
         let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };
         if !native.announced && native.since.elapsed() > self.health.vigilance().beat {
             native.announced = true;
-            let label = Label { tag: native.label.tag.at_step(PRESENCE)?, ..native.label };
-            for peer in (0..self.size).filter(|peer| *peer != self.rank) {
-                self.write_header(state, peer, label);
-            }
+            self.announce_presence(state, &native.label)?;
         }
         let bytes = run.progress()?;
         *moved |= bytes > 0;
@@ -304,6 +301,15 @@ impl MpiEndpoint {
         *moved = true;
         state.tickets.finish(ticket, Ok(Got { peer: self.rank, bytes }));
         Ok(false)
+    }
+
+    /// Tells all other ranks that this rank is in the collective `label`.
+    fn announce_presence(&self, state: &mut MpiState, label: &Label) -> Result<()> {
+        let label = Label { tag: label.tag.at_step(PRESENCE)?, ..*label };
+        for peer in (0..self.size).filter(|peer| *peer != self.rank) {
+            self.write_header(state, peer, label);
+        }
+        Ok(())
     }
 
     /// Queues a collective, unless a message has shown that another rank does something else.

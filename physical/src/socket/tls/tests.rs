@@ -92,7 +92,8 @@ fn sum(world: &World, len: usize) -> Vec<f32> {
     let fingerprint = Fingerprint::new(OperationKind::AllReduce, DType::F32, len);
     let label = Label { tag: Tag::new(0, 0, 0, 0).unwrap(), fingerprint };
     let mine: Vec<f32> = (0..len).map(|i| (i % 1000 + rank) as f32).collect();
-    let (mine, total) = (Buffer::from_slice(&mine).unwrap(), Buffer::from_slice(&mine).unwrap());
+    let mine = Buffer::from_slice(&mine).unwrap();
+    let total = mine.copied().unwrap();
     let others = || (0..size).filter(|peer| *peer != rank);
     let sends: Vec<_> = others()
         .map(|peer| {
