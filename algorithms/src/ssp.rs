@@ -22,7 +22,7 @@
 //! learning rate does for any number of them.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
+use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
 
 /// A parameter server on all ranks, with bounded staleness.
@@ -132,7 +132,7 @@ impl Session {
         let service = Service::start(comm).await?;
         let clock = Clock::start(comm, &service, staleness).await?;
         // x ← x − rate · d
-        let mean = Sgd { rate: -1.0 / context.size() as f32 };
+        let mean = SgdUpdate { rate: -1.0 / context.size() as f32 };
         let server =
             Server::start(comm, &service, &clock, parameters, mean, ServerOptions::default()).await?;
         Ok(Session { server, clock, service })

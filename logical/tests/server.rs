@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram_logical::asynchronous::{
-    Add, Clock, INLINE_BYTES, Pulled, Push, REPLY_BYTES, REQUEST_BYTES, Server, ServerOptions, Service, Sgd,
+    Add, Clock, INLINE_BYTES, Pulled, Push, REPLY_BYTES, REQUEST_BYTES, Server, ServerOptions, Service,
+    SgdUpdate,
 };
 use hexagram_logical::codec::{Codec, CodecError, Half, Noise, Properties};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -261,7 +262,7 @@ fn a_cached_read_costs_nothing_until_it_is_too_old() {
 fn ranges_go_where_they_belong_whatever_their_size() {
     const LEN: usize = 37;
     matrix(|comm| {
-        let (clock, mut server) = begin(comm, 0, LEN, Sgd { rate: 0.5 }, ServerOptions::default())?;
+        let (clock, mut server) = begin(comm, 0, LEN, SgdUpdate { rate: 0.5 }, ServerOptions::default())?;
         for (start, end) in [(0, 0), (0, 1), (5, 6), (3, 30), (36, 37), (0, 37)] {
             if comm.rank() == 0 {
                 let delta: Vec<f32> = (start..end).map(|at| -2.0 * at as f32).collect();

@@ -1,11 +1,10 @@
 //! Operations in the background: a model is averaged, or anything else, while its rank goes on computing.
 
 use super::pending::{Ending, Pending, Promise};
-use super::spares::copy_all;
 use super::task;
 use crate::encoding::Encoding;
 use crate::runtime;
-use crate::{Buffer, Communicator, DType, Device, Error, Host, ReduceOp, Result, World};
+use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result, World};
 use hexagram_physical::transport::Bell;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,12 +67,12 @@ pub enum Outcome {
 pub struct Background {
     world: World,
     /// `None` once it is being dropped.
-    queue: Option<Sender<Item>>,
+    queue: Option<Sender<QueueItem>>,
     /// Ends the thread's sleep.
     bell: Arc<dyn Bell>,
     /// This rank wants to abort, and the others do not know yet.
     aborting: Arc<AtomicBool>,
-    spares: Arc<Spares>,
+    spares: Arc<FreeBuffers>,
     ending: Arc<Ending>,
     thread: Option<runtime::Thread>,
 }
@@ -119,8 +118,8 @@ impl Background {
         let model = Arc::clone(model);
         let spares = Arc::clone(&self.spares);
         let averaged = async move |comm: &Communicator| {
-            let mut result = spares.take(snapshot.dtype(), snapshot.len())?;
-            copy_all(&snapshot, &result)?;
+            let mut result = spares.take(&snapshot)?;
+            result.write_all()?.copy_from(&snapshot.read_all()?)?;
             operation(comm, &mut result).await?;
             apply(&lock(&model), &snapshot, &result)?;
             spares.put(snapshot);
@@ -200,7 +199,7 @@ impl Background {
     pub async fn abort(&mut self) -> Result<()> {
         self.aborting.store(true, Ordering::Release);
         let (promise, aborted) = Pending::new(&self.ending);
-        self.send(Item::Abort(promise));
+        self.send(QueueItem::Abort(promise));
         aborted.await
     }
 
@@ -215,8 +214,8 @@ impl Background {
             let what = format!("differences of {} are not applied in the background", model.dtype());
             return Err(Error::usage(what, "use a float type"));
         }
-        let snapshot = self.spares.take(model.dtype(), model.len())?;
-        copy_all(&model, &snapshot)?;
+        let snapshot = self.spares.take(&model)?;
+        snapshot.write_all()?.copy_from(&model.read_all()?)?;
         Ok(snapshot)
     }
 
@@ -226,7 +225,7 @@ impl Background {
         outcome: fn(Option<T>) -> R,
     ) -> Pending<R> {
         let (promise, pending) = Pending::new(&self.ending);
-        self.send(Item::Work(Box::new(Posted {
+        self.send(QueueItem::Work(Box::new(Posted {
             operation: Some(operation),
             result: None,
             outcome,
@@ -235,7 +234,7 @@ impl Background {
         pending
     }
 
-    fn send(&self, item: Item) {
+    fn send(&self, item: QueueItem) {
         // A thread that has ended has said why: the promise that is dropped tells.
         self.queue.as_ref().map(|queue| queue.send(item));
         self.bell.ring();
@@ -279,16 +278,16 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Buffers of operations that are done, for those to come.
 #[derive(Default)]
-struct Spares(Mutex<Vec<Buffer>>);
+struct FreeBuffers(Mutex<Vec<Buffer>>);
 
-impl Spares {
-    /// A buffer that holds anything.
-    fn take(&self, dtype: DType, len: usize) -> Result<Buffer> {
+impl FreeBuffers {
+    /// Returns a buffer like `served` and beside it, with any content.
+    fn take(&self, served: &Buffer) -> Result<Buffer> {
         let mut spares = lock(&self.0);
-        let fits = |spare: &Buffer| (spare.dtype(), spare.len()) == (dtype, len);
+        let fits = |spare: &Buffer| spare.dtype() == served.dtype() && spare.len() == served.len();
         match spares.iter().position(fits) {
             Some(at) => Ok(spares.swap_remove(at)),
-            None => Host.alloc(dtype, len),
+            None => served.beside(served.dtype(), served.len()),
         }
     }
 
@@ -298,13 +297,13 @@ impl Spares {
 }
 
 /// What the thread is asked for.
-enum Item {
-    Work(Box<dyn Work>),
+enum QueueItem {
+    Work(Box<dyn Queued>),
     Abort(Promise<()>),
 }
 
 /// An operation, with what becomes of its result.
-trait Work: Send {
+trait Queued: Send {
     fn run<'a>(&'a mut self, comm: &'a Communicator) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
     /// Brings the result to whoever waits for it; that it was aborted, if it has not run.
@@ -318,7 +317,7 @@ struct Posted<F, T, R> {
     promise: Promise<R>,
 }
 
-impl<F, T, R> Work for Posted<F, T, R>
+impl<F, T, R> Queued for Posted<F, T, R>
 where
     F: AsyncFnOnce(&Communicator) -> Result<T> + Send,
     T: Send,
@@ -351,7 +350,7 @@ struct Runner {
 
 impl Runner {
     /// Works until nothing can be posted any more, or the first error.
-    async fn run(mut self, items: Receiver<Item>, ending: &Ending) {
+    async fn run(mut self, items: Receiver<QueueItem>, ending: &Ending) {
         while let Some(mut item) = next(&items).await {
             let start = runtime::now();
             let served = self.serve(&mut item).await;
@@ -363,19 +362,19 @@ impl Runner {
                 return ending.fail(error);
             }
             match item {
-                Item::Work(work) => work.finish(),
-                Item::Abort(promise) => promise.complete(Ok(())),
+                QueueItem::Work(work) => work.finish(),
+                QueueItem::Abort(promise) => promise.complete(Ok(())),
             }
         }
     }
 
-    async fn serve(&mut self, item: &mut Item) -> Result<()> {
+    async fn serve(&mut self, item: &mut QueueItem) -> Result<()> {
         let aborted = self.skipping || self.agree_to_abort().await?;
-        self.skipping = aborted && matches!(item, Item::Work(_));
+        self.skipping = aborted && matches!(item, QueueItem::Work(_));
         match item {
-            Item::Work(work) if !aborted => self.carry_out(&mut **work).await,
-            Item::Work(_) => Ok(()),
-            Item::Abort(_) => {
+            QueueItem::Work(work) if !aborted => self.carry_out(&mut **work).await,
+            QueueItem::Work(_) => Ok(()),
+            QueueItem::Abort(_) => {
                 self.aborting.store(false, Ordering::Release);
                 Ok(())
             }
@@ -389,7 +388,7 @@ impl Runner {
         Ok(self.flag.host::<u8>()?[0] != 0)
     }
 
-    async fn carry_out(&self, work: &mut dyn Work) -> Result<()> {
+    async fn carry_out(&self, work: &mut dyn Queued) -> Result<()> {
         let mut work = work.run(&self.comm);
         let caught = |context: &mut Context<'_>| {
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
@@ -402,7 +401,7 @@ impl Runner {
 }
 
 /// Waits for the next that is posted; `None` once there can be none. Who posts rings the bell of the thread.
-async fn next(items: &Receiver<Item>) -> Option<Item> {
+async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
     poll_fn(|_| match items.try_recv() {
         Ok(item) => Poll::Ready(Some(item)),
         Err(TryRecvError::Empty) => Poll::Pending,
@@ -419,8 +418,8 @@ fn apply(x: &Buffer, s: &Buffer, r: &Buffer) -> Result<()> {
     for start in (0..x.len()).step_by(BLOCK) {
         let block = start..x.len().min(start + BLOCK);
         let mut x = x.write(block.clone())?;
-        Host.add_scaled(-1.0, &s.read(block.clone())?, &mut x)?;
-        Host.add_scaled(1.0, &r.read(block)?, &mut x)?;
+        x.add_scaled(-1.0, &s.read(block.clone())?)?;
+        x.add_scaled(1.0, &r.read(block)?)?;
     }
     Ok(())
 }

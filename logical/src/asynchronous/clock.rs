@@ -1,7 +1,7 @@
 //! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
 
 use super::agree::{agree, check_ranks};
-use super::core::Ask;
+use super::dispatcher::Outgoing;
 use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
 use super::wire::Request;
@@ -32,9 +32,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
 #[derive(Clone)]
-pub struct Clock(Arc<Inner>);
+pub struct Clock(Arc<ClockInner>);
 
-struct Inner {
+struct ClockInner {
     service: Service,
     number: u32,
     fingerprint: Fingerprint,
@@ -44,14 +44,14 @@ struct Inner {
     known: Mutex<Vec<u64>>,
 }
 
-impl Inner {
+impl ClockInner {
     fn finish(&self) {
         self.ticks.lock().finished = true;
-        self.service.stir();
+        self.service.wake();
     }
 }
 
-impl Drop for Inner {
+impl Drop for ClockInner {
     fn drop(&mut self) {
         self.finish();
     }
@@ -74,7 +74,14 @@ impl Clock {
         let number = service.register(ticks.clone())?;
         agree(comm, fingerprint).await?;
         let known = Mutex::new(vec![0; service.size()]);
-        Ok(Clock(Arc::new(Inner { service: service.clone(), number, fingerprint, staleness, ticks, known })))
+        Ok(Clock(Arc::new(ClockInner {
+            service: service.clone(),
+            number,
+            fingerprint,
+            staleness,
+            ticks,
+            known,
+        })))
     }
 
     /// How many clocks a rank may be ahead of the slowest.
@@ -102,7 +109,7 @@ impl Clock {
             state.now += 1;
             state.now
         };
-        self.0.service.stir();
+        self.0.service.wake();
         now
     }
 
@@ -149,8 +156,10 @@ impl Clock {
         let handler = self.0.number;
         let fingerprint = self.0.fingerprint;
         let arguments = [clock, 0, 0];
-        let ask = Ask { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
-        self.0.service.submit(move |core| async move { Ok(core.ask(rank, ask).await?.arguments[0]) })
+        let ask = Outgoing { handler, verb: 0, fingerprint, arguments, payload: None, into: None };
+        self.0
+            .service
+            .submit(move |dispatcher| async move { Ok(dispatcher.request(rank, ask).await?.arguments[0]) })
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -208,18 +217,18 @@ impl Drop for Hold {
 /// One rank's own clock, which answers the others.
 struct Ticks {
     fingerprint: Fingerprint,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClockState {
     now: u64,
     /// How much is under way that was begun at each clock.
     held: BTreeMap<u64, usize>,
     finished: bool,
 }
 
-impl State {
+impl ClockState {
     /// How far the others may believe this rank to be.
     fn seen(&self) -> u64 {
         let now = if self.finished { u64::MAX } else { self.now };
@@ -228,7 +237,7 @@ impl State {
 }
 
 impl Ticks {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

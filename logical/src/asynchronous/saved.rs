@@ -1,8 +1,7 @@
 //! What windows and pair exchanges hold and remember, as named states: to be saved with a checkpoint.
 
-use super::spares::copy_all;
 use crate::encoding::State;
-use crate::{Buffer, DType, Device, Error, Host, Result};
+use crate::{Buffer, DType, Error, Result};
 
 /// Collects states; those that remember nothing are left out.
 #[derive(Default)]
@@ -19,8 +18,7 @@ impl Saved {
 
     /// The value of a rank, a number that belongs to it, and how often it has changed.
     pub(super) fn add_value(&mut self, rank: usize, value: &Buffer, mass: f64, changes: u64) -> Result<()> {
-        let own = Host.alloc(value.dtype(), value.len())?;
-        copy_all(value, &own)?;
+        let own = value.copied()?;
         let mut state = State::default();
         state.restore(changes, [(VALUE.to_owned(), own), (MASS.to_owned(), Buffer::from_slice(&[mass])?)]);
         self.0.push((format!("{OF} {rank}"), state));
@@ -51,7 +49,7 @@ pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
     if (mass.dtype(), mass.len()) != (DType::F64, 1) {
         return Err(unknown("a mass that is no number"));
     }
-    copy_all(value, to)?;
+    to.write_all()?.copy_from(&value.read_all()?)?;
     Ok(mass.host::<f64>()?[0])
 }
 

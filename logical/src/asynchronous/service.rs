@@ -2,9 +2,9 @@
 //! exchanges, servers and clocks stand on it; start one, and make them of it.
 //!
 //! To write another primitive of this kind, implement `Handler`: what to do when a request comes; and send requests
-//! with `Service::submit` and `Core::ask`.
+//! with `Service::submit` and `Dispatcher::ask`.
 
-use super::core::{Core, Handlers, Payload};
+use super::dispatcher::{Dispatcher, Handlers, Payload};
 use super::pending::{Ending, Pending};
 use super::task;
 use super::wire::Request;
@@ -40,7 +40,7 @@ impl Reply {
 pub(crate) enum Served {
     Done(Reply),
     /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank
-    /// to the same handler waiting behind it. [`Service::stir`] says that something has happened on this rank.
+    /// to the same handler waiting behind it. [`Service::wake`] says that something has happened on this rank.
     Later,
 }
 
@@ -69,9 +69,9 @@ pub(crate) trait Handler: Send + Sync {
 /// A rank that ends early, with an error of its own, says so by [`Communicator::give_up`] before it drops its service:
 /// otherwise the others go on counting on it, and it waits for them, until the operation deadline.
 #[derive(Clone)]
-pub struct Service(Arc<Inner>);
+pub struct Service(Arc<ServiceInner>);
 
-struct Inner {
+struct ServiceInner {
     world: World,
     queue: Sender<Command>,
     bell: Arc<dyn Bell>,
@@ -101,7 +101,7 @@ impl Service {
             let closing = Arc::clone(&closing);
             let ending = Arc::clone(&ending);
             async move |comm: Communicator| {
-                let mut worker = Worker::new(Core::new(comm, handlers), commands, closing);
+                let mut worker = Worker::new(Dispatcher::new(comm, handlers), commands, closing);
                 let outcome = worker.run().await;
                 if let Err(error) = &outcome {
                     // Before what waits for answers is dropped, and asks for the reason.
@@ -115,7 +115,7 @@ impl Service {
         let world = comm.world().clone();
         let closed = Mutex::new(Some(closed));
         let thread = Mutex::new(Some(thread));
-        Ok(Service(Arc::new(Inner { world, queue, bell, handlers, closing, ending, closed, thread })))
+        Ok(Service(Arc::new(ServiceInner { world, queue, bell, handlers, closing, ending, closed, thread })))
     }
 
     /// Waits until all ranks have closed their service, and serves them until then. What was made of it cannot be used
@@ -158,20 +158,20 @@ impl Service {
     }
 
     /// Has requests that wait tried again, as something has happened on this rank.
-    pub(crate) fn stir(&self) {
+    pub(crate) fn wake(&self) {
         self.0.bell.ring();
     }
 
     /// Runs a future on the service's thread.
     pub(crate) fn submit<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
         &self,
-        work: impl FnOnce(Rc<Core>) -> F + Send + 'static,
+        work: impl FnOnce(Rc<Dispatcher>) -> F + Send + 'static,
     ) -> Pending<T> {
         let (promise, pending) = Pending::new(&self.0.ending);
-        let command: Command = Box::new(move |core: &Rc<Core>| {
-            let core = Rc::clone(core);
-            let work = work(Rc::clone(&core));
-            Box::pin(async move { promise.complete(core.guarded(work).await) }) as Task
+        let command: Command = Box::new(move |dispatcher: &Rc<Dispatcher>| {
+            let dispatcher = Rc::clone(dispatcher);
+            let work = work(Rc::clone(&dispatcher));
+            Box::pin(async move { promise.complete(dispatcher.guarded(work).await) }) as Task
         });
         // A thread that has ended has said why, or was closed: the promise that is dropped tells.
         let _ = self.0.queue.send(command);
@@ -202,7 +202,7 @@ fn closed() -> Error {
     Error::usage("the service is closed", "close it after its last use")
 }
 
-impl Inner {
+impl ServiceInner {
     /// Lets the thread end as soon as all ranks have come so far.
     fn leave(&self) {
         self.closing.store(true, Ordering::Release);
@@ -210,7 +210,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ServiceInner {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.world.health().give_up("panicked");

@@ -1,6 +1,6 @@
 //! The service by itself, with a handler that adds.
 
-use super::core::{Ask, Payload, request_label};
+use super::dispatcher::{Outgoing, Payload, request_label};
 use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
 use super::wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Request};
@@ -41,7 +41,7 @@ impl Handler for AddOne {
         }
         self.heard.lock().unwrap().push((from.rank, request.arguments[0]));
         let mut ones = payload.buffer.write(0..payload.buffer.len())?;
-        let ones = bytemuck::cast_slice_mut::<u8, f32>(ones.bytes_mut());
+        let ones = bytemuck::cast_slice_mut::<u8, f32>(ones.host_bytes_mut().unwrap());
         ones.iter_mut().for_each(|x| *x += 1.0);
         let payload = Some(Payload { buffer: Arc::clone(&payload.buffer), len: payload.bytes / 4 });
         Ok(Served::Done(Reply { arguments: [request.arguments[0], 7], payload }))
@@ -51,9 +51,9 @@ impl Handler for AddOne {
 /// Sends `len` elements to `to`, and gets them back.
 fn add_one(service: &Service, to: usize, number: u64, len: usize) -> Pending<Vec<f32>> {
     let value = number as f32;
-    service.submit(move |core| async move {
+    service.submit(move |dispatcher| async move {
         let buffer = Arc::new(Buffer::from_slice(&vec![value; len])?);
-        let ask = Ask {
+        let ask = Outgoing {
             handler: 0,
             verb: 1,
             fingerprint: fingerprint(len),
@@ -61,7 +61,7 @@ fn add_one(service: &Service, to: usize, number: u64, len: usize) -> Pending<Vec
             payload: Some(Payload::whole(buffer)),
             into: Some(Arc::new(Buffer::zeroed(DType::F32, len)?)),
         };
-        let answer = core.ask(to, ask).await?;
+        let answer = dispatcher.request(to, ask).await?;
         assert_eq!(answer.arguments, [number, 7]);
         let landed = answer.payload.unwrap();
         assert_eq!(landed.bytes, 4 * len);
@@ -146,7 +146,7 @@ fn what_waits_holds_nobody_else_up_and_goes_on_when_something_happens() {
                     comm.blocking().barrier()?;
                     comm.blocking().barrier()?;
                     adder.open.store(101, Ordering::Release);
-                    service.stir();
+                    service.wake();
                 }
             }
             service.blocking().close()
@@ -227,8 +227,8 @@ fn a_request_for_nothing_blames_who_sent_it() {
             }
             let arguments = [0; 3];
             let fingerprint = fingerprint(0);
-            let ask = Ask { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
-            service.submit(|core| async move { core.ask(0, ask).await.map(drop) }).blocking()
+            let ask = Outgoing { handler: 9, verb: 0, fingerprint, arguments, payload: None, into: None };
+            service.submit(|dispatcher| async move { dispatcher.request(0, ask).await.map(drop) }).blocking()
         });
         for (_, error) in &errors {
             assert!(matches!(error, Error::PeerFailed { culprit, .. } if culprit.rank == 2), "{error}");
@@ -239,9 +239,9 @@ fn a_request_for_nothing_blames_who_sent_it() {
 
 /// Sends bytes as if they were a request.
 fn send_raw(service: &Service, to: usize, message: Vec<u8>) -> Result<()> {
-    let sent = service.submit(move |core| async move {
+    let sent = service.submit(move |dispatcher| async move {
         let buffer = Buffer::from_slice(&message)?;
-        core.comm.begin(request_label()?)?.send(to, 0, &buffer, 0..buffer.len())?.await
+        dispatcher.comm.begin(request_label()?)?.send(to, 0, &buffer, 0..buffer.len())?.await
     });
     sent.blocking().map(drop)
 }

@@ -1,4 +1,4 @@
-//! What requests and replies look like on the wire. The grammar of a conversation stands in [`super::core`].
+//! What requests and replies look like on the wire. The grammar of a conversation stands in [`super::dispatcher`].
 
 use crate::{Error, Peer, Result};
 use hexagram_physical::error::During;
@@ -103,7 +103,7 @@ impl Request {
 }
 
 /// The error for a rank that speaks another language: what it `sent`.
-pub(crate) fn nonsense(peer: &Peer, sent: &str) -> Error {
+pub(crate) fn violation(peer: &Peer, sent: &str) -> Error {
     Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), during: During::Nothing }
 }
 

@@ -1,7 +1,7 @@
 //! What the service's thread does, over and over: take what this rank's program wants, hear what other ranks want, and
 //! go on with all that is under way.
 
-use super::core::{Core, mailbox, request_label};
+use super::dispatcher::{Dispatcher, mailbox, request_label};
 use crate::runtime::{self, Instant};
 use crate::{Buffer, Error, Land, Result};
 use hexagram_physical::error::{During, Straggler};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 /// Something under way.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Starts something that this rank's program wants.
-pub(super) type Command = Box<dyn FnOnce(&Rc<Core>) -> Task + Send>;
+pub(super) type Command = Box<dyn FnOnce(&Rc<Dispatcher>) -> Task + Send>;
 
 /// How far the end has come.
 #[derive(PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Stage {
 }
 
 pub(super) struct Worker {
-    core: Rc<Core>,
+    dispatcher: Rc<Dispatcher>,
     commands: Receiver<Command>,
     closing: Arc<AtomicBool>,
     stage: Stage,
@@ -41,16 +41,24 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(core: Core, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(dispatcher: Dispatcher, commands: Receiver<Command>, closing: Arc<AtomicBool>) -> Self {
         let own = Vec::new();
         let theirs = Vec::new();
-        Worker { core: Rc::new(core), commands, closing, stage: Stage::Open, own, theirs, working: None }
+        Worker {
+            dispatcher: Rc::new(dispatcher),
+            commands,
+            closing,
+            stage: Stage::Open,
+            own,
+            theirs,
+            working: None,
+        }
     }
 
     /// Works until all ranks have closed their service, or one has failed and this one's program knows.
     pub(super) async fn run(&mut self) -> Result<()> {
         let mailbox = mailbox()?;
-        let mut listening = listen(&self.core, &mailbox)?;
+        let mut listening = listen(&self.dispatcher, &mailbox)?;
         poll_fn(|context| self.step(&mailbox, &mut listening, context)).await
     }
 
@@ -61,16 +69,16 @@ impl Worker {
         listening: &mut Ticket,
         context: &mut Context<'_>,
     ) -> Poll<Result<()>> {
-        let core = Rc::clone(&self.core);
-        let endpoint = core.comm.endpoint();
+        let dispatcher = Rc::clone(&self.dispatcher);
+        let endpoint = dispatcher.comm.endpoint();
         // In this order: what was handed over before the end was asked for is found.
         let closing = self.closing.load(Ordering::Acquire);
         let mut busy = self.obey();
         while let Poll::Ready(outcome) = endpoint.poll(*listening, context) {
             busy = true;
             let heard = outcome.and_then(|got| self.hear(got, mailbox));
-            heard.unwrap_or_else(|error| drop(core.fail(error)));
-            *listening = match listen(&core, mailbox) {
+            heard.unwrap_or_else(|error| drop(dispatcher.fail(error)));
+            *listening = match listen(&dispatcher, mailbox) {
                 Ok(ticket) => ticket,
                 Err(error) => return Poll::Ready(Err(error)),
             };
@@ -91,14 +99,14 @@ impl Worker {
     /// Starts what this rank's program wants. Whether there was anything.
     fn obey(&mut self) -> bool {
         let before = self.own.len();
-        self.own.extend(self.commands.try_iter().map(|command| command(&self.core)));
+        self.own.extend(self.commands.try_iter().map(|command| command(&self.dispatcher)));
         self.own.len() > before
     }
 
     /// Keeps when there was something to do, for whoever asks.
     fn note(&mut self) {
-        let comm = &self.core.comm;
-        if self.own.len() + self.theirs.len() > self.core.postponed.get() {
+        let comm = &self.dispatcher.comm;
+        if self.own.len() + self.theirs.len() > self.dispatcher.postponed.get() {
             self.working.get_or_insert_with(runtime::now);
         } else if let Some(start) = self.working.take() {
             comm.activity().ends(start, comm.world().traffic().bytes_sent());
@@ -106,8 +114,8 @@ impl Worker {
     }
 
     fn hear(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
-        let message = mailbox.read(0..got.bytes)?;
-        if let Some(task) = self.core.hear(got.peer, message.bytes())? {
+        let message = mailbox.host::<u8>()?;
+        if let Some(task) = self.dispatcher.hear(got.peer, &message[..got.bytes])? {
             self.theirs.push(Box::pin(task));
         }
         Ok(())
@@ -118,43 +126,44 @@ impl Worker {
         if !self.own.is_empty() {
             return None;
         }
-        if let Some(error) = self.core.failure() {
+        if let Some(error) = self.dispatcher.failure() {
             // Whatever others want ends as well.
             return self.theirs.is_empty().then_some(Err(error));
         }
-        let rank = self.core.rank();
+        let rank = self.dispatcher.rank();
         if self.stage == Stage::Open {
             self.stage = Stage::Leaving;
-            self.core.heard.set(Stopwatch::start());
-            let others = (0..self.core.comm.size()).filter(|peer| *peer != rank);
+            self.dispatcher.heard.set(Stopwatch::start());
+            let others = (0..self.dispatcher.comm.size()).filter(|peer| *peer != rank);
             let goodbye = |peer| -> Task {
-                let core = Rc::clone(&self.core);
+                let dispatcher = Rc::clone(&self.dispatcher);
                 Box::pin(async move {
-                    core.say_goodbye(peer).await.unwrap_or_else(|error| drop(core.fail(error)));
+                    dispatcher.send_leave(peer).await.unwrap_or_else(|error| drop(dispatcher.fail(error)));
                 })
             };
             self.own.extend(others.map(goodbye));
             return None;
         }
-        let left = self.core.left.borrow();
+        let left = self.dispatcher.left.borrow();
         let missing: Vec<usize> = (0..left.len()).filter(|peer| *peer != rank && !left[*peer]).collect();
         if missing.is_empty() {
             return self.theirs.is_empty().then_some(Ok(()));
         }
         drop(left);
         let error = self.obstacle(&missing)?;
-        Some(Err(self.core.fail(error)))
+        Some(Err(self.dispatcher.fail(error)))
     }
 
     /// Why some will never close their service.
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
-        let after = self.core.comm.world().deadline();
-        let straggler = |peer: &usize| Straggler { peer: self.core.peer(*peer), during: During::Nothing };
-        let mut heard = self.core.heard.get();
+        let after = self.dispatcher.comm.world().deadline();
+        let straggler =
+            |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: During::Nothing };
+        let mut heard = self.dispatcher.heard.get();
         let silence = heard.elapsed();
-        self.core.heard.set(heard);
+        self.dispatcher.heard.set(heard);
         (silence > after).then(|| Error::Deadline {
-            waiting_for: missing.first().map(|peer| self.core.peer(*peer)),
+            waiting_for: missing.first().map(|peer| self.dispatcher.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
             after,
             during: During::Nothing,
@@ -163,9 +172,9 @@ impl Worker {
 }
 
 /// Waits for the next request of anyone.
-fn listen(core: &Core, mailbox: &Buffer) -> Result<Ticket> {
+fn listen(dispatcher: &Dispatcher, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
-    Ok(core.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
+    Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
 }
 
 /// Polls everything once, in order; what has ended is dropped. Whether anything has.

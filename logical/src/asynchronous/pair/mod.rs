@@ -4,16 +4,15 @@
 mod target;
 
 use super::agree::{check, tell_everyone};
-use super::core::{Ask, Core, Payload};
+use super::dispatcher::{Dispatcher, Outgoing, Payload};
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
 use super::service::{Landed, Service};
-use super::spares::{add, copy_all};
-use crate::encoding::{Encoding, State as Memory};
+use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Result};
 use std::rc::Rc;
 use std::sync::Arc;
-use target::{EXCHANGE, LOCK, PASSED, RELEASE, State, Target};
+use target::{EXCHANGE, LOCK, PASSED, PairState, PairTarget, RELEASE};
 
 /// How ranks exchange; alike on all.
 #[derive(Debug, Default)]
@@ -63,7 +62,7 @@ pub struct Exchanged {
 /// | difference; locked and a < b | request with V; answer with D, or without where another counts for both |
 /// | locked and a > b | request; answer with V; request with D; answer |
 ///
-/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *Memory*: x, as many V and D as
+/// *Bytes*: of requests, answers and payloads as said of [`Window`](super::Window). *State*: x, as many V and D as
 /// are under way, and with difference feedback two h for every partner, S each. *Determinism*: none, as the order of
 /// exchanges is that of events; locked, the result is that of the pairwise averagings in the order that [`Exchanged`]
 /// tells.
@@ -93,7 +92,7 @@ pub struct Exchanged {
 /// ```
 pub struct PairExchange {
     service: Service,
-    target: Arc<Target>,
+    target: Arc<PairTarget>,
     /// Which of the service's handlers it is.
     number: u32,
 }
@@ -114,9 +113,9 @@ impl PairExchange {
         let PairOptions { locked, encoding } = options;
         check(comm, service, value, encoding.as_ref())?;
         let me = comm.world().health().peers()[comm.rank()].clone();
-        let target = Arc::new(Target::new(me, value, encoding, locked)?);
+        let target = Arc::new(PairTarget::new(me, value, encoding, locked)?);
         // Before the others can know that it is there.
-        let number = service.register(Arc::<Target>::clone(&target))?;
+        let number = service.register(Arc::<PairTarget>::clone(&target))?;
         let mine = u8::from(locked);
         let theirs = tell_everyone(comm, target.fingerprint, &vec![mine; comm.size()]).await?;
         if let Some(other) = (0..comm.size()).find(|rank| *rank != comm.rank() && theirs[*rank] != mine) {
@@ -141,9 +140,9 @@ impl PairExchange {
         }
         let target = Arc::clone(&self.target);
         let number = self.number;
-        self.service.submit(move |core| async move {
-            let exchange = Exchange { core: Rc::clone(&core), target, number, peer };
-            exchange.run().await.map_err(|error| core.fail(error))
+        self.service.submit(move |dispatcher| async move {
+            let exchange = Exchange { dispatcher: Rc::clone(&dispatcher), target, number, peer };
+            exchange.run().await.map_err(|error| dispatcher.fail(error))
         })
     }
 
@@ -152,7 +151,7 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
     pub fn load(&self, into: &mut Buffer) -> Result<()> {
-        copy_all(&self.target.state().value, into)
+        into.write_all()?.copy_from(&self.target.state().value.read_all()?)
     }
 
     /// `x ← x + weight × from`: a step of this rank's own. Exchanges that are under way keep it.
@@ -160,7 +159,7 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
     pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
-        add(weight, from, &self.target.state().value)
+        self.target.state().value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
     /// Exchanges that have changed x so far.
@@ -174,7 +173,7 @@ impl PairExchange {
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
-    pub fn save(&self) -> Result<Vec<(String, Memory)>> {
+    pub fn save(&self) -> Result<Vec<(String, State)>> {
         let mut saved = Saved::default();
         self.target.save(&mut saved)?;
         Ok(saved.into_states())
@@ -186,7 +185,7 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair exchange is
     /// of no use then.
-    pub fn restore(&self, states: impl IntoIterator<Item = (String, Memory)>) -> Result<()> {
+    pub fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
         for (name, state) in states {
             let (what, rank) = parse(&name).ok_or_else(|| unknown(&name))?;
             self.target.restore(what, rank, state)?;
@@ -197,8 +196,8 @@ impl PairExchange {
 
 /// An exchange that this rank has begun.
 struct Exchange {
-    core: Rc<Core>,
-    target: Arc<Target>,
+    dispatcher: Rc<Dispatcher>,
+    target: Arc<PairTarget>,
     number: u32,
     peer: usize,
 }
@@ -208,7 +207,7 @@ impl Exchange {
         self.take(|state| &mut state.turn_taken).await?;
         let outcome = match self.target.locked {
             false => self.by_difference().await,
-            true if self.core.rank() < self.peer => {
+            true if self.dispatcher.rank() < self.peer => {
                 self.take(|state| &mut state.locked).await?;
                 let outcome = self.by_difference().await;
                 self.target.state().locked = false;
@@ -221,19 +220,19 @@ impl Exchange {
     }
 
     /// Waits until a flag of this rank is free, and takes it.
-    async fn take(&self, flag: impl Fn(&mut State) -> &mut bool) -> Result<()> {
-        let label = super::core::request_label()?;
+    async fn take(&self, flag: impl Fn(&mut PairState) -> &mut bool) -> Result<()> {
+        let label = super::dispatcher::request_label()?;
         let free = || {
             let mut state = self.target.state();
             Ok((!std::mem::replace(flag(&mut state), true)).then_some(()))
         };
-        self.core.until(&label, free).await
+        self.dispatcher.until(&label, free).await
     }
 
     async fn by_difference(&self) -> Result<Exchanged> {
-        let core = &self.core;
+        let dispatcher = &self.dispatcher;
         let target = &self.target;
-        let value = target.say_value(self.peer)?;
+        let value = target.encode_value(self.peer)?;
         target.state().asking = Some(self.peer);
         let answer = self.ask(EXCHANGE, Some(value), Some(target.differences.room()?)).await?;
         target.state().asking = None;
@@ -241,17 +240,18 @@ impl Exchange {
         if passed == PASSED {
             return Ok(Exchanged { mine: target.state().exchanges, theirs });
         }
-        let difference = target.differences.rounded(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
+        let difference =
+            target.differences.decode_rounded(&dispatcher.peer(self.peer), &landed.buffer, landed.bytes)?;
         Ok(Exchanged { mine: target.apply(-1.0, &difference)?, theirs })
     }
 
     async fn under_the_peers_lock(&self) -> Result<Exchanged> {
-        let core = &self.core;
+        let dispatcher = &self.dispatcher;
         let target = &self.target;
         let (_, landed) = self.ask(LOCK, None, Some(target.values.room()?)).await?;
         let Some(landed) = landed else { return Err(self.nothing()) };
         self.take(|state| &mut state.locked).await?;
-        let (mine, difference) = target.meet(&core.peer(self.peer), &landed.buffer, landed.bytes)?;
+        let (mine, difference) = target.meet(&dispatcher.peer(self.peer), &landed.buffer, landed.bytes)?;
         target.state().locked = false;
         let ([theirs, _], _) = self.ask(RELEASE, Some(difference), None).await?;
         Ok(Exchanged { mine, theirs })
@@ -266,8 +266,8 @@ impl Exchange {
     ) -> Result<([u64; 2], Option<Landed>)> {
         let handler = self.number;
         let fingerprint = self.target.fingerprint;
-        let ask = Ask { handler, verb, fingerprint, arguments: [0; 3], payload, into };
-        let answer = self.core.ask(self.peer, ask).await?;
+        let ask = Outgoing { handler, verb, fingerprint, arguments: [0; 3], payload, into };
+        let answer = self.dispatcher.request(self.peer, ask).await?;
         Ok((answer.arguments, answer.payload))
     }
 

@@ -1,13 +1,12 @@
 //! What others do with this rank's value.
 
-use crate::asynchronous::core::Payload;
+use crate::asynchronous::dispatcher::Payload;
+use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
-use crate::asynchronous::spares::{add, copy_all, scale};
-use crate::asynchronous::speech::{Language, Listener, Speaker, fresh};
 use crate::asynchronous::wire::Request;
-use crate::encoding::{Encoding, Feedback, State as Memory};
-use crate::{Buffer, Device, Error, Host, Peer, Result};
+use crate::encoding::{Encoding, Feedback, State};
+use crate::{Buffer, Error, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
@@ -29,7 +28,7 @@ const TOLD: &str = "told to";
 const HEARD: &str = "heard from";
 
 /// What is read and written together.
-pub(super) struct State {
+pub(super) struct PairState {
     pub(super) value: Buffer,
     pub(super) exchanges: u64,
     /// An exchange has the value.
@@ -41,22 +40,22 @@ pub(super) struct State {
     /// Who asked for the lock, if another rank has it.
     holder: Option<usize>,
     /// What is remembered of each partner.
-    speakers: HashMap<usize, Speaker>,
-    listeners: HashMap<usize, Listener>,
+    send_links: HashMap<usize, SendLink>,
+    receive_links: HashMap<usize, ReceiveLink>,
 }
 
 /// One rank's value.
-pub(super) struct Target {
+pub(super) struct PairTarget {
     me: Peer,
     pub(super) fingerprint: Fingerprint,
-    pub(super) values: Language,
-    pub(super) differences: Language,
+    pub(super) values: ValueEncoding,
+    pub(super) differences: ValueEncoding,
     /// Whether exchanges exclude each other.
     pub(super) locked: bool,
-    state: Mutex<State>,
+    state: Mutex<PairState>,
 }
 
-impl Target {
+impl PairTarget {
     pub(super) fn new(me: Peer, value: &Buffer, encoding: Option<Encoding>, locked: bool) -> Result<Self> {
         let dtype = value.dtype();
         let len = value.len();
@@ -68,72 +67,70 @@ impl Target {
             ..Fingerprint::new(OperationKind::PairExchange, dtype, len)
         };
         let of_values = encoding.as_ref().filter(|it| it.feedback() == Feedback::Difference).map(fresh);
-        let values = Language::new(dtype, len, of_values);
-        let differences = Language::new(dtype, len, encoding);
-        let own = Host.alloc(dtype, len)?;
-        copy_all(value, &own)?;
-        let (speakers, listeners) = Default::default();
-        let state = State {
+        let values = ValueEncoding::new(value, of_values)?;
+        let differences = ValueEncoding::new(value, encoding)?;
+        let own = value.copied()?;
+        let state = PairState {
             value: own,
             exchanges: 0,
             locked: false,
             turn_taken: false,
             asking: None,
             holder: None,
-            speakers,
-            listeners,
+            send_links: HashMap::new(),
+            receive_links: HashMap::new(),
         };
-        Ok(Target { me, fingerprint, values, differences, locked, state: Mutex::new(state) })
+        Ok(PairTarget { me, fingerprint, values, differences, locked, state: Mutex::new(state) })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, PairState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn save(&self, saved: &mut Saved) -> Result<()> {
-        let State { value, exchanges, speakers, listeners, .. } = &*self.state();
+        let PairState { value, exchanges, send_links, receive_links, .. } = &*self.state();
         saved.add_value(self.me.rank, value, 1.0, *exchanges)?;
-        for (rank, state) in speakers.iter().filter_map(|(rank, speaker)| Some((rank, speaker.state()?))) {
+        for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
             saved.add(TOLD, *rank, state)?;
         }
-        listeners.iter().try_for_each(|(rank, listener)| saved.add(HEARD, *rank, &listener.0))
+        receive_links.iter().try_for_each(|(rank, link)| saved.add(HEARD, *rank, &link.0))
     }
 
-    pub(super) fn restore(&self, what: &str, rank: usize, saved: Memory) -> Result<()> {
-        let State { value, exchanges, speakers, listeners, .. } = &mut *self.state();
+    pub(super) fn restore(&self, what: &str, rank: usize, saved: State) -> Result<()> {
+        let PairState { value, exchanges, send_links, receive_links, .. } = &mut *self.state();
         match what {
             OF if rank == self.me.rank => {
                 restore_value(&saved, value)?;
                 *exchanges = saved.operations();
             }
             TOLD if self.values.encodes() => {
-                speakers.entry(rank).or_insert_with(|| self.values.speaker(EXCHANGE)).restore(saved);
+                send_links.entry(rank).or_insert_with(|| self.values.send_link(EXCHANGE)).restore(saved);
             }
-            HEARD if self.values.encodes() => listeners.entry(rank).or_default().0 = saved,
+            HEARD if self.values.encodes() => receive_links.entry(rank).or_default().0 = saved,
             _ => return Err(unknown(&format!("{what} {rank}"))),
         }
         Ok(())
     }
 
     /// The message that tells `to` this rank's value.
-    pub(super) fn say_value(&self, to: usize) -> Result<Payload> {
-        let State { value, speakers, .. } = &mut *self.state();
-        let speaker = speakers.entry(to).or_insert_with(|| self.values.speaker(EXCHANGE));
-        self.values.say(speaker, &self.me, to, value)
+    pub(super) fn encode_value(&self, to: usize) -> Result<Payload> {
+        let PairState { value, send_links, .. } = &mut *self.state();
+        let link = send_links.entry(to).or_insert_with(|| self.values.send_link(EXCHANGE));
+        self.values.encode(link, &self.me, to, value)
     }
 
     /// Averages with the value that a message of `from` tells: how many exchanges there were, and the message that
     /// tells the difference, which `from` has to subtract.
     pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
-        let State { value, exchanges, listeners, .. } = &mut *self.state();
-        let listener = listeners.entry(from.rank).or_default();
-        let difference = self.values.hear(listener, from, message, bytes)?;
+        let PairState { value, exchanges, receive_links, .. } = &mut *self.state();
+        let link = receive_links.entry(from.rank).or_default();
+        let difference = self.values.decode(link, from, message, bytes)?;
         // d = (x_from − x) / 2
-        add(-1.0, value, &difference)?;
-        scale(0.5, &difference)?;
-        let rounded = self.differences.round(&self.me, from.rank, *exchanges, &difference);
+        difference.write_all()?.add_scaled(-1.0, &value.read_all()?)?;
+        difference.write_all()?.scale(0.5)?;
+        let rounded = self.differences.encode_rounded(&self.me, from.rank, *exchanges, &difference);
         let message = rounded.map_err(|error| whose(error, value, from))?;
-        add(1.0, &difference, value)?;
+        value.write_all()?.add_scaled(1.0, &difference.read_all()?)?;
         *exchanges += 1;
         Ok((*exchanges, message))
     }
@@ -145,16 +142,16 @@ impl Target {
 
     /// Lets an exchange pass, of which only what is remembered of values counts.
     fn pass(&self, from: &Peer, payload: &Landed) -> Result<Reply> {
-        let State { exchanges, listeners, .. } = &mut *self.state();
-        let listener = listeners.entry(from.rank).or_default();
-        self.values.hear(listener, from, &payload.buffer, payload.bytes)?;
+        let PairState { exchanges, receive_links, .. } = &mut *self.state();
+        let link = receive_links.entry(from.rank).or_default();
+        self.values.decode(link, from, &payload.buffer, payload.bytes)?;
         Ok(Reply { arguments: [*exchanges, PASSED], payload: None })
     }
 
     /// `x ← x + sign × difference`: how many exchanges there were.
     pub(super) fn apply(&self, sign: f64, difference: &Buffer) -> Result<u64> {
-        let State { value, exchanges, .. } = &mut *self.state();
-        add(sign, difference, value)?;
+        let PairState { value, exchanges, .. } = &mut *self.state();
+        value.write_all()?.add_scaled(sign, &difference.read_all()?)?;
         *exchanges += 1;
         Ok(*exchanges)
     }
@@ -164,7 +161,7 @@ impl Target {
             let cause = "released a lock that it does not have".to_owned();
             return Err(Error::PeerFailed { culprit: from.clone(), cause, during: During::Nothing });
         }
-        let difference = self.differences.rounded(from, &payload.buffer, payload.bytes)?;
+        let difference = self.differences.decode_rounded(from, &payload.buffer, payload.bytes)?;
         let exchanges = self.apply(-1.0, &difference)?;
         self.state().locked = false;
         Ok(Served::Done(Reply { arguments: [exchanges, 0], payload: None }))
@@ -181,13 +178,13 @@ fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
     error
 }
 
-impl Handler for Target {
+impl Handler for PairTarget {
     fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, from)?;
         match request.verb {
             EXCHANGE => self.values.room(),
             RELEASE => self.differences.room(),
-            _ => Host.alloc(self.fingerprint.dtype, 0).map(Arc::new),
+            _ => self.values.values.empty(),
         }
     }
 
@@ -200,9 +197,10 @@ impl Handler for Target {
                 Ok(Served::Done(Reply { arguments: [exchanges, 0], payload: Some(message) }))
             }
             LOCK => {
-                let message = self.say_value(from.rank)?;
+                let message = self.encode_value(from.rank)?;
                 let mut state = self.state();
-                (state.locked, state.holder) = (true, Some(from.rank));
+                state.locked = true;
+                state.holder = Some(from.rank);
                 Ok(Served::Done(Reply { arguments: [state.exchanges, 0], payload: Some(message) }))
             }
             RELEASE => self.release(from, payload),

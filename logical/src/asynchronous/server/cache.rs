@@ -2,7 +2,7 @@
 
 use super::Pulled;
 use super::terms::Piece;
-use crate::{Buffer, DType, Device, Host, Result};
+use crate::{Buffer, DType, Result};
 use std::ops::Range;
 
 /// A copy of all parameters, as old as each shard's entry says.
@@ -13,8 +13,9 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(len: usize, ranks: usize) -> Result<Self> {
-        Ok(Cache { parameters: Host.alloc(DType::F32, len)?, known: vec![None; ranks] })
+    /// Creates a cache beside `served`, in which nothing is known.
+    pub(super) fn new(served: &Buffer, len: usize, ranks: usize) -> Result<Self> {
+        Ok(Cache { parameters: served.beside(DType::F32, len)?, known: vec![None; ranks] })
     }
 
     /// Whether a shard's copy contains all updates before `clock`.
@@ -29,7 +30,7 @@ impl Cache {
 
     /// Copies `range`, the union of `pieces`, which are all known.
     pub(super) fn read(&self, pieces: &[Piece], range: &Range<usize>, into: &Buffer) -> Result<Pulled> {
-        Host.copy(&self.parameters.read(range.clone())?, &mut into.write(0..into.len())?)?;
+        into.write_all()?.copy_from(&self.parameters.read(range.clone())?)?;
         let known = || pieces.iter().filter_map(|piece| self.known[piece.rank]);
         let clock = known().map(|(clock, _)| clock).min().unwrap_or(0);
         Ok(Pulled { clock, versions: known().map(|(_, version)| version).collect() })

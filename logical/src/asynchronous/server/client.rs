@@ -1,20 +1,22 @@
 //! The side of a server that asks: what a rank pushes and pulls.
 
-use super::super::core::{Answer, Ask, Payload};
+use super::super::dispatcher::{Outgoing, Payload, Response};
 use super::super::pending::Pending;
 use super::super::service::Landed;
-use super::super::speech::{decode, encode};
-use super::super::wire::nonsense;
+use super::super::wire::violation;
 use super::cache::Cache;
 use super::shard::{PULL, PUSH};
 use super::terms::Piece;
 use super::{Pulled, Server};
 use crate::centralized::free_to_write;
-use crate::encoding::Feedback;
+use crate::encoding::{FeedbackLink, LinkNames, MessageSender};
 use crate::runtime;
-use crate::{Buffer, DType, Device, Host, Part, Result};
+use crate::{Buffer, Part, Result};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Names under which what pushes lose is remembered.
+const NAMES: LinkNames = LinkNames { error: "pushed", difference: "pushed" };
 
 /// A server's calls, blocking on the caller's thread.
 pub struct BlockingServer<'a>(&'a mut Server);
@@ -60,11 +62,12 @@ impl Server {
     pub async fn push(&mut self, range: Range<usize>, delta: &Buffer) -> Result<()> {
         self.terms.check(&range, delta)?;
         let pieces = self.terms.pieces(&range);
-        let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
-        let copies = copies.collect::<Result<Vec<_>>>()?;
         let payloads = match self.terms.pushed {
-            Some(_) => self.encode(&pieces, &range, &copies, delta)?,
-            None => copies,
+            Some(_) => self.encode(&pieces, &range, delta)?,
+            None => {
+                let copies = pieces.iter().map(|piece| self.copy(piece, &range, delta));
+                copies.collect::<Result<_>>()?
+            }
         };
         for (piece, payload) in pieces.iter().zip(payloads) {
             let pending = self.ask(piece, Some(payload), None);
@@ -78,48 +81,38 @@ impl Server {
 
     fn copy(&self, piece: &Piece, range: &Range<usize>, delta: &Buffer) -> Result<Payload> {
         let len = piece.range.len();
-        let buffer = self.terms.values.room(len)?;
-        Host.copy(&delta.read(piece.within(range))?, &mut buffer.write(0..len)?)?;
+        let buffer = self.terms.values.take_len(len)?;
+        buffer.write(0..len)?.copy_from(&delta.read(piece.within(range))?)?;
         Ok(Payload { buffer, len })
     }
 
-    /// The messages `C(g)` for copies of g, or `C(g + e); e ← g + e − D(C(g + e))` with error feedback.
-    fn encode(
-        &mut self,
-        pieces: &[Piece],
-        range: &Range<usize>,
-        copies: &[Payload],
-        delta: &Buffer,
-    ) -> Result<Vec<Payload>> {
+    /// Makes the messages for the pieces of `delta`, and remembers what they lose once all are made.
+    fn encode(&mut self, pieces: &[Piece], range: &Range<usize>, delta: &Buffer) -> Result<Vec<Payload>> {
         let Some(encoding) = &mut self.pushed else { return Ok(Vec::new()) };
         let codec = Arc::clone(encoding.codec());
         let terms = &*self.terms;
-        let error = match encoding.feedback() {
-            Feedback::Error => Some(encoding.state_mut().entry(delta, "pushed", DType::F32, terms.len)?.0),
-            _ => None,
-        };
-        let mut messages = Vec::with_capacity(pieces.len());
-        for (piece, said) in pieces.iter().zip(copies) {
-            if let Some(error) = &error {
-                let error = error.read(piece.range.clone())?;
-                Host.add_scaled(1.0, &error, &mut said.buffer.write(0..said.len)?)?;
-            }
-            let buffer = terms.push_room(said.len)?;
-            let start = piece.within(range).start;
+        let sender = MessageSender::aside(terms.me());
+        let link = FeedbackLink::of(encoding, NAMES, delta, terms.len)?;
+        let mut made = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let len = piece.range.len();
+            let sum = terms.values.take_len(len)?;
+            let value = Part::of(delta, piece.within(range));
+            link.compensate_into(piece.range.clone(), &value, &Part::of(&sum, 0..len))?;
+            let message = terms.push_room(len)?;
             let seed = encoding.draw(&[terms.rank as u64, piece.range.start as u64]);
-            let from = Part::of(&said.buffer, 0..said.len);
-            let len = encode(&*codec, terms.me(), start, from, &buffer, seed)?;
-            messages.push(Payload { buffer, len });
+            let start = value.range.start;
+            let bytes = sender.encode(&*codec, start, Part::of(&sum, 0..len), Part::whole(&message), seed)?;
+            made.push((sum, Payload { buffer: message, len: bytes }));
         }
-        if let Some(error) = &error {
-            for ((piece, said), message) in pieces.iter().zip(copies).zip(&messages) {
-                let place = Part::of(error, piece.range.clone());
-                Host.copy(&said.buffer.read(0..said.len)?, &mut place.write()?)?;
-                decode(&*codec, terms.me(), Part::of(&message.buffer, 0..message.len), Some(-1.0), place)?;
-            }
+        for (piece, (sum, message)) in pieces.iter().zip(&made) {
+            let sum = Part::of(sum, 0..piece.range.len());
+            link.remember(piece.range.clone(), &sum, |weight, to| {
+                sender.decode(&*codec, Part::of(&message.buffer, 0..message.len), Some(weight), to)
+            })?;
         }
         encoding.state_mut().advance();
-        Ok(messages)
+        Ok(made.into_iter().map(|(_, message)| message).collect())
     }
 
     /// `into ← the parameters of range`, as they are once the clock lets this rank go on: see
@@ -147,7 +140,7 @@ impl Server {
         free_to_write(into)?;
         let mut cache = match self.cache.take() {
             Some(cache) => cache,
-            None => Cache::new(self.terms.len, self.terms.peers.len())?,
+            None => Cache::new(into, self.terms.len, self.terms.peers.len())?,
         };
         let pieces = self.terms.pieces(&range);
         let refreshed = self.refresh(&mut cache, &pieces).await;
@@ -188,17 +181,18 @@ impl Server {
         Ok(Pulled { clock, versions })
     }
 
-    fn land(&self, piece: &Piece, answer: Answer, to: Part<'_>) -> Result<()> {
+    fn land(&self, piece: &Piece, answer: Response, to: Part<'_>) -> Result<()> {
         let Some(Landed { buffer, bytes }) = answer.payload else { return Ok(()) };
         let from = &self.terms.peers[piece.rank];
         let len = piece.range.len();
         if let Some(encoding) = &self.terms.pulled {
-            return decode(&**encoding.codec(), from, Part::of(&buffer, 0..bytes), None, to);
+            let message = Part::of(&buffer, 0..bytes);
+            return MessageSender::aside(from).decode(&**encoding.codec(), message, None, to);
         }
         if bytes != len * size_of::<f32>() {
-            return Err(nonsense(from, "other parameters than were asked for"));
+            return Err(violation(from, "other parameters than were asked for"));
         }
-        Host.copy(&buffer.read(0..len)?, &mut to.write()?)
+        to.write()?.copy_from(&buffer.read(0..len)?)
     }
 
     /// Sends one request: a push with a payload, a pull with a settled clock and room for the answer. Until it is answered,
@@ -208,7 +202,7 @@ impl Server {
         piece: &Piece,
         payload: Option<Payload>,
         pull: Option<(u64, Arc<Buffer>)>,
-    ) -> Pending<Answer> {
+    ) -> Pending<Response> {
         let hold = self.clock.hold();
         let (verb, clock, into) = match pull {
             Some((settled, into)) => (PULL, settled, Some(into)),
@@ -218,9 +212,9 @@ impl Server {
         let to = piece.rank;
         let handler = self.number;
         let fingerprint = self.terms.fingerprint;
-        let ask = Ask { handler, verb, fingerprint, arguments, payload, into };
-        self.service.submit(move |core| async move {
-            let answer = core.ask(to, ask).await;
+        let ask = Outgoing { handler, verb, fingerprint, arguments, payload, into };
+        self.service.submit(move |dispatcher| async move {
+            let answer = dispatcher.request(to, ask).await;
             drop(hold);
             answer
         })

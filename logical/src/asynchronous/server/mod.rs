@@ -7,7 +7,7 @@ mod terms;
 mod update;
 
 pub use client::BlockingServer;
-pub use update::{Add, Push, Sgd, Update};
+pub use update::{Add, Push, SgdUpdate, Update};
 
 use super::agree::{agree, check_ranks};
 use super::clock::Clock;
@@ -64,7 +64,7 @@ pub struct Pulled {
 /// distributed ML via a stale synchronous parallel parameter server", 2013.
 ///
 /// ```
-/// use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, Sgd};
+/// use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 /// use hexagram_logical::testing::spawn;
 /// use hexagram_logical::{Buffer, Communicator, Result, TransportKind};
 ///
@@ -72,7 +72,7 @@ pub struct Pulled {
 ///     let service = Service::start(comm).await?;
 ///     let clock = Clock::start(comm, &service, 0).await?;
 ///     let mut x = Buffer::from_slice(&[10f32; 100])?;
-///     let rule = Sgd { rate: 0.5 };
+///     let rule = SgdUpdate { rate: 0.5 };
 ///     let mut server = Server::start(comm, &service, &clock, &x, rule, ServerOptions::default()).await?;
 ///     for _ in 0..3 {
 ///         server.pull(0..100, &mut x).await?;
@@ -130,7 +130,7 @@ impl Server {
         let fingerprint = Fingerprint { codec, ..Fingerprint::new(OperationKind::Server, DType::F32, len) };
         let peers = comm.world().health().peers().to_vec();
         let codec = pushed.as_ref().map(|encoding| Arc::clone(encoding.codec()));
-        let terms = Arc::new(Terms::new(fingerprint, rank, peers, codec, pulled));
+        let terms = Arc::new(Terms::new(fingerprint, rank, peers, codec, pulled)?);
         terms.check(&(0..len), initial)?;
         let range = chunk(len, ranks, rank);
         let parameters = initial.host()?[range.clone()].to_vec();

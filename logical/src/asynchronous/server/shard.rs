@@ -8,12 +8,13 @@
 //! Starts count from the beginning of the shard. Deltas and parameters are f32, or messages of the server's codecs.
 //! `settled` is a clock: everything that any rank has pushed before it has come here.
 
-use super::super::core::Payload;
+use super::super::dispatcher::Payload;
+use super::super::pool::from_host;
 use super::super::service::{Handler, Landed, Reply, Served};
-use super::super::speech::{decode, encode};
-use super::super::wire::{Request, nonsense};
+use super::super::wire::{Request, violation};
 use super::terms::Terms;
 use super::update::{Push, Update};
+use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Peer, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,10 +30,10 @@ pub(super) struct Shard {
     range: Range<usize>,
     /// Deltas are applied by clock, and in it by rank.
     ordered: bool,
-    state: Mutex<State>,
+    state: Mutex<ShardState>,
 }
 
-struct State {
+struct ShardState {
     parameters: Vec<f32>,
     /// Pushes that were applied.
     version: u64,
@@ -63,11 +64,11 @@ impl Shard {
     ) -> Self {
         let waiting = BTreeMap::new();
         let image = None;
-        let state = Mutex::new(State { parameters, version: 0, update, waiting, image });
+        let state = Mutex::new(ShardState { parameters, version: 0, update, waiting, image });
         Shard { terms, range, ordered, state }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ShardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +84,7 @@ impl Shard {
         let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         match start.checked_add(len) {
             Some(end) if end <= self.range.len() => Ok(start..end),
-            _ => Err(nonsense(from, "parameters that are not of this shard")),
+            _ => Err(violation(from, "parameters that are not of this shard")),
         }
     }
 
@@ -91,7 +92,7 @@ impl Shard {
         let part = self.part(from, request)?;
         let clock = request.arguments[2];
         if self.terms.pushed.is_none() && payload.bytes != part.len() * size_of::<f32>() {
-            return Err(nonsense(from, "a delta of another length than it says"));
+            return Err(violation(from, "a delta of another length than it says"));
         }
         let message = Arc::clone(&payload.buffer);
         let bytes = payload.bytes;
@@ -114,13 +115,13 @@ impl Shard {
     }
 
     /// Applies what was pushed before the clock `settled`, when order matters.
-    fn catch_up(&self, state: &mut State, settled: u64) -> Result<()> {
+    fn catch_up(&self, state: &mut ShardState, settled: u64) -> Result<()> {
         let later = state.waiting.split_off(&(settled, 0));
         let due = std::mem::replace(&mut state.waiting, later);
         due.into_values().flatten().try_for_each(|delta| self.apply(state, delta))
     }
 
-    fn apply(&self, state: &mut State, delta: Delta) -> Result<()> {
+    fn apply(&self, state: &mut ShardState, delta: Delta) -> Result<()> {
         let Delta { from, clock, part, message, bytes } = delta;
         let range = self.range.start + part.start..self.range.start + part.end;
         let len = part.len();
@@ -128,20 +129,21 @@ impl Shard {
         let decoded = match &self.terms.pushed {
             None => message,
             Some(codec) => {
-                let decoded = self.terms.values.room(len)?;
+                let decoded = self.terms.values.take_len(len)?;
                 let message = Part::of(&message, 0..bytes);
-                decode(&**codec, &self.terms.peers[from], message, None, Part::of(&decoded, 0..len))?;
+                let sender = MessageSender::aside(&self.terms.peers[from]);
+                sender.decode(&**codec, message, None, Part::of(&decoded, 0..len))?;
                 decoded
             }
         };
-        let elements = decoded.read(0..len)?;
-        state.update.apply(&mut state.parameters[part], bytemuck::cast_slice(elements.bytes()), &push);
+        let elements = decoded.host::<f32>()?;
+        state.update.apply(&mut state.parameters[part], &elements[..len], &push);
         state.version += 1;
         Ok(())
     }
 
     /// Some parameters as they are sent. Those of the whole shard are made once a version, however many pull them.
-    fn image(&self, state: &mut State, part: Range<usize>) -> Result<Payload> {
+    fn image(&self, state: &mut ShardState, part: Range<usize>) -> Result<Payload> {
         let whole = part.len() == self.range.len();
         if let Some((version, image)) = &state.image
             && whole
@@ -153,16 +155,17 @@ impl Shard {
         state.image = None;
         let len = part.len();
         let start = self.range.start + part.start;
-        let elements = self.terms.values.room(len)?;
+        let elements = self.terms.values.take_len(len)?;
         let parameters = bytemuck::cast_slice(&state.parameters[part]);
-        elements.write(0..len)?.bytes_mut().copy_from_slice(parameters);
+        from_host(parameters, &elements)?;
         let image = match &self.terms.pulled {
             None => Payload { buffer: elements, len },
             Some(encoding) => {
                 let buffer = self.terms.pull_room(len)?;
                 let from = Part::of(&elements, 0..len);
                 let seed = encoding.draw(&[state.version, start as u64]);
-                let len = encode(&**encoding.codec(), self.terms.me(), start, from, &buffer, seed)?;
+                let sender = MessageSender::aside(self.terms.me());
+                let len = sender.encode(&**encoding.codec(), start, from, Part::whole(&buffer), seed)?;
                 Payload { buffer, len }
             }
         };

@@ -1,6 +1,6 @@
 //! What the two sides of a server know of it: who has what, how it travels, and what is wrong when it cannot be read.
 
-use super::super::spares::Spares;
+use super::super::pool::BufferPool;
 use crate::encoding::Encoding;
 use crate::{Buffer, DType, Error, Peer, Result};
 use hexagram_physical::codec::Codec;
@@ -17,10 +17,10 @@ pub(super) struct Terms {
     pub(super) peers: Vec<Peer>,
     pub(super) pushed: Option<Arc<dyn Codec>>,
     pub(super) pulled: Option<Encoding>,
-    /// For what is pushed and pulled, as it is and as it travels.
-    pub(super) values: Spares,
-    pushes: Spares,
-    pulls: Spares,
+    /// Buffers for numbers, and for what is pushed and pulled as it travels: on the host, where shards are.
+    pub(super) values: BufferPool,
+    pushes: BufferPool,
+    pulls: BufferPool,
 }
 
 /// What one shard has of a range.
@@ -51,27 +51,27 @@ impl Terms {
         peers: Vec<Peer>,
         pushed: Option<Arc<dyn Codec>>,
         pulled: Option<Encoding>,
-    ) -> Self {
+    ) -> Result<Self> {
         let len = fingerprint.count as usize;
         let shard = len.div_ceil(peers.len());
-        let spares = |codec: Option<&Arc<dyn Codec>>| match codec {
-            Some(codec) => Spares::of(DType::U8, codec.encoded_len(shard)),
-            None => Spares::of(DType::F32, shard),
+        let pool = |codec: Option<&Arc<dyn Codec>>| match codec {
+            Some(codec) => BufferPool::on_host(DType::U8, codec.encoded_len(shard)),
+            None => BufferPool::on_host(DType::F32, shard),
         };
-        let pushes = spares(pushed.as_ref());
-        let pulls = spares(pulled.as_ref().map(Encoding::codec));
-        let values = Spares::of(DType::F32, shard);
-        Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls }
+        let pushes = pool(pushed.as_ref())?;
+        let pulls = pool(pulled.as_ref().map(Encoding::codec))?;
+        let values = BufferPool::on_host(DType::F32, shard)?;
+        Ok(Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
     /// Room for `len` elements on their way to a shard.
     pub(super) fn push_room(&self, len: usize) -> Result<Arc<Buffer>> {
-        self.pushes.room(self.pushed.as_ref().map_or(len, |codec| codec.encoded_len(len)))
+        self.pushes.take_len(self.pushed.as_ref().map_or(len, |codec| codec.encoded_len(len)))
     }
 
     /// Room for `len` elements on their way from a shard.
     pub(super) fn pull_room(&self, len: usize) -> Result<Arc<Buffer>> {
-        self.pulls.room(self.pulled.as_ref().map_or(len, |encoding| encoding.codec().encoded_len(len)))
+        self.pulls.take_len(self.pulled.as_ref().map_or(len, |encoding| encoding.codec().encoded_len(len)))
     }
 
     /// This rank.

@@ -39,12 +39,12 @@ impl Update for Add {
 /// `x ← x − γ d`: a step of gradient descent for every gradient that comes. For a step by the mean of n ranks' gradients,
 /// give it γ ÷ n.
 #[derive(Debug, Clone, Copy)]
-pub struct Sgd {
+pub struct SgdUpdate {
     /// γ.
     pub rate: f32,
 }
 
-impl Update for Sgd {
+impl Update for SgdUpdate {
     fn apply(&mut self, parameters: &mut [f32], delta: &[f32], _: &Push) {
         parameters.iter_mut().zip(delta).for_each(|(x, d)| *x -= self.rate * d);
     }

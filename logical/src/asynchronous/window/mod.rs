@@ -3,17 +3,16 @@
 mod target;
 
 use super::agree::{check, tell_everyone};
-use super::core::Ask;
+use super::dispatcher::Outgoing;
+use super::links::SendLink;
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
 use super::service::Service;
-use super::spares::{add, copy_all, scale};
-use super::speech::Speaker;
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use target::{ACCUMULATE, GET, PUT, Target};
+use target::{ACCUMULATE, GET, PUT, WindowTarget, scale};
 
 /// What is saved of those who are put to.
 const PUT_TO: &str = "put to";
@@ -72,11 +71,11 @@ const PUT_TO: &str = "put to";
 /// ```
 pub struct Window {
     service: Service,
-    target: Arc<Target>,
+    target: Arc<WindowTarget>,
     /// Which of the service's handlers it is.
     number: u32,
     /// What is remembered of each out-neighbour. Whoever holds this may change x.
-    speakers: Mutex<BTreeMap<usize, Speaker>>,
+    send_links: Mutex<BTreeMap<usize, SendLink>>,
 }
 
 impl Window {
@@ -110,18 +109,18 @@ impl Window {
             }
         }
         let me = comm.world().health().peers()[comm.rank()].clone();
-        let target = Arc::new(Target::new(me, value, sources, encoding)?);
+        let target = Arc::new(WindowTarget::new(me, value, sources, encoding)?);
         // Before the others can know that it is there.
-        let number = service.register(Arc::<Target>::clone(&target))?;
+        let number = service.register(Arc::<WindowTarget>::clone(&target))?;
         let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
         let receivers = (0..comm.size()).filter(|rank| wanting[*rank] != 0);
-        let speakers = receivers.map(|to| (to, target.language.speaker(PUT))).collect();
-        Ok(Window { service: service.clone(), target, number, speakers: Mutex::new(speakers) })
+        let send_links = receivers.map(|to| (to, target.encoding.send_link(PUT))).collect();
+        Ok(Window { service: service.clone(), target, number, send_links: Mutex::new(send_links) })
     }
 
     /// The ranks that this one may put to: those that have named it as an in-neighbour.
     pub fn destinations(&self) -> Vec<usize> {
-        self.speakers().keys().copied().collect()
+        self.send_links().keys().copied().collect()
     }
 
     /// Writes x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
@@ -148,19 +147,19 @@ impl Window {
     }
 
     fn write(&self, verb: u16, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
-        let mut speakers = self.speakers();
+        let mut send_links = self.send_links();
         check_weight(self_weight)?;
-        check_peers(to, |rank| speakers.contains_key(&rank), "out-neighbour")?;
+        check_peers(to, |rank| send_links.contains_key(&rank), "out-neighbour")?;
         let target = &self.target;
         let number = self.number;
         let mass = target.state().mass;
-        let mut asks: Vec<(usize, Ask)> = Vec::with_capacity(to.len());
+        let mut asks: Vec<(usize, Outgoing)> = Vec::with_capacity(to.len());
         for (rank, weight) in to {
-            let shared = asks.first().filter(|_| !target.language.remembers());
-            let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), speakers.get_mut(rank)) {
+            let shared = asks.first().filter(|_| !target.encoding.remembers());
+            let payload = match (shared.and_then(|(_, ask)| ask.payload.clone()), send_links.get_mut(rank)) {
                 (Some(payload), _) => payload,
-                (None, Some(speaker)) => {
-                    let said = target.language.say(speaker, &target.me, *rank, &target.value);
+                (None, Some(link)) => {
+                    let said = target.encoding.encode(link, &target.me, *rank, &target.value);
                     said.inspect_err(|error| self.left_unsaid(&asks, error))?
                 }
                 (None, None) => continue,
@@ -168,22 +167,25 @@ impl Window {
             let arguments = [weight.to_bits(), mass.to_bits(), 0];
             let fingerprint = target.fingerprint;
             let payload = Some(payload);
-            asks.push((*rank, Ask { handler: number, verb, fingerprint, arguments, payload, into: None }));
+            asks.push((
+                *rank,
+                Outgoing { handler: number, verb, fingerprint, arguments, payload, into: None },
+            ));
         }
         if self_weight != 1.0 {
             let mut state = target.state();
-            scale(self_weight, &target.value)?;
+            target.value.write_all()?.scale(self_weight)?;
             state.mass *= self_weight;
         }
-        // Still with the speakers: what is said first is sent first.
-        Ok(self.service.submit(move |core| async move { core.ask_all(asks).await.map(drop) }))
+        // Still with the send_links: what is said first is sent first.
+        Ok(self.service.submit(move |dispatcher| async move { dispatcher.request_all(asks).await.map(drop) }))
     }
 
     /// Ends the service if messages that will not be sent are remembered as said.
-    fn left_unsaid(&self, asks: &[(usize, Ask)], error: &Error) {
-        if !asks.is_empty() && self.target.language.remembers() {
+    fn left_unsaid(&self, asks: &[(usize, Outgoing)], error: &Error) {
+        if !asks.is_empty() && self.target.encoding.remembers() {
             let error = error.clone();
-            drop(self.service.submit(move |core| async move { Err::<(), _>(core.fail(error)) }));
+            drop(self.service.submit(move |dispatcher| async move { Err::<(), _>(dispatcher.fail(error)) }));
         }
     }
 
@@ -203,22 +205,28 @@ impl Window {
         let mut asks = Vec::with_capacity(from.len());
         for (rank, _) in from {
             let fingerprint = target.fingerprint;
-            let into = Some(target.language.room()?);
-            let ask =
-                Ask { handler: self.number, verb: GET, fingerprint, arguments: [0; 3], payload: None, into };
+            let into = Some(target.encoding.room()?);
+            let ask = Outgoing {
+                handler: self.number,
+                verb: GET,
+                fingerprint,
+                arguments: [0; 3],
+                payload: None,
+                into,
+            };
             asks.push((*rank, ask));
         }
         let from = from.to_vec();
-        Ok(self.service.submit(move |core| async move {
-            let answers = core.ask_all(asks).await?;
+        Ok(self.service.submit(move |dispatcher| async move {
+            let answers = dispatcher.request_all(asks).await?;
             let stored = from.iter().zip(answers).try_for_each(|((rank, weight), answer)| {
                 let mass = f64::from_bits(answer.arguments[0]);
                 let payload = answer.payload.as_ref().map(|landed| (&landed.buffer, landed.bytes));
                 payload.map_or(Ok(()), |(buffer, bytes)| {
-                    target.fetched(&core.peer(*rank), *weight, mass, buffer, bytes)
+                    target.fetched(&dispatcher.peer(*rank), *weight, mass, buffer, bytes)
                 })
             });
-            stored.map_err(|error| core.fail(error))
+            stored.map_err(|error| dispatcher.fail(error))
         }))
     }
 
@@ -230,7 +238,7 @@ impl Window {
     /// # Errors
     /// [`Error::Usage`] for ranks that are no in-neighbours, and weights that are not finite.
     pub fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
-        let _local = self.speakers();
+        let _local = self.send_links();
         let mut state = self.target.state();
         check_weight(self_weight)?;
         check_peers(weights, |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
@@ -238,7 +246,7 @@ impl Window {
         let mut mass = self_weight * state.mass;
         for (rank, weight) in weights {
             if let Some(neighbour) = state.neighbours.get_mut(rank) {
-                add(*weight, &neighbour.value, &self.target.value)?;
+                self.target.value.write_all()?.add_scaled(*weight, &neighbour.value.read_all()?)?;
                 mass += weight * neighbour.mass;
                 if reset {
                     neighbour.clear()?;
@@ -275,7 +283,7 @@ impl Window {
     /// [`Error::Usage`] if `into` is of another type or length.
     pub fn load(&self, into: &mut Buffer) -> Result<()> {
         let _state = self.target.state();
-        copy_all(&self.target.value, into)
+        into.write_all()?.copy_from(&self.target.value.read_all()?)
     }
 
     /// `into ← x ÷ p`: push-sum's estimate of the mean.
@@ -292,7 +300,7 @@ impl Window {
                     "keep a part when you send, or collect what has arrived first",
                 ));
             }
-            copy_all(&self.target.value, into)?;
+            into.write_all()?.copy_from(&self.target.value.read_all()?)?;
             state.mass
         };
         scale(1.0 / mass, into)
@@ -305,7 +313,8 @@ impl Window {
     pub fn load_neighbour(&self, of: usize, into: &mut Buffer) -> Result<()> {
         let state = self.target.state();
         check_peers(&[(of, 1.0)], |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
-        state.neighbours.get(&of).map_or(Ok(()), |neighbour| copy_all(&neighbour.value, into))
+        let Some(neighbour) = state.neighbours.get(&of) else { return Ok(()) };
+        into.write_all()?.copy_from(&neighbour.value.read_all()?)
     }
 
     /// `x ← from`; p stays as it is.
@@ -313,9 +322,9 @@ impl Window {
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
     pub fn store(&self, from: &Buffer) -> Result<()> {
-        let _local = self.speakers();
+        let _local = self.send_links();
         let _state = self.target.state();
-        copy_all(from, &self.target.value)
+        self.target.value.write_all()?.copy_from(&from.read_all()?)
     }
 
     /// `x ← x + weight × from`.
@@ -324,9 +333,9 @@ impl Window {
     /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
     pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
         check_weight(weight)?;
-        let _local = self.speakers();
+        let _local = self.send_links();
         let _state = self.target.state();
-        add(weight, from, &self.target.value)
+        self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
     /// Copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its version, and
@@ -336,10 +345,10 @@ impl Window {
     /// # Errors
     /// [`Error::System`] if memory runs out.
     pub fn save(&self) -> Result<Vec<(String, State)>> {
-        let speakers = self.speakers();
+        let send_links = self.send_links();
         let mut saved = Saved::default();
         self.target.save(&mut saved)?;
-        for (rank, state) in speakers.iter().filter_map(|(rank, speaker)| Some((rank, speaker.state()?))) {
+        for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
             saved.add(PUT_TO, *rank, state)?;
         }
         Ok(saved.into_states())
@@ -351,11 +360,11 @@ impl Window {
     /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or length.
     /// The window is of no use then.
     pub fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
-        let mut speakers = self.speakers();
+        let mut send_links = self.send_links();
         for (name, state) in states {
             match parse(&name).ok_or_else(|| unknown(&name))? {
-                (PUT_TO, rank) if self.target.language.encodes() => {
-                    speakers.get_mut(&rank).ok_or_else(|| unknown(&name))?.restore(state);
+                (PUT_TO, rank) if self.target.encoding.encodes() => {
+                    send_links.get_mut(&rank).ok_or_else(|| unknown(&name))?.restore(state);
                 }
                 (what, rank) => self.target.restore(what, rank, state)?,
             }
@@ -363,8 +372,8 @@ impl Window {
         Ok(())
     }
 
-    fn speakers(&self) -> MutexGuard<'_, BTreeMap<usize, Speaker>> {
-        self.speakers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn send_links(&self) -> MutexGuard<'_, BTreeMap<usize, SendLink>> {
+        self.send_links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,13 +1,12 @@
 //! What others do with this rank's part of a window.
 
-use crate::asynchronous::core::Payload;
+use crate::asynchronous::dispatcher::Payload;
+use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
-use crate::asynchronous::spares::{add, clear, copy_all, scale};
-use crate::asynchronous::speech::{Language, Listener, Speaker};
 use crate::asynchronous::wire::Request;
-use crate::encoding::{Encoding, Feedback, State as Memory};
-use crate::{Buffer, Device, Error, Host, Peer, Result};
+use crate::encoding::{Encoding, Feedback, State};
+use crate::{Buffer, Error, Peer, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,36 +28,37 @@ pub(super) struct Neighbour {
     pub(super) mass: f64,
     pub(super) version: u64,
     /// Of what it puts, and of what is got from it.
-    put: Listener,
-    got: Listener,
+    put: ReceiveLink,
+    got: ReceiveLink,
 }
 
 impl Neighbour {
     pub(super) fn clear(&mut self) -> Result<()> {
         self.mass = 0.0;
-        clear(&self.value)
+        self.value.write_all()?.clear();
+        Ok(())
     }
 }
 
 /// What is written and read together.
-pub(super) struct State {
+pub(super) struct WindowState {
     pub(super) mass: f64,
     pub(super) neighbours: BTreeMap<usize, Neighbour>,
 }
 
 /// One rank's part of a window.
-pub(super) struct Target {
+pub(super) struct WindowTarget {
     pub(super) me: Peer,
     pub(super) fingerprint: Fingerprint,
-    pub(super) language: Language,
+    pub(super) encoding: ValueEncoding,
     /// Only this rank's program writes it, under the lock of the state.
     pub(super) value: Buffer,
-    state: Mutex<State>,
+    state: Mutex<WindowState>,
     /// What is remembered of those who get.
-    getters: Mutex<HashMap<usize, Speaker>>,
+    getters: Mutex<HashMap<usize, SendLink>>,
 }
 
-impl Target {
+impl WindowTarget {
     pub(super) fn new(
         me: Peer,
         value: &Buffer,
@@ -74,20 +74,20 @@ impl Target {
             codec: encoding.as_ref().map(Encoding::digest),
             ..Fingerprint::new(OperationKind::Window, dtype, len)
         };
-        let language = Language::new(dtype, len, encoding);
+        let encoding = ValueEncoding::new(value, encoding)?;
         let mut neighbours = BTreeMap::new();
         for source in sources {
-            let value = language.values.take()?;
-            let (put, got) = Default::default();
+            let value = encoding.values.take()?;
+            let put = ReceiveLink::default();
+            let got = ReceiveLink::default();
             neighbours.insert(*source, Neighbour { value, mass: 0.0, version: 0, put, got });
         }
-        let own = Host.alloc(dtype, len)?;
-        copy_all(value, &own)?;
-        let state = Mutex::new(State { mass: 1.0, neighbours });
-        Ok(Target { me, fingerprint, language, value: own, state, getters: Mutex::default() })
+        let own = value.copied()?;
+        let state = Mutex::new(WindowState { mass: 1.0, neighbours });
+        Ok(WindowTarget { me, fingerprint, encoding, value: own, state, getters: Mutex::default() })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, WindowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +96,7 @@ impl Target {
         &self,
         from: &Peer,
         (message, bytes): (&Arc<Buffer>, usize),
-        listener: impl Fn(&mut Neighbour) -> &mut Listener,
+        link: impl Fn(&mut Neighbour) -> &mut ReceiveLink,
         write: impl FnOnce(&mut Neighbour, Arc<Buffer>) -> Result<()>,
     ) -> Result<()> {
         let no_neighbour = || {
@@ -105,7 +105,7 @@ impl Target {
         };
         let mut state = self.state();
         let neighbour = state.neighbours.get_mut(&from.rank).ok_or_else(no_neighbour)?;
-        let value = self.language.hear(listener(neighbour), from, message, bytes)?;
+        let value = self.encoding.decode(link(neighbour), from, message, bytes)?;
         write(neighbour, value)?;
         neighbour.version += 1;
         Ok(())
@@ -139,11 +139,11 @@ impl Target {
         }
         getters
             .iter()
-            .filter_map(|(rank, speaker)| Some((*rank, speaker.state()?)))
+            .filter_map(|(rank, link)| Some((*rank, link.state()?)))
             .try_for_each(|(rank, state)| saved.add(GIVEN_TO, rank, state))
     }
 
-    pub(super) fn restore(&self, what: &str, rank: usize, saved: Memory) -> Result<()> {
+    pub(super) fn restore(&self, what: &str, rank: usize, saved: State) -> Result<()> {
         let mut getters = self.getters();
         let mut state = self.state();
         if (what, rank) == (OF, self.me.rank) {
@@ -157,29 +157,34 @@ impl Target {
             }
             (PUT_BY, Some(neighbour)) => neighbour.put.0 = saved,
             (GOT_FROM, Some(neighbour)) => neighbour.got.0 = saved,
-            (GIVEN_TO, _) if self.language.encodes() => {
-                let speaker = getters.entry(rank).or_insert_with(|| self.language.speaker(GET));
-                speaker.restore(saved);
+            (GIVEN_TO, _) if self.encoding.encodes() => {
+                let link = getters.entry(rank).or_insert_with(|| self.encoding.send_link(GET));
+                link.restore(saved);
             }
             _ => return Err(unknown(&format!("{what} {rank}"))),
         }
         Ok(())
     }
 
-    fn getters(&self) -> MutexGuard<'_, HashMap<usize, Speaker>> {
+    fn getters(&self) -> MutexGuard<'_, HashMap<usize, SendLink>> {
         self.getters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give(&self, to: usize) -> Result<Reply> {
         let mut getters = self.getters();
-        let speaker = getters.entry(to).or_insert_with(|| self.language.speaker(GET));
+        let link = getters.entry(to).or_insert_with(|| self.encoding.send_link(GET));
         let state = self.state();
-        let payload: Payload = self.language.say(speaker, &self.me, to, &self.value)?;
+        let payload: Payload = self.encoding.encode(link, &self.me, to, &self.value)?;
         Ok(Reply { arguments: [state.mass.to_bits(), 0], payload: Some(payload) })
     }
 }
 
-/// `y ← w x, q ← w p`.
+/// Multiplies all elements, unless that leaves them as they are.
+pub(super) fn scale(factor: f64, to: &Buffer) -> Result<()> {
+    if factor == 1.0 { Ok(()) } else { to.write_all()?.scale(factor) }
+}
+
+/// Stores `y ← w x, q ← w p`.
 fn replace(neighbour: &mut Neighbour, value: Arc<Buffer>, weight: f64, mass: f64) -> Result<()> {
     scale(weight, &value)?;
     neighbour.value = value;
@@ -187,12 +192,12 @@ fn replace(neighbour: &mut Neighbour, value: Arc<Buffer>, weight: f64, mass: f64
     Ok(())
 }
 
-impl Handler for Target {
+impl Handler for WindowTarget {
     fn admit(&self, from: &Peer, request: &Request) -> Result<Arc<Buffer>> {
         request.expect(&self.fingerprint, from)?;
         match request.verb {
-            GET => Host.alloc(self.value.dtype(), 0).map(Arc::new),
-            _ => self.language.room(),
+            GET => self.encoding.values.empty(),
+            _ => self.encoding.room(),
         }
     }
 
@@ -212,7 +217,7 @@ impl Handler for Target {
                 |neighbour| &mut neighbour.put,
                 |neighbour, value| {
                     neighbour.mass += weight * mass;
-                    add(weight, &value, &neighbour.value)
+                    neighbour.value.write_all()?.add_scaled(weight, &value.read_all()?)
                 },
             )?,
             GET => return self.give(from.rank).map(Served::Done),

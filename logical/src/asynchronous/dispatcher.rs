@@ -11,8 +11,9 @@
 //! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
+use super::pool::{from_host, to_host};
 use super::service::{Handler, Landed};
-use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, nonsense};
+use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
@@ -52,14 +53,14 @@ impl Payload {
         self.len * self.buffer.dtype().size()
     }
 
-    /// A copy, where there is something to copy.
+    /// Returns a copy of the bytes on the host; of none if there is no payload.
     pub(super) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
-        payload.map_or_else(|| Ok(Vec::new()), |it| Ok(it.buffer.read(0..it.len)?.bytes().to_vec()))
+        payload.map_or_else(|| Ok(Vec::new()), |it| to_host(&it.buffer.read(0..it.len)?))
     }
 }
 
 /// A request of this rank, to be sent.
-pub(crate) struct Ask {
+pub(crate) struct Outgoing {
     pub(crate) handler: u32,
     pub(crate) verb: u16,
     pub(crate) fingerprint: Fingerprint,
@@ -70,9 +71,9 @@ pub(crate) struct Ask {
 }
 
 /// What came back.
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) arguments: [u64; 2],
-    /// [`Ask::into`], and how much of it was filled.
+    /// [`Outgoing::into`], and how much of it was filled.
     pub(crate) payload: Option<Landed>,
 }
 
@@ -83,7 +84,7 @@ pub(super) struct Incoming {
 }
 
 /// Requests of this rank to one other.
-pub(super) struct Line {
+pub(super) struct PeerQueue {
     pub(super) free: Vec<u16>,
     /// Requests so far, and how many of them have got their slot.
     pub(super) made: u64,
@@ -91,10 +92,10 @@ pub(super) struct Line {
 }
 
 /// What all that goes on on the service's thread has in common.
-pub(crate) struct Core {
+pub(crate) struct Dispatcher {
     pub(super) comm: Communicator,
     handlers: Arc<Handlers>,
-    pub(super) lines: RefCell<Vec<Line>>,
+    pub(super) lines: RefCell<Vec<PeerQueue>>,
     /// Requests that wait for one of the same rank to the same handler; there is an entry while one is carried out.
     pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<Incoming>>>,
     /// Who has no more requests.
@@ -111,10 +112,6 @@ pub(super) fn bytes_of(buffer: &Buffer) -> usize {
     buffer.len() * buffer.dtype().size()
 }
 
-fn elements(buffer: &Buffer, bytes: usize) -> usize {
-    bytes / buffer.dtype().size()
-}
-
 /// Under which every request travels.
 pub(super) fn request_label() -> Result<Label> {
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
@@ -126,16 +123,16 @@ pub(super) fn mailbox() -> Result<Buffer> {
     Buffer::zeroed(DType::U8, REQUEST_BYTES + INLINE_BYTES)
 }
 
-impl Core {
+impl Dispatcher {
     pub(super) fn new(comm: Communicator, handlers: Arc<Handlers>) -> Self {
-        let line = |_| Line { free: (0..SLOTS).collect(), made: 0, started: 0 };
+        let line = |_| PeerQueue { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
         let heard = Cell::new(Stopwatch::start());
         let postponed = Cell::new(0);
         let queues = RefCell::default();
         let failure = OnceCell::new();
-        Core { comm, handlers, lines, queues, left, postponed, heard, failure }
+        Dispatcher { comm, handlers, lines, queues, left, postponed, heard, failure }
     }
 
     /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first,
@@ -212,22 +209,20 @@ impl Core {
     pub(super) fn store(&self, from: usize, bytes: &[u8], buffer: &Buffer) -> Result<()> {
         let whole = bytes.len().is_multiple_of(buffer.dtype().size());
         if !whole || bytes.len() > bytes_of(buffer) {
-            return Err(self.nonsense(from, "a payload that does not fit"));
+            return Err(self.violation(from, "a payload that does not fit"));
         }
-        let mut view = buffer.write(0..elements(buffer, bytes.len()))?;
-        view.bytes_mut().copy_from_slice(bytes);
-        Ok(())
+        from_host(bytes, buffer)
     }
 
     /// A rank that speaks another language.
-    pub(super) fn nonsense(&self, from: usize, what: &str) -> Error {
-        nonsense(&self.peer(from), what)
+    pub(super) fn violation(&self, from: usize, what: &str) -> Error {
+        violation(&self.peer(from), what)
     }
 
     pub(super) fn handler(&self, from: usize, request: &Request) -> Result<Arc<dyn Handler>> {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         let handler = handlers.get(request.handler as usize).cloned();
-        handler.ok_or_else(|| self.nonsense(from, "a request for what was never made here"))
+        handler.ok_or_else(|| self.violation(from, "a request for what was never made here"))
     }
 }
 

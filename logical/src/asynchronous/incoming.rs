@@ -1,6 +1,6 @@
-//! How other ranks' requests are answered: the serving half of the conversation that [`super::core`] describes.
+//! How other ranks' requests are answered: the serving half of the conversation that [`super::dispatcher`] describes.
 
-use super::core::{Core, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
+use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
 use super::service::{Handler, Landed, Reply, Served};
 use super::wire::{Head, LEAVE, Request};
 use crate::{Buffer, DType, Error, Land, Result};
@@ -10,7 +10,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-impl Core {
+impl Dispatcher {
     /// Takes a request that has come: a future that carries it out, unless another does so already.
     pub(super) fn hear(
         self: &Rc<Self>,
@@ -19,7 +19,7 @@ impl Core {
     ) -> Result<Option<impl Future<Output = ()> + use<>>> {
         self.heard.set(Stopwatch::start());
         let (request, payload) =
-            Request::parse(message).ok_or_else(|| self.nonsense(from, "a request that is none"))?;
+            Request::parse(message).ok_or_else(|| self.violation(from, "a request that is none"))?;
         if request.handler == LEAVE {
             self.left.borrow_mut()[from] = true;
             return Ok(None);
@@ -83,7 +83,7 @@ impl Core {
         let peer = self.peer(from);
         let landed = Landed { buffer: handler.admit(&peer, request)?, bytes: request.bytes as usize };
         if request.bytes > bytes_of(&landed.buffer) as u64 {
-            return Err(self.nonsense(from, "a payload that does not fit"));
+            return Err(self.violation(from, "a payload that does not fit"));
         }
         if along.len() as u64 == request.bytes {
             self.store(from, along, &landed.buffer)?;
@@ -92,7 +92,7 @@ impl Core {
             let buffer = &landed.buffer;
             let got = call.recv(from, 0, buffer, 0..buffer.len(), Land::AtMost)?.await?;
             if got.bytes as u64 != request.bytes {
-                return Err(self.nonsense(from, "a payload of another size than it said"));
+                return Err(self.violation(from, "a payload of another size than it said"));
             }
         }
         let label = label(REPLIES, request)?;
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// Tells another rank that nothing more comes.
-    pub(super) async fn say_goodbye(&self, to: usize) -> Result<()> {
+    pub(super) async fn send_leave(&self, to: usize) -> Result<()> {
         let fingerprint = request_label()?.fingerprint;
         let arguments = [0; 3];
         let leave = Request {

@@ -1,6 +1,8 @@
-//! How this rank's requests get their answers: the asking half of the conversation that [`super::core`] describes.
+//! How this rank's requests get their answers: the asking half of the conversation that [`super::dispatcher`] describes.
 
-use super::core::{Answer, Ask, Core, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
+use super::dispatcher::{
+    Dispatcher, Outgoing, PAYLOADS, Payload, REPLIES, Response, bytes_of, label, request_label,
+};
 use super::service::{Landed, Reply};
 use super::wire::{Head, REPLY_BYTES, Request};
 use crate::{Buffer, DType, Land, Result};
@@ -9,24 +11,24 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
-impl Core {
+impl Dispatcher {
     /// Has another rank, or this one, carry a request out.
     ///
     /// # Errors
     /// As every operation's; the other ranks have been told.
-    pub(crate) async fn ask(&self, to: usize, ask: Ask) -> Result<Answer> {
+    pub(crate) async fn request(&self, to: usize, ask: Outgoing) -> Result<Response> {
         let outcome =
-            if to == self.rank() { self.ask_oneself(ask).await } else { self.converse(to, ask).await };
+            if to == self.rank() { self.request_locally(ask).await } else { self.converse(to, ask).await };
         outcome.map_err(|error| self.fail(error))
     }
 
     /// Asks several at once: the answers, in the order of `asks`.
     ///
     /// # Errors
-    /// As [`Core::ask`].
-    pub(crate) async fn ask_all(&self, asks: Vec<(usize, Ask)>) -> Result<Vec<Answer>> {
-        let mut answers: Vec<Option<Answer>> = asks.iter().map(|_| None).collect();
-        let ask = |(at, (to, ask))| Box::pin(async move { (at, self.ask(to, ask).await) });
+    /// As [`Dispatcher::ask`].
+    pub(crate) async fn request_all(&self, asks: Vec<(usize, Outgoing)>) -> Result<Vec<Response>> {
+        let mut answers: Vec<Option<Response>> = asks.iter().map(|_| None).collect();
+        let ask = |(at, (to, ask))| Box::pin(async move { (at, self.request(to, ask).await) });
         let mut running: Vec<_> = asks.into_iter().enumerate().map(ask).collect();
         poll_fn(|context| {
             let mut failed = None;
@@ -47,7 +49,7 @@ impl Core {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    async fn converse(&self, to: usize, ask: Ask) -> Result<Answer> {
+    async fn converse(&self, to: usize, ask: Outgoing) -> Result<Response> {
         let mut request = describe(&ask);
         (request.slot, request.number) = self.turn(to, &request).await?;
         let out = self.call(PAYLOADS, &request)?;
@@ -76,9 +78,9 @@ impl Core {
         };
         self.lines.borrow_mut()[to].free.push(request.slot);
         self.heard.set(Stopwatch::start());
-        let head = head.read(0..got.bytes)?;
+        let head = head.host::<u8>()?;
         let (head, along) =
-            Head::parse(head.bytes()).ok_or_else(|| self.nonsense(to, "a reply that is none"))?;
+            Head::parse(&head[..got.bytes]).ok_or_else(|| self.violation(to, "a reply that is none"))?;
         self.answer(to, head, along, result, ask.into)
     }
 
@@ -90,10 +92,10 @@ impl Core {
         along: &[u8],
         result: Option<usize>,
         into: Option<Arc<Buffer>>,
-    ) -> Result<Answer> {
+    ) -> Result<Response> {
         let landed = result.unwrap_or(along.len());
         if head.bytes != landed as u64 {
-            return Err(self.nonsense(from, "a reply of another size than it says"));
+            return Err(self.violation(from, "a reply of another size than it says"));
         }
         let payload = match into {
             Some(buffer) => {
@@ -104,7 +106,7 @@ impl Core {
             }
             None => None,
         };
-        Ok(Answer { arguments: head.arguments, payload })
+        Ok(Response { arguments: head.arguments, payload })
     }
 
     /// The slot and the number of the next request to `to`, when it is its turn.
@@ -127,7 +129,7 @@ impl Core {
         Ok((slot.await?, number))
     }
 
-    async fn ask_oneself(&self, ask: Ask) -> Result<Answer> {
+    async fn request_locally(&self, ask: Outgoing) -> Result<Response> {
         let request = describe(&ask);
         let rank = self.rank();
         let handler = self.handler(rank, &request)?;
@@ -140,7 +142,7 @@ impl Core {
 }
 
 /// A request without its slot and number.
-fn describe(ask: &Ask) -> Request {
+fn describe(ask: &Outgoing) -> Request {
     Request {
         handler: ask.handler,
         verb: ask.verb,

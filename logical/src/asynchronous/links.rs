@@ -1,0 +1,199 @@
+//! How a value x that changes travels from one rank to another: all of it each time, or encoded, by a feedback link that
+//! both remember.
+//!
+//! | encoding | message | remembered by the sender | by the receiver | the receiver's value |
+//! |---|---|---|---|---|
+//! | none | x | – | – | the message |
+//! | no feedback | c = C(x) | – | – | D(c) |
+//! | error | c = C(x + e); e ← x + e − D(c) | e | – | D(c) |
+//! | difference | c = C(x − h); h ← h + D(c) | h | h ← h + D(c) | h |
+//!
+//! D decodes. Each pair of ranks has its own e and h, in each direction.
+
+use super::dispatcher::Payload;
+use super::pool::BufferPool;
+use super::wire::violation;
+use crate::encoding::{Coding, Encoding, Feedback, FeedbackLink, LinkNames, MessageSender, State};
+use crate::{Buffer, DType, Part, Peer, Result};
+use std::sync::Arc;
+
+/// Names under which a link's memory is saved.
+const NAMES: LinkNames = LinkNames { error: "error", difference: "difference" };
+
+/// How values of one length travel, between any two ranks.
+pub(super) struct ValueEncoding {
+    encoding: Option<Encoding>,
+    pub(super) values: BufferPool,
+    messages: BufferPool,
+}
+
+/// A sender's memory of one receiver.
+pub(super) struct SendLink {
+    encoding: Option<Encoding>,
+    /// The handler's verb: messages for different purposes are drawn apart.
+    verb: u16,
+}
+
+impl SendLink {
+    /// Returns what is remembered, to be saved; `None` without an encoding.
+    pub(super) fn state(&self) -> Option<&State> {
+        self.encoding.as_ref().map(Encoding::state)
+    }
+
+    pub(super) fn restore(&mut self, state: State) {
+        if let Some(encoding) = &mut self.encoding {
+            *encoding.state_mut() = state;
+        }
+    }
+}
+
+/// A receiver's memory of one sender.
+#[derive(Default)]
+pub(super) struct ReceiveLink(pub(super) State);
+
+impl ValueEncoding {
+    /// Creates it for values like `value`, with buffers beside it.
+    pub(super) fn new(value: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
+        let len = value.len();
+        let largest = encoding.as_ref().map_or(0, |encoding| encoding.codec().encoded_len(len));
+        let values = BufferPool::beside(value, value.dtype(), len)?;
+        let messages = BufferPool::beside(value, DType::U8, largest)?;
+        Ok(ValueEncoding { encoding, values, messages })
+    }
+
+    /// Creates a link to a receiver that remembers nothing yet.
+    pub(super) fn send_link(&self, verb: u16) -> SendLink {
+        SendLink { encoding: self.encoding.as_ref().map(fresh), verb }
+    }
+
+    /// Returns true if values travel encoded.
+    pub(super) fn encodes(&self) -> bool {
+        self.encoding.is_some()
+    }
+
+    /// Returns true if each receiver gets messages of its own, because of what is remembered of it.
+    pub(super) fn remembers(&self) -> bool {
+        self.encoding.as_ref().is_some_and(|encoding| encoding.feedback() != Feedback::None)
+    }
+
+    /// Returns a buffer with room for any message.
+    pub(super) fn room(&self) -> Result<Arc<Buffer>> {
+        if self.encoding.is_some() { self.messages.take() } else { self.values.take() }
+    }
+
+    /// Makes the message of `rank` to `to` for `value`. Nothing is remembered of a message that cannot be made.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`](crate::Error::NotFinite), where the codec refuses an element.
+    pub(super) fn encode(
+        &self,
+        link: &mut SendLink,
+        rank: &Peer,
+        to: usize,
+        value: &Buffer,
+    ) -> Result<Payload> {
+        let SendLink { encoding: Some(encoding), verb } = link else {
+            return self.values.copy_of(value).map(Payload::whole);
+        };
+        let message = self.messages.take()?;
+        let whole = || 0..value.len();
+        let seed = encoding.draw(&[u64::from(*verb), rank.rank as u64, to as u64]);
+        let codec = Arc::clone(encoding.codec());
+        let coding = Coding { codec: &*codec, seed, sender: MessageSender::aside(rank), start: 0 };
+        let memory = FeedbackLink::of(encoding, NAMES, value, value.len())?;
+        let sum = match memory {
+            FeedbackLink::Direct => None,
+            _ => Some(self.values.take()?),
+        };
+        let sum = match &sum {
+            None => Part::whole(value),
+            Some(sum) => {
+                memory.compensate_into(whole(), &Part::whole(value), &Part::whole(sum))?;
+                Part::whole(sum)
+            }
+        };
+        let len = memory.encode(coding, whole(), sum, Part::whole(&message))?;
+        encoding.state_mut().advance();
+        Ok(Payload { buffer: message, len })
+    }
+
+    /// Returns the value behind the first `bytes` bytes of a message of `from`.
+    pub(super) fn decode(
+        &self,
+        link: &mut ReceiveLink,
+        from: &Peer,
+        message: &Arc<Buffer>,
+        bytes: usize,
+    ) -> Result<Arc<Buffer>> {
+        let Some(encoding) = &self.encoding else { return unencoded(from, message, bytes) };
+        let value = self.values.take()?;
+        if encoding.feedback() != Feedback::Difference {
+            self.decode_into(from, message, bytes, None, &value)?;
+            return Ok(value);
+        }
+        let (remembered, _) = link.0.entry(&value, NAMES.difference, DType::F32, value.len())?;
+        self.decode_into(from, message, bytes, Some(1.0), &remembered)?;
+        value.write_all()?.copy_from(&remembered.read_all()?)?;
+        Ok(value)
+    }
+
+    /// Encodes a value once and for all, without feedback, and rounds it: `value ← D(message)`.
+    pub(super) fn encode_rounded(
+        &self,
+        rank: &Peer,
+        to: usize,
+        turn: u64,
+        value: &Arc<Buffer>,
+    ) -> Result<Payload> {
+        let Some(encoding) = &self.encoding else { return Ok(Payload::whole(Arc::clone(value))) };
+        let message = self.messages.take()?;
+        let seed = encoding.draw(&[rank.rank as u64, to as u64, turn]);
+        let sender = MessageSender::aside(rank);
+        let len = sender.encode(&**encoding.codec(), 0, Part::whole(value), Part::whole(&message), seed)?;
+        self.decode_into(rank, &message, len, None, value)?;
+        Ok(Payload { buffer: message, len })
+    }
+
+    /// Returns the value that [`ValueEncoding::encode_rounded`] left at the sender.
+    pub(super) fn decode_rounded(
+        &self,
+        from: &Peer,
+        message: &Arc<Buffer>,
+        bytes: usize,
+    ) -> Result<Arc<Buffer>> {
+        if self.encoding.is_none() {
+            return unencoded(from, message, bytes);
+        }
+        let value = self.values.take()?;
+        self.decode_into(from, message, bytes, None, &value)?;
+        Ok(value)
+    }
+
+    fn decode_into(
+        &self,
+        from: &Peer,
+        message: &Buffer,
+        bytes: usize,
+        weight: Option<f32>,
+        to: &Buffer,
+    ) -> Result<()> {
+        let Some(encoding) = &self.encoding else { return Ok(()) };
+        let message = Part::of(message, 0..bytes);
+        MessageSender::aside(from).decode(&**encoding.codec(), message, weight, Part::whole(to))
+    }
+}
+
+/// Returns another encoding like this one, which remembers nothing.
+pub(super) fn fresh(encoding: &Encoding) -> Encoding {
+    let codec = Arc::clone(encoding.codec());
+    Encoding::new(codec).with_feedback(encoding.feedback()).with_seed(encoding.seed())
+}
+
+/// Returns a value that came as it is.
+fn unencoded(from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<Arc<Buffer>> {
+    let expected = message.len() * message.dtype().size();
+    if bytes == expected {
+        return Ok(Arc::clone(message));
+    }
+    Err(violation(from, &format!("{bytes} bytes for a value of {expected}")))
+}

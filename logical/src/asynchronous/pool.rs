@@ -1,0 +1,90 @@
+//! Buffers for values and messages on their way, kept for the next use: fresh memory costs more than the copy into it.
+
+use crate::{Buffer, DType, Error, Result};
+use hexagram_physical::memory::ReadView;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Buffers of one type, and of one length or shorter: as many as were ever needed at once.
+pub(super) struct BufferPool {
+    /// An empty buffer in the memory of which the others are.
+    place: Buffer,
+    dtype: DType,
+    len: usize,
+    buffers: Mutex<Vec<Arc<Buffer>>>,
+}
+
+impl BufferPool {
+    /// Creates a pool of buffers beside `served`.
+    ///
+    /// # Errors
+    /// As [`Buffer::beside`].
+    pub(super) fn beside(served: &Buffer, dtype: DType, len: usize) -> Result<Self> {
+        Ok(BufferPool { place: served.beside(dtype, 0)?, dtype, len, buffers: Mutex::default() })
+    }
+
+    /// Creates a pool of buffers in the host's memory.
+    ///
+    /// # Errors
+    /// As [`Buffer::zeroed`].
+    pub(super) fn on_host(dtype: DType, len: usize) -> Result<Self> {
+        Ok(BufferPool { place: Buffer::zeroed(dtype, 0)?, dtype, len, buffers: Mutex::default() })
+    }
+
+    /// Returns a buffer that nobody else has, with any content. It comes back by being dropped.
+    pub(super) fn take(&self) -> Result<Arc<Buffer>> {
+        self.take_len(self.len)
+    }
+
+    /// Returns a buffer that nobody else has, with any content and room for `len` elements, which may be fewer than those
+    /// of the others: the next power of two, so that there are few lengths.
+    pub(super) fn take_len(&self, len: usize) -> Result<Arc<Buffer>> {
+        let len = len.checked_next_power_of_two().unwrap_or(len).min(self.len);
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = |buffer: &&Arc<Buffer>| buffer.len() == len && Arc::strong_count(buffer) == 1;
+        if let Some(free) = buffers.iter().find(free) {
+            return Ok(Arc::clone(free));
+        }
+        let buffer = Arc::new(self.place.beside(self.dtype, len)?);
+        buffers.push(Arc::clone(&buffer));
+        Ok(buffer)
+    }
+
+    /// Returns a copy of a buffer of this type and length.
+    pub(super) fn copy_of(&self, from: &Buffer) -> Result<Arc<Buffer>> {
+        let copy = self.take()?;
+        copy.write_all()?.copy_from(&from.read_all()?)?;
+        Ok(copy)
+    }
+
+    /// Returns an empty buffer beside the others.
+    pub(super) fn empty(&self) -> Result<Arc<Buffer>> {
+        self.place.beside(self.dtype, 0).map(Arc::new)
+    }
+}
+
+/// Returns the bytes of the elements, copied to the host.
+pub(super) fn to_host(view: &ReadView) -> Result<Vec<u8>> {
+    if let Some(bytes) = view.host_bytes() {
+        return Ok(bytes.to_vec());
+    }
+    let copy = Buffer::zeroed(view.dtype(), view.len())?;
+    copy.write_all()?.copy_from(view)?;
+    let copy = copy.read_all()?;
+    copy.host_bytes().map(<[u8]>::to_vec).ok_or_else(elsewhere)
+}
+
+/// Stores bytes of the host in the first elements of a buffer, of which they are a whole number.
+pub(super) fn from_host(bytes: &[u8], to: &Buffer) -> Result<()> {
+    let mut view = to.write(0..bytes.len() / to.dtype().size())?;
+    if let Some(own) = view.host_bytes_mut() {
+        own.copy_from_slice(bytes);
+        return Ok(());
+    }
+    let copy = Buffer::zeroed(view.dtype(), view.len())?;
+    copy.write_all()?.host_bytes_mut().ok_or_else(elsewhere)?.copy_from_slice(bytes);
+    view.copy_from(&copy.read_all()?)
+}
+
+fn elsewhere() -> Error {
+    Error::usage("a buffer of the host is not in its memory", "report it as a bug")
+}
