@@ -209,7 +209,7 @@ fn torchruns_variables_start_it_too_and_the_agent_may_keep_its_port() {
 #[test]
 fn ranks_that_were_started_differently_are_told_at_once() {
     for (name, value) in [("--epochs", "3"), ("--batch", "8"), ("--seed", "9"), ("--dtype", "f64")] {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = hexagram::testing::free_port();
         let started = ["0", "1"].map(|rank| {
             let different = if rank == "1" { format!("{name} {value}") } else { String::new() };
             let mut command = command("differ", &different);

@@ -6,7 +6,9 @@ pub use reference::Reference;
 
 use crate::{Communicator, Result, TransportKind, World};
 use hexagram_physical::testing;
-pub use hexagram_physical::testing::{buffer, cases, on_threads, queue, skipped_under_mpi, zeroed};
+pub use hexagram_physical::testing::{
+    buffer, cases, free_port, on_threads, queue, skipped_under_mpi, zeroed,
+};
 
 /// Runs `body` once per rank, each on a thread of its own with a communicator of all ranks, and returns what the ranks
 /// returned, by rank, or the first error.

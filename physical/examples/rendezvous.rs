@@ -9,12 +9,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on has failed")]
 
 use hexagram_physical::launch::{Job, Node, Outcome, Output};
+use hexagram_physical::testing::free_port;
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use std::collections::VecDeque;
 use std::env;
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -91,7 +92,7 @@ impl Drop for Strangers {
 }
 
 fn measure(ranks: usize, count: usize, a_second: usize) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let address = format!("127.0.0.1:{port}");
     let folder = env::temp_dir().join(format!("hexagram-rendezvous-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();

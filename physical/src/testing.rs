@@ -15,7 +15,9 @@ use crate::health::Vigilance;
 use crate::launch::side_by_side;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
-use std::io::Write;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Longest that a world may take to come together in a test.
@@ -166,7 +168,30 @@ fn refuse_under_mpi() {
     }
 }
 
-/// A rendezvous place that no other test has.
+/// Returns a port of 127.0.0.1 at which one socket may listen, and that the system gives to no other until this process
+/// ends. For tests that tell ranks where to rendezvous.
+///
+/// A port that was merely free a moment ago may be taken by then: by another test, or by a process that is just being
+/// started, and holds a copy of the socket that had it.
+pub fn free_port() -> u16 {
+    reserve(0).unwrap_or_else(|error| fail(error))
+}
+
+/// Reserves a port of 127.0.0.1 until this process ends; 0 stands for any that is free. Returns its number.
+///
+/// # Errors
+/// Those of the system, if somebody has the port.
+pub(crate) fn reserve(port: u16) -> io::Result<u16> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    // From now on, as it never listens itself, it leaves the port to a socket that does, and has this option too.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    let address = SocketAddr::try_from(getsockname(&socket)?)?;
+    std::mem::forget(socket);
+    Ok(address.port())
+}
+
+/// Returns a rendezvous that no other test has.
 pub(crate) fn rendezvous() -> Rendezvous {
     match random::<16>() {
         Ok(bytes) => Rendezvous::Local(format!("hexagram-test-{:032x}", u128::from_le_bytes(bytes))),
@@ -177,4 +202,22 @@ pub(crate) fn rendezvous() -> Rendezvous {
 #[allow(clippy::panic, reason = "a test that cannot start has failed")]
 fn fail(error: impl std::fmt::Display) -> ! {
     panic!("{error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_reserved_port_is_left_to_one_listener_and_to_nobody_else() {
+        let port = free_port();
+        assert_eq!(reserve(port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        for _ in 0..2 {
+            let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+            assert_eq!(reserve(port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            // It no longer listens, whoever still has a copy of it.
+            rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).unwrap();
+        }
+    }
 }

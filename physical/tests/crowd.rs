@@ -4,10 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
+use hexagram_physical::testing::free_port;
 use hexagram_physical::{JoinOptions, TransportKind, Vigilance, World};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ fn strangers(port: u16, least: usize, joined: &AtomicBool) {
 
 /// Joins as `size` ranks in the same instant; how long the last took.
 fn together(size: usize, strangers_at_least: usize) -> Duration {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let start = Barrier::new(size);
     let joined = Barrier::new(size);
     std::thread::scope(|scope| {

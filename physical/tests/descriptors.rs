@@ -4,12 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
+use hexagram_physical::testing::free_port;
 use hexagram_physical::{JoinOptions, TransportKind, World};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -41,8 +42,8 @@ fn use_up() -> Vec<OwnedFd> {
 }
 
 #[test]
-fn a_meeting_survives_the_want_of_descriptors() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+fn a_rendezvous_survives_the_want_of_descriptors() {
+    let port = free_port();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let rank_0 = std::thread::spawn(move || join(0, port));
     let patience = Instant::now() + Duration::from_secs(30);

@@ -8,11 +8,12 @@ use hexagram_physical::dtype::DType;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::operation::{Operation, Poison, Terms};
 use hexagram_physical::tag::Tag;
+use hexagram_physical::testing::free_port;
 use hexagram_physical::transport::{Label, Land, Source};
 use hexagram_physical::{Buffer, JoinOptions, TransportKind, World, drive};
 use std::collections::{HashSet, VecDeque};
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ fn ring(world: &World, channel: u16) {
 
 #[test]
 fn a_flood_on_all_ports_delays_a_job_and_no_more() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let stop = AtomicBool::new(false);
     let calls = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -8,12 +8,13 @@ use super::peer_info::JoinRequest;
 use super::secret::Secret;
 use super::*;
 use crate::launch::Job;
+use crate::testing::free_port;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::env;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -182,11 +183,6 @@ fn alone(victim: usize, moment: &str) -> Vec<String> {
     said.enumerate()
         .flat_map(|(rank, said)| said.lines().map(|line| format!("[{rank}] {line}")).collect::<Vec<_>>())
         .collect()
-}
-
-/// Returns a port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Makes `command` a rank by hexagram's variables.

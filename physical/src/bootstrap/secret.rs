@@ -289,6 +289,8 @@ impl SecretFile {
         let _ = flock(&draft.file, FlockOperation::NonBlockingLockExclusive);
         std::fs::rename(&draft.path, path)?;
         draft.path = path.to_owned();
+        // Not by closing it: a process that is just being started may hold a copy of the descriptor.
+        let _ = flock(&folder, FlockOperation::Unlock);
         Ok(draft)
     }
 }

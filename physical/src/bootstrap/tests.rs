@@ -7,11 +7,11 @@ use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Error;
 use crate::health::Vigilance;
-use crate::testing::rendezvous;
+use crate::testing::{self, rendezvous};
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -284,9 +284,7 @@ fn a_job_on_several_hosts_without_a_secret_is_refused_with_the_fix() {
 }
 
 fn free_port() -> Rendezvous {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false }
+    Rendezvous::Tcp { host: "127.0.0.1".into(), port: testing::free_port(), agent: false }
 }
 
 /// Calls `attempt` until somebody listens, and returns its result.
@@ -352,7 +350,7 @@ fn a_taken_name_is_one_clear_error_that_says_who_has_it_and_how_to_choose_anothe
 #[test]
 fn torchruns_port_may_be_taken_by_its_agent() {
     // Below the range from which the system gives ports to other tests.
-    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok();
+    let free = |port: &u16| testing::reserve(port + 1).is_ok();
     let agent = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).ok().map(|agent| (port, agent));
     let start = 20_000 + std::process::id() as u16 % 5000;
     let (port, agent) = (start..30_000).filter(free).find_map(agent).unwrap();

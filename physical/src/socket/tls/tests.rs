@@ -59,7 +59,7 @@ impl Drop for Authority {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    crate::testing::free_port()
 }
 
 fn join(rank: usize, size: usize, port: u16, tls: Option<TlsFiles>, seconds: u64) -> Result<World> {
