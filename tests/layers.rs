@@ -134,6 +134,25 @@ fn modules_of_algorithms_import_each_other_one_way_only() {
     }
 }
 
+/// Each layer is reached by its own name or by the names that the layer above gives: whoever reaches through a layer into
+/// the one below it depends on both without saying so.
+#[test]
+fn nobody_tunnels_through_a_layer() {
+    const ABOVE: [&str; 4] = ["algorithms", "adapters", "cli", "examples"];
+    for file in ABOVE.iter().flat_map(|folder| sources(&root().join(folder))) {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(!text.contains("logical::physical"), "{} reaches through logical", file.display());
+    }
+    for layer in ["logical", "algorithms", "sampler", "adapters/candle"] {
+        for file in sources(&root().join(layer).join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            let is_open = text.contains("pub use hexagram_physical as")
+                || text.contains("pub use hexagram_physical::*");
+            assert!(!is_open, "{} lets others through to physical", file.display());
+        }
+    }
+}
+
 /// Logical primitives are written against the transport trait, never against one transport.
 #[test]
 fn primitives_know_no_backend() {

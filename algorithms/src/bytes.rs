@@ -1,8 +1,7 @@
 //! Bytes of model data on the host, wherever the data is: for what files, comparisons and messages of mixed types need.
 //! On another device they are copied down, and back.
 
-use hexagram_logical::physical::memory::{ReadView, WriteView};
-use hexagram_logical::{Buffer, DType, Error, Result};
+use hexagram_logical::{Buffer, DType, Error, ReadView, Result, WriteView};
 use std::borrow::Cow;
 
 /// Returns the bytes of a view: the view's own on the host, a copy from elsewhere.

@@ -6,9 +6,9 @@
 
 use half::{bf16, f16};
 use hexagram_logical::decentralized::Topology;
-use hexagram_logical::physical::testing::skipped_under_mpi;
 use hexagram_logical::testing::{self, cases, spawn, spawn_hosts};
 use hexagram_logical::{Buffer, Communicator, Element, ReduceOp, Result, TransportKind};
+use hexagram_physical::testing::skipped_under_mpi;
 use std::hash::{DefaultHasher, Hasher};
 
 const RANKS: [usize; 3] = [2, 3, 8];

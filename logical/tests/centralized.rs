@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use half::{bf16, f16};
-use hexagram_logical::physical::native::Size;
 use hexagram_logical::testing::{self, cases, skipped_under_mpi, spawn};
 use hexagram_logical::{
     Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
+use hexagram_physical::native::Size;
 
 const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 const LENGTHS: [usize; 5] = [0, 1, 7, 256, 10_007];

@@ -104,7 +104,7 @@ fn a_dropped_collective_ends_everyones() {
             let mut buffer = testing::buffer(&[0f32; 1000]);
             if comm.rank() == 1 {
                 let mut operation = Box::pin(comm.all_reduce(&mut buffer, ReduceOp::Sum));
-                let waker = hexagram_logical::physical::drive::waker();
+                let waker = hexagram_physical::drive::waker();
                 let mut context = std::task::Context::from_waker(&waker);
                 assert!(operation.as_mut().poll(&mut context).is_pending());
                 polled.wait();
@@ -161,7 +161,7 @@ fn a_busy_buffer_costs_nothing_and_the_call_may_be_repeated() {
 #[test]
 fn an_error_inside_a_primitive_ends_everyones() {
     use hexagram_logical::Land;
-    use hexagram_logical::physical::fingerprint::{Fingerprint, OperationKind};
+    use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
     all_fail(
         |comm| {
             let buffer = testing::buffer(&[0f32; 4]);

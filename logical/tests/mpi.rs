@@ -4,10 +4,10 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use hexagram_logical::physical::Vigilance;
-use hexagram_logical::physical::native::Check;
 use hexagram_logical::testing::cases;
 use hexagram_logical::{Buffer, Communicator, Error, JoinOptions, ReduceOp, Result, TransportKind, World};
+use hexagram_physical::Vigilance;
+use hexagram_physical::native::Check;
 use std::time::{Duration, Instant};
 
 /// Longest that any rank may take to learn of a failure here.

@@ -6,7 +6,7 @@ use crate::values::overwrite;
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarMap};
-use hexagram_algorithms::logical::physical::memory::ReadView;
+use hexagram_algorithms::logical::ReadView;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One tensor that the model asked for.

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Result};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Shape, Storage, Tensor};
-use hexagram_algorithms::logical::physical::memory::ReadView;
-use hexagram_algorithms::logical::{Buffer, DType};
+use hexagram_algorithms::logical::{Buffer, DType, ReadView};
 use std::ops::Range;
 
 /// Runs `$body` with `$slice` as the elements of a CPU storage, to be changed after `(mut)`, whatever their type.

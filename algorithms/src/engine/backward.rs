@@ -6,8 +6,7 @@ use super::runner::{Request, Stage};
 use super::scheduler::{Memory, Requests};
 use super::{Mode, Unused};
 use crate::plugin::StepInfo;
-use hexagram_logical::physical::memory::{ReadView, WriteView};
-use hexagram_logical::{Buffer, DType, Error, Result};
+use hexagram_logical::{Buffer, DType, Error, ReadView, Result, WriteView};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// State of a parameter's gradient in the pass under way.

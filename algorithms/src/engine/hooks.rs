@@ -2,8 +2,7 @@
 
 use super::backward::{Backward, lock};
 use crate::bytes::on_host;
-use hexagram_logical::physical::memory::WriteView;
-use hexagram_logical::{Buffer, Element, Error, Result};
+use hexagram_logical::{Buffer, Element, Error, Result, WriteView};
 use std::sync::{Arc, Mutex};
 
 /// Calls that a framework makes from inside its backward pass. Free to clone and to move between threads.

@@ -4,8 +4,7 @@ use super::Autotune;
 use super::clip::check_limit;
 use super::precision::LossScale;
 use crate::optimizer::Optimizer;
-use hexagram_logical::Result;
-use hexagram_logical::physical::device::Queue;
+use hexagram_logical::{Queue, Result};
 use std::sync::Arc;
 
 /// Treatment of a parameter that got no gradient in a backward pass.

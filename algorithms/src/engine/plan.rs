@@ -9,8 +9,7 @@ use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
-use hexagram_logical::physical::device::Queue;
-use hexagram_logical::{Buffer, Communicator, DType, Error, Result, hash};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Queue, Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
 

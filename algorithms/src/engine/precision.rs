@@ -17,8 +17,7 @@ use super::DataParallel;
 use super::clip::not_finite;
 use crate::plugin::Fields;
 use hexagram_logical::codec::{Half, NotFinite};
-use hexagram_logical::physical::memory::{ReadView, WriteView};
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReadView, ReduceOp, Result, WriteView};
 use std::ops::Range;
 
 /// Scaling of the loss under way: see [`DataParallel::loss_scaling`].

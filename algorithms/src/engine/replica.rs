@@ -5,9 +5,7 @@ use super::plan::Plan;
 use super::precision::{narrow, widen};
 use crate::optimizer::{Optimizer, Update};
 use crate::plugin::StepInfo;
-use hexagram_logical::physical::device::Queue;
-use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Buffer, Error, Result};
+use hexagram_logical::{Buffer, Error, Queue, ReadView, Result};
 
 /// Parameters of one bucket, and the optimizer's state of them.
 #[derive(Default)]

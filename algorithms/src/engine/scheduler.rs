@@ -2,9 +2,8 @@
 
 use super::runner::{HookRunner, PLUGIN, Request};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use hexagram_logical::physical::transport::Bell;
 use hexagram_logical::runtime::{self, Thread};
-use hexagram_logical::{Buffer, Communicator, Error, Result};
+use hexagram_logical::{Bell, Buffer, Communicator, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -7,8 +7,7 @@ use super::scheduler::Memory;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::trace::Kind;
-use hexagram_logical::physical::memory::ReadView;
-use hexagram_logical::{Error, Result, runtime};
+use hexagram_logical::{Error, ReadView, Result, runtime};
 use std::sync::Arc;
 
 impl DataParallel {

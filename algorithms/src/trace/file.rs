@@ -7,7 +7,7 @@
 use super::intervals::Union;
 use super::report::{RankReport, StepReport};
 use super::{Kind, RankTrace, Span, Trace};
-use hexagram_logical::physical::output;
+use hexagram_logical::output;
 use hexagram_logical::{Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};

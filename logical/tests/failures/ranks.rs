@@ -4,8 +4,8 @@ use super::job::{ROLE, TRANSPORT};
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
 };
-use hexagram_logical::physical::Vigilance;
 use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
+use hexagram_physical::Vigilance;
 use std::env;
 use std::sync::Mutex;
 use std::thread;
