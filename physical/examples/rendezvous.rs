@@ -1,9 +1,9 @@
-//! How long ranks need to join that all come in the same instant, each a process of its own, while strangers connect to
-//! where they meet and keep silent. Use it to see what a change of the rendezvous costs a large job.
+//! Measures the time in which ranks join that all start in the same instant, each a process of its own, beside idle
+//! connections to their rendezvous. Use it to see what a change of the rendezvous costs a large job.
 //!
 //! ```sh
-//! cargo run --release -p hexagram-physical --example rendezvous -- 1000 10000       # 1,000 ranks, 10,000 strangers
-//! cargo run --release -p hexagram-physical --example rendezvous -- 6 8000 8000      # 8,000 strangers at once, 8,000 a second
+//! cargo run --release -p hexagram-physical --example rendezvous -- 1000 10000       # 1,000 ranks, 10,000 idle connections
+//! cargo run --release -p hexagram-physical --example rendezvous -- 6 8000 8000      # 8,000 at once, then 8,000 a second
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on has failed")]
@@ -22,10 +22,11 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// When all ranks come, in milliseconds since 1970, and where each notes how long it took.
-const AT: &str = "MEETING_AT";
-const NOTES: &str = "MEETING_NOTES";
-/// Of joining.
+/// Name of the variable with the instant at which all ranks join, in milliseconds since 1970.
+const AT: &str = "RENDEZVOUS_AT";
+/// Name of the variable with the file in which each rank notes the time it took.
+const NOTES: &str = "RENDEZVOUS_NOTES";
+/// Deadline to join.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn now() -> u64 {
@@ -37,10 +38,10 @@ fn main() {
     let number = |at: usize| arguments.get(at).map_or(0, |text| text.parse().unwrap());
     if env::var_os(AT).is_some() {
         rank();
-    } else if arguments.first().is_some_and(|first| first == "strangers") {
-        strangers(&arguments[1], number(2), number(3));
+    } else if arguments.first().is_some_and(|first| first == "idle") {
+        connect_idly(&arguments[1], number(2), number(3));
     } else {
-        assert!(number(0) > 0, "usage: rendezvous RANKS [STRANGERS [A SECOND]]");
+        assert!(number(0) > 0, "usage: rendezvous RANKS [CONNECTIONS [A SECOND]]");
         measure(number(0), number(1), number(2));
     }
 }
@@ -64,7 +65,7 @@ fn rank() {
 }
 
 /// Connects `count` times and keeps the connections; then goes on so often `a_second`, always with `count` open.
-fn strangers(address: &str, count: usize, a_second: usize) {
+fn connect_idly(address: &str, count: usize, a_second: usize) {
     let mut open = VecDeque::new();
     let since = Instant::now();
     for called in 0.. {
@@ -77,14 +78,15 @@ fn strangers(address: &str, count: usize, a_second: usize) {
             thread::sleep(due.saturating_sub(since.elapsed()));
             drop(open.pop_front());
         }
-        // Whoever is turned away, or finds nobody, has done its part.
+        // A refused connection has done its part.
         open.extend(TcpStream::connect(address));
     }
 }
 
-struct Strangers(Child);
+/// Process with idle connections, ended when dropped.
+struct IdleConnections(Child);
 
-impl Drop for Strangers {
+impl Drop for IdleConnections {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -97,18 +99,18 @@ fn measure(ranks: usize, count: usize, a_second: usize) {
     let folder = env::temp_dir().join(format!("hexagram-rendezvous-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let at = now() + 1000 + 6 * ranks as u64;
-    let strangers = (count > 0).then(|| {
+    let idle = (count > 0).then(|| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["strangers", &address, &count.to_string(), &a_second.to_string()]);
+        command.args(["idle", &address, &count.to_string(), &a_second.to_string()]);
         let wait = at.saturating_sub(now() + 200);
         thread::spawn(move || {
             // A little before the ranks.
             thread::sleep(Duration::from_millis(wait));
-            Strangers(command.spawn().unwrap())
+            IdleConnections(command.spawn().unwrap())
         })
     });
     let outcome = job(ranks, address, &folder, at).run().unwrap();
-    drop(strangers.map(|strangers| strangers.join().unwrap()));
+    drop(idle.map(|idle| idle.join().unwrap()));
     report(&outcome, &fs::read_to_string(folder.join("notes")).unwrap(), ranks, now() - at);
     fs::remove_dir_all(&folder).unwrap();
     std::process::exit(outcome.exit_code());

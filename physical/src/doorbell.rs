@@ -24,11 +24,11 @@ impl Doorbell {
     pub(crate) fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(Doorbell)
-            .map_err(|cause| Error::system("create an eventfd", cause, limits::a_file_more()))
+            .map_err(|cause| Error::system("create an eventfd", cause, limits::more_files()))
     }
 
     /// Forgets the rings so far.
-    pub(crate) fn hush(&self) {
+    pub(crate) fn clear(&self) {
         // Fails only if nobody has rung.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }

@@ -44,7 +44,7 @@ pub enum Error {
 
     /// An operation did not end in time although no rank has failed: every process answers heartbeats. The communicator
     /// is poisoned.
-    #[error("no answer from {} within {after:?}{during}; {}", whom(.waiting_for.as_ref()), advice(.stragglers))]
+    #[error("no answer from {} within {after:?}{during}; {}", name_of(.waiting_for.as_ref()), advice(.stragglers))]
     Deadline {
         /// Peer whose message is missing; `None` if a message of any peer would do.
         waiting_for: Option<Peer>,
@@ -182,7 +182,7 @@ fn of_tensor(tensor: Option<&str>) -> String {
 }
 
 /// Returns the name of a peer, or of any rank.
-fn whom(peer: Option<&Peer>) -> String {
+fn name_of(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "any rank".to_owned(), Peer::to_string)
 }
 

@@ -83,7 +83,7 @@ impl Error {
 }
 
 /// Returns the advice for a process that was refused one more file.
-pub(crate) fn a_file_more() -> String {
+pub(crate) fn more_files() -> String {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(HIGHEST);
     format!(
         "raise the hard limit of open files there (ulimit -Hn, or nofile in limits.conf), which is {allowed} now"

@@ -1,4 +1,4 @@
-//! Hundreds of ranks that come to the rendezvous in the same instant, while strangers connect there and keep silent. Alone
+//! Hundreds of ranks that join in the same instant, beside idle connections to their rendezvous. Alone
 //! in its file, and so in its process: it takes thousands of descriptors.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Where the limit of open files allows them, as all are of one process.
 const RANKS: usize = 300;
-const STRANGERS: usize = 1000;
-/// Descriptors for each rank, beside those of the strangers.
+const IDLE_CONNECTIONS: usize = 1000;
+/// Descriptors for each rank, besides the idle connections.
 const FILES: u64 = 20;
 const LONG: Duration = Duration::from_secs(120);
 
@@ -33,7 +33,7 @@ fn join(rank: usize, size: usize, port: u16) -> hexagram_physical::Result<World>
 }
 
 /// Connects so often at least, and goes on until the ranks have joined; says nothing, and keeps the last connections open.
-fn strangers(port: u16, least: usize, joined: &AtomicBool) {
+fn connect_idly(port: u16, least: usize, joined: &AtomicBool) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut open = VecDeque::new();
     let mut called = 0;
@@ -41,14 +41,14 @@ fn strangers(port: u16, least: usize, joined: &AtomicBool) {
         // Nobody listens before rank 0 does, or after the rendezvous.
         open.extend(TcpStream::connect_timeout(&address, LONG));
         called += 1;
-        if open.len() > STRANGERS {
+        if open.len() > IDLE_CONNECTIONS {
             drop(open.pop_front());
         }
     }
 }
 
 /// Joins as `size` ranks in the same instant; how long the last took.
-fn together(size: usize, strangers_at_least: usize) -> Duration {
+fn together(size: usize, idle_at_least: usize) -> Duration {
     let port = free_port();
     let start = Barrier::new(size);
     let joined = Barrier::new(size);
@@ -70,7 +70,7 @@ fn together(size: usize, strangers_at_least: usize) -> Duration {
         let all_joined = Arc::new(AtomicBool::new(false));
         let silent = std::thread::spawn({
             let all_joined = Arc::clone(&all_joined);
-            move || strangers(port, strangers_at_least, &all_joined)
+            move || connect_idly(port, idle_at_least, &all_joined)
         });
         let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
         all_joined.store(true, Ordering::Release);
@@ -89,7 +89,7 @@ fn ranks_that_come_together_all_join() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let allowed = getrlimit(Resource::Nofile).maximum.map_or(RANKS, |files| (files / FILES) as usize);
     for size in [128, RANKS].map(|size| size.min(allowed)) {
-        println!("{size} ranks joined within {:.2?}", together(size, STRANGERS));
+        println!("{size} ranks joined within {:.2?}", together(size, IDLE_CONNECTIONS));
     }
 }
 

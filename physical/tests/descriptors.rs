@@ -1,4 +1,4 @@
-//! A rank 0 that runs out of descriptors while strangers call waits until it has some again. Alone in its file, and so in
+//! A rank 0 that runs out of descriptors while others connect waits until it has some again. Alone in its file, and so in
 //! its process: it uses all of them up.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -26,7 +26,7 @@ fn join(rank: usize, port: u16) -> hexagram_physical::Result<World> {
     World::join_as(&placement, &JoinOptions { transport, deadline, ..JoinOptions::default() })
 }
 
-/// Every descriptor that this process may still have.
+/// Opens every descriptor that this process may still have, and returns them.
 fn use_up() -> Vec<OwnedFd> {
     let limit = Rlimit { current: Some(200), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -47,15 +47,15 @@ fn a_rendezvous_survives_the_want_of_descriptors() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let rank_0 = std::thread::spawn(move || join(0, port));
     let patience = Instant::now() + Duration::from_secs(30);
-    let mut nobody = loop {
+    let mut other = loop {
         match TcpStream::connect(address) {
             Ok(stream) => break stream,
             Err(error) => assert!(Instant::now() < patience, "{error}"),
         }
     };
-    // Rank 0 hangs up on who speaks no hexagram, and by then has every descriptor that it needs for itself.
-    nobody.write_all(&[0; 100]).unwrap();
-    let _ = nobody.read(&mut [0]);
+    // Rank 0 rejects a peer of another protocol, and by then has every descriptor that it needs for itself.
+    other.write_all(&[0; 100]).unwrap();
+    let _ = other.read(&mut [0]);
     let socket = |_| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     let callers: Vec<OwnedFd> = (0..20).map(socket).collect();
     let all = use_up();

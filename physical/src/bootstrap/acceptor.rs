@@ -88,7 +88,7 @@ impl<A: Accept> Acceptor<A> {
         };
         let poller = watch();
         let poller =
-            poller.map_err(|cause| Error::system("watch for connections", cause, limits::a_file_more()))?;
+            poller.map_err(|cause| Error::system("watch for connections", cause, limits::more_files()))?;
         Ok(Acceptor {
             listener,
             key: key.to_vec(),

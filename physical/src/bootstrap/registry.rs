@@ -110,7 +110,7 @@ impl Registry {
     pub(super) fn new(mine: JoinRequest) -> Result<Self> {
         let poller = Poller::new();
         let poller =
-            poller.map_err(|cause| Error::system("watch joining ranks", cause, limits::a_file_more()))?;
+            poller.map_err(|cause| Error::system("watch joining ranks", cause, limits::more_files()))?;
         let peers = (0..mine.settings.size).map(|_| None).collect();
         let mut reach = Reachability::default();
         reach.add(&mine);

@@ -460,7 +460,7 @@ impl Transport for MpiEndpoint {
             .min(LONGEST_SLEEP)
             .min(at_most);
         let _ = poll(&mut [PollFd::new(&*self.bell, PollFlags::IN)], Some(&timespec(sleep)));
-        self.bell.hush();
+        self.bell.clear();
     }
 
     fn ended(&self, peer: usize) -> Option<String> {

@@ -140,7 +140,7 @@ impl Monitor {
         let at_most = (!is_idle).then_some(at_most);
         // A signal ends the sleep early, and then nothing is known about the streams.
         let _ = runtime::poll(&mut sources, at_most);
-        self.queue.bell.hush();
+        self.queue.bell.clear();
         let mut ready = sources[others..].iter().map(|source| !source.revents().is_empty());
         self.streams.iter().map(|stream| stream.is_some() && ready.next().unwrap_or_default()).collect()
     }

@@ -1,5 +1,5 @@
-//! Strangers who flood every port of a job, while it starts and afterwards, delay it and no more. Alone in its file, and so
-//! in its process: it calls at every port on which this process listens.
+//! Unauthenticated connections that flood every port of a job, while it starts and afterwards, delay it and no more. Alone
+//! in its file, and so in its process: it connects to every port on which this process listens.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -37,12 +37,12 @@ fn ports() -> Vec<u16> {
     listening.collect()
 }
 
-/// What strangers say, in the pieces in which they say it.
+/// Bytes that unauthenticated connections send, in pieces.
 const WORDS: [&[&[u8]]; 5] = [
-    // A scanner that only looks whether somebody is there, and one that speaks another language.
+    // A scanner that only looks whether a port is open, and one that speaks another protocol.
     &[],
     &[b"GET / HTTP/1.1\r\n\r\n"],
-    // Who knows how greetings begin: one byte at a time, without end, and with nothing to prove.
+    // Greetings that begin well: one byte at a time, without an end, and without a proof.
     &[b"h", b"e", b"x", b"a"],
     &[b"hexagram\x02\0\0\0"],
     &[b"hexagram\x02\0\0\x000.1.0\0\0\0\0\0\0\0\0\0\0\0", &[7; 32], &[7; 32], &[255; 64]],
@@ -58,7 +58,7 @@ fn flood(stop: &AtomicBool, calls: &AtomicUsize) {
             };
             let call = calls.fetch_add(1, Ordering::Relaxed);
             stream.set_nonblocking(true).unwrap();
-            // Whoever is sent away hears it here.
+            // A rejected connection fails here.
             let _ = WORDS[call % WORDS.len()].iter().try_for_each(|piece| stream.write_all(piece));
             open.push_back(stream);
             if open.len() > 200 {
@@ -96,7 +96,7 @@ fn a_flood_on_all_ports_delays_a_job_and_no_more() {
     let stop = AtomicBool::new(false);
     let calls = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let strangers: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
+        let floods: Vec<_> = (0..3).map(|_| scope.spawn(|| flood(&stop, &calls))).collect();
         let ranks: Vec<_> = (0..RANKS)
             .map(|rank| {
                 let rendezvous = Rendezvous::Tcp { host: "127.0.0.1".into(), port, agent: false };
@@ -110,7 +110,7 @@ fn a_flood_on_all_ports_delays_a_job_and_no_more() {
                 let calls = &calls;
                 let transport = TransportKind::Tcp;
                 scope.spawn(move || {
-                    // The flood has reached rank 0's port before the others come.
+                    // The flood has reached rank 0's port before the others connect.
                     while rank > 0 && calls.load(Ordering::Relaxed) < 1000 {
                         std::thread::yield_now();
                     }
@@ -128,7 +128,7 @@ fn a_flood_on_all_ports_delays_a_job_and_no_more() {
             .collect();
         let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
         stop.store(true, Ordering::Release);
-        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+        floods.into_iter().for_each(|flood| flood.join().unwrap());
         outcomes.into_iter().for_each(|outcome| outcome.unwrap());
     });
 }
