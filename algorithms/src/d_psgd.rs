@@ -83,7 +83,8 @@ impl Algorithm for DPsgd {
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
         check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         let room = if self.adapt_then_combine { 0 } else { bucket.len() };
-        context.comm().registered(bucket.parameters.dtype(), room)
+        let parameters = &bucket.parameters;
+        context.comm().registered_on(&parameters.queue(), parameters.dtype(), room)
     }
 
     async fn before_forward(&self, context: &Context, mixture: &mut Buffer, x: &Buffer) -> Result<()> {

@@ -290,4 +290,16 @@ impl Communicator {
         }
         self.endpoint().register(dtype, len, self.world().deadline())
     }
+
+    /// Returns such a buffer for what `queue` writes, which on a device other than the host is ordinary memory of that
+    /// device.
+    ///
+    /// # Errors
+    /// As [`Communicator::registered`].
+    pub fn registered_on(&self, queue: &Queue, dtype: DType, len: usize) -> Result<Buffer> {
+        if !self.shared.group.is_world() {
+            return Buffer::zeroed_on(queue, dtype, len);
+        }
+        self.endpoint().register_on(queue, dtype, len, self.world().deadline())
+    }
 }

@@ -9,6 +9,7 @@
 
 mod staged;
 
+use crate::device::Queue;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::health::Health;
@@ -169,6 +170,10 @@ impl Transport for Staging {
 
     fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
         self.transport.register(dtype, len, limit)
+    }
+
+    fn register_on(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        self.transport.register_on(queue, dtype, len, limit)
     }
 }
 

@@ -12,6 +12,7 @@ mod membership;
 mod registry;
 mod traffic;
 
+use crate::device::Queue;
 pub use crate::doorbell::Bell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer, Result};
@@ -171,5 +172,14 @@ pub trait Transport {
     /// As [`Buffer::zeroed`]; [`Error::System`] and [`Error::Setup`] if a peer does not do the same.
     fn register(&self, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
         Buffer::zeroed(dtype, len)
+    }
+
+    /// Returns such memory for what `queue` writes. On a device other than the host it is ordinary memory of that device,
+    /// unless the endpoint knows better; ranks with different devices then cannot use it together.
+    ///
+    /// # Errors
+    /// As [`Transport::register`] and [`Buffer::zeroed_on`].
+    fn register_on(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        if queue.is_host() { self.register(dtype, len, limit) } else { Buffer::zeroed_on(queue, dtype, len) }
     }
 }

@@ -149,10 +149,7 @@ impl HookRunner {
         self.lanes.clear();
         for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
             let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
-            let make = || match queue.is_host() {
-                true => self.comm.registered(dtype, len),
-                false => Buffer::zeroed_on(queue, dtype, len),
-            };
+            let make = || self.comm.registered_on(queue, dtype, len);
             made.push((make()?, if parameters { Some(make()?) } else { None }));
             self.lanes.push(Lane {
                 comm: self.comm.lane(at),
