@@ -1,4 +1,4 @@
-//! How a subcommand comes to its ranks: it is one of them under a launcher, and starts them all otherwise.
+//! Ranks of a subcommand: it is one of them under a launcher, and starts them all otherwise.
 
 use crate::{say, transports};
 use hexagram::launch::{Job, Outcome, as_rank, as_threads};
@@ -15,7 +15,7 @@ pub(crate) struct Ranks {
     pub(crate) transport: TransportKind,
 }
 
-/// Where they ran.
+/// Place where the ranks ran.
 pub(crate) enum Ran<R> {
     /// In this process: what each of them returned.
     Here(Vec<R>),
@@ -44,7 +44,7 @@ impl Ranks {
         Ok(Ran::Elsewhere(code))
     }
 
-    /// This process's rank, of those that a launcher has started.
+    /// Runs this process's rank, of those that a launcher has started.
     fn one<R>(&self, rank: impl Fn(&World) -> Result<R>) -> Result<R> {
         let world = World::join(&JoinOptions { transport: self.transport, ..JoinOptions::default() })?;
         if let Some(ranks) = self.ranks.filter(|ranks| *ranks != world.size()) {

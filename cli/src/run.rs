@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Where the secret of a job on several machines is, unless an option says.
+/// Variable that names the file with the secret of a job on several machines, unless an option does.
 const SECRET_FILE: &str = "HEXAGRAM_SECRET_FILE";
 
 const AFTER_HELP: &str = "\
@@ -41,19 +41,19 @@ Examples:
 #[derive(Args)]
 #[command(after_help = format!("{AFTER_HELP}\n\n{SILENCE_HELP}"))]
 pub(crate) struct Run {
-    /// How many ranks to start on this machine
+    /// Number of ranks to start on this machine
     #[arg(short = 'n', long, value_name = "N")]
     ranks: usize,
 
-    /// How many machines there are, each with as many ranks
+    /// Number of machines, each with as many ranks
     #[arg(long, value_name = "N", default_value_t = 1)]
     nnodes: usize,
 
-    /// Which of them this is, counted from 0
+    /// Number of this machine, from 0
     #[arg(long, value_name = "R", requires = "addr")]
     node_rank: Option<usize>,
 
-    /// Where rank 0 listens: an address of node 0 and a port that is free there
+    /// Address of node 0 at which rank 0 listens, with a port that is free there
     #[arg(long, value_name = "HOST:PORT", requires = "node_rank")]
     addr: Option<String>,
 
@@ -77,7 +77,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", default_value_t = hexagram::launch::DEFAULT_GRACE.as_secs())]
     grace: u64,
 
-    /// What each rank runs: a path, or a name found in PATH
+    /// Program that each rank runs: a path, or a name found in PATH
     program: PathBuf,
 
     /// Its arguments
@@ -114,7 +114,7 @@ impl Run {
         })
     }
 
-    /// This machine's part, if there are several.
+    /// Returns this machine's part, if there are several.
     fn node(&self) -> Result<Option<Node>, Error> {
         let (number, address) = match (self.node_rank, &self.addr) {
             (Some(number), Some(address)) => (number, address.clone()),
@@ -136,7 +136,7 @@ impl Run {
     }
 }
 
-/// What is said about a job that did not succeed.
+/// Describes a job that did not succeed.
 fn describe(outcome: &Outcome, job: &Job) -> String {
     let others = match job.ranks {
         1 => String::new(),

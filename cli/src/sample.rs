@@ -40,7 +40,7 @@ pub(crate) struct Sample {
     #[arg(long, value_name = "R")]
     rank: Option<usize>,
 
-    /// Which sampler
+    /// Sampler
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Kind::Distributed)]
     sampler: Kind,
 
@@ -48,7 +48,7 @@ pub(crate) struct Sample {
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
 
-    /// Which epoch
+    /// Epoch
     #[arg(long, value_name = "E", default_value_t = 0)]
     epoch: u64,
 
@@ -60,15 +60,15 @@ pub(crate) struct Sample {
     #[arg(long)]
     drop_last: bool,
 
-    /// What each sample costs: a file with one number a line
+    /// File with the cost of each sample, one number a line
     #[arg(long, value_name = "FILE")]
     complexity: Option<PathBuf>,
 
-    /// How far load balancing gives way to chance, from 0 to 1 [default: 0]
+    /// Freedom of load balancing to follow chance, from 0 to 1 [default: 0]
     #[arg(long, value_name = "L", allow_negative_numbers = true)]
     random_level: Option<f64>,
 
-    /// What a batch may cost
+    /// Most that a batch may cost
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     max_tokens: Option<f64>,
 
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// What all ranks draw.
+/// Draws of all ranks.
 enum Drawn {
     Samples(Vec<Vec<usize>>),
     Batches(Vec<Vec<Vec<usize>>>),
@@ -207,7 +207,7 @@ impl Sample {
         (0..self.ranks as usize).map(|rank| Ok(sampler(rank)?.iter().collect())).collect()
     }
 
-    /// The ranks to print.
+    /// Returns the ranks to print.
     fn shown<T>(&self, mut drawn: Vec<T>) -> impl Iterator<Item = (usize, T)> {
         let first = self.rank.unwrap_or(0);
         let mut shown = drawn.split_off(first);
@@ -263,7 +263,7 @@ impl Sample {
     }
 }
 
-/// What the draws of all ranks cost, step by step.
+/// Returns the balance of what all ranks draw, step by step.
 fn balance<T>(ranks: &[Vec<T>], cost: impl Fn(&T) -> f64) -> Balance {
     let mut balance = Balance::default();
     for step in 0..ranks.first().map_or(0, Vec::len) {
@@ -283,7 +283,7 @@ fn seed(text: &str) -> Result<u64, String> {
     seed.map(|seed| seed as u64).ok_or_else(|| "write a whole number from -2^63 to 2^64 - 1".to_owned())
 }
 
-/// Why nothing is drawn.
+/// Reason why nothing is drawn.
 #[derive(Debug)]
 enum Refusal {
     /// Options that do not belong together.

@@ -1,4 +1,4 @@
-//! How the program speaks: results on standard output, failures as one line on standard error that begins with the
+//! Output of the program: results on standard output, failures as one line on standard error that begins with the
 //! subcommand.
 
 use hexagram::Error;
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why nothing came of a call, or nobody learned of it.
+/// Reason why nothing came of a call, or nobody learned of it.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Call(Error),

@@ -6,7 +6,7 @@
 use crate::say::{PrintError, print};
 use hexagram::{Communicator, Result};
 
-/// What a measurement prints, line by line.
+/// Lines that a measurement prints, one by one.
 pub(crate) struct Table<'a> {
     comm: &'a Communicator,
     /// On rank 0: what has kept a line from being printed.

@@ -2,17 +2,17 @@
 
 use hexagram::TransportKind;
 
-/// All of them; MPI's only where it is built in.
+/// Returns all transports; MPI's only where it is built in.
 pub(crate) fn built_in() -> Vec<TransportKind> {
     TransportKind::known()
 }
 
-/// The transport that MPI carries, where it is built in.
+/// Returns the transport that MPI carries, where it is built in.
 pub(crate) fn mpi() -> Option<TransportKind> {
     "mpi".parse().ok()
 }
 
-/// Their names, as in `thread, shm, tcp`.
+/// Returns the names of the transports, as in `thread, shm, tcp`.
 pub(crate) fn names() -> String {
     let names: Vec<String> = built_in().iter().map(TransportKind::to_string).collect();
     names.join(", ")

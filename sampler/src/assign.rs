@@ -1,4 +1,5 @@
-//! Which rank has which samples of a step, so that all finish at the same time. Open this file to see why ranks differ.
+//! Assignment of the samples of a step to ranks, so that all finish at the same time. Open this file to see why ranks
+//! differ.
 //!
 //! ```text
 //! longest first   the samples by falling cost, each to the rank that would finish it first: the least
@@ -14,10 +15,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How much longer than on average the slowest rank may take.
+/// Tolerated excess of the slowest rank's time over the mean.
 const EVEN: f64 = 0.001;
 
-/// For each rank, whose speeds are positive, the places of its samples among `costs`, ascending.
+/// Returns for each rank, whose speeds are positive, the places of its samples among `costs`, ascending.
 ///
 /// Every rank has at least one if there are as many; else the first ranks have one each. Time is proportional to
 /// samples times different speeds, but for steps that are hard to even out.
@@ -99,11 +100,12 @@ fn even_out(ranks: &mut [Vec<usize>], costs: &[f64], speeds: &[f64]) {
         ranks[fast].push(given);
         ranks[slow].extend(taken);
         let moved = costs[given] - taken.map_or(0.0, |taken| costs[taken]);
-        (loads[slow], loads[fast]) = (loads[slow] - moved, loads[fast] + moved);
+        loads[slow] -= moved;
+        loads[fast] += moved;
     }
 }
 
-/// What the slow rank gives, and what it takes for that, if anything, with the time that results.
+/// Returns what the slow rank gives, and what it takes for that, if anything, with the time that results.
 fn best_move(
     slow: &[usize],
     fast: &[usize],

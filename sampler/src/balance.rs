@@ -1,6 +1,6 @@
-//! How well ranks are balanced: the costliest rank of a step over the average one. Open this file to compare samplers.
+//! Balance of ranks: the costliest rank of a step over the average one. Open this file to compare samplers.
 
-/// What ranks cost in the steps of an epoch, as far as they have been added.
+/// Costs of the ranks in the steps of an epoch, as far as they have been added.
 ///
 /// In a synchronous step all wait for the costliest rank: with a ratio of max to mean of 1.25, a fifth of the time of
 /// all ranks is waiting.
@@ -31,12 +31,12 @@ impl Balance {
         self.worst = self.worst.max(ratio);
     }
 
-    /// The ratio of max to mean cost, averaged over steps; 1 is perfect.
+    /// Returns the ratio of max to mean cost, averaged over steps; 1 is perfect.
     pub fn mean(&self) -> f64 {
         if self.steps > 0 { self.sum / self.steps as f64 } else { 1.0 }
     }
 
-    /// The ratio of max to mean cost in the worst step; 1 is perfect.
+    /// Returns the ratio of max to mean cost in the worst step; 1 is perfect.
     pub fn worst(&self) -> f64 {
         self.worst.max(1.0)
     }

@@ -34,7 +34,7 @@ impl<S: Sampler<Item = usize>> BatchSampler<S> {
         Ok(BatchSampler { sampler, batch_size, drop_last })
     }
 
-    /// How many batches so many draws make.
+    /// Returns the number of batches that so many draws make.
     fn batches(&self, draws: usize) -> usize {
         if self.drop_last { draws / self.batch_size } else { draws.div_ceil(self.batch_size) }
     }
@@ -59,7 +59,7 @@ impl<S: Sampler<Item = usize>> Sampler for BatchSampler<S> {
         self.sampler.stride().saturating_mul(self.batch_size)
     }
 
-    /// That of the sampler: batches of another size go on where these stopped.
+    /// Returns the sampler's fingerprint: batches of another size go on where these stopped.
     fn fingerprint(&self) -> u64 {
         self.sampler.fingerprint()
     }

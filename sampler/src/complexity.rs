@@ -1,5 +1,5 @@
-//! How much work each sample is: tokens, say, or milliseconds. Open this file to evaluate complexities in parallel, or
-//! to keep them in a file from one run to the next.
+//! Complexities of samples: tokens, say, or milliseconds. Open this file to evaluate them in parallel, or to keep them
+//! in a file from one run to the next.
 //!
 //! The file holds one number a line, one line a sample, in the order of the data set.
 
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// How many samples a thread takes on at a time.
+/// Number of samples that a thread takes on at a time.
 const BLOCK: usize = 64;
 /// The most bytes of a file of complexities: enough for hundreds of millions of samples.
 const LONGEST: u64 = 4 << 30;
-/// How many characters of a line that is no number are shown.
+/// Number of characters shown of a line that is no number.
 const SHOWN: usize = 40;
 
 /// The complexity of every sample of a data set: finite numbers that are not negative, whole or not. Cheap to clone.
@@ -87,7 +87,7 @@ impl Complexities {
         Complexities::new(blocks.into_iter().flat_map(|block| block.1).collect())
     }
 
-    /// Reads complexities from a file.
+    /// Returns the complexities that a file holds.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Complexities {
         file.into_inner().map_err(io::IntoInnerError::into_error)
     }
 
-    /// Reads complexities from a file; if there is none, evaluates and writes them.
+    /// Returns the complexities that a file holds; if there is none, evaluates and writes them.
     ///
     /// # Errors
     ///
@@ -181,25 +181,25 @@ impl Complexities {
         }
     }
 
-    /// How many samples there are: at least one.
+    /// Returns the number of samples: at least one.
     #[allow(clippy::len_without_is_empty, reason = "they are never empty")]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// The complexity of each sample.
+    /// Returns the complexity of each sample.
     pub fn as_slice(&self) -> &[f64] {
         &self.values
     }
 
-    /// The difference between the most and the least complex sample.
+    /// Returns the difference between the most and the least complex sample.
     pub(crate) fn spread(&self) -> f64 {
         let highest = self.values.iter().copied().fold(0.0, f64::max);
         highest - self.values.iter().copied().fold(highest, f64::min)
     }
 }
 
-/// The complexity that a line holds, or what it is instead.
+/// Returns the complexity that a line holds, or what it is instead.
 fn number(line: &str) -> Result<f64, String> {
     let shown = || line.trim().chars().take(SHOWN).collect::<String>();
     match line.trim().parse::<f64>() {

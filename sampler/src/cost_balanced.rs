@@ -21,31 +21,31 @@ use crate::radix::ascending;
 use crate::ranks::{Tail, check_ranks};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// What a [`CostBalancedSampler`] is told besides the cost of each sample.
+/// Options of a [`CostBalancedSampler`] besides the cost of each sample.
 ///
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostBalancedOptions {
     /// Ranks that share the data set.
     pub replicas: usize,
-    /// Which of them this is, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
     /// Samples of one step, on all ranks together; at least one for each. The more there are for each, the better they
     /// can be balanced: with eight or more, ranks differ by some percent at most.
     pub global_batch: usize,
-    /// How fast each rank is, in cost per time; empty if all are equally fast.
+    /// Speeds of the ranks, in cost per time; empty if all are equally fast.
     pub speeds: Vec<f64>,
-    /// Whether steps are made at random; otherwise they are consecutive samples of the data set, which then may not be
+    /// True if steps are made at random; otherwise they are consecutive samples of the data set, which then may not be
     /// balanced if one costs more than all others of its step.
     pub shuffle: bool,
     /// Seeds the order together with `epoch`.
     pub seed: u64,
     /// The first epoch.
     pub epoch: u64,
-    /// What happens to the samples that do not fill a step.
+    /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
-    /// Of how many kinds of cost a step is made, if there are as many samples. 1: all samples of a step cost about the
-    /// same; the more kinds, the more alike are steps, and the less balanced are those with the costliest samples.
+    /// Number of kinds of cost in a step, if there are as many samples. 1: all samples of a step cost about the same;
+    /// the more kinds, the more alike are steps, and the less balanced are those with the costliest samples.
     pub mix: usize,
     /// From 0 to 1: how much costs are blurred, each epoch anew, so that not always the same samples come together.
     pub random_level: f64,
@@ -113,14 +113,14 @@ impl CostBalancedSampler {
         Ok(CostBalancedSampler { costs, options })
     }
 
-    /// How many batches this rank has from `position` on.
+    /// Returns the number of batches of this rank from `position` on.
     fn batches(&self, position: usize) -> usize {
         let CostBalancedOptions { rank, global_batch, tail, .. } = self.options;
         let left = tail.left(self.costs.len(), position, global_batch);
         left / global_batch + usize::from(rank < left % global_batch)
     }
 
-    /// The order of the current epoch.
+    /// Returns the order of the current epoch.
     fn steps(&self) -> Steps {
         let CostBalancedOptions { global_batch, shuffle, seed, epoch, tail, mix, random_level, .. } =
             self.options;

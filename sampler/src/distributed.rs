@@ -9,8 +9,7 @@ use crate::permutation::Order;
 use crate::ranks::{check_dropping, check_ranks};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// What a [`DistributedSampler`] is told. Defaults are PyTorch's: one replica, shuffled, seed 0, nothing
-/// dropped.
+/// Options of a [`DistributedSampler`]. Defaults are PyTorch's: one replica, shuffled, seed 0, nothing dropped.
 ///
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,16 +18,16 @@ pub struct DistributedOptions {
     pub len: usize,
     /// Ranks that share the data set.
     pub replicas: usize,
-    /// Which of them this is, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
-    /// Whether an epoch has a random order; otherwise samples come in the order of the data set.
+    /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,
     /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
     pub seed: u64,
     /// The first epoch; see [`Sampler::set_epoch`].
     pub epoch: u64,
-    /// What to do when ranks cannot have equally many: leave the last samples of the order out (true), or
-    /// repeat the first ones (false).
+    /// True to leave the last samples of the order out where ranks cannot have equally many; false to repeat the first
+    /// ones.
     pub drop_last: bool,
     /// Neither leave out nor repeat: every sample is drawn exactly once, and some ranks draw once more than others.
     /// For evaluation; in training, a rank that draws more waits for the others in vain.
@@ -83,12 +82,12 @@ impl DistributedSampler {
         Ok(DistributedSampler { options })
     }
 
-    /// How many samples this rank has in an epoch: the same number on every rank, unless `exact`.
+    /// Returns the number of samples of this rank in an epoch: the same number on every rank, unless `exact`.
     pub fn len(&self) -> usize {
         self.share(0)
     }
 
-    /// Whether this rank has no samples: with `exact`, when there are fewer than ranks.
+    /// Returns true if this rank has no samples: with `exact`, when there are fewer than ranks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -99,7 +98,7 @@ impl DistributedSampler {
         self.options.epoch = epoch;
     }
 
-    /// The samples of this rank in the current epoch, in the order to train on them.
+    /// Returns the samples of this rank in the current epoch, in the order to train on them.
     ///
     /// A shuffled epoch draws the order of the whole data set first: `4 len` bytes (`8 len` from 2^32 samples on), and time proportional to
     /// `len`.
@@ -107,7 +106,7 @@ impl DistributedSampler {
         self.iter().collect()
     }
 
-    /// How many of the samples from `position` on are this rank's.
+    /// Returns the number of samples from `position` on that are this rank's.
     fn share(&self, position: usize) -> usize {
         let DistributedOptions { len, replicas, rank, drop_last, exact, .. } = self.options;
         let left = len.saturating_sub(position);

@@ -14,7 +14,7 @@ use crate::keyed::KeyedPermutation;
 use crate::ranks::{Tail, check_dropping, check_ranks};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// What an [`ElasticSampler`] is told.
+/// Options of an [`ElasticSampler`].
 ///
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,17 +23,17 @@ pub struct ElasticOptions {
     pub len: usize,
     /// Ranks that share the data set.
     pub replicas: usize,
-    /// Which of them this is, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
     /// Samples of one step, on all ranks together; at least one for each.
     pub global_batch: usize,
-    /// Whether an epoch has a random order; otherwise samples come in the order of the data set.
+    /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,
     /// Seeds the order together with `epoch`.
     pub seed: u64,
     /// The first epoch.
     pub epoch: u64,
-    /// What happens to the samples that do not fill a step.
+    /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
 }
 
@@ -90,7 +90,8 @@ impl ElasticSampler {
         Ok(ElasticSampler { options })
     }
 
-    /// How many batches this rank has from `position` on: one in every full step, and perhaps one of what is left.
+    /// Returns the number of batches of this rank from `position` on: one in every full step, and perhaps one of what
+    /// is left.
     fn batches(&self, position: usize) -> usize {
         let ElasticOptions { len, rank, global_batch, tail, .. } = self.options;
         let left = tail.left(len, position, global_batch);
@@ -111,7 +112,7 @@ pub(crate) fn check_step(
     if tail == Tail::Drop { check_dropping(len, global_batch) } else { Ok(()) }
 }
 
-/// The part of `count` things that a rank has.
+/// Returns the part of `count` things that a rank has.
 fn part(count: usize, rank: usize, replicas: usize) -> std::ops::Range<usize> {
     let begin = |rank: usize| rank * (count / replicas) + rank.min(count % replicas);
     begin(rank)..begin(rank + 1)

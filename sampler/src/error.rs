@@ -1,4 +1,4 @@
-//! What can be wrong with a sampler's options. Every message says what to change.
+//! Errors of a sampler's options. Every message says what to change.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub enum SamplerError {
     RankOutOfRange {
         /// The rank asked for.
         rank: usize,
-        /// How many there are.
+        /// Number of replicas.
         replicas: usize,
     },
 
@@ -38,7 +38,7 @@ pub enum SamplerError {
     AllDropped {
         /// Samples in the data set.
         len: usize,
-        /// How many of them ranks draw together.
+        /// Number of samples that ranks draw together.
         together: usize,
     },
 
@@ -59,7 +59,7 @@ pub enum SamplerError {
     Contradiction {
         /// An option.
         one: &'static str,
-        /// What it cannot be combined with.
+        /// Option with which it cannot be combined.
         other: &'static str,
     },
 
@@ -72,9 +72,9 @@ pub enum SamplerError {
     BadNumber {
         /// The option.
         option: &'static str,
-        /// What it was set to.
+        /// Value of the option.
         value: f64,
-        /// What it may be.
+        /// Values that the option may have.
         remedy: &'static str,
     },
 
@@ -83,11 +83,11 @@ pub enum SamplerError {
     WrongCount {
         /// The option.
         option: &'static str,
-        /// How many there are.
+        /// Number of entries.
         given: usize,
-        /// How many there have to be.
+        /// Number of entries that there have to be.
         expected: usize,
-        /// What each of them belongs to.
+        /// Owner of each entry.
         each: &'static str,
     },
 
@@ -107,11 +107,11 @@ pub enum SamplerError {
     BadEntry {
         /// The list.
         option: &'static str,
-        /// Which entry.
+        /// Index of the entry.
         at: usize,
-        /// What it is.
+        /// Value of the entry.
         value: f64,
-        /// How small it may be.
+        /// Least value of an entry.
         least: &'static str,
     },
 
@@ -121,9 +121,9 @@ pub enum SamplerError {
          draw fewer, or with replacement, or give weight to more"
     )]
     FewWeights {
-        /// How many can be drawn at all.
+        /// Number of samples that can be drawn at all.
         positive: usize,
-        /// How many were to be drawn, each once.
+        /// Number of samples that were to be drawn, each once.
         wanted: usize,
     },
 
@@ -146,7 +146,7 @@ pub enum SamplerError {
     Unknown {
         /// Its index.
         sample: usize,
-        /// What the complexity function said.
+        /// Error of the complexity function.
         cause: String,
     },
 
@@ -155,7 +155,7 @@ pub enum SamplerError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of what is wrong.
         cause: String,
     },
 }

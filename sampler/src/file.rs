@@ -33,7 +33,7 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if length <= most {
         bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
         // What the length says may not be so a moment later.
-        file.take(most + 1).read_to_end(&mut bytes)?;
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     let length = length.max(bytes.len() as u64);
     if length > most {

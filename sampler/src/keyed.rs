@@ -35,7 +35,7 @@ pub struct KeyedPermutation {
 }
 
 impl KeyedPermutation {
-    /// The order of `len` entries for a seed and an epoch.
+    /// Creates the order of `len` entries for a seed and an epoch.
     pub fn new(len: usize, seed: u64, epoch: u64) -> Self {
         let len = len as u64;
         let bits = (u64::BITS - len.saturating_sub(1).leading_zeros()).max(FEWEST_BITS);
@@ -49,17 +49,17 @@ impl KeyedPermutation {
         KeyedPermutation { len, low_bits, low_mask: mask(low_bits), high_mask: mask(bits - low_bits), keys }
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The entry at `position`, counted modulo [`len`](Self::len).
+    /// Returns the entry at `position`, counted modulo [`len`](Self::len).
     ///
     /// # Panics
     ///
@@ -90,7 +90,7 @@ impl KeyedPermutation {
 /// 2^64 divided by the golden ratio: SplitMix64's step.
 pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// SplitMix64's output function: every bit of `z` changes half of the result's bits.
+/// Returns the output of SplitMix64: every bit of `z` changes half of the result's bits.
 #[inline]
 pub(crate) fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

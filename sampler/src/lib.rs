@@ -1,5 +1,5 @@
-//! Which sample goes to which rank: PyTorch's and Bagua's samplers, index for index, without Python, and some that go
-//! beyond; and the loader that fetches the samples.
+//! Samplers say which sample goes to which rank: PyTorch's and Bagua's, index for index, without Python, and some that
+//! go beyond; and a loader fetches the samples.
 //!
 //! Every rank builds the same sampler with its own `rank` and reads its own share of the epoch's order; ranks
 //! never talk to each other, because the order follows from the seed and the epoch alone. A job that moves

@@ -12,24 +12,24 @@ use crate::radix::ascending;
 use crate::ranks::{check_dropping, check_ranks};
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// What a [`LoadBalancingDistributedSampler`] is told besides complexities. Defaults are Bagua's.
+/// Options of a [`LoadBalancingDistributedSampler`] besides complexities. Defaults are Bagua's.
 ///
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBalancingOptions {
     /// Ranks that share the data set.
     pub replicas: usize,
-    /// Which of them this is, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
-    /// Whether groups have a random order, and random members within `random_level`; otherwise samples come in the
+    /// True if groups have a random order, and random members within `random_level`; otherwise samples come in the
     /// order of complexity.
     pub shuffle: bool,
     /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
     pub seed: u64,
     /// The first epoch.
     pub epoch: u64,
-    /// What to do when ranks cannot have equally many: leave the most complex samples out (true), or repeat the least
-    /// complex ones (false).
+    /// True to leave the most complex samples out where ranks cannot have equally many; false to repeat the least
+    /// complex ones.
     pub drop_last: bool,
     /// From 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up to this
     /// part of the difference between the largest and the smallest one.
@@ -93,7 +93,7 @@ impl LoadBalancingDistributedSampler {
         Ok(LoadBalancingDistributedSampler { complexities, options, share, noise: noise as u64 })
     }
 
-    /// What the samples are balanced by.
+    /// Returns the complexities by which samples are balanced.
     pub fn complexities(&self) -> &Complexities {
         &self.complexities
     }
@@ -102,7 +102,7 @@ impl LoadBalancingDistributedSampler {
         &self.options
     }
 
-    /// The order of the current epoch, for all ranks.
+    /// Returns the order of the current epoch, for all ranks.
     pub(crate) fn groups(&self) -> Groups {
         let LoadBalancingOptions { replicas, shuffle, seed, epoch, .. } = self.options;
         let complexities = self.complexities.as_slice().iter().copied();
@@ -125,7 +125,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// What `rank` draws at a place of the epoch.
+    /// Returns the sample that `rank` draws at a place of the epoch.
     pub(crate) fn at(&self, place: usize, rank: usize) -> usize {
         let group = self.shuffled.as_ref().map_or(place, |order| order.at(place));
         self.sorted[(group * self.replicas + rank) % self.sorted.len()] as usize

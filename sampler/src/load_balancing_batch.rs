@@ -13,15 +13,15 @@ use std::sync::Arc;
 /// Makes batches of one rank's samples, which come in the order to train on them.
 pub type BatchFunction = dyn Fn(&[usize]) -> Vec<Vec<usize>> + Send + Sync;
 
-/// How one rank's samples become batches. Tokens of a sample are its complexity.
+/// Rule by which one rank's samples become batches. Tokens of a sample are its complexity.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Batching {
-    /// So many samples each; the last batch may have fewer.
+    /// Fixed number of samples each; the last batch may have fewer.
     Fixed(usize),
-    /// As many samples as together have no more tokens.
+    /// Longest run of samples that together have no more tokens.
     MaxTokens(f64),
-    /// As many samples as have no more tokens when all are padded to the longest of them.
+    /// Longest run of samples that have no more tokens when all are padded to the longest of them.
     MaxPaddedTokens(f64),
     /// Whatever a function makes of them. It must be the same function on all ranks and depend on the samples alone.
     Custom(Arc<BatchFunction>),
@@ -108,7 +108,7 @@ pub struct LoadBalancingBatchSampler {
     sampler: LoadBalancingDistributedSampler,
     batching: Batching,
     drop_last: bool,
-    /// How many batches each rank has in the current epoch.
+    /// Number of batches of each rank in the current epoch.
     share: usize,
     /// This rank's, of which the first come again if they are fewer.
     batches: Arc<[Vec<usize>]>,
@@ -168,7 +168,7 @@ impl Sampler for LoadBalancingBatchSampler {
         }
     }
 
-    /// Of a function, only that there is one.
+    /// Returns the fingerprint of the rule; of a function it says only that there is one.
     fn fingerprint(&self) -> u64 {
         let batching = match self.batching {
             Batching::Fixed(size) => [0, size as u64],

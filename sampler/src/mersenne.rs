@@ -6,7 +6,7 @@
 
 /// Words of state.
 const WORDS: usize = 624;
-/// How far ahead the word lies that is mixed in.
+/// Distance to the word that is mixed in.
 const SHIFT: usize = 397;
 
 /// The generator behind `torch.Generator(device="cpu")`.
@@ -38,7 +38,7 @@ impl Mersenne {
         Mersenne { state, next: WORDS }
     }
 
-    /// The next 32 random bits: PyTorch's `random()`.
+    /// Returns the next 32 random bits: PyTorch's `random()`.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.next == WORDS {
@@ -52,7 +52,7 @@ impl Mersenne {
         y ^ (y >> 18)
     }
 
-    /// The next 64 random bits, high word first: PyTorch's `random64()`.
+    /// Returns the next 64 random bits, high word first: PyTorch's `random64()`.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let high = self.next_u32();
@@ -60,7 +60,7 @@ impl Mersenne {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// A number below `range`: one entry of `torch.randint(range, …)`.
+    /// Returns a number below `range`: one entry of `torch.randint(range, …)`.
     ///
     /// The remainder of 32 random bits, of 64 when `range` is [`WIDE`](Self::WIDE) or more.
     ///
@@ -76,7 +76,7 @@ impl Mersenne {
     /// does. Earlier versions of PyTorch did so from 2^32 on.
     pub const WIDE: u64 = 1 << 28;
 
-    /// A number from 0 up to, but without, 1: one entry of `torch.rand(…, dtype=torch.float64)`.
+    /// Returns a number from 0 up to, but without, 1: one entry of `torch.rand(…, dtype=torch.float64)`.
     #[inline]
     pub fn uniform(&mut self) -> f64 {
         const BITS: u32 = f64::MANTISSA_DIGITS;

@@ -9,7 +9,7 @@ use crate::mersenne::Mersenne;
 /// From this many entries on, positions are drawn from 64 bits.
 const LARGE: usize = (u32::MAX / 20) as usize;
 
-/// A random order of `0..n`, equal to `torch.randperm(n, generator=generator)`.
+/// Returns a random order of `0..n`, equal to `torch.randperm(n, generator=generator)`.
 ///
 /// Takes `8 n` bytes, `4 n` more while it works, and one draw an entry (two from 214 748 364 entries on).
 /// Deterministic.
@@ -32,7 +32,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// `torch.randperm`.
+    /// Draws the order of `torch.randperm`.
     pub(crate) fn drawn(n: usize, generator: &mut Mersenne) -> Self {
         match u32::try_from(n) {
             Ok(short) if n < LARGE => Order::Short(shuffled(short, generator)),
@@ -41,7 +41,7 @@ impl Order {
         }
     }
 
-    /// The entry at a position, which must be below `n`.
+    /// Returns the entry at a position, which must be below `n`.
     #[inline]
     pub(crate) fn at(&self, position: usize) -> usize {
         match self {
@@ -58,7 +58,7 @@ impl Order {
     }
 }
 
-/// Fisher-Yates from the front: each place takes one of the entries not yet placed.
+/// Shuffles by Fisher-Yates from the front: each place takes one of the entries not yet placed.
 fn shuffled(n: u32, generator: &mut Mersenne) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
@@ -68,7 +68,7 @@ fn shuffled(n: u32, generator: &mut Mersenne) -> Vec<u32> {
     order
 }
 
-/// Fisher-Yates inside out: each new entry takes a place so far, and who stood there moves to the end.
+/// Shuffles by Fisher-Yates inside out: each new entry takes a place so far, and who stood there moves to the end.
 fn inside_out<T>(n: u64, generator: &mut Mersenne, entry: impl Fn(u64) -> T) -> Vec<T> {
     let mut order = Vec::with_capacity(n as usize);
     for i in 0..n {

@@ -7,7 +7,7 @@
 /// Bits of a digit: a table of counts then fits the first-level cache.
 const DIGIT: u32 = 11;
 
-/// The indices of `keys` by ascending key; of equal keys, by ascending index.
+/// Returns the indices of `keys` by ascending key; of equal keys, by ascending index.
 ///
 /// Keys must not be negative or NaN, and at most 2^32. `28 n` bytes while it works.
 pub(crate) fn ascending(keys: impl Iterator<Item = f64>) -> Vec<u32> {

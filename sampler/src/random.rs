@@ -13,14 +13,14 @@ use crate::ranks::check_ranks;
 use crate::sampler::{Draws, Sampler, fingerprint};
 use std::sync::Arc;
 
-/// What a [`RandomSampler`] is told. Defaults are PyTorch's: each sample once.
+/// Options of a [`RandomSampler`]. Defaults are PyTorch's: each sample once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RandomOptions {
     /// Samples in the data set.
     pub len: usize,
     /// Draw each sample out of all, so that some come again and others not at all.
     pub replacement: bool,
-    /// How many to draw; all by default. More than there are, without replacement: order after order.
+    /// Number of samples to draw; all by default. More than there are, without replacement: order after order.
     pub num_samples: Option<usize>,
     /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
     pub seed: u64,
@@ -64,7 +64,7 @@ impl RandomSampler {
         Box::new((position..self.draws.max(position)).map(move |_| generator.below(range) as usize))
     }
 
-    /// Order after order.
+    /// Returns order after order, from `position` on.
     fn without_replacement(&self, mut generator: Mersenne, position: usize) -> Draws<usize> {
         let len = self.options.len;
         if position >= self.draws {
@@ -162,14 +162,14 @@ impl Sampler for SubsetRandomSampler {
     }
 }
 
-/// What a [`WeightedRandomSampler`] is told. Defaults are PyTorch's: with replacement.
+/// Options of a [`WeightedRandomSampler`]. Defaults are PyTorch's: with replacement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedOptions {
-    /// How likely each sample is to be drawn; they need not add up to 1.
+    /// Relative probability of each sample; they need not add up to 1.
     pub weights: Vec<f64>,
-    /// How many to draw.
+    /// Number of samples to draw.
     pub num_samples: usize,
-    /// Whether a sample may be drawn again.
+    /// True if a sample may be drawn again.
     pub replacement: bool,
     /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
     pub seed: u64,

@@ -1,5 +1,5 @@
-//! Who draws: one rank of several. Open this file for the checks that all samplers of many ranks share, or to see how
-//! options learn their rank from a communicator.
+//! Samplers of one rank of several. Open this file for the checks that all of them share, or to see how options learn
+//! their rank from a communicator.
 
 use crate::error::SamplerError;
 
@@ -14,7 +14,7 @@ use crate::error::SamplerError;
 /// assert_eq!((options.rank, options.replicas), (1, 4));
 /// ```
 pub trait ForRank {
-    /// The defaults for `rank` of `replicas`.
+    /// Returns the defaults for `rank` of `replicas`.
     fn for_rank(rank: usize, replicas: usize) -> Self;
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn check_dropping(len: usize, together: usize) -> Result<(), SamplerE
 /// The most positions an epoch may have: as many as one allocation holds, and their number still adds up.
 const LONGEST: usize = isize::MAX as usize / size_of::<usize>();
 
-/// What happens to the samples that are left when an epoch is not a whole number of steps.
+/// Treatment of the samples that are left when an epoch is not a whole number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tail {
     /// They are not drawn in this epoch; in another, shuffled epoch others are left.
@@ -78,7 +78,8 @@ pub enum Tail {
 }
 
 impl Tail {
-    /// How many positions from `position` on are drawn, of an epoch of `len` samples in steps of `together`.
+    /// Returns the number of positions from `position` on that are drawn, of an epoch of `len` samples in steps of
+    /// `together`.
     pub(crate) fn left(self, len: usize, position: usize, together: usize) -> usize {
         let left = len.saturating_sub(position);
         match self {

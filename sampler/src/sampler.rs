@@ -1,5 +1,5 @@
-//! What every sampler is: an order of draws, one for each epoch, that can be entered anywhere. Open this file to
-//! write a sampler of your own, or something that reads one, such as a loader.
+//! Samplers as a trait: an order of draws, one for each epoch, that can be entered anywhere. Open this file to write a
+//! sampler of your own, or something that reads one, such as a loader.
 
 /// The draws of one rank, from some position of an epoch to its end.
 pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
@@ -28,37 +28,37 @@ pub type Draws<T> = Box<dyn ExactSizeIterator<Item = T> + Send>;
 /// # Ok::<(), hexagram_sampler::SamplerError>(())
 /// ```
 pub trait Sampler: Send + Sync {
-    /// What is drawn: the index of a sample, or the indices of a batch.
+    /// Draw: the index of a sample, or the indices of a batch.
     type Item;
 
-    /// How often this rank draws in the whole of the current epoch.
+    /// Returns the number of draws of this rank in the whole of the current epoch.
     fn len(&self) -> usize;
 
-    /// Whether this rank draws nothing in the current epoch.
+    /// Returns true if this rank draws nothing in the current epoch.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The epoch whose order is drawn.
+    /// Returns the epoch whose order is drawn.
     fn epoch(&self) -> u64;
 
     /// Chooses the epoch. Call it before each epoch, on every rank; without it all epochs have the same order.
     fn set_epoch(&mut self, epoch: u64);
 
-    /// How many positions lie between two draws of this rank: usually, how many samples all ranks together see in
-    /// one draw.
+    /// Returns the number of positions between two draws of this rank: usually, the number of samples that all ranks
+    /// together see in one draw.
     fn stride(&self) -> usize {
         1
     }
 
-    /// A number that is equal for samplers with the same orders in all epochs, whatever their rank. Who goes on at a
-    /// position compares it, so as not to go on in another order.
+    /// Returns a number that is equal for samplers with the same orders in all epochs, whatever their rank. Whoever
+    /// goes on at a position compares it, so as not to go on in another order.
     fn fingerprint(&self) -> u64;
 
-    /// The draws of this rank in the current epoch from `position` on; none from the epoch's end on.
+    /// Returns the draws of this rank in the current epoch from `position` on; none from the epoch's end on.
     fn iter_from(&self, position: usize) -> Draws<Self::Item>;
 
-    /// The draws of this rank in the current epoch.
+    /// Returns the draws of this rank in the current epoch.
     fn iter(&self) -> Draws<Self::Item> {
         self.iter_from(0)
     }
@@ -92,7 +92,7 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
     }
 }
 
-/// FNV-1a over 64-bit words, begun with the sampler's name: what [`Sampler::fingerprint`] is made of.
+/// Hashes 64-bit words by FNV-1a, begun with the sampler's name: [`Sampler::fingerprint`] is made of it.
 pub(crate) fn fingerprint(name: &str, words: impl IntoIterator<Item = u64>) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);

@@ -264,7 +264,7 @@ fn complexities_are_evaluated_once_and_kept() {
 #[test]
 fn complexities_are_written_to_a_device_and_through_a_link_and_replace_neither() {
     use std::os::unix::fs::symlink;
-    let [link, device, target] = [file("link"), file("device"), file("target")];
+    let [link, device, target] = ["link", "device", "target"].map(file);
     fs::write(&target, "7\n").unwrap();
     symlink(&target, &link).unwrap();
     symlink("/dev/full", &device).unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong between candle and hexagram.
+//! Errors between candle and hexagram.
 
 use hexagram_algorithms::logical;
 
@@ -22,7 +22,7 @@ impl Error {
         Error::Hexagram(logical::Error::usage(what, remedy))
     }
 
-    /// What the other ranks are told when this one cannot go on.
+    /// Returns what the other ranks are told when this one cannot go on.
     pub(crate) fn to_hexagram(&self) -> logical::Error {
         match self {
             Error::Hexagram(error) => error.clone(),

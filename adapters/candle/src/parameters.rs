@@ -1,4 +1,4 @@
-//! What the model is built from: a `VarMap` whose parameters come out tapped.
+//! Parameters from which the model is built: a `VarMap` whose parameters come out tapped.
 
 use crate::error::Result;
 use crate::tap::{Engine, tap};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) var: Var,
-    /// What the model uses instead; none for buffers, which the forward pass writes by itself.
+    /// Tensor that the model uses instead; none for buffers, which the forward pass writes by itself.
     pub(crate) tap: Option<Tensor>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Tapped {
     pub(crate) engine: Engine,
 }
 
-/// Running statistics: no gradient, and written by the forward pass.
+/// Returns true for running statistics, which have no gradient and are written by the forward pass.
 fn is_buffer(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     matches!(last, "running_mean" | "running_var")

@@ -17,10 +17,10 @@ use std::sync::Arc;
 /// Before the names of a checkpoint's tensors that the engine does not have.
 const MODEL: &str = "model.";
 
-/// How a model is built and trained. All ranks must use the same.
+/// Options of a [`Replica`]: how a model is built and trained. All ranks must use the same.
 #[derive(Clone)]
 pub struct ReplicaOptions {
-    /// What the ranks communicate.
+    /// Algorithm by which the ranks communicate.
     pub algorithm: Arc<dyn AnyAlgorithm>,
     /// Buckets, what to do with unused parameters, and the optimizer of [`Replica::step`].
     pub engine: EngineOptions,
@@ -110,13 +110,13 @@ impl Replica {
         self.refresh()
     }
 
-    /// The learning rate γ of the steps from here on, the same on all ranks. [`Replica::step`] needs it;
+    /// Sets the learning rate γ of the steps from here on, the same on all ranks. [`Replica::step`] needs it;
     /// [`Replica::backward_step`] takes it from candle's optimizer.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.engine.set_learning_rate(rate);
     }
 
-    /// A training forward pass begins: to be called before it. Running statistics become the same on all ranks, as
+    /// Begins a training forward pass: call it before that. Running statistics become the same on all ranks, as
     /// [`EngineOptions::buffers`] says, for which ranks wait for each other if the model has any; and algorithms that
     /// communicate parameters begin to, beside that pass. Without this call statistics stay each rank's own, and such
     /// algorithms begin only with the backward pass.
@@ -136,7 +136,7 @@ impl Replica {
         Ok(self.engine.forward()?)
     }
 
-    /// The backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
+    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
     ///
     /// # Errors
     /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate.
@@ -147,7 +147,7 @@ impl Replica {
         self.told(outcome)
     }
 
-    /// The backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
+    /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
     /// `optimizer.backward_step(&loss)` is in an ordinary program.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Replica {
         self.backward(loss)?.step(optimizer)
     }
 
-    /// The backward pass of `loss`, with gradients as the algorithm left them, including what
+    /// Runs the backward pass of `loss`, and returns gradients as the algorithm left them, including what
     /// [`Replica::backward_no_sync`] has accumulated. Communication overlaps with the pass.
     ///
     /// # Errors
@@ -177,8 +177,8 @@ impl Replica {
         Ok(Synchronized { replica: self, gradients })
     }
 
-    /// The backward pass of `loss`, whose gradients are added to those of the next [`Replica::backward`] and are not
-    /// communicated: gradient accumulation.
+    /// Runs the backward pass of `loss`, whose gradients are added to those of the next [`Replica::backward`] and are
+    /// not communicated: gradient accumulation.
     ///
     /// # Errors
     /// As [`Replica::backward`].
@@ -191,7 +191,7 @@ impl Replica {
         Ok(self.engine.finish()?)
     }
 
-    /// The pass but for its end.
+    /// Runs the pass but for its end.
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
         let outcome = self.check_fresh().and_then(|()| {
@@ -202,14 +202,15 @@ impl Replica {
         self.told(outcome)
     }
 
-    /// An error of this rank ends the job everywhere, and with its reason.
+    /// Tells an error of this rank to the others: it ends the job everywhere, and with its reason.
     fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
-    /// The model computes with copies. If they are stale, the loss is that of another model, on this rank only. Looking at
-    /// all of them would cost a pass over the parameters; a step of an optimizer shows in any few elements, and a lasting
-    /// change of a single one in a large tensor is found some steps later. What is changed and changed back is not.
+    /// Checks that the copies with which the model computes are fresh. If they are stale, the loss is that of another
+    /// model, on this rank only. Looking at all of them would cost a pass over the parameters; a step of an optimizer
+    /// shows in any few elements, and a lasting change of a single one in a large tensor is found some steps later.
+    /// What is changed and changed back is not.
     fn check_fresh(&self) -> Result<()> {
         for Entry { name, var, tap } in &self.parameters {
             if let Some(tap) = tap
@@ -226,7 +227,7 @@ impl Replica {
         Ok(())
     }
 
-    /// A gradient that reached a parameter past its tap would not be synchronized.
+    /// Checks that no gradient reached a parameter past its tap: it would not be synchronized.
     fn check_untapped(&self, gradients: &GradStore) -> Result<()> {
         match self.tensors.iter().find(|entry| gradients.get(&entry.var).is_some()) {
             None => Ok(()),
@@ -266,7 +267,7 @@ impl Replica {
         all.try_for_each(|(index, entry)| entry.publish(&self.engine.parameter(index)?))
     }
 
-    /// Candle's optimizer has stepped; now the algorithm does its part.
+    /// Lets the algorithm do its part, now that candle's optimizer has stepped.
     fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
         self.engine.stepped()?;
@@ -311,8 +312,8 @@ impl Replica {
         self.refresh()
     }
 
-    /// Whether the parameters of all replicas are bit-identical. Running statistics are of each rank's own samples and
-    /// do not count. A collective call; every rank gets the same answer.
+    /// Returns true if the parameters of all replicas are bit-identical. Running statistics are of each rank's own
+    /// samples and do not count. A collective call; every rank gets the same answer.
     ///
     /// # Errors
     /// [`Error::Hexagram`] if communication failed.
@@ -382,7 +383,7 @@ impl Replica {
         Ok(Some(own))
     }
 
-    /// What the engine does not have.
+    /// Returns what the engine does not have.
     fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
         let flat = self.engine.works_on_parameters();
         self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
@@ -404,7 +405,7 @@ impl Replica {
         Ok(self.engine.trace().collect()?)
     }
 
-    /// The engine underneath: statistics, buckets, the communicator.
+    /// Returns the engine underneath: statistics, buckets, the communicator.
     pub fn engine(&self) -> &DataParallel {
         &self.engine
     }
@@ -418,12 +419,12 @@ fn announce(entry: &Entry) -> Result<Parameter> {
 }
 
 impl Synchronized<'_> {
-    /// The gradients, to look at or to clip.
+    /// Returns the gradients, to look at or to clip.
     pub fn gradients(&mut self) -> &mut GradStore {
         &mut self.gradients
     }
 
-    /// One step of `optimizer` with these gradients.
+    /// Takes one step of `optimizer` with these gradients.
     ///
     /// # Errors
     /// The optimizer's own. No rank can go on afterwards.

@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As [`candle_nn::BatchNorm`], over the samples of all ranks. All ranks must call it in the same order, and go backward on
-/// the thread that goes forward.
+/// Batch normalization over the samples of all ranks, otherwise as [`candle_nn::BatchNorm`]. All ranks must call it in
+/// the same order, and go backward on the thread that goes forward.
 #[derive(Clone)]
 pub struct SyncBatchNorm {
     ranks: Ranks,
@@ -30,8 +30,8 @@ pub struct SyncBatchNorm {
     momentum: f64,
 }
 
-/// A [`SyncBatchNorm`] of so many features, with the names and initial values of [`candle_nn::batch_norm()`]. `comm` is the
-/// one that [`Replica::build`](crate::Replica::build) is given.
+/// Creates a [`SyncBatchNorm`] of so many features, with the names and initial values of [`candle_nn::batch_norm()`].
+/// `comm` is the one that [`Replica::build`](crate::Replica::build) is given.
 ///
 /// # Errors
 /// If ε or momentum are out of range, or the mean is not to be removed.
@@ -57,7 +57,7 @@ pub fn sync_batch_norm(
 }
 
 impl ModuleT for SyncBatchNorm {
-    /// `x` is samples × features × anything.
+    /// Normalizes `x`, which is samples × features × anything.
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let features = self.running_mean.elem_count();
         if x.rank() < 2 || x.dim(1)? != features {
@@ -101,7 +101,7 @@ impl SyncBatchNorm {
         x.apply_op1(Normalize { ranks: self.ranks.number, mean, scale, count })?.to_dtype(given)
     }
 
-    /// `running ← (1 − m) running + m · factor · now`
+    /// Computes `running ← (1 − m) running + m · factor · now`.
     fn remember(&self, running: &Var, now: &[f64], factor: f64) -> Result<()> {
         let now = Tensor::new(now, running.device())?.to_dtype(running.dtype())?;
         let kept = (running.as_detached_tensor() * (1.0 - self.momentum))?;
@@ -135,7 +135,7 @@ impl Ranks {
     }
 }
 
-/// `values ← Σ over ranks`
+/// Computes `values ← Σ over ranks`.
 fn sum(ranks: u64, values: &mut [f64]) -> Result<()> {
     let Some(comm) = OPEN.with_borrow(|all| all.get(&ranks).and_then(Weak::upgrade)) else {
         bail!(
@@ -195,12 +195,14 @@ impl CustomOp1 for Normalize {
     }
 }
 
-/// Σ one, and then Σ one · other, of each feature, in f64: so exact that squares need no mean removed first.
+/// Returns Σ one, and then Σ one · other, of each feature, in f64: so exact that squares need no mean removed first.
 fn by_feature(one: &Tensor, other: &Tensor, features: usize) -> Result<Vec<f64>> {
     let other = other.contiguous()?;
     let (left, at) = one.storage_and_layout();
     let (right, there) = other.storage_and_layout();
-    let (range, there, dims) = (range(at), range(there), at.dims());
+    let dims = at.dims();
+    let there = range(there);
+    let range = range(at);
     let mut sums = vec![0.0; 2 * features];
     match (&*left, &*right) {
         (Storage::Cpu(CpuStorage::F32(left)), Storage::Cpu(CpuStorage::F32(right))) => {
@@ -223,7 +225,7 @@ fn add_up<T: Copy + Into<f64>>(sums: &mut [f64], one: &[T], other: &[T], dims: &
     }
 }
 
-/// The feature of each of `len` elements of a tensor of samples × features × anything.
+/// Returns the feature of each of `len` elements of a tensor of samples × features × anything.
 fn features_of(dims: &[usize], len: usize) -> impl Iterator<Item = usize> {
     let features = dims[1];
     let inner = dims[2..].iter().product::<usize>().max(1);

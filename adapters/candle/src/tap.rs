@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor, Var};
 use hexagram_algorithms::Hooks;
 use std::sync::{Arc, OnceLock};
 
-/// Where taps find the engine, which exists only after all parameters are known.
+/// Engine of the taps, which exists only after all parameters are known.
 pub(crate) type Engine = Arc<OnceLock<Hooks>>;
 
 struct Tap {
@@ -19,7 +19,7 @@ struct Tap {
     engine: Engine,
 }
 
-/// What the model uses in place of `var`: its copy, which must be written wherever `var` is.
+/// Returns what the model uses in place of `var`: its copy, which must be written wherever `var` is.
 pub(crate) fn tap(var: &Var, parameter: usize, engine: &Engine) -> Result<Tensor> {
     Ok(var.as_tensor().apply_op1(Tap { parameter, engine: Arc::clone(engine) })?)
 }

@@ -25,12 +25,12 @@ macro_rules! with_elements {
 }
 pub(crate) use with_elements;
 
-/// Where a contiguous tensor lies in its storage.
+/// Returns the place of a contiguous tensor in its storage.
 pub(crate) fn range(layout: &Layout) -> Range<usize> {
     layout.start_offset()..layout.start_offset() + layout.shape().elem_count()
 }
 
-/// hexagram's name of a candle type.
+/// Returns hexagram's name of a candle type.
 pub(crate) fn dtype(tensor: &Tensor) -> Result<DType> {
     match tensor.dtype() {
         candle_core::DType::F32 => Ok(DType::F32),
@@ -53,7 +53,7 @@ pub(crate) fn lend<R>(tensor: &Tensor, work: impl FnOnce(&Buffer) -> Result<R>) 
     }
 }
 
-/// A copy of a tensor's elements.
+/// Returns a copy of a tensor's elements.
 pub(crate) fn to_buffer(tensor: &Tensor) -> Result<Buffer> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
@@ -69,7 +69,7 @@ pub(crate) fn not_on_cpu() -> Error {
     Error::usage("a tensor is not in host memory", "put the model on Device::Cpu")
 }
 
-/// A tensor with the elements of a buffer, or of a part of one.
+/// Returns a tensor with the elements of a buffer, or of a part of one.
 pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<Tensor> {
     let candle = match dtype {
         DType::F64 => candle_core::DType::F64,
@@ -84,8 +84,8 @@ pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<
 const WHOLE: usize = 1024;
 const SAMPLES: usize = 32;
 
-/// Whether two contiguous tensors hold the same bits, as far as a look at some elements tells: all of a small tensor, and
-/// [`SAMPLES`] of a large one, other ones with each `turn`.
+/// Returns true if two contiguous tensors hold the same bits, as far as a look at some elements tells: all of a small
+/// tensor, and [`SAMPLES`] of a large one, other ones with each `turn`.
 pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool> {
     let (one, one_layout) = one.storage_and_layout();
     let (other, other_layout) = other.storage_and_layout();

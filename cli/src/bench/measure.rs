@@ -14,7 +14,7 @@ use std::time::Duration;
 const BARRIER_ABOVE: usize = 256 << 10;
 const LARGE_ABOVE: usize = 16 << 20;
 
-/// How many iterations are enough for a median of operations of so many bytes.
+/// Returns the number of iterations that are enough for a median of operations of so many bytes.
 fn iterations(bytes: usize) -> u32 {
     if bytes <= BARRIER_ABOVE {
         200
@@ -25,7 +25,7 @@ fn iterations(bytes: usize) -> u32 {
     }
 }
 
-/// Checks, measures and checks again, for the next size up to `bytes` that divides evenly.
+/// Measures the next size up to `bytes` that divides evenly, and checks before and after.
 ///
 /// # Errors
 /// What the operation returns; wrong elements are no error.
@@ -89,8 +89,8 @@ fn fill(comm: &Communicator, work: &mut Work<'_>, pattern: Pattern) -> Result<()
     }
 }
 
-/// How long each iteration took on this rank, or all of them on average. Sums in place grow from one to the next; to infinity, if it comes to that,
-/// which takes an adder no longer than any other number.
+/// Returns the time of each iteration on this rank, or their mean. Sums in place grow from one to the next; to
+/// infinity, if it comes to that, which takes an adder no longer than any other number.
 fn time(bench: &Bench, comm: &Communicator, work: &mut Work<'_>, bytes: usize) -> Result<Vec<Duration>> {
     for _ in 0..bench.warmup {
         work.once()?;

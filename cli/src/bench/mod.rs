@@ -44,11 +44,11 @@ Example: hexagram bench all_reduce --ranks 2 -b 8 -e 64M -f 4";
 #[derive(Args, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Bench {
-    /// What to measure
+    /// Operation to measure
     #[arg(value_enum, value_name = "OP")]
     operation: Operation,
 
-    /// How many ranks to start; under a launcher, how many there have to be [default: 2]
+    /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
@@ -155,8 +155,8 @@ impl Bench {
         self.reduce.unwrap_or(if self.codec.is_some() { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
-    /// The whole benchmark on one rank, or as much of it as could be printed; how many elements were wrong, here or on
-    /// all ranks.
+    /// Runs the whole benchmark on one rank, or as much of it as could be printed; returns the number of wrong
+    /// elements, here or on all ranks.
     fn rank(&self, world: &World) -> Result<Result<u64, PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let mut rows = Vec::new();
@@ -181,7 +181,7 @@ impl Bench {
         Ok(table.finish().map(|()| wrong))
     }
 
-    /// All sizes, in bytes, ascending.
+    /// Returns all sizes, in bytes, ascending.
     fn sizes(&self) -> impl Iterator<Item = usize> {
         let next = |size: &usize| size.checked_mul(self.factor as usize).filter(|_| *size > 0);
         std::iter::successors(Some(self.begin), next).take_while(|size| *size <= self.end)

@@ -1,4 +1,4 @@
-//! What can be measured: how each operation divides its bytes, what a link has to carry, and its one call.
+//! Operations that can be measured: how each divides its bytes, what a link has to carry, and its one call.
 
 use clap::ValueEnum;
 use hexagram::codec::Codec;
@@ -13,7 +13,7 @@ use std::task::Poll;
 /// From whom a broadcast goes out.
 pub(super) const ROOT: usize = 0;
 
-/// Who a gossip's peer is.
+/// Topology that gives the peers of a gossip.
 const SCHEDULE: Topology = Topology::OnePeerExponential;
 
 /// An operation of nccl-tests, by the name of this library.
@@ -37,17 +37,18 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// Its name on the command line and in JSON.
+    /// Returns its name on the command line and in JSON.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether it computes anything.
+    /// Returns true if it computes anything.
     pub(super) fn reduces(self) -> bool {
         matches!(self, Operation::AllReduce | Operation::ReduceScatter)
     }
 
-    /// Elements of a rank's block, and how many blocks make up the size, for a size of so many elements.
+    /// Returns the elements of a rank's block, and the number of blocks that make up the size, for a size of so many
+    /// elements.
     pub(super) fn blocks(self, elements: usize, ranks: usize) -> (usize, usize) {
         match self {
             Operation::AllReduce | Operation::Broadcast | Operation::SendRecv | Operation::Gossip => {
@@ -59,7 +60,7 @@ impl Operation {
         }
     }
 
-    /// Bytes that the busiest link carries, for each byte of the size.
+    /// Returns the bytes that the busiest link carries, for each byte of the size.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -75,18 +76,18 @@ pub(super) struct Work<'a> {
     comm: &'a Communicator,
     operation: Operation,
     reduce: ReduceOp,
-    /// How an all-reduce is encoded, if it is.
+    /// Encoding of an all-reduce in low precision.
     pub(super) encoding: Option<Encoding>,
-    /// What the rank contributes; where the operation is in place, also its result.
+    /// Contribution of the rank; where the operation is in place, also its result.
     pub(super) input: Buffer,
     /// Empty where the operation is in place.
     output: Buffer,
-    /// Of the next gossip.
+    /// Step of the next gossip.
     step: u64,
 }
 
 impl<'a> Work<'a> {
-    /// For so many blocks of so many elements. All ranks make the same work in the same order.
+    /// Makes the work for so many blocks of so many elements. All ranks make the same work in the same order.
     pub(super) fn new(
         comm: &'a Communicator,
         operation: Operation,
@@ -129,14 +130,14 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// How many places before a rank the peer of its next gossip is.
+    /// Returns the distance of a rank to the peer of its next gossip, which is so many places before it.
     pub(super) fn hop(&self) -> Result<usize> {
         let ranks = self.comm.size();
         let mixing = SCHEDULE.mixing(ranks, self.step)?;
         Ok(mixing.sources(0).first().map_or(0, |(peer, _)| ranks - peer))
     }
 
-    /// Where the result is, once there is one.
+    /// Returns the result, once there is one.
     pub(super) fn result(&mut self) -> &mut Buffer {
         match self.operation {
             Operation::AllReduce | Operation::Broadcast | Operation::Gossip => &mut self.input,

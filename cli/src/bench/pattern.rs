@@ -1,4 +1,4 @@
-//! What goes into an operation and what has to come out, computed without communication from the same formula.
+//! Input of an operation and the output that it has to give, computed without communication from the same formula.
 //!
 //! Every element is a small whole number that depends on its rank, its index and the round, so that a block in the wrong
 //! place, an old result or a missing contribution shows. Results are small whole numbers too, exact in every type (for
@@ -33,14 +33,14 @@ pub(super) struct Pattern {
     pub(super) ranks: usize,
     /// Elements of one block.
     pub(super) block: usize,
-    /// So that no check can pass on what an earlier one left behind.
+    /// Number of the round, so that no check can pass on what an earlier one left behind.
     pub(super) round: u64,
-    /// How many places before a rank its peer in a gossip is.
+    /// Distance of a rank to its peer in a gossip, which is so many places before it.
     pub(super) hop: usize,
 }
 
 impl Pattern {
-    /// What `rank` contributes at `index`.
+    /// Returns what `rank` contributes at `index`.
     fn contribution(self, rank: usize, index: usize) -> i64 {
         let bits = mix(index as u64 ^ mix(rank as u64 ^ mix(self.round))) as usize;
         if self.operation.reduces() && self.reduce == ReduceOp::Product {
@@ -56,7 +56,7 @@ impl Pattern {
         (bits & (below - 1)) as i64
     }
 
-    /// The reduction of all contributions at `index`, but for the division of a mean.
+    /// Returns the reduction of all contributions at `index`, but for the division of a mean.
     fn reduction(self, index: usize) -> i64 {
         let all = (0..self.ranks).map(|rank| self.contribution(rank, index));
         match self.reduce {
@@ -67,7 +67,7 @@ impl Pattern {
         }
     }
 
-    /// What the result of `rank` has at `index`, but for the division of a mean.
+    /// Returns what the result of `rank` has at `index`, but for the division of a mean.
     fn expected(self, rank: usize, index: usize) -> i64 {
         let Pattern { block, ranks, .. } = self;
         match self.operation {
@@ -96,12 +96,12 @@ impl Pattern {
         Ok(())
     }
 
-    /// How many elements of the result of `rank` are wrong.
+    /// Returns the number of wrong elements in the result of `rank`.
     pub(super) fn wrong(self, rank: usize, buffer: &Buffer) -> Result<u64> {
         by_type!(buffer.dtype(), T => self.wrong_as::<T>(rank, buffer))
     }
 
-    /// What `rank` contributes where it is encoded: numbers of either sign.
+    /// Returns what `rank` contributes where it is encoded: numbers of either sign.
     fn signed(self, rank: usize, range: Range<usize>) -> Vec<f32> {
         let middle = (1 << (EXACT / self.ranks).clamp(2, 16).ilog2()) as f32 / 2.0;
         range.map(|index| self.contribution(rank, index) as f32 - middle + 0.25).collect()
@@ -114,7 +114,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// How many elements are not, bit for bit, what the reference makes of all ranks' contributions.
+    /// Returns the number of elements that are not, bit for bit, what the reference makes of all ranks' contributions.
     pub(super) fn wrong_encoded(self, reference: &mut Reference, buffer: &Buffer) -> Result<u64> {
         let expected = reference.all_reduce_encoded(|rank, range| self.signed(rank, range))?;
         let elements = buffer.host::<f32>()?;
@@ -140,7 +140,7 @@ fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Spoils a buffer, so that what is found in it later was written there.
+/// Overwrites a buffer, so that what is found in it later was written there.
 pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
     let all = 0..buffer.len();
     buffer.write(all)?.bytes_mut().fill(0x55);
@@ -149,10 +149,10 @@ pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
 
 /// An element type that holds small whole numbers.
 trait Number: Element {
-    /// The number in this type; integers wrap.
+    /// Returns the number in this type; integers wrap.
     fn of(number: i64) -> Self;
 
-    /// Whether this is `sum / ranks`, but for what rounding each contribution and each step may cost.
+    /// Returns true if this is `sum / ranks`, but for what rounding each contribution and each step may cost.
     fn is_mean(self, sum: i64, ranks: usize) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What was measured, as the columns of nccl-tests and as JSON.
+//! Results of a measurement, as the columns of nccl-tests and as JSON.
 
 use super::Bench;
 use super::operation::Operation;
@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) transport: TransportKind,
     pub(super) ranks: usize,
     pub(super) registered: bool,
-    /// What was really measured: the size asked for, down to what divides evenly among the ranks.
+    /// Size that was really measured: the size asked for, down to what divides evenly among the ranks.
     pub(super) bytes: usize,
     /// Elements of one rank's block.
     pub(super) count: usize,
@@ -29,7 +29,7 @@ pub(super) struct Row {
     pub(super) wrong: u64,
 }
 
-/// What the iterations took on rank 0, in µs.
+/// Times of the iterations on rank 0, in µs.
 pub(super) struct Times {
     median: f64,
     p10: f64,
@@ -38,7 +38,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of at least one iteration.
+    /// Summarizes the times of at least one iteration.
     pub(super) fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |quantile: f64| {
@@ -61,12 +61,12 @@ impl Row {
         self.reduce.map_or_else(|| "none".to_owned(), |reduce| reduce.to_string())
     }
 
-    /// Bytes of the size per second, in GB/s.
+    /// Returns the bytes of the size per second, in GB/s.
     fn algorithm_bandwidth(&self) -> f64 {
         if self.times.median > 0.0 { self.bytes as f64 / self.times.median / 1e3 } else { 0.0 }
     }
 
-    /// Bytes on the busiest link per second, in GB/s.
+    /// Returns the bytes on the busiest link per second, in GB/s.
     fn bus_bandwidth(&self) -> f64 {
         self.algorithm_bandwidth() * self.operation.bus_factor(self.ranks)
     }
@@ -105,7 +105,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// What stands above the rows.
+/// Returns the lines above the rows.
 pub(super) fn heading(bench: &Bench, ranks: usize) -> String {
     let Bench { operation, transport, .. } = bench;
     let memory = if bench.registered { ", registered memory" } else { "" };

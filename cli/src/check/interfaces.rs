@@ -30,7 +30,7 @@ pub(super) fn check(report: &mut Report, placement: Option<&Placement>) {
     }
 }
 
-/// By which interface packets to `rendezvous` leave.
+/// Reports by which interface packets to `rendezvous` leave.
 fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
     match source(rendezvous) {
         Ok(ours) => {
@@ -44,7 +44,8 @@ fn route(report: &mut Report, rendezvous: &str, found: &[Interface]) {
     }
 }
 
-/// This machine's address as `rendezvous` would see it. To connect a datagram socket asks for the route and sends nothing.
+/// Returns this machine's address as `rendezvous` would see it. To connect a datagram socket asks for the route and
+/// sends nothing.
 fn source(rendezvous: &str) -> io::Result<IpAddr> {
     let mut last = io::ErrorKind::NotFound.into();
     for address in rendezvous.to_socket_addrs()? {

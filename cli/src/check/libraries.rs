@@ -1,4 +1,4 @@
-//! What others may have installed: MPI, CUDA, NCCL. Libraries are looked for and never loaded.
+//! Libraries that may be installed: MPI, CUDA, NCCL. They are looked for and never loaded.
 
 use super::report::Report;
 use crate::transports::{self, mpi};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long another program may take to say its version.
+/// Longest wait for another program that says its version.
 const ANSWER: Duration = Duration::from_secs(10);
 
 pub(super) fn check(report: &mut Report) {
@@ -37,20 +37,20 @@ pub(super) fn check(report: &mut Report) {
     }
 }
 
-/// Where PATH has a program.
+/// Returns the place of a program in PATH.
 pub(super) fn program(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The first line of what a program says about its version.
+/// Returns the first line of what a program says about its version.
 fn version(program: &Path) -> String {
     let said = answer(Command::new(program).arg("--version"));
     let said = said.as_deref().and_then(|said| said.lines().find(|line| !line.trim().is_empty()));
     format!("{} ({})", program.display(), said.map_or("does not tell its version", str::trim))
 }
 
-/// What a program writes to stdout, if it ends soon.
+/// Returns what a program writes to stdout, if it ends soon.
 fn answer(command: &mut Command) -> Option<String> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?;
@@ -66,7 +66,7 @@ fn answer(command: &mut Command) -> Option<String> {
     said.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Where the dynamic loader would find a library: LD_LIBRARY_PATH, its cache, its own folders.
+/// Returns the path at which the dynamic loader would find a library: LD_LIBRARY_PATH, its cache, its own folders.
 fn find(library: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
@@ -76,7 +76,7 @@ fn find(library: &str) -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_file())
 }
 
-/// The paths of a library in the loader's cache, which holds them as strings that end with a zero.
+/// Returns the paths of a library in the loader's cache, which holds them as strings that end with a zero.
 fn cached(cache: &[u8], library: &str) -> Vec<PathBuf> {
     let strings = cache.split(|byte| *byte == 0).filter_map(|bytes| std::str::from_utf8(bytes).ok());
     let is_it = |path: &&str| path.starts_with('/') && path.rsplit('/').next() == Some(library);

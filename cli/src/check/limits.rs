@@ -6,12 +6,12 @@ use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::io;
 
-/// What a memfd is tried with.
+/// Size with which a memfd is tried.
 const PROBE: u64 = 1 << 20;
 /// A rank needs some 20 descriptors, and several for each other rank.
 const DESCRIPTORS: u64 = 256;
 
-/// The kernel, in words.
+/// Describes the kernel.
 pub(super) fn system() -> String {
     let uname = rustix::system::uname();
     let words = [uname.sysname(), uname.release(), uname.machine()];
@@ -52,7 +52,7 @@ fn memfd() -> io::Result<()> {
     Ok(rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, PROBE)?)
 }
 
-/// The tightest limit of the control groups in `/proc/self/cgroup`, of either version, and what is used of it.
+/// Returns the tightest limit of the control groups in `/proc/self/cgroup`, of either version, and what is used of it.
 fn memory_limit(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<(u64, u64)> {
     let mut found = Vec::new();
     for line in groups.lines() {

@@ -46,7 +46,7 @@ impl Check {
     }
 }
 
-/// Which launcher has started this process, if any has.
+/// Reports which launcher has started this process, if any has.
 fn launcher(report: &mut Report) -> Option<Placement> {
     report.title("launcher");
     match Placement::from_env() {

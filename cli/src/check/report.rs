@@ -17,17 +17,17 @@ impl Report {
         self.line(title);
     }
 
-    /// Something is as it has to be.
+    /// Reports that something is as it has to be.
     pub(super) fn good(&mut self, what: &str) {
         self.line(&format!("  ✓ {what}"));
     }
 
-    /// Something is worth knowing, and needs nothing.
+    /// Reports something that is worth knowing, and needs nothing.
     pub(super) fn note(&mut self, what: &str) {
         self.line(&format!("  - {what}"));
     }
 
-    /// Something has to be mended; the line says how.
+    /// Reports something that has to be mended; the line says how.
     pub(super) fn bad(&mut self, what: &str) {
         self.failed = true;
         self.line(&format!("  ✗ {what}"));
@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// What to exit with; says on standard error if lines were lost.
+    /// Returns the exit code; says on standard error if lines were lost.
     pub(super) fn finish(self) -> ExitCode {
         match self.lost {
             Some(error) => say::failure("check", error),

@@ -14,7 +14,7 @@ use std::time::Duration;
 const RANKS: usize = 2;
 /// Elements: enough for several frames of any transport.
 const LENGTH: usize = 1 << 20;
-/// Of joining, and of every operation.
+/// Deadline of joining, and of every operation.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Starts the ranks over each transport between processes.
@@ -47,7 +47,7 @@ fn conclude(report: &mut Report, transport: TransportKind, start: Instant, outco
     }
 }
 
-/// This program as two ranks of the self-test.
+/// Returns this program as two ranks of the self-test.
 fn ranks(transport: TransportKind) -> Result<Job> {
     let this = Job::of_this_program(RANKS)?;
     Ok(Job { arguments: arguments(transport).map(Into::into).into(), output: Output::Prefixed, ..this })
@@ -57,7 +57,7 @@ fn arguments(transport: TransportKind) -> [String; 3] {
     ["check".into(), "--self-test".into(), transport.to_string()]
 }
 
-/// The same two ranks, started by mpirun.
+/// Runs the same two ranks, started by mpirun.
 fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
     let this = std::env::current_exe()
         .map_err(|cause| format!("this program's own file is not to be found: {cause}"))?;
@@ -67,7 +67,7 @@ fn under(mpirun: &Path, transport: TransportKind) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("mpirun ended with {status}")) }
 }
 
-/// One rank of it.
+/// Runs one rank of the self-test.
 pub(super) fn rank(transport: TransportKind) -> ExitCode {
     let options = JoinOptions { transport, deadline: DEADLINE, ..JoinOptions::default() };
     match World::join(&options).and_then(|world| as_rank(world, |world| add(&world))) {

@@ -4,7 +4,7 @@ use hexagram::{Error, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// CPU time that this thread has spent.
+/// Returns the CPU time that this thread has spent.
 fn spent() -> Result<Duration> {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).map_err(|_| Error::usage("the CPU clock ran backwards", "report this"))

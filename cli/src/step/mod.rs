@@ -38,7 +38,7 @@ Example: hexagram step --algorithm bytegrad --ranks 2 --steps 20";
 #[derive(Args, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Step {
-    /// What the ranks communicate, by the name that `train --algorithm list` prints, or `none`
+    /// Algorithm by which the ranks communicate, as `train --algorithm list` prints it, or `none`
     #[arg(long, default_value = "gradient-allreduce")]
     algorithm: String,
 
@@ -46,7 +46,7 @@ pub(crate) struct Step {
     #[arg(long, value_name = "H")]
     period: Option<u64>,
 
-    /// How many ranks to start; under a launcher, how many there have to be [default: 2]
+    /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
 
@@ -91,7 +91,7 @@ impl Step {
         }
     }
 
-    /// The whole measurement on one rank; rank 0 prints it.
+    /// Runs the whole measurement on one rank; rank 0 prints it.
     fn rank(&self, world: &World, profile: &Profile) -> Result<Result<(), PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let measured = train::measure(self, &comm, profile)?;

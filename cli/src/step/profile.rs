@@ -55,7 +55,7 @@ impl Profile {
         Ok(Profile { layers })
     }
 
-    /// All parameters, in the order of the layers.
+    /// Returns all parameters, in the order of the layers.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
         let of = |layer: &Layer| -> Vec<Parameter> {
             let parameter = |(at, shape): (usize, &Vec<usize>)| Parameter {
@@ -81,7 +81,7 @@ impl Default for Profile {
     }
 }
 
-/// `name 1024x1024,1024 0.002 0.004`, or why it is not that.
+/// Parses `name 1024x1024,1024 0.002 0.004`, or says why it is not that.
 fn layer(line: &str) -> std::result::Result<Layer, &'static str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, shapes, forward, backward] = words[..] else { return Err("it has not four words") };

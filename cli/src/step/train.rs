@@ -11,12 +11,12 @@ use hexagram::logical::runtime;
 use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Of plain SGD; small, so that the parameters stay where they are.
+/// Learning rate of plain SGD; small, so that the parameters stay where they are.
 const LEARNING_RATE: f64 = 1e-3;
-/// What stands for no communication.
+/// Name that stands for no communication.
 const NONE: &str = "none";
 
-/// What was measured.
+/// Result of a measurement.
 pub(super) struct Measured {
     /// Seconds a step, of the slowest rank.
     pub(super) step_s: f64,
@@ -24,7 +24,7 @@ pub(super) struct Measured {
     pub(super) bytes: f64,
 }
 
-/// The algorithm that was asked for.
+/// Returns the algorithm that was asked for.
 pub(super) fn algorithm(options: &Step) -> Result<Option<Arc<dyn AnyAlgorithm>>> {
     match (options.algorithm.as_str(), options.period) {
         (NONE, None) => Ok(None),
@@ -97,7 +97,7 @@ fn step(replica: &mut impl Replica, profile: &Profile) -> Result<()> {
     replica.step()
 }
 
-/// Values that differ between ranks and elements, as large as gradients are.
+/// Returns values that differ between ranks and elements, as large as gradients are.
 fn gradients(profile: &Profile, rank: usize) -> Vec<Vec<f32>> {
     let mut state = rank as u32 + 1;
     let mut draw = || {

@@ -64,7 +64,8 @@ impl File {
                 format!("{size} bytes are not records of {RECORD} bytes, a label and 3 × 32 × 32 pixels");
             return Err(DatasetError::format(&path, what, "fetch the binary version of CIFAR-10 again"));
         }
-        let (store, len): (Arc<Map>, _) = (Arc::new(map), size / RECORD);
+        let store: Arc<Map> = Arc::new(map);
+        let len = size / RECORD;
         let labels = Rows::part(store.clone(), 0, RECORD, [].into(), len);
         let images = Rows::part(store, 1, RECORD, [3, 32, 32].into(), len);
         Ok(File { path, images, labels })

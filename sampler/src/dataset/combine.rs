@@ -39,7 +39,7 @@ pub struct Zip<A, B> {
 }
 
 impl<A: Dataset, B: Dataset> Zip<A, B> {
-    /// Pairs the samples of equal index.
+    /// Creates the dataset of pairs of samples with equal indices.
     ///
     /// # Errors
     ///

@@ -1,26 +1,25 @@
 //! Comma-separated values: each record is a sample. Open this file for the dialect.
 //!
-//! ```text
-//! record := field (delimiter field)* end;  end := "\n" | "\r\n" | end of file
-//! field  := any bytes without delimiter, quote, line end | '"' (any byte but '"' | '""')* '"'
-//! ```
-//! RFC 4180, with any delimiter; empty lines are no records.
+//! It is RFC 4180 with any delimiter, as the `csv` crate reads it: lines end with `\n`, `\r\n` or `\r`, empty lines are no
+//! records, and a quote within a field that does not begin with one is text. The crate's parser, `csv-core`, is used
+//! without the crate's reader, since records are read in any order, from memory, by several threads.
 
 use super::map::Map;
 use super::{Cause, Dataset, DatasetError, Fetch};
 use crate::loader::{Array, Element};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The dialect of a [`Csv`] file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CsvOptions {
-    /// Whether the first record names the columns.
+    /// True if the first record names the columns.
     pub header: bool,
-    /// What stands between fields.
+    /// Byte between fields.
     pub delimiter: u8,
 }
 
@@ -36,7 +35,7 @@ impl Default for CsvOptions {
 pub struct Csv {
     path: PathBuf,
     map: Arc<Map>,
-    delimiter: u8,
+    parsers: Arc<Parsers>,
     header: Vec<String>,
     columns: usize,
     records: Arc<[Range<usize>]>,
@@ -57,14 +56,15 @@ impl Csv {
             return Err(DatasetError::format(path, what, "set `delimiter` to what does, such as a comma"));
         }
         let map = Map::open(path)?;
-        let records = records(map.bytes()).map_err(|start| {
+        let parsers = Parsers::new(options.delimiter);
+        let records = parsers.lend(|parser| records(parser, map.bytes())).map_err(|start| {
             let what = "a quoted field does not end".to_owned();
             at(path, map.bytes(), start, what, "close the quote, or double it where it belongs to the text")
         })?;
         let mut csv = Csv {
             path: path.into(),
             map: Arc::new(map),
-            delimiter: options.delimiter,
+            parsers: Arc::new(parsers),
             header: Vec::new(),
             columns: 0,
             records: records.into(),
@@ -78,28 +78,28 @@ impl Csv {
         Ok(csv)
     }
 
-    /// The names of the columns; empty without a header.
+    /// Returns the names of the columns; empty without a header.
     pub fn header(&self) -> &[String] {
         &self.header
     }
 
-    /// How many fields every record has.
+    /// Returns the number of fields of every record.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The same records as arrays of numbers, of shape `[columns]`.
+    /// Returns the same records as arrays of numbers, of shape `[columns]`.
     pub fn numbers<T: Number>(self) -> CsvNumbers<T> {
         CsvNumbers { csv: self, number: PhantomData }
     }
 
-    /// The fields of a record.
+    /// Returns the fields of a record.
     fn fields(&self, record: &Range<usize>) -> Result<Vec<String>, DatasetError> {
-        let split = split(&self.map.bytes()[record.clone()], self.delimiter);
+        let split = self.parsers.lend(|parser| split(parser, &self.map.bytes()[record.clone()]));
         split.map_err(|what| self.at(record, what, "write the record as RFC 4180 says, in UTF-8"))
     }
 
-    /// The fields of a sample, as many as there are columns.
+    /// Returns the fields of a sample, as many as there are columns.
     fn sample(&self, index: usize) -> Result<Vec<String>, DatasetError> {
         let record = &self.records[DatasetError::in_range(index, self.records.len())?];
         let fields = self.fields(record)?;
@@ -127,7 +127,7 @@ impl Dataset for Csv {
     }
 }
 
-/// What a column of numbers may hold: any number that can be written.
+/// Element of a column of numbers: any number that can be written.
 pub trait Number: Element + FromStr {}
 
 impl<T: Element + FromStr> Number for T {}
@@ -159,90 +159,108 @@ impl<T: Number> Dataset for CsvNumbers<T> {
     }
 }
 
-/// An error at a byte of a file, told by its line.
+/// Parsers that are not in use: to build one takes longer than to read a record.
+struct Parsers {
+    builder: ReaderBuilder,
+    idle: Mutex<Vec<Reader>>,
+}
+
+impl Parsers {
+    fn new(delimiter: u8) -> Self {
+        let mut builder = ReaderBuilder::new();
+        builder.delimiter(delimiter);
+        Parsers { builder, idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends `work` a parser that is as new.
+    fn lend<R>(&self, work: impl FnOnce(&mut Reader) -> R) -> R {
+        let idle = self.idle().pop();
+        let mut parser = idle.unwrap_or_else(|| self.builder.build());
+        parser.reset();
+        let outcome = work(&mut parser);
+        self.idle().push(parser);
+        outcome
+    }
+}
+
+/// Creates the error at a byte of a file, told by its line.
 fn at(path: &Path, bytes: &[u8], byte: usize, what: String, remedy: &'static str) -> DatasetError {
     let line = bytes[..byte].iter().filter(|byte| **byte == b'\n').count() + 1;
     DatasetError::Format { path: path.into(), place: format!(":{line}"), what, remedy }
 }
 
-/// Where each record lies, without its end; or where one begins that does not end.
-fn records(bytes: &[u8]) -> Result<Vec<Range<usize>>, usize> {
+/// Returns the place of each record; or where one begins whose quotes do not end.
+fn records(parser: &mut Reader, bytes: &[u8]) -> Result<Vec<Range<usize>>, usize> {
     let mut records = Vec::new();
-    let mut start = 0;
-    let mut quoted = false;
-    let mut push = |start: usize, end: usize| {
-        let end = if bytes[start..end].ends_with(b"\r") { end - 1 } else { end };
-        if start < end {
-            records.push(start..end);
+    let mut at = 0;
+    loop {
+        at += bytes[at..].iter().take_while(|byte| b"\r\n".contains(byte)).count();
+        if at == bytes.len() {
+            return Ok(records);
         }
-    };
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'"' => quoted = !quoted,
-            b'\n' if !quoted => {
-                push(start, at);
-                start = at + 1;
-            }
+        let start = at;
+        at = end(parser, bytes, start).ok_or(start)?;
+        records.push(start..at);
+    }
+}
+
+/// Returns the end of the record that begins at `start`; `None` if its quotes do not end.
+fn end(parser: &mut Reader, bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        // The text is not wanted yet.
+        let (result, read, ..) = parser.read_record(&bytes[at..], &mut [0; 1024], &mut [0; 64]);
+        at += read;
+        match result {
+            ReadRecordResult::Record => return Some(at),
+            ReadRecordResult::InputEmpty => break,
             _ => {}
         }
     }
-    if quoted {
-        return Err(start);
-    }
-    push(start, bytes.len());
-    Ok(records)
+    // A last line without an end; within quotes this would be text.
+    let (result, ..) = parser.read_record(b"\n", &mut [0; 1024], &mut [0; 64]);
+    (result == ReadRecordResult::Record).then_some(at)
 }
 
-/// The fields of one record.
-fn split(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
-    let mut fields = Vec::new();
-    let mut field = Vec::new();
-    let mut bytes = record.iter().copied().peekable();
-    loop {
-        if bytes.next_if_eq(&b'"').is_some() {
-            loop {
-                match bytes.next() {
-                    Some(b'"') if bytes.next_if_eq(&b'"').is_none() => break,
-                    Some(byte) => field.push(byte),
-                    None => return Err("a quoted field does not end".into()),
-                }
-            }
-        } else {
-            field.extend(std::iter::from_fn(|| bytes.next_if(|byte| *byte != delimiter && *byte != b'"')));
-        }
-        let text = String::from_utf8(std::mem::take(&mut field));
-        fields.push(text.map_err(|error| format!("field {} is no UTF-8: {error}", fields.len() + 1))?);
-        match bytes.next() {
-            None => return Ok(fields),
-            Some(byte) if byte == delimiter => {}
-            Some(_) => return Err(format!("field {} has quotes in its middle", fields.len())),
-        }
+/// Returns the fields of one record.
+fn split(parser: &mut Reader, record: &[u8]) -> Result<Vec<String>, String> {
+    let mut text = vec![0; record.len()];
+    let mut ends = vec![0; record.len() + 1];
+    let (result, _, written, mut fields) = parser.read_record(record, &mut text, &mut ends);
+    if result == ReadRecordResult::InputEmpty {
+        let (_, _, _, last) = parser.read_record(b"\n", &mut text[written..], &mut ends[fields..]);
+        fields += last;
     }
+    let mut start = 0;
+    let field = |(number, end): (usize, &usize)| {
+        let field = text[start..*end].to_vec();
+        start = *end;
+        String::from_utf8(field).map_err(|error| format!("field {} is no UTF-8: {error}", number + 1))
+    };
+    ends[..fields].iter().enumerate().map(field).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn quotes_keep_delimiters_quotes_and_line_ends() {
-        let fields = |record: &str| split(record.as_bytes(), b',').unwrap();
-        assert_eq!(fields(r#"a,"b,c","d ""e""",,"""#.trim_end_matches('"')), ["a", "b,c", "d \"e\"", "", ""]);
-        assert_eq!(fields("\"two\nlines\",2"), ["two\nlines", "2"]);
-        assert_eq!(fields(""), [""]);
-        assert_eq!(split(b"a;b", b';').unwrap(), ["a", "b"]);
+    fn parser(delimiter: u8) -> Reader {
+        ReaderBuilder::new().delimiter(delimiter).build()
     }
 
     #[test]
-    fn broken_records_are_refused() {
-        let refused = |record: &[u8], what: &str| {
-            let error = split(record, b',').unwrap_err();
-            assert!(error.contains(what), "{error}");
-        };
-        refused(b"\"a", "does not end");
-        refused(b"a,b\"c", "field 2 has quotes in its middle");
-        refused(b"\"a\"b", "field 1 has quotes in its middle");
-        refused(b"a,\xff", "field 2 is no UTF-8");
+    fn quotes_keep_delimiters_quotes_and_line_ends() {
+        let fields = |record: &str| split(&mut parser(b','), record.as_bytes()).unwrap();
+        assert_eq!(fields(r#"a,"b,c","d ""e""",,"#), ["a", "b,c", "d \"e\"", "", ""]);
+        assert_eq!(fields("\"two\nlines\",2\r\n"), ["two\nlines", "2"]);
+        assert_eq!(fields("a,\"\"\n"), ["a", ""]);
+        assert_eq!(split(&mut parser(b';'), b"a;b").unwrap(), ["a", "b"]);
+        let error = split(&mut parser(b','), b"a,\xff").unwrap_err();
+        assert!(error.contains("field 2 is no UTF-8"), "{error}");
     }
 
     #[test]
@@ -252,17 +270,20 @@ mod tests {
             let length = generator.below(most);
             (0..length).map(|_| char::from(b"a,\"\n\r "[generator.below(6) as usize])).collect()
         };
+        let parsers = Parsers::new(b',');
         for _ in 0..2000 {
             let rows: Vec<Vec<String>> = (0..3).map(|_| vec![text(6), text(6)]).collect();
             let quoted = |field: &String| format!("\"{}\"", field.replace('"', "\"\""));
             let line = |row: &Vec<String>| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\r\n";
             let file: String = rows.iter().map(line).collect();
-            let found = records(file.as_bytes()).unwrap();
-            let read = found.into_iter().map(|range| split(&file.as_bytes()[range], b',').unwrap());
+            let found = parsers.lend(|parser| records(parser, file.as_bytes())).unwrap();
+            let read = found
+                .into_iter()
+                .map(|range| parsers.lend(|parser| split(parser, &file.as_bytes()[range]).unwrap()));
             assert_eq!(read.collect::<Vec<_>>(), rows);
             let garbage = text(20);
-            for range in records(garbage.as_bytes()).unwrap_or_default() {
-                let _ = split(&garbage.as_bytes()[range], b',');
+            for range in parsers.lend(|parser| records(parser, garbage.as_bytes())).unwrap_or_default() {
+                let _ = parsers.lend(|parser| split(parser, &garbage.as_bytes()[range]));
             }
         }
     }
@@ -270,10 +291,14 @@ mod tests {
     #[test]
     fn records_end_with_lines_outside_of_quotes() {
         let found = |text: &str| -> Vec<String> {
-            records(text.as_bytes()).unwrap().into_iter().map(|range| text[range].to_owned()).collect()
+            let records = records(&mut parser(b','), text.as_bytes()).unwrap();
+            records.into_iter().map(|range| text[range].trim_end().to_owned()).collect()
         };
         assert_eq!(found("a,b\r\n\n1,\"x\ny\"\n2,z"), ["a,b", "1,\"x\ny\"", "2,z"]);
         assert!(found("").is_empty());
-        assert_eq!(records(b"a\nb,\"c\nd"), Err(2));
+        let long = format!("a\n\"{}\",{}\nb", "x\n".repeat(3000), ",".repeat(300));
+        assert_eq!(found(&long).len(), 3);
+        assert_eq!(records(&mut parser(b','), b"a\nb,\"c\nd"), Err(2));
+        assert_eq!(records(&mut parser(b','), b"a\n\""), Err(2));
     }
 }

@@ -1,10 +1,10 @@
-//! What can be wrong with a dataset's files. Every message names the file, the place and what to do.
+//! Errors of a dataset's files. Every message names the file, the place and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a sample could not be loaded: any error.
+/// Cause of a sample that could not be loaded: any error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Data that cannot be used.
@@ -25,11 +25,11 @@ pub enum DatasetError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Where in it, with a colon in front: `:12` for line 12; empty for the whole.
+        /// Place in the file, with a colon in front: `:12` for line 12; empty for the whole.
         place: String,
-        /// What is wrong.
+        /// Description of what is wrong.
         what: String,
-        /// What to do about it.
+        /// Instruction that mends it.
         remedy: &'static str,
     },
 
@@ -38,7 +38,7 @@ pub enum DatasetError {
     OutOfRange {
         /// The sample asked for.
         index: usize,
-        /// How many there are.
+        /// Number of samples.
         len: usize,
     },
 
@@ -61,7 +61,7 @@ impl DatasetError {
         DatasetError::Format { path: path.into(), place: String::new(), what: what.into(), remedy }
     }
 
-    /// `index`, if there is such a sample.
+    /// Returns `index`, if there is such a sample.
     pub(super) fn in_range(index: usize, len: usize) -> Result<usize, Self> {
         if index < len { Ok(index) } else { Err(DatasetError::OutOfRange { index, len }) }
     }

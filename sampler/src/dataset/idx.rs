@@ -64,7 +64,7 @@ impl Mnist {
         Ok(Mnist { images: Rows::new(pictures), labels: names })
     }
 
-    /// The shape of each image: rows, columns.
+    /// Returns the shape of each image: rows, columns.
     pub fn shape(&self) -> &Shape {
         self.images.shape()
     }

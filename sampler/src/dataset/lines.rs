@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Lines {
     path: PathBuf,
     map: Arc<Map>,
-    /// Where each line begins, and where one after the last would.
+    /// Beginning of each line, and of one after the last.
     starts: Arc<[usize]>,
 }
 
@@ -36,7 +36,7 @@ impl Lines {
         Ok(Lines { path: path.into(), map: Arc::new(map), starts: starts.into() })
     }
 
-    /// Bytes of each line without its end, to balance ranks by.
+    /// Returns the number of bytes of each line without its end, to balance ranks by.
     pub fn lengths(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         (0..self.starts.len() - 1).map(|index| self.range(index).len())
     }

@@ -33,7 +33,7 @@ impl Map {
 }
 
 impl<T: Element> AsRef<[T]> for Map {
-    /// As many whole elements as there are, in the machine's byte order.
+    /// Returns as many whole elements as there are, in the machine's byte order.
     fn as_ref(&self) -> &[T] {
         let whole = self.bytes().len() / size_of::<T>() * size_of::<T>();
         bytemuck::try_cast_slice(&self.bytes()[..whole]).unwrap_or_default()

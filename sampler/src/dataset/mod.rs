@@ -1,4 +1,4 @@
-//! Where samples come from. Open this file to write a dataset of your own, or to find the ones that ship.
+//! Sources of samples. Open this file to write a dataset of your own, or to find the ones that ship.
 //!
 //! A [`Dataset`] gives any sample by its index; an [`IterableDataset`] only one after another, for instance from a
 //! network stream. Both are shared by all workers of a loader, which are threads of one process: a dataset is opened
@@ -54,10 +54,10 @@ pub trait Dataset: Send + Sync {
     /// One sample, before it becomes part of a batch.
     type Sample;
 
-    /// How many samples there are: valid indices are below.
+    /// Returns the number of samples: valid indices are below.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -69,7 +69,7 @@ pub trait Dataset: Send + Sync {
     /// Whatever the dataset likes; the loader adds the sample's index and the worker.
     fn get(&self, index: usize, fetch: &Fetch<'_>) -> Result<Self::Sample, Cause>;
 
-    /// The same dataset with each sample transformed, in the worker that loads it; `fetch` has a generator for
+    /// Returns the same dataset with each sample transformed, in the worker that loads it; `fetch` has a generator for
     /// random augmentations.
     fn map<T, F>(self, transform: F) -> Transformed<Self, F>
     where
@@ -89,7 +89,8 @@ pub trait IterableDataset: Send + Sync {
     /// One sample, before it becomes part of a batch.
     type Sample;
 
-    /// How many samples all workers together will give, if that is known. A loader warns when more come.
+    /// Returns the number of samples that all workers together will give, if that is known. A loader warns when more
+    /// come.
     fn len(&self) -> Option<usize> {
         None
     }
@@ -118,24 +119,24 @@ pub struct Fetch<'a> {
 }
 
 impl<'a> Fetch<'a> {
-    /// A sample's, in a worker.
+    /// Creates the context in which `worker` fetches the sample `index`.
     pub fn new(worker: &'a WorkerInfo, pool: &'a Pool, index: usize) -> Self {
         Fetch { worker, pool, index }
     }
 
-    /// The worker that loads the sample.
+    /// Returns the worker that loads the sample.
     pub fn worker(&self) -> &'a WorkerInfo {
         self.worker
     }
 
-    /// Memory for samples that are computed: it is used again once the batch is made.
+    /// Returns memory for samples that are computed: it is used again once the batch is made.
     pub fn pool(&self) -> &'a Pool {
         self.pool
     }
 
-    /// Random numbers of this sample in this epoch. They depend on the loader's seed, the epoch and the sample's
-    /// index, never on which worker loads it: augmentations stay the same with another number of workers or ranks,
-    /// and differ from epoch to epoch.
+    /// Returns random numbers of this sample in this epoch. They depend on the loader's seed, the epoch and the
+    /// sample's index, never on which worker loads it: augmentations stay the same with another number of workers or
+    /// ranks, and differ from epoch to epoch.
     pub fn generator(&self) -> SampleGenerator {
         SampleGenerator::new(self.worker.base_seed, self.worker.epoch, self.index)
     }

@@ -20,7 +20,8 @@ pub struct Rows<T> {
 }
 
 impl<T: Element> Rows<T> {
-    /// The first dimension of an array counts samples, as in PyTorch; an array without dimensions has none.
+    /// Creates a dataset of the rows of an array. Its first dimension counts samples, as in PyTorch; an array without
+    /// dimensions has none.
     pub fn new(array: Array<T>) -> Self {
         let (len, shape) = match array.shape().split_first() {
             Some((len, rest)) => (*len, Shape::of(rest).unwrap_or_default()),
@@ -29,7 +30,8 @@ impl<T: Element> Rows<T> {
         Rows { start: 0, stride: shape.elements(), store: Arc::new(array), shape, len }
     }
 
-    /// The records of a file: after `header` bytes, one array of `shape` after another, in the machine's byte order.
+    /// Opens the records of a file: after `header` bytes, one array of `shape` after another, in the machine's byte
+    /// order.
     ///
     /// The file is mapped, not read, and must not be cut short while the dataset is used: Linux would end the
     /// process with SIGBUS.
@@ -63,17 +65,17 @@ impl<T: Element> Rows<T> {
         Ok(Rows { store: Arc::new(map), shape, start, stride: shape.elements(), len })
     }
 
-    /// Rows of part of some shared memory; whether all of it exists is seen when a row is loaded.
+    /// Creates a dataset of part of some shared memory; whether all of it exists is seen when a row is loaded.
     pub(super) fn part(store: Store<T>, start: usize, stride: usize, shape: Shape, len: usize) -> Self {
         Rows { store, shape, start, stride, len }
     }
 
-    /// The shape of each sample.
+    /// Returns the shape of each sample.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// One sample, which looks at the memory of all.
+    /// Returns one sample, which looks at the memory of all.
     ///
     /// # Errors
     ///

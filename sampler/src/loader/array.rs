@@ -17,14 +17,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A shape of these sizes; `None` beyond [`MAX_DIMENSIONS`].
+    /// Creates a shape of these sizes; `None` beyond [`MAX_DIMENSIONS`].
     pub fn of(given: &[usize]) -> Option<Shape> {
         let mut sizes = [0; MAX_DIMENSIONS];
         sizes.get_mut(..given.len())?.copy_from_slice(given);
         Some(Shape { sizes, dimensions: given.len() })
     }
 
-    /// The same shape with a dimension of `size` in front; `None` beyond [`MAX_DIMENSIONS`].
+    /// Returns the same shape with a dimension of `size` in front; `None` beyond [`MAX_DIMENSIONS`].
     pub fn stacked(&self, size: usize) -> Option<Shape> {
         if self.dimensions == MAX_DIMENSIONS {
             return None;
@@ -35,7 +35,7 @@ impl Shape {
         Some(Shape { sizes, dimensions: self.dimensions + 1 })
     }
 
-    /// The product of all sizes: how many elements an array of this shape has.
+    /// Returns the number of elements of an array of this shape: the product of all sizes.
     pub fn elements(&self) -> usize {
         self.iter().fold(1, |product, size| product.saturating_mul(*size))
     }
@@ -93,12 +93,12 @@ enum Data<T: Element> {
 pub struct ShapeError {
     /// The shape asked for.
     pub shape: Shape,
-    /// How many elements were there.
+    /// Number of elements given.
     pub elements: usize,
 }
 
 impl<T: Element> Array<T> {
-    /// An array of elements in row-major order.
+    /// Creates an array of elements in row-major order.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl<T: Element> Array<T> {
         Ok(Array { shape, data: Data::Own(elements) })
     }
 
-    /// An array in pooled memory, as [`Pool::take`] gives it.
+    /// Creates an array in pooled memory, as [`Pool::take`] gives it.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl<T: Element> Array<T> {
         Ok(Array { shape, data: Data::Pooled(elements) })
     }
 
-    /// An array that looks at elements `start..` of shared memory, and copies nothing.
+    /// Creates an array that looks at elements `start..` of shared memory, and copies nothing.
     ///
     /// # Errors
     ///
@@ -130,18 +130,18 @@ impl<T: Element> Array<T> {
         Ok(Array { shape, data: Data::Shared { store: store.clone(), start } })
     }
 
-    /// For callers that took the buffer for this shape.
+    /// Creates an array in a buffer that was taken for this shape.
     pub(super) fn filling(shape: Shape, elements: Buffer<T>) -> Self {
         debug_assert_eq!(shape.elements(), elements.len());
         Array { shape, data: Data::Pooled(elements) }
     }
 
-    /// Sizes of the dimensions.
+    /// Returns the sizes of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// All elements, in row-major order.
+    /// Returns all elements, in row-major order.
     pub fn as_slice(&self) -> &[T] {
         match &self.data {
             Data::Pooled(buffer) => buffer,
@@ -150,7 +150,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// All elements, to change them; a view is copied first.
+    /// Returns all elements, to change them; a view is copied first.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         if let Data::Shared { .. } = self.data {
             self.data = Data::Own(self.as_slice().to_vec());
@@ -162,7 +162,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// The same elements in another shape.
+    /// Returns the same elements in another shape.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl<T: Element> Array<T> {
         Ok(Array { shape, ..self })
     }
 
-    /// The elements, each converted, in memory of `pool`: pixels to floats, for instance.
+    /// Returns the elements, each converted, in memory of `pool`: pixels to floats, for instance.
     pub fn map<U: Element>(&self, pool: &Pool, convert: impl Fn(T) -> U) -> Array<U> {
         let mut buffer = pool.take(self.shape.elements());
         for (to, from) in buffer.iter_mut().zip(self.as_slice()) {

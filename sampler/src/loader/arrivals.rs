@@ -15,7 +15,7 @@ pub(super) struct Arrivals<B> {
 
 struct Slot<B> {
     epoch: u64,
-    /// Where the epoch stands once this batch has been handed out.
+    /// Position of the epoch once this batch has been handed out.
     end: usize,
     holds: Holds<B>,
 }
@@ -23,14 +23,14 @@ struct Slot<B> {
 enum Holds<B> {
     Awaited,
     Arrived(Done<B>),
-    /// So many batches: one, or none if nothing came of the task.
+    /// Number of batches handed out: one, or none if nothing came of the task.
     HandedOut(usize),
 }
 
-/// How far the epoch has come once slots have been given up.
+/// Progress of the epoch once slots have been given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retired {
-    /// Where it stands.
+    /// Position of the epoch.
     pub(super) end: usize,
     /// The batches that were in the slots.
     pub(super) batches: usize,
@@ -41,7 +41,7 @@ impl<B> Arrivals<B> {
         Arrivals { first: 0, slots: VecDeque::new() }
     }
 
-    /// How many slots are taken.
+    /// Returns the number of slots that are taken.
     pub(super) fn outstanding(&self) -> usize {
         self.slots.len()
     }
@@ -60,12 +60,12 @@ impl<B> Arrivals<B> {
         }
     }
 
-    /// Whether nothing is outstanding of an epoch.
+    /// Returns true if nothing is outstanding of an epoch.
     pub(super) fn is_through(&self, epoch: u64) -> bool {
         self.slots.iter().all(|slot| slot.epoch != epoch)
     }
 
-    /// The next batch of an epoch: the first one, or with `in_order` false the first that is there.
+    /// Takes the next batch of an epoch: the first one, or with `in_order` false the first that is there.
     pub(super) fn take(&mut self, epoch: u64, in_order: bool) -> Option<Done<B>> {
         let candidates = if in_order { 1 } else { self.slots.len() };
         let of_epoch = self.slots.iter_mut().take(candidates).filter(|slot| slot.epoch == epoch);

@@ -10,7 +10,7 @@ use std::time::Instant;
 pub(super) struct Bell(Arc<Mutex<Option<Waker>>>);
 
 impl Bell {
-    /// The next [`ring`](Self::ring) wakes this future.
+    /// Has the next [`ring`](Self::ring) wake this future.
     pub(super) fn register(&self, waker: &Waker) {
         let mut registered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *registered {
@@ -38,7 +38,7 @@ impl Clock {
         Ok(Clock(sender))
     }
 
-    /// Rings at this time, and not at the one set before.
+    /// Sets the time at which it rings, in place of the one set before.
     pub(super) fn set(&self, deadline: Instant) {
         let _ = self.0.send(deadline);
     }

@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, Hash};
 
 /// Samples of which the loader can make a batch by itself.
 pub trait Collate: Sized {
-    /// What many samples become.
+    /// Batch that many samples become.
     type Batch;
 
     /// Makes a batch of samples, in their order; memory for arrays comes from `pool`.
@@ -36,15 +36,15 @@ pub trait Collate: Sized {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the sample at place {place} of the batch {misfit}{}; {}", whereabouts(part), misfit.remedy())]
 pub struct CollateError {
-    /// Where in the batch it is, from 0.
+    /// Place of the sample in the batch, from 0.
     pub place: usize,
-    /// Which part of it, as one would write in Rust: `.0["image"]`; empty for the whole.
+    /// Part of the sample, as one would write in Rust: `.0["image"]`; empty for the whole.
     pub part: String,
-    /// What is wrong with it.
+    /// Difference from the other samples.
     pub misfit: Box<Misfit>,
 }
 
-/// How two samples of a batch differ.
+/// Difference between two samples of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the variants say what the fields are")]
@@ -230,7 +230,7 @@ fn by_key<M, K: fmt::Debug, C: Collate, B: FromIterator<(K, C::Batch)>>(
     columns.into_iter().map(collate).collect()
 }
 
-/// Sequences of different lengths, written one below the other and filled up on the right.
+/// Writes sequences of different lengths one below the other, filled up on the right.
 ///
 /// Gives an array of shape `[batch, longest]` and the true lengths, of shape `[batch]`. For a collate function:
 /// `|samples, pool| Ok(padded(&samples, 0, pool))`.

@@ -4,27 +4,27 @@
 use super::DataLoader;
 use super::arrivals::{Arrivals, Retired};
 use super::bell::Clock;
-use super::crew::{Crew, pin};
 use super::error::{LoaderError, Who};
 use super::fetch::{Done, Fetcher, Made, Task};
 use super::plan::{LoaderState, Plan};
-use super::worker::Bench;
+use super::worker::WorkerContext;
+use super::workers::{Workers, pin};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// What a loader is doing.
+/// State of a loader.
 pub(super) struct Run<B> {
     hands: Option<Hands<B>>,
     arrivals: Arrivals<B>,
     /// Epoch and position of the next batch to be handed out.
     at: (u64, usize),
-    /// Where the next call of [`DataLoader::iter`] begins.
+    /// Epoch and position at which the next call of [`DataLoader::iter`] begins.
     next: (u64, usize),
-    /// Whether the plan has gone on to the epoch after the current one.
+    /// True once the plan has gone on to the epoch after the current one.
     ahead: bool,
-    /// Whether the current epoch has ended, well or not.
+    /// True once the current epoch has ended, well or not.
     over: bool,
     /// Batches still to be dropped before the position is reached.
     replay: usize,
@@ -32,7 +32,7 @@ pub(super) struct Run<B> {
     items: usize,
     pub(super) skipped: u64,
     clock: Option<Clock>,
-    /// Of the batch that a future waits for.
+    /// Deadline of the batch that a future waits for.
     deadline: Option<Instant>,
 }
 
@@ -54,10 +54,10 @@ impl<B> Default for Run<B> {
     }
 }
 
-/// Who loads.
+/// Threads that load.
 enum Hands<B> {
-    Caller(Box<dyn Fetcher<B>>, Box<Bench>),
-    Crew(Crew<B>),
+    Caller(Box<dyn Fetcher<B>>, Box<WorkerContext>),
+    Workers(Workers<B>),
 }
 
 /// A batch, an error, or the end of the epoch.
@@ -73,7 +73,7 @@ pub struct Epoch<'a, B: Send + 'static> {
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// The batches of the next epoch: epoch 0 first, or where [`resume`](Self::resume) or
+    /// Returns the batches of the next epoch: epoch 0 first, or where [`resume`](Self::resume) or
     /// [`set_epoch`](Self::set_epoch) said.
     #[allow(clippy::iter_not_returning_iterator, reason = "an epoch is an iterator")]
     pub fn iter(&mut self) -> Epoch<'_, B> {
@@ -87,7 +87,9 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.at = (epoch, position);
         self.run.next = (epoch.wrapping_add(1), 0);
         self.run.replay = if self.plan.replays() { position } else { 0 };
-        (self.run.over, self.run.items, self.run.deadline) = (false, 0, None);
+        self.run.over = false;
+        self.run.items = 0;
+        self.run.deadline = None;
         Epoch { loader: self }
     }
 
@@ -96,7 +98,7 @@ impl<B: Send + 'static> DataLoader<B> {
         self.run.next = (epoch, 0);
     }
 
-    /// Where the loader stands: after the last batch that was handed out.
+    /// Returns the position of the loader: after the last batch that was handed out.
     pub fn state(&self) -> LoaderState {
         let (epoch, position) = self.run.at;
         LoaderState { seed: self.recipe.base_seed, epoch, position, order: self.plan.order() }
@@ -137,14 +139,14 @@ impl<B: Send + 'static> DataLoader<B> {
 
     /// Forgets what is under way.
     fn cancel(&mut self) {
-        if let Some(Hands::Crew(crew)) = &self.run.hands {
-            crew.cancel();
+        if let Some(Hands::Workers(workers)) = &self.run.hands {
+            workers.cancel();
         }
         self.run.arrivals.clear();
         self.run.ahead = false;
     }
 
-    /// The next batch, if it is there.
+    /// Returns the next batch, if it is there.
     fn poll_batch(&mut self) -> Poll<Batch<B>> {
         loop {
             if self.run.over {
@@ -153,8 +155,8 @@ impl<B: Send + 'static> DataLoader<B> {
             if let Err(error) = self.feed() {
                 return Poll::Ready(self.fail(error));
             }
-            if let Some(Hands::Crew(crew)) = &self.run.hands {
-                while let Some(done) = crew.try_receive() {
+            if let Some(Hands::Workers(workers)) = &self.run.hands {
+                while let Some(done) = workers.try_receive() {
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
             }
@@ -172,7 +174,7 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// Whether the current epoch has nothing left to hand out.
+    /// Returns true if the current epoch has nothing left to hand out.
     fn is_through(&self) -> bool {
         let epoch = self.run.at.0;
         self.run.arrivals.is_through(epoch) && (self.plan.epoch() != epoch || self.plan.has_ended())
@@ -196,18 +198,18 @@ impl<B: Send + 'static> DataLoader<B> {
             let epoch = self.plan.epoch();
             let ticket = self.run.arrivals.expect(epoch, next.end);
             match &mut self.run.hands {
-                Some(Hands::Caller(fetcher, bench)) => {
+                Some(Hands::Caller(fetcher, context)) => {
                     let task = Task { ticket, generation: 0, epoch, lane: 0, work: next.work };
-                    let Some(mut done) = fetcher.fetch(task, bench) else { continue };
+                    let Some(mut done) = fetcher.fetch(task, context) else { continue };
                     if let Some(stage) = &self.recipe.pin {
                         done = pin(done, stage);
                     }
                     arrive(&mut self.plan, &mut self.run.arrivals, done);
                 }
-                Some(Hands::Crew(crew)) => {
-                    let generation = crew.generation();
+                Some(Hands::Workers(workers)) => {
+                    let generation = workers.generation();
                     let lane = next.lane;
-                    crew.send(Task { ticket, generation, epoch, lane, work: next.work });
+                    workers.send(Task { ticket, generation, epoch, lane, work: next.work });
                 }
                 None => {}
             }
@@ -219,10 +221,10 @@ impl<B: Send + 'static> DataLoader<B> {
         let recipe = &self.recipe;
         Ok(match recipe.workers {
             0 => {
-                let bench = Bench::of_caller(recipe.base_seed, recipe.pool.clone());
-                Hands::Caller((recipe.fetchers)(), Box::new(bench))
+                let context = WorkerContext::of_caller(recipe.base_seed, recipe.pool.clone());
+                Hands::Caller((recipe.fetchers)(), Box::new(context))
             }
-            _ => Hands::Crew(Crew::start(recipe, self.plan.lanes())?),
+            _ => Hands::Workers(Workers::start(recipe, self.plan.lanes())?),
         })
     }
 
@@ -271,14 +273,14 @@ impl<B: Send + 'static> DataLoader<B> {
         }
     }
 
-    /// The epoch is over, well.
+    /// Ends the epoch well.
     fn finish(&mut self) {
         self.run.over = true;
         self.run.at = (self.run.at.0.wrapping_add(1), 0);
         self.run.next = self.run.at;
     }
 
-    /// The epoch is over, not well.
+    /// Ends the epoch with an error.
     fn fail(&mut self, error: LoaderError) -> Batch<B> {
         self.run.over = true;
         // Workers that persist may be in the next epoch already, whose first batch would wait behind what is left.
@@ -286,22 +288,22 @@ impl<B: Send + 'static> DataLoader<B> {
         Some(Err(error))
     }
 
-    /// The next batch; waits for it.
+    /// Waits for the next batch.
     fn next_blocking(&mut self) -> Batch<B> {
         let deadline = Instant::now() + self.recipe.patience;
         loop {
             if let Poll::Ready(batch) = self.poll_batch() {
                 return batch;
             }
-            let Some(Hands::Crew(crew)) = &self.run.hands else { return None };
-            match crew.receive(deadline) {
+            let Some(Hands::Workers(workers)) = &self.run.hands else { return None };
+            match workers.receive(deadline) {
                 Ok(done) => arrive(&mut self.plan, &mut self.run.arrivals, done),
                 Err(error) => return self.fail(error),
             }
         }
     }
 
-    /// The next batch, or a promise to wake `waker`.
+    /// Returns the next batch, or has `waker` woken when it comes.
     fn poll_waking(&mut self, waker: &Waker) -> Poll<Batch<B>> {
         // First of all, so that what arrives meanwhile rings.
         self.recipe.bell.register(waker);
@@ -309,10 +311,10 @@ impl<B: Send + 'static> DataLoader<B> {
             self.run.deadline = None;
             return Poll::Ready(batch);
         }
-        let Some(Hands::Crew(crew)) = &self.run.hands else { return Poll::Ready(None) };
+        let Some(Hands::Workers(workers)) = &self.run.hands else { return Poll::Ready(None) };
         match self.run.deadline {
             Some(deadline) if Instant::now() >= deadline => {
-                let error = crew.timeout();
+                let error = workers.timeout();
                 Poll::Ready(self.fail(error))
             }
             Some(_) => Poll::Pending,
@@ -346,20 +348,20 @@ fn arrive<B>(plan: &mut Plan, arrivals: &mut Arrivals<B>, done: Done<B>) {
 }
 
 impl<B: Send + 'static> Epoch<'_, B> {
-    /// The next batch, without blocking the thread: for any executor. `None` at the end of the epoch. Dropping the
-    /// future loses nothing: the batch comes with the next call.
+    /// Returns the next batch, without blocking the thread: for any executor. `None` at the end of the epoch. Dropping
+    /// the future loses nothing: the batch comes with the next call.
     ///
     /// Without workers the batch is made while the future is polled.
     pub async fn next_async(&mut self) -> Option<Result<B, LoaderError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The same, for a stream of your own.
+    /// Polls for the next batch, as [`next_async`](Self::next_async) does: for a stream of your own.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<B, LoaderError>>> {
         self.loader.poll_waking(context.waker())
     }
 
-    /// Where the loader stands: after the last batch that was handed out.
+    /// Returns the position of the loader: after the last batch that was handed out.
     pub fn state(&self) -> LoaderState {
         self.loader.state()
     }

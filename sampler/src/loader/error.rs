@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why there is no batch.
+/// Cause of a batch that did not come.
 ///
 /// An error ends the epoch; [`DataLoader::state`](super::DataLoader::state) still stands before the batch that
 /// failed, so that a run can go on there.
@@ -16,9 +16,9 @@ pub enum LoaderError {
     /// Options that contradict each other or the dataset.
     #[error("{what}; {remedy}")]
     Options {
-        /// What contradicts what.
+        /// Contradiction between options.
         what: String,
-        /// What to change.
+        /// Instruction that mends it.
         remedy: &'static str,
     },
 
@@ -32,7 +32,7 @@ pub enum LoaderError {
          make the loader and its sampler with the same options, their seeds included"
     )]
     State {
-        /// What differs, of the state.
+        /// Differences of the state.
         theirs: String,
         /// The same of this loader.
         ours: String,
@@ -47,11 +47,11 @@ pub enum LoaderError {
     Sample {
         /// The sample.
         index: usize,
-        /// Who tried.
+        /// Thread that tried.
         worker: Who,
         /// In which epoch.
         epoch: u64,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
         /// The dataset's own error, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
@@ -62,9 +62,9 @@ pub enum LoaderError {
         "{worker} cannot load its item {item} in epoch {epoch}: {cause}; correct the dataset, or set `on_failure` to skip the item"
     )]
     Item {
-        /// Which of the items that this worker has had in this epoch, from 0.
+        /// Number of the item among those that this worker has had in this epoch, from 0.
         item: usize,
-        /// Who tried.
+        /// Thread that tried.
         worker: Who,
         /// In which epoch.
         epoch: u64,
@@ -75,7 +75,7 @@ pub enum LoaderError {
     /// Samples did not become a batch.
     #[error("{worker} cannot make a batch of {samples} in epoch {epoch}: {cause}")]
     Collate {
-        /// Who tried.
+        /// Thread that tried.
         worker: Who,
         /// The samples, in words: the one at fault and the first, if that is known.
         samples: String,
@@ -88,7 +88,7 @@ pub enum LoaderError {
     /// The initialization of a worker failed.
     #[error("`worker_init` failed in {worker}: {cause}")]
     Init {
-        /// Which worker.
+        /// Worker that failed.
         worker: Who,
         /// The function's own error, or its panic.
         cause: Arc<dyn std::error::Error + Send + Sync>,
@@ -108,16 +108,16 @@ pub enum LoaderError {
     /// No batch came in time.
     #[error("no batch within {after:?}: {doing}; make the dataset faster, or raise `timeout`")]
     Timeout {
-        /// How long the loader waited.
+        /// Time for which the loader waited.
         after: Duration,
-        /// What each worker does at this moment, in words.
+        /// Present work of each worker, in words.
         doing: String,
     },
 
     /// The system refused another thread.
     #[error("cannot start {who}: {cause}; use fewer workers, or raise the limit on threads (ulimit -u)")]
     Spawn {
-        /// Which one.
+        /// Thread that could not be started.
         who: Who,
         /// The system's own words.
         cause: Arc<std::io::Error>,

@@ -5,7 +5,7 @@ use super::collate::CollateError;
 use super::error::LoaderError;
 use super::options::{LoaderOptions, OnFailure};
 use super::pool::Pool;
-use super::worker::{Bench, guarded};
+use super::worker::{WorkerContext, guarded};
 use crate::dataset::{Cause, Dataset, Fetch, IterableDataset, Pass};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) struct Task {
     pub(super) ticket: u64,
     pub(super) generation: u64,
     pub(super) epoch: u64,
-    /// Of which queue.
+    /// Number of the queue.
     pub(super) lane: usize,
     pub(super) work: Work,
 }
@@ -23,11 +23,11 @@ pub(super) struct Task {
 pub(super) enum Work {
     /// These samples.
     Samples(Vec<usize>),
-    /// So many of whatever comes next.
+    /// Number of samples to take of whatever comes next.
     Next(usize),
 }
 
-/// What became of a task.
+/// Outcome of a task.
 pub(super) struct Done<B> {
     pub(super) ticket: u64,
     pub(super) generation: u64,
@@ -52,7 +52,7 @@ pub(super) enum Made<B> {
 /// Makes batches, in one thread.
 pub(super) trait Fetcher<B>: Send {
     /// Makes the batch of a task; `None` if nobody wants it any more.
-    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>>;
+    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>>;
 }
 
 /// Makes a fetcher for each thread.
@@ -61,7 +61,7 @@ pub(super) type Fetchers<B> = Arc<dyn Fn() -> Box<dyn Fetcher<B>> + Send + Sync>
 /// Makes a batch of samples.
 pub(super) type Assemble<S, B> = Arc<dyn Fn(Vec<S>, &Pool) -> Result<B, Cause> + Send + Sync>;
 
-/// What to do about samples that cannot be loaded.
+/// Treatment of samples that cannot be loaded.
 #[derive(Clone, Copy)]
 pub(super) struct Policy {
     on_failure: OnFailure,
@@ -85,16 +85,16 @@ pub(super) struct ByIndex<S, B> {
 }
 
 impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
-    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>> {
-        bench.info.epoch = task.epoch;
+    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>> {
+        context.info.epoch = task.epoch;
         let Work::Samples(indices) = &task.work else { return None };
         let mut samples = Vec::with_capacity(indices.len());
         let mut kept = Vec::with_capacity(indices.len());
         for index in indices {
-            if bench.is_stale(task.generation) {
+            if context.is_stale(task.generation) {
                 return None;
             }
-            match self.load(*index, bench) {
+            match self.load(*index, context) {
                 Ok(sample) => {
                     samples.push(sample);
                     kept.push(*index);
@@ -110,14 +110,14 @@ impl<S: Send, B: Send> Fetcher<B> for ByIndex<S, B> {
             Some(sample) => format!("samples {} (the first) and {sample}", kept[0]),
             None => in_words("samples", &kept),
         };
-        Some(task.assembled(samples, skipped, &self.assemble, words, bench))
+        Some(task.assembled(samples, skipped, &self.assemble, words, context))
     }
 }
 
 impl<S, B> ByIndex<S, B> {
-    fn load(&self, index: usize, bench: &Bench) -> Result<S, LoaderError> {
-        bench.status.loading(index);
-        let fetch = Fetch::new(&bench.info, &bench.pool, index);
+    fn load(&self, index: usize, context: &WorkerContext) -> Result<S, LoaderError> {
+        context.status.loading(index);
+        let fetch = Fetch::new(&context.info, &context.pool, index);
         let mut attempts = 1;
         loop {
             let cause = match guarded(|| self.dataset.get(index, &fetch)) {
@@ -125,13 +125,13 @@ impl<S, B> ByIndex<S, B> {
                 Err(cause) => cause,
             };
             if attempts > self.policy.retries {
-                let worker = bench.who;
-                let epoch = bench.info.epoch;
+                let worker = context.who;
+                let epoch = context.info.epoch;
                 let cause = cause.into();
                 return Err(LoaderError::Sample { index, worker, epoch, attempts, cause });
             }
             attempts += 1;
-            bench.pause(self.policy.pause);
+            context.pause(self.policy.pause);
         }
     }
 }
@@ -144,7 +144,7 @@ pub(super) struct InTurn<S, B> {
     pub(super) pass: Option<OnePass<S>>,
 }
 
-/// So many failures of an iterable dataset, one after another, are not skipped: it may go on so for ever.
+/// Number of failures of an iterable dataset, one after another, that are skipped at most: it may go on so for ever.
 const HOPELESS: usize = 1000;
 
 /// A worker's pass over its part, in one epoch.
@@ -152,15 +152,15 @@ pub(super) struct OnePass<S> {
     epoch: u64,
     generation: u64,
     items: Pass<S>,
-    /// How many items it has given, failed ones included.
+    /// Number of items that it has given, failed ones included.
     given: usize,
-    /// How many of the last ones have failed.
+    /// Number of the last items that have failed.
     failing: usize,
     ended: bool,
 }
 
 impl<S> OnePass<S> {
-    /// The next item; none if it was skipped, or if the pass has ended.
+    /// Returns the next item; none if it was skipped, or if the pass has ended.
     fn next(&mut self, on_failure: OnFailure, skipped: &mut u64) -> Result<Option<S>, Cause> {
         match guarded(|| self.items.next().transpose()) {
             Ok(sample) => {
@@ -181,30 +181,30 @@ impl<S> OnePass<S> {
 }
 
 impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
-    fn fetch(&mut self, task: Task, bench: &mut Bench) -> Option<Done<B>> {
-        bench.info.epoch = task.epoch;
+    fn fetch(&mut self, task: Task, context: &mut WorkerContext) -> Option<Done<B>> {
+        context.info.epoch = task.epoch;
         let Work::Next(wanted) = task.work else { return None };
-        let failed = |item, cause: Cause, bench: &Bench| {
-            let worker = bench.who;
-            let epoch = bench.info.epoch;
+        let failed = |item, cause: Cause, context: &WorkerContext| {
+            let worker = context.who;
+            let epoch = context.info.epoch;
             let cause = cause.into();
             LoaderError::Item { item, worker, epoch, cause }
         };
         let Policy { on_failure, drop_last, .. } = self.policy;
-        let pass = match self.pass(&task, bench) {
+        let pass = match self.pass(&task, context) {
             Ok(pass) => pass,
-            Err(cause) => return Some(task.failed(failed(0, cause, bench))),
+            Err(cause) => return Some(task.failed(failed(0, cause, context))),
         };
         let mut samples = Vec::with_capacity(wanted);
         let mut skipped = 0;
         while samples.len() < wanted && !pass.ended {
-            if bench.is_stale(task.generation) {
+            if context.is_stale(task.generation) {
                 return None;
             }
-            bench.status.loading(pass.given);
+            context.status.loading(pass.given);
             match pass.next(on_failure, &mut skipped) {
                 Ok(sample) => samples.extend(sample),
-                Err(cause) => return Some(task.failed(failed(pass.given, cause, bench))),
+                Err(cause) => return Some(task.failed(failed(pass.given, cause, context))),
             }
         }
         if samples.is_empty() || (samples.len() < wanted && drop_last) {
@@ -212,19 +212,19 @@ impl<S: Send, B: Send> Fetcher<B> for InTurn<S, B> {
         }
         let given = pass.given;
         let words = |_| format!("its items up to {}", given - 1);
-        Some(task.assembled(samples, skipped, &self.assemble, words, bench))
+        Some(task.assembled(samples, skipped, &self.assemble, words, context))
     }
 }
 
 impl<S, B> InTurn<S, B> {
-    /// The pass that a task belongs to, begun if it is the first.
-    fn pass(&mut self, task: &Task, bench: &Bench) -> Result<&mut OnePass<S>, Cause> {
+    /// Returns the pass that a task belongs to, begun if it is the first.
+    fn pass(&mut self, task: &Task, context: &WorkerContext) -> Result<&mut OnePass<S>, Cause> {
         let Task { epoch, generation, .. } = *task;
         let current = self.pass.take().filter(|pass| (pass.epoch, pass.generation) == (epoch, generation));
         let pass = match current {
             Some(pass) => pass,
             None => {
-                let items = guarded(|| self.dataset.iter(&bench.info))?;
+                let items = guarded(|| self.dataset.iter(&context.info))?;
                 OnePass { epoch, generation, items, given: 0, failing: 0, ended: false }
             }
         };
@@ -249,18 +249,18 @@ impl Task {
         skipped: u64,
         assemble: &Assemble<S, B>,
         words: impl Fn(Option<usize>) -> String,
-        bench: &Bench,
+        context: &WorkerContext,
     ) -> Done<B> {
         if samples.is_empty() {
             return Done { skipped, ..self.done(Made::Nothing) };
         }
-        bench.status.collating();
+        context.status.collating();
         let count = samples.len();
-        match guarded(|| assemble(samples, &bench.pool)) {
+        match guarded(|| assemble(samples, &context.pool)) {
             Ok(batch) => Done { samples: count, skipped, ..self.done(Made::Batch(batch)) },
             Err(cause) => {
                 let place = cause.downcast_ref::<CollateError>().map(|error| error.place);
-                let worker = bench.who;
+                let worker = context.who;
                 let epoch = self.epoch;
                 self.failed(LoaderError::Collate {
                     worker,
@@ -273,7 +273,7 @@ impl Task {
     }
 }
 
-/// A few of many numbers.
+/// Names a few of many numbers.
 fn in_words(what: &str, numbers: &[usize]) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<String> = numbers.iter().take(SHOWN).map(usize::to_string).collect();

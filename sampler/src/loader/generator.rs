@@ -14,7 +14,7 @@ pub struct SampleGenerator {
 }
 
 impl SampleGenerator {
-    /// The generator of a sample in an epoch.
+    /// Creates the generator of a sample in an epoch.
     pub fn new(seed: u64, epoch: u64, index: usize) -> Self {
         let state = [epoch, index as u64]
             .into_iter()
@@ -22,18 +22,18 @@ impl SampleGenerator {
         SampleGenerator { state }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mixed(self.state)
     }
 
-    /// A number from 0 (included) to 1 (excluded).
+    /// Returns a number from 0 (included) to 1 (excluded).
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A whole number below `end`; 0 if `end` is 0. Uneven by less than `end` / 2^64.
+    /// Returns a whole number below `end`; 0 if `end` is 0. Uneven by less than `end` / 2^64.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }

@@ -22,7 +22,7 @@
 //! | `options.rs` | parameters, and which contradict each other |
 //! | `epoch.rs` | iteration, blocking and asynchronous |
 //! | `plan.rs` | which batch comes next, and the state to go on from |
-//! | `crew.rs` | the threads, their queues, the pinning stage |
+//! | `workers.rs` | the threads, their queues, the pinning stage |
 //! | `arrivals.rs` | the stable order |
 //! | `fetch.rs` | a worker's work: load, try again, skip, collate |
 //! | `worker.rs` | what a worker knows, and how panics are caught |
@@ -35,7 +35,6 @@ mod array;
 mod arrivals;
 mod bell;
 mod collate;
-mod crew;
 mod epoch;
 mod error;
 mod fetch;
@@ -45,6 +44,7 @@ mod plan;
 mod pool;
 mod prefetch;
 mod worker;
+mod workers;
 
 use crate::batch::BatchSampler;
 use crate::dataset::{Cause, Dataset, Iterable, IterableDataset};
@@ -53,7 +53,6 @@ use crate::sampler::Sampler;
 use crate::sequential::SequentialSampler;
 pub use array::{Array, MAX_DIMENSIONS, Shape, ShapeError, Store};
 pub use collate::{Collate, CollateError, Misfit, padded};
-use crew::Recipe;
 pub use epoch::Epoch;
 use epoch::Run;
 pub use error::{LoaderError, Panicked, Who};
@@ -65,6 +64,7 @@ use plan::Plan;
 pub use pool::{Buffer, Element, Pool, PoolUsage};
 use std::sync::Arc;
 pub use worker::WorkerInfo;
+use workers::Recipe;
 
 /// Makes batches `B` of a dataset's samples, epoch after epoch.
 ///
@@ -74,7 +74,7 @@ pub use worker::WorkerInfo;
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
     plan: Plan,
-    /// What goes on from one call to the next.
+    /// State that goes on from one call to the next.
     run: Run<B>,
     in_order: bool,
     outstanding: usize,
@@ -98,7 +98,7 @@ pub trait Source: Sized {
     ) -> Result<Parts<B>, LoaderError>;
 }
 
-/// What a loader takes from its dataset.
+/// Parts that a loader takes from its dataset.
 #[doc(hidden)]
 pub struct Parts<B> {
     plan: Plan,
@@ -151,7 +151,7 @@ impl<D: IterableDataset<Sample: Send + 'static> + 'static> Source for Iterable<D
     }
 }
 
-/// The order that the options ask for.
+/// Returns the order that the options ask for.
 fn batches(
     len: usize,
     options: &mut LoaderOptions,
@@ -171,7 +171,7 @@ fn batches(
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// A loader whose samples know how to become a batch; see [`Collate`].
+    /// Creates a loader whose samples know how to become a batch; see [`Collate`].
     ///
     /// # Errors
     ///
@@ -183,8 +183,8 @@ impl<B: Send + 'static> DataLoader<B> {
         Self::with_collate(dataset, options, |samples, pool| Ok(Collate::collate(samples, pool)?))
     }
 
-    /// A loader with a function that makes a batch of samples; it runs in the workers, and takes memory from the
-    /// loader's pool.
+    /// Creates a loader with a function that makes a batch of samples; it runs in the workers, and takes memory from
+    /// the loader's pool.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl<B: Send + 'static> DataLoader<B> {
         Self::build(dataset, options, Arc::new(collate))
     }
 
-    /// A loader of single samples: PyTorch's `batch_size=None`. [`LoaderOptions::batch_size`] has to be none.
+    /// Creates a loader of single samples: PyTorch's `batch_size=None`. [`LoaderOptions::batch_size`] has to be none.
     ///
     /// # Errors
     ///
@@ -254,22 +254,23 @@ impl<B: Send + 'static> DataLoader<B> {
         self
     }
 
-    /// Batches in an epoch: of an iterable dataset the best guess, `None` if it does not tell its length.
+    /// Returns the number of batches in an epoch: of an iterable dataset the best guess, `None` if it does not tell its
+    /// length.
     pub fn len(&self) -> Option<usize> {
         self.batches.map(|batches| self.plan.len().unwrap_or(batches))
     }
 
-    /// Whether an epoch is known to have no batches.
+    /// Returns true if an epoch is known to have no batches.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Samples left out so far because they could not be loaded; see [`OnFailure::Skip`].
+    /// Returns the number of samples left out so far because they could not be loaded; see [`OnFailure::Skip`].
     pub fn skipped(&self) -> u64 {
         self.run.skipped
     }
 
-    /// Memory for batches, which collate functions and datasets share.
+    /// Returns the memory for batches, which collate functions and datasets share.
     pub fn pool(&self) -> &Pool {
         &self.recipe.pool
     }

@@ -1,4 +1,4 @@
-//! What a loader is told, with PyTorch's defaults, and which combinations make no sense.
+//! Options of a loader, with PyTorch's defaults, and the combinations that make no sense.
 
 use super::error::LoaderError;
 use super::worker::WorkerInfo;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a loader with workers waits for a batch unless told otherwise: long enough for slow storage, short enough
+/// Longest wait of a loader with workers for a batch unless told otherwise: long enough for slow storage, short enough
 /// that a stuck worker is found the same day.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// No longer than this: a moment further away cannot be told.
@@ -19,26 +19,27 @@ const PREFETCH: usize = 2;
 /// A function that each worker calls once, before its first sample.
 pub type WorkerInit = Arc<dyn Fn(&WorkerInfo) -> Result<(), Cause> + Send + Sync>;
 
-/// What a [`DataLoader`](super::DataLoader) is told. Names and defaults are those of PyTorch's `DataLoader`, except
-/// that `num_workers` is `workers`, `generator` is `seed`, and a timeout is on by default. The collate function is an
+/// Options of a [`DataLoader`](super::DataLoader). Names and defaults are those of PyTorch's `DataLoader`, except that
+/// `num_workers` is `workers`, `generator` is `seed`, and a timeout is on by default. The collate function is an
 /// argument of [`DataLoader::with_collate`](super::DataLoader::with_collate), pinning one of
 /// [`DataLoader::pin`](super::DataLoader::pin).
 pub struct LoaderOptions {
     /// Samples in a batch; `None` for single samples, with
     /// [`DataLoader::unbatched`](super::DataLoader::unbatched).
     pub batch_size: Option<usize>,
-    /// Whether each epoch has a random order: `randperm`, seeded with `seed + epoch` like PyTorch's
+    /// True if each epoch has a random order: `randperm`, seeded with `seed + epoch` like PyTorch's
     /// `DistributedSampler`.
     pub shuffle: bool,
-    /// Which samples in which order, instead of `shuffle`.
+    /// Sampler that says which samples come in which order, instead of `shuffle`.
     pub sampler: Option<Box<dyn Sampler<Item = usize>>>,
-    /// Which batches in which order, instead of `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    /// Sampler that says which batches come in which order, instead of `batch_size`, `shuffle`, `sampler` and
+    /// `drop_last`.
     pub batch_sampler: Option<Box<dyn Sampler<Item = Vec<usize>>>>,
     /// Threads that load; with 0 the caller's thread does, when a batch is asked for.
     pub workers: usize,
     /// Leaves out a last batch that is not full; of an iterable dataset, each worker's.
     pub drop_last: bool,
-    /// How long to wait for a batch of the workers; `None` means five minutes.
+    /// Longest wait for a batch of the workers; `None` means five minutes.
     pub timeout: Option<Duration>,
     /// Called by each worker before its first sample.
     pub worker_init: Option<WorkerInit>,
@@ -48,17 +49,17 @@ pub struct LoaderOptions {
     pub prefetch_factor: Option<usize>,
     /// Keeps the workers from one epoch to the next, which they begin to load while the caller is between epochs.
     pub persistent_workers: bool,
-    /// Whether batches come in the sampler's order; otherwise as they get ready.
+    /// True if batches come in the sampler's order; otherwise they come as they get ready.
     pub in_order: bool,
-    /// What to do about a sample that cannot be loaded.
+    /// Treatment of a sample that cannot be loaded.
     pub on_failure: OnFailure,
-    /// How often such a sample is tried again before that.
+    /// Number of new attempts to load such a sample before that.
     pub retries: u32,
-    /// How long to wait before each new try.
+    /// Pause before each new attempt.
     pub retry_pause: Duration,
 }
 
-/// What happens when a sample cannot be loaded: the dataset returned an error or panicked.
+/// Treatment of a sample that cannot be loaded: the dataset returned an error or panicked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
     /// The epoch ends with an error that names sample and worker.
@@ -102,11 +103,11 @@ impl fmt::Debug for LoaderOptions {
     }
 }
 
-/// Whether something contradicts itself, what does, and what to do.
+/// Contradiction: true if it is there, what contradicts itself, and what to do.
 type Refusal = (bool, &'static str, &'static str);
 
 impl LoaderOptions {
-    /// Batches that may be under way at once.
+    /// Returns the number of batches that may be under way at once.
     pub(super) fn outstanding(&self) -> usize {
         self.workers.saturating_mul(self.prefetch_factor.unwrap_or(PREFETCH)).max(1)
     }

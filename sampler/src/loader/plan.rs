@@ -1,10 +1,10 @@
-//! Which batch comes next: the order of an epoch, read from a sampler or dealt out to the passes over an iterable
-//! dataset. Open this file for the O(1) state of a loader.
+//! Plan of batches: the order of an epoch, read from a sampler or dealt out to the passes over an iterable dataset.
+//! Open this file for the O(1) state of a loader.
 
 use super::fetch::Work;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
-/// Where a loader stands: all it takes to go on, with another number of workers, and, if the sampler's order does not
+/// Position of a loader: all it takes to go on, with another number of workers, and, if the sampler's order does not
 /// depend on them, of ranks.
 ///
 /// Take it after the step of the last batch that was trained on. It does not grow with the dataset or the run.
@@ -14,7 +14,7 @@ pub struct LoaderState {
     pub seed: u64,
     /// The epoch.
     pub epoch: u64,
-    /// How far all ranks together have come in it, as [`Sampler`] counts; of an iterable dataset, in batches.
+    /// Position of all ranks together in the epoch, as [`Sampler`] counts; of an iterable dataset, in batches.
     pub position: usize,
     /// The order in which this is a position: [`Sampler::fingerprint`].
     pub order: u64,
@@ -33,15 +33,15 @@ enum Source {
     /// Batches of indices.
     Batches {
         sampler: Box<dyn Sampler<Item = Vec<usize>>>,
-        /// What is left of the epoch, once it has begun.
+        /// Rest of the epoch, once it has begun.
         draws: Option<Draws<Vec<usize>>>,
     },
     /// Batches of whatever comes next.
     Passes {
         batch: usize,
-        /// Whether the part of each worker has ended in this epoch.
+        /// True for each worker whose part of this epoch has ended.
         ended: Vec<bool>,
-        /// Whose turn it is.
+        /// Worker whose turn it is.
         turn: usize,
     },
 }
@@ -67,7 +67,7 @@ impl Plan {
         Plan { source: Source::Passes { batch, ended, turn: 0 }, order, epoch: 0, position: 0 }
     }
 
-    /// How many queues the tasks go to: one for all workers, or one each.
+    /// Returns the number of queues that the tasks go to: one for all workers, or one each.
     pub(super) fn lanes(&self) -> usize {
         match &self.source {
             Source::Batches { .. } => 1,
@@ -75,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// Batches in the current epoch, if that is known.
+    /// Returns the number of batches in the current epoch, if that is known.
     pub(super) fn len(&self) -> Option<usize> {
         match &self.source {
             Source::Batches { sampler, .. } => Some(sampler.len()),
@@ -83,7 +83,7 @@ impl Plan {
         }
     }
 
-    /// The epoch being planned.
+    /// Returns the epoch being planned.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -92,15 +92,16 @@ impl Plan {
         self.order
     }
 
-    /// Whether an epoch can only be entered at its beginning, so that batches have to be made again and dropped to
-    /// get to a position: an iterable dataset's, whose positions count batches.
+    /// Returns true if an epoch can only be entered at its beginning, so that batches have to be made again and dropped
+    /// to get to a position: an iterable dataset's, whose positions count batches.
     pub(super) fn replays(&self) -> bool {
         matches!(self.source, Source::Passes { .. })
     }
 
     /// Goes to a position of an epoch.
     pub(super) fn begin(&mut self, epoch: u64, position: usize) {
-        (self.epoch, self.position) = (epoch, position);
+        self.epoch = epoch;
+        self.position = position;
         match &mut self.source {
             Source::Batches { sampler, draws } => {
                 sampler.set_epoch(epoch);
@@ -108,12 +109,13 @@ impl Plan {
             }
             Source::Passes { ended, turn, .. } => {
                 ended.fill(false);
-                (*turn, self.position) = (0, 0);
+                *turn = 0;
+                self.position = 0;
             }
         }
     }
 
-    /// The next batch of the epoch, if there is one.
+    /// Returns the next batch of the epoch, if there is one.
     pub(super) fn next(&mut self) -> Option<Next> {
         let (work, lane, step) = match &mut self.source {
             Source::Batches { sampler, draws } => {
@@ -130,14 +132,14 @@ impl Plan {
         Some(Next { work, lane, end: self.position })
     }
 
-    /// A worker's part has ended in an epoch.
+    /// Notes that a worker's part of an epoch has ended.
     pub(super) fn exhausted(&mut self, epoch: u64, lane: usize) {
         if let (Source::Passes { ended, .. }, true) = (&mut self.source, epoch == self.epoch) {
             ended[lane] = true;
         }
     }
 
-    /// Whether the epoch has no more batches to plan. Asks nothing of the dataset.
+    /// Returns true if the epoch has no more batches to plan. Asks nothing of the dataset.
     pub(super) fn has_ended(&self) -> bool {
         match &self.source {
             Source::Batches { draws, .. } => draws.as_ref().is_none_or(|draws| draws.len() == 0),

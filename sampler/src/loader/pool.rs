@@ -38,7 +38,7 @@ struct Shelf {
     usage: PoolUsage,
 }
 
-/// How much memory a [`Pool`] has handed out and kept, in bytes and buffers.
+/// Memory that a [`Pool`] has handed out and kept, in bytes and buffers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
     /// Bytes in buffers that somebody holds.
@@ -52,12 +52,12 @@ pub struct PoolUsage {
 }
 
 impl Pool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new() -> Self {
         Pool::default()
     }
 
-    /// A buffer of `len` elements with arbitrary contents: zeros, or what an earlier user left there.
+    /// Returns a buffer of `len` elements with arbitrary contents: zeros, or what an earlier user left there.
     pub fn take<T: Element>(&self, len: usize) -> Buffer<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= LINE, "not an element of arrays") };
         let wanted = len.saturating_mul(size_of::<T>()).div_ceil(LINE);
@@ -66,12 +66,12 @@ impl Pool {
         Buffer { lines, len, home: self.clone(), element: PhantomData }
     }
 
-    /// What the pool holds at this moment.
+    /// Returns what the pool holds at this moment.
     pub fn usage(&self) -> PoolUsage {
         self.shelf().usage
     }
 
-    /// A panic elsewhere leaves the shelf as good as before: it only holds idle memory.
+    /// Locks the shelf. A panic elsewhere leaves it as good as before: it only holds idle memory.
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,8 +84,8 @@ impl fmt::Debug for Pool {
 }
 
 impl Shelf {
-    /// The smallest idle buffer that is large enough and not more than twice as large; counts what is taken, also if
-    /// the caller has to allocate it.
+    /// Takes the smallest idle buffer that is large enough and not more than twice as large; counts what is taken, also
+    /// if the caller has to allocate it.
     fn recycle(&mut self, wanted: usize) -> Option<Vec<Line>> {
         let fits = |lines: &Vec<Line>| (wanted..=rounded(wanted) * 2).contains(&lines.len());
         let candidates = self.idle.iter().enumerate().filter(|(_, lines)| fits(lines));
@@ -113,7 +113,7 @@ impl Shelf {
     }
 }
 
-/// Sizes are rounded up to eighths of a power of two, so that batches of slightly different sizes share buffers.
+/// Rounds a size up to eighths of a power of two, so that batches of slightly different sizes share buffers.
 fn rounded(lines: usize) -> usize {
     let eighth = (lines / 8).max(1).next_power_of_two();
     lines.div_ceil(eighth) * eighth

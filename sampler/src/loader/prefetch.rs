@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// Bytes asked for at the beginning of each page, in cache lines.
 #[cfg(target_arch = "x86_64")]
 const BEGINNING: usize = 8;
-/// Of a sample larger than this, only the first pages: the copy itself gets the hardware going.
+/// Number of pages read ahead of a sample that is larger: the copy itself gets the hardware going.
 #[cfg(target_arch = "x86_64")]
 const PAGES: usize = 16;
 

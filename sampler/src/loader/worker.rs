@@ -1,4 +1,4 @@
-//! What a worker knows of itself, and how code that is not ours runs in it: no panic ends a worker.
+//! Workers' knowledge of themselves, and the guard around code that is not ours: no panic ends a worker.
 
 use super::error::{Panicked, Who};
 use super::generator::SampleGenerator;
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// Which worker, from 0.
+    /// Number of the worker, from 0.
     pub id: usize,
-    /// How many there are: at least 1.
+    /// Number of workers: at least 1.
     pub workers: usize,
     /// The epoch that is being loaded.
     pub epoch: u64,
@@ -25,19 +25,19 @@ pub struct WorkerInfo {
 }
 
 impl WorkerInfo {
-    /// A seed for this worker in this epoch. What is drawn from it changes with the number of workers; see
+    /// Returns a seed for this worker in this epoch. What is drawn from it changes with the number of workers; see
     /// [`Fetch::generator`](crate::dataset::Fetch::generator) for random numbers that do not.
     pub fn seed(&self) -> u64 {
         SampleGenerator::new(!self.base_seed, self.epoch, self.id).next_u64()
     }
 }
 
-/// What a thread that loads has with it.
-pub(super) struct Bench {
+/// Context of a thread that loads.
+pub(super) struct WorkerContext {
     pub(super) who: Who,
     pub(super) info: WorkerInfo,
     pub(super) pool: Pool,
-    /// Where the thread writes what it does.
+    /// Status in which the thread writes what it does.
     pub(super) status: Arc<Status>,
     /// Counts cancellations; a task of an earlier generation is not wanted any more.
     pub(super) generation: Arc<AtomicU64>,
@@ -45,10 +45,10 @@ pub(super) struct Bench {
     pub(super) closing: Receiver<()>,
 }
 
-impl Bench {
-    /// For the caller's own thread.
+impl WorkerContext {
+    /// Creates the context of the caller's own thread.
     pub(super) fn of_caller(base_seed: u64, pool: Pool) -> Self {
-        Bench {
+        WorkerContext {
             who: Who::Caller,
             info: WorkerInfo { id: 0, workers: 1, epoch: 0, base_seed },
             pool,
@@ -62,19 +62,19 @@ impl Bench {
         self.generation.load(Ordering::Relaxed) != generation
     }
 
-    /// Waits before a new try, unless the loader goes meanwhile.
+    /// Waits before a new attempt, unless the loader goes meanwhile.
     pub(super) fn pause(&self, pause: Duration) {
         let _ = self.closing.recv_timeout(pause);
     }
 }
 
-/// What a worker is doing, for those who wait for it.
+/// Present work of a worker, for those who wait for it.
 pub(super) struct Status {
     /// The item being loaded, or one of the constants below.
     item: AtomicU64,
-    /// Milliseconds from `begun` to the beginning of that.
+    /// Milliseconds from `start` to the beginning of that.
     since: AtomicU64,
-    begun: Instant,
+    start: Instant,
 }
 
 const IDLE: u64 = u64::MAX;
@@ -82,7 +82,7 @@ const COLLATING: u64 = u64::MAX - 1;
 
 impl Default for Status {
     fn default() -> Self {
-        Status { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), begun: Instant::now() }
+        Status { item: AtomicU64::new(IDLE), since: AtomicU64::new(0), start: Instant::now() }
     }
 }
 
@@ -100,14 +100,14 @@ impl Status {
     }
 
     fn set(&self, item: u64) {
-        self.since.store(self.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.since.store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
         self.item.store(item, Ordering::Relaxed);
     }
 
-    /// In words, for an error.
+    /// Describes the present work, for an error.
     pub(super) fn describe(&self, who: Who) -> String {
         let since = Duration::from_millis(self.since.load(Ordering::Relaxed));
-        let so_far = self.begun.elapsed().saturating_sub(since);
+        let so_far = self.start.elapsed().saturating_sub(since);
         match self.item.load(Ordering::Relaxed) {
             IDLE => format!("{who} is idle"),
             COLLATING => format!("{who} has been busy with a batch for {so_far:.1?}"),

@@ -13,7 +13,7 @@ use super::error::{LoaderError, Who};
 use super::fetch::{Done, Fetchers, Made, Task};
 use super::options::WorkerInit;
 use super::pool::Pool;
-use super::worker::{Bench, Status, WorkerInfo, guarded};
+use super::worker::{Status, WorkerContext, WorkerInfo, guarded};
 use crate::dataset::Cause;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// A batch goes through this on its way to the caller.
 pub(super) type PinStage<B> = Arc<dyn Fn(B) -> Result<B, Cause> + Send + Sync>;
 
-/// What every worker is made of.
+/// Parts of which every worker is made.
 pub(super) struct Recipe<B> {
     pub(super) fetchers: Fetchers<B>,
     pub(super) init: Option<WorkerInit>,
@@ -37,11 +37,11 @@ pub(super) struct Recipe<B> {
 }
 
 /// Threads at work.
-pub(super) struct Crew<B> {
+pub(super) struct Workers<B> {
     /// Ends of the queues; none left tells the workers to end.
     lanes: Vec<Lane>,
     results: Receiver<Done<B>>,
-    /// What every thread is doing, the one that pins last.
+    /// Status of every thread, the one that pins last.
     statuses: Vec<(Who, Arc<Status>)>,
     generation: Arc<AtomicU64>,
     /// Dropped to end pauses.
@@ -58,13 +58,13 @@ struct Lane {
     queue: Receiver<Task>,
 }
 
-impl<B: Send + 'static> Crew<B> {
+impl<B: Send + 'static> Workers<B> {
     pub(super) fn start(recipe: &Recipe<B>, lanes: usize) -> Result<Self, LoaderError> {
         let queues = (0..lanes).map(|_| unbounded()).map(|(tasks, queue)| Lane { tasks, queue });
         let (alive, running) = unbounded();
         let (closing, closed) = unbounded();
         let (made, results) = unbounded();
-        let mut crew = Crew {
+        let mut workers = Workers {
             lanes: queues.collect(),
             results,
             statuses: (0..recipe.workers)
@@ -78,13 +78,13 @@ impl<B: Send + 'static> Crew<B> {
             threads: Vec::new(),
             patience: recipe.patience,
         };
-        // Which drops its ends of the queues before the crew waits for threads that are not all there.
-        crew.staff(recipe, (made, alive, closed))?;
-        Ok(crew)
+        // Which drops its ends of the queues before it waits for threads that are not all there.
+        workers.start_threads(recipe, (made, alive, closed))?;
+        Ok(workers)
     }
 
     /// Starts all threads.
-    fn staff(
+    fn start_threads(
         &mut self,
         recipe: &Recipe<B>,
         (made, alive, closed): (Sender<Done<B>>, Sender<()>, Receiver<()>),
@@ -92,7 +92,7 @@ impl<B: Send + 'static> Crew<B> {
         // With a pinning stage, the thread that pins rings instead of the workers.
         let bell = if recipe.pin.is_none() { recipe.bell.clone() } else { Bell::default() };
         for id in 0..recipe.workers {
-            let bench = Bench {
+            let context = WorkerContext {
                 who: Who::Worker(id),
                 info: WorkerInfo { id, workers: recipe.workers, epoch: 0, base_seed: recipe.base_seed },
                 pool: recipe.pool.clone(),
@@ -101,10 +101,11 @@ impl<B: Send + 'static> Crew<B> {
                 closing: closed.clone(),
             };
             let queue = self.lanes[id % self.lanes.len()].queue.clone();
-            let desk = Desk { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
+            let worker =
+                WorkerThread { queue, made: made.clone(), bell: bell.clone(), _alive: alive.clone() };
             let fetchers = recipe.fetchers.clone();
             let init = recipe.init.clone();
-            self.threads.push(spawn(Who::Worker(id), move || desk.serve(bench, &fetchers, init))?);
+            self.threads.push(spawn(Who::Worker(id), move || worker.serve(context, &fetchers, init))?);
         }
         match recipe.pin.clone() {
             Some(stage) => self.pin(stage, recipe.bell.clone(), alive),
@@ -137,7 +138,7 @@ impl<B: Send + 'static> Crew<B> {
         Ok(())
     }
 
-    /// Which tasks and results count.
+    /// Returns the generation of tasks and results that count.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -147,7 +148,7 @@ impl<B: Send + 'static> Crew<B> {
         let _ = self.lanes[task.lane].tasks.send(task);
     }
 
-    /// What has been made, if anything that still counts.
+    /// Returns what has been made, if anything that still counts.
     pub(super) fn try_receive(&self) -> Option<Done<B>> {
         self.results.try_iter().find(|done| done.generation == self.generation())
     }
@@ -164,7 +165,7 @@ impl<B: Send + 'static> Crew<B> {
         }
     }
 
-    /// Nothing came in time: what the workers do instead.
+    /// Creates the error of a batch that did not come in time; it says what the workers do instead.
     pub(super) fn timeout(&self) -> LoaderError {
         let doing = self.statuses.iter().map(|(who, status)| status.describe(*who));
         LoaderError::Timeout { after: self.patience, doing: doing.collect::<Vec<_>>().join(", ") }
@@ -178,7 +179,7 @@ impl<B: Send + 'static> Crew<B> {
     }
 }
 
-impl<B> Drop for Crew<B> {
+impl<B> Drop for Workers<B> {
     /// Waits for the threads, each of which ends after the sample that it is loading.
     fn drop(&mut self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
@@ -196,8 +197,8 @@ impl<B> Drop for Crew<B> {
     }
 }
 
-/// What a worker thread owns.
-struct Desk<B> {
+/// Ends of the queues that a worker thread owns.
+struct WorkerThread<B> {
     queue: Receiver<Task>,
     made: Sender<Done<B>>,
     bell: Bell,
@@ -205,27 +206,27 @@ struct Desk<B> {
     _alive: Sender<()>,
 }
 
-impl<B: Send + 'static> Desk<B> {
-    fn serve(self, mut bench: Bench, fetchers: &Fetchers<B>, init: Option<WorkerInit>) {
+impl<B: Send + 'static> WorkerThread<B> {
+    fn serve(self, mut context: WorkerContext, fetchers: &Fetchers<B>, init: Option<WorkerInit>) {
         let mut fetcher = fetchers();
         let mut init = init;
         for task in &self.queue {
-            if bench.is_stale(task.generation) {
+            if context.is_stale(task.generation) {
                 continue;
             }
             // Only now, so that whoever asks for a batch hears of the failure.
-            bench.info.epoch = task.epoch;
-            let failed = init.as_ref().and_then(|init| guarded(|| init(&bench.info)).err());
+            context.info.epoch = task.epoch;
+            let failed = init.as_ref().and_then(|init| guarded(|| init(&context.info)).err());
             let done = match failed {
                 Some(cause) => {
-                    Some(task.failed(LoaderError::Init { worker: bench.who, cause: cause.into() }))
+                    Some(task.failed(LoaderError::Init { worker: context.who, cause: cause.into() }))
                 }
                 None => {
                     init = None;
-                    fetcher.fetch(task, &mut bench)
+                    fetcher.fetch(task, &mut context)
                 }
             };
-            bench.status.idle();
+            context.status.idle();
             if let Some(done) = done {
                 if self.made.send(done).is_err() {
                     return;
