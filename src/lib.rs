@@ -2,6 +2,28 @@
 //!
 //! The facade: what `cargo add hexagram` gives. Each module is a layer and imports only those below it; the README has
 //! the picture and the reading path.
+//!
+//! ```
+//! use hexagram::testing::spawn;
+//! use hexagram::{ReduceOp, TransportKind};
+//!
+//! // Four ranks as threads of this process, which share memory as processes do.
+//! let sums = spawn(TransportKind::Shm, 4, |comm| {
+//!     let mut gradient = [comm.rank() as f32, 1.0];
+//!     comm.blocking().all_reduce(&mut gradient, ReduceOp::Sum)?;
+//!     Ok(gradient)
+//! })?;
+//! assert_eq!(sums, [[6.0, 4.0]; 4]);
+//! # Ok::<(), hexagram::Error>(())
+//! ```
+//!
+//! # Features
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `tls` | control and TCP connections inside TLS | a C compiler |
+//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 
 mod sampling;
 

@@ -16,6 +16,15 @@
 //! assert_eq!(sums.unwrap(), [[6.0, 4.0]; 4]);
 //! ```
 //!
+//! # Features
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//!
+//! # Costs
+//!
 //! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
 //! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
 //! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have.

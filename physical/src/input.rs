@@ -7,26 +7,36 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Reads a file of at most `most` bytes.
+/// Opens a file to read it.
 ///
 /// # Errors
 /// Those of the system. [`ErrorKind::InvalidInput`] for anything but a regular file, as a pipe without a writer would
-/// block the program, and a device may have no end. [`ErrorKind::FileTooLarge`], with the bound, for a longer file.
+/// block the program, and a device may have no end.
+fn open(path: &Path) -> io::Result<File> {
+    let kind = fs::metadata(path)?.file_type();
+    let what = match (kind.is_dir(), kind.is_file()) {
+        (_, true) => return File::open(path),
+        (true, _) => "it is a folder, not a file",
+        (false, _) => "it is a pipe or a device, not a regular file",
+    };
+    Err(io::Error::new(ErrorKind::InvalidInput, what))
+}
+
+/// Reads a file of at most `most` bytes.
+///
+/// # Errors
+/// Those of the system. [`ErrorKind::InvalidInput`] for anything but a regular file. [`ErrorKind::FileTooLarge`], with
+/// the bound, for a longer file. [`ErrorKind::OutOfMemory`].
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let about = fs::metadata(path)?;
-    if !about.is_file() {
-        let what = match about.is_dir() {
-            true => "it is a folder, not a file",
-            false => "it is a pipe or a device, not a regular file",
-        };
-        return Err(io::Error::new(ErrorKind::InvalidInput, what));
-    }
+    let file = open(path)?;
+    let length = file.metadata()?.len();
     let mut bytes = Vec::new();
-    if about.len() <= most {
+    if length <= most {
+        bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
         // What the length says may not be so a moment later.
-        File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
-    match about.len().max(bytes.len() as u64) {
+    match length.max(bytes.len() as u64) {
         length if length > most => Err(too_long(length, most)),
         _ => Ok(bytes),
     }

@@ -16,6 +16,15 @@
 //! let sizes = spawn(TransportKind::Shm, 3, |world| world.size());
 //! assert_eq!(sizes, [3, 3, 3]);
 //! ```
+//!
+//! # Features
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `tls` | control and TCP connections inside TLS | a C compiler |
+//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
+//! | `fuzzing` | the decoders of bytes from outside, for the fuzzers of this repository | |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("hexagram runs on Linux: it uses memfd, futex, eventfd and abstract unix sockets");

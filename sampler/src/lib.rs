@@ -20,6 +20,8 @@
 //! # Ok::<(), hexagram_sampler::SamplerError>(())
 //! ```
 //!
+//! The crate has no features.
+//!
 //! | file | what is in it |
 //! |---|---|
 //! | `sampler.rs` | the trait of all samplers: an order for each epoch that can be entered anywhere |

@@ -19,14 +19,11 @@ use std::path::{Path, PathBuf};
 /// functions, and first lines that are clauses.
 ///
 /// They are [`AIM`] for all others; until a crate is there, nothing in it gets worse.
-const HELD: [(&str, Percent); 10] = [
+const HELD: [(&str, Percent); 7] = [
     (".", [100.0, 100.0, 2.0]),
-    ("physical", [52.0, 61.0, 24.0]),
-    ("logical", [76.0, 75.0, 24.0]),
-    ("algorithms", [71.0, 71.0, 22.0]),
-    ("sampler", [72.0, 70.0, 28.0]),
-    ("adapters/candle", [53.0, 69.0, 16.0]),
-    ("cli", [15.0, 65.0, 27.5]),
+    ("physical", [52.0, 41.0, 15.0]),
+    ("logical", [70.0, 66.0, 22.0]),
+    ("algorithms", [22.0, 16.0, 4.0]),
     ("examples", [62.0, 65.0, 23.0]),
     ("examples/balance", [15.0, 83.0, 24.0]),
     ("examples/own-algorithm", [15.0, 100.0, 15.0]),
@@ -35,11 +32,12 @@ const AIM: Percent = [15.0, 15.0, 2.0];
 
 type Percent = [f64; 3];
 
+/// Crates whose front page has no example yet.
+const WITHOUT_EXAMPLE: [&str; 1] = ["adapters/candle"];
+
 /// What is held over all crates: names of more than two types in a crate, files of more than 500 lines, functions of more
 /// than 40, lines of the median function, statements that give several values at once.
 const HELD_IN_ALL: [usize; 5] = [6, 5, 12, 6, 45];
-/// Crates whose front page has no example yet.
-const WITHOUT_EXAMPLE: [&str; 3] = [".", "algorithms", "examples"];
 
 fn root() -> &'static Path {
     Path::new(option_env!("CARGO_MANIFEST_DIR").unwrap_or("."))
@@ -98,11 +96,16 @@ fn measure(folder: &str) -> Measure {
     measure
 }
 
-/// Whether the front page of a crate has an example that is run.
+/// Whether the front page of a crate that is published has an example that is run.
 fn has_example(folder: &str) -> bool {
-    let Ok(text) = fs::read_to_string(root().join(folder).join("src/lib.rs")) else { return true };
-    let mut fences = text.lines().filter_map(|line| line.strip_prefix("//! ```"));
-    fences.any(|kind| ["", "rust"].contains(&kind.trim()))
+    let read = |file: &str| fs::read_to_string(root().join(folder).join(file)).unwrap_or_default();
+    let page = read("src/lib.rs");
+    if page.is_empty() || read("Cargo.toml").contains("publish = false") {
+        return true;
+    }
+    let fences = page.lines().filter_map(|line| line.strip_prefix("//! ```"));
+    // Every other one closes what the one before it has opened.
+    fences.step_by(2).any(|kind| ["", "rust"].contains(&kind.trim()))
 }
 
 fn print(name: &str, measure: &Measure) {

@@ -1,4 +1,4 @@
-//! What lies between two ranks: inboxes with messages in them, and a bell that ends their owner's sleep.
+//! Inboxes of ranks for each other's messages, and the bell that ends their owner's sleep.
 
 use hexagram::physical::transport::{Bell, Label};
 use std::collections::HashMap;
