@@ -19,17 +19,19 @@
 //! Deviation from the source: there a rank waits for its average before it begins the next step. Source: Lian, Zhang, Zhang
 //! and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option, settled_within_step,
+};
 use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
 use hexagram_logical::encoding::mix;
-use hexagram_logical::{Buffer, Error, Result};
+use hexagram_logical::{Buffer, Result};
 
 /// Averages of two replicas, whenever it suits one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdPsgd {
-    /// P, in steps: how often a rank begins an average.
+    /// Number P of steps from one average that a rank asks for to the next, 1 or more. Default: 1.
     pub interval: u64,
-    /// Where the choice of partners comes from.
+    /// Seed of the choice of partners. Default: 0.
     pub seed: u64,
 }
 
@@ -39,19 +41,19 @@ impl Default for AdPsgd {
     }
 }
 
-/// One bucket's averages.
+/// State of one bucket.
 pub struct Averaging {
-    /// What is there between the first step and the end, or a [`settle`](Algorithm::settle).
-    meeting: Option<Meeting>,
-    /// y, and then the change.
+    /// Replica that others reach, between the first step and the end, or a [`settle`](Algorithm::settle).
+    shared: Option<SharedReplica>,
+    /// Last known parameters y, and then the change.
     y: Buffer,
 }
 
-/// The replica, where others reach it.
-struct Meeting {
+/// Replica that other ranks reach.
+struct SharedReplica {
     x: PairExchange,
     under_way: Option<Pending<Exchanged>>,
-    /// Closed last.
+    /// Service, which is closed last.
     service: Service,
 }
 
@@ -72,7 +74,7 @@ impl Algorithm for AdPsgd {
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
         check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
-        Ok(Averaging { meeting: None, y: context.zeros_like(&bucket.parameters)? })
+        Ok(Averaging { shared: None, y: context.zeros_like(&bucket.parameters)? })
     }
 
     async fn gradients_ready(
@@ -81,27 +83,27 @@ impl Algorithm for AdPsgd {
         state: &mut Averaging,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if state.meeting.is_none() {
-            state.meeting = Some(Meeting::begin(context, &bucket.parameters).await?);
+        if state.shared.is_none() {
+            state.shared = Some(SharedReplica::open(context, &bucket.parameters).await?);
             context.copy(&bucket.parameters, &state.y)?;
         }
         Ok(())
     }
 
     async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        let Averaging { meeting: Some(meeting), y } = state else { return Err(unmet()) };
+        let Averaging { shared: Some(shared), y } = state else { return Err(settled_within_step()) };
         context.blend(-1.0, y, 1.0, &bucket.parameters)?;
-        meeting.x.add(1.0, y)?;
-        if context.round(self.interval).is_some() && context.size() > 1 && meeting.is_free().await? {
-            meeting.under_way = Some(meeting.x.exchange(self.partner(context)));
+        shared.x.add(1.0, y)?;
+        if context.round(self.interval).is_some() && context.size() > 1 && shared.is_free().await? {
+            shared.under_way = Some(shared.x.exchange(self.partner(context)));
         }
-        meeting.x.load(&mut bucket.parameters)?;
+        shared.x.load(&mut bucket.parameters)?;
         context.copy(&bucket.parameters, y)
     }
 
     /// Ends all averages: the replica is the engine's alone again.
     async fn settle(&self, _: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        let Some(Meeting { x, under_way, service }) = state.meeting.take() else { return Ok(()) };
+        let Some(SharedReplica { x, under_way, service }) = state.shared.take() else { return Ok(()) };
         if let Some(under_way) = under_way {
             under_way.await?;
         }
@@ -109,14 +111,14 @@ impl Algorithm for AdPsgd {
         x.load(&mut bucket.parameters)
     }
 
-    /// Nothing: what is under way was ended, and partners follow from the step.
+    /// Names nothing: what is under way was ended, and partners follow from the step.
     fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
         Ok(())
     }
 }
 
 impl AdPsgd {
-    /// Any other rank, each as likely.
+    /// Returns any other rank, each as likely.
     fn partner(&self, context: &Context) -> usize {
         let words = [context.rank() as u64, context.bucket() as u64, context.step()];
         let draw = words.iter().fold(self.seed, |hash, word| mix(hash ^ word));
@@ -125,16 +127,16 @@ impl AdPsgd {
     }
 }
 
-impl Meeting {
-    /// All ranks begin it together.
-    async fn begin(context: &Context, parameters: &Buffer) -> Result<Self> {
+impl SharedReplica {
+    /// Makes the replica reachable. All ranks call it together.
+    async fn open(context: &Context, parameters: &Buffer) -> Result<Self> {
         let service = Service::start(context.comm()).await?;
         let options = PairOptions { locked: true, encoding: None };
         let x = PairExchange::create(context.comm(), &service, parameters, options).await?;
-        Ok(Meeting { x, under_way: None, service })
+        Ok(SharedReplica { x, under_way: None, service })
     }
 
-    /// Whether the last average that this rank has begun is over.
+    /// Returns true if the last average that this rank has asked for is over.
     async fn is_free(&mut self) -> Result<bool> {
         if self.under_way.as_ref().is_some_and(|exchange| !exchange.is_done()) {
             return Ok(false);
@@ -144,8 +146,4 @@ impl Meeting {
         }
         Ok(true)
     }
-}
-
-fn unmet() -> Error {
-    Error::usage("the training was settled within a step", "call DataParallel::settle between steps")
 }

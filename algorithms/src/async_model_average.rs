@@ -30,9 +30,9 @@ use std::time::Duration;
 /// Mean of the parameters, beside the training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AsyncModelAverage {
-    /// τ, in seconds: how long after the beginning of an average the next begins, if it is over. 0 for at once.
+    /// Seconds τ from the start of an average to that of the next, if it is over; 0 for at once. Default: 0.1.
     pub interval: f64,
-    /// W: steps of gradient all-reduce at the start of the training.
+    /// Number W of steps of gradient all-reduce at the start of the training. Default: 0.
     pub warm_up: u64,
 }
 
@@ -42,20 +42,20 @@ impl Default for AsyncModelAverage {
     }
 }
 
-/// An average: `s` as it was, `r` with what becomes of it.
+/// Average under way: `s` as it was, and `r`, which becomes the mean.
 struct Average {
     s: Buffer,
     r: Buffer,
 }
 
-/// Averages of one bucket.
+/// State of one bucket.
 pub struct Averaging {
     background: Background,
     interval: Duration,
     under_way: Option<Pending<Option<Average>>>,
-    /// Room for the next.
+    /// Buffers for the next average.
     spare: Option<Average>,
-    /// When the last was posted.
+    /// Moment at which the last average was posted.
     posted: Option<Instant>,
 }
 
@@ -103,7 +103,7 @@ impl Algorithm for AsyncModelAverage {
         Ok(())
     }
 
-    /// Aborts.
+    /// Aborts an average that has not begun, and applies one that has.
     async fn settle(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
         state.background.abort().await?;
         state.apply(context, &bucket.parameters).await?;
@@ -111,26 +111,25 @@ impl Algorithm for AsyncModelAverage {
         Ok(())
     }
 
-    /// Nothing: what is in flight was settled.
+    /// Names nothing: what is in flight was settled.
     fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
         Ok(())
     }
 }
 
 impl Averaging {
-    /// Whether there is an average to be applied.
+    /// Returns true if there is an average to be applied.
     fn has_come(&self) -> bool {
         self.under_way.as_ref().is_some_and(Pending::is_done)
     }
 
-    /// `s ← x`, and on the other thread `r ← mean(s)`.
+    /// Copies `s ← x`, and makes `r ← mean(s)` on the other thread.
     fn post(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
         let new = || Ok(Average { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? });
         let Average { s, mut r } = self.spare.take().map_or_else(new, Ok)?;
         context.copy(parameters, &s)?;
         self.under_way = Some(self.background.call(async move |comm| {
-            let device = comm.device();
-            device.copy(&s.read(0..s.len())?, &mut r.write(0..r.len())?)?;
+            r.write_all()?.copy_from(&s.read_all()?)?;
             comm.all_reduce(&mut r, ReduceOp::Mean).await?;
             Ok(Average { s, r })
         }));
@@ -138,7 +137,7 @@ impl Averaging {
         Ok(())
     }
 
-    /// `x ← (x − s) + r`, if there is an average and it was not aborted; waits for it.
+    /// Applies an average, if there is one and it was not aborted: `x ← (x − s) + r`. Waits for it.
     async fn apply(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
         let Some(under_way) = self.under_way.take() else { return Ok(()) };
         let Some(average) = under_way.await? else { return Ok(()) };

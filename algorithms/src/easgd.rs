@@ -22,9 +22,9 @@ use hexagram_logical::{Buffer, Result};
 /// Springs between replicas and a centre.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Easgd {
-    /// τ, in steps, 1 at least.
+    /// Number τ of steps from one exchange with the centre to the next, at least 1. Default: 4.
     pub period: u64,
-    /// β = nα, above 0.
+    /// Strength β = nα of the springs together, above 0. Default: 0.9.
     pub beta: f64,
 }
 
@@ -34,11 +34,11 @@ impl Default for Easgd {
     }
 }
 
-/// What is remembered of a bucket.
-pub struct State {
-    /// c, equal on all ranks.
+/// State of one bucket.
+pub struct EasgdState {
+    /// Centre c, equal on all ranks.
     centre: Buffer,
-    /// eᵢ, from the gradients to the end of the step.
+    /// Extension eᵢ of the spring, from the gradients to the end of the step.
     extension: Buffer,
 }
 
@@ -49,7 +49,7 @@ impl Easgd {
 }
 
 impl Algorithm for Easgd {
-    type State = State;
+    type State = EasgdState;
 
     fn name(&self) -> &'static str {
         "easgd"
@@ -59,7 +59,7 @@ impl Algorithm for Easgd {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
-    /// Never: each explores on its own.
+    /// Returns false: each replica explores on its own.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }
@@ -68,20 +68,25 @@ impl Algorithm for Easgd {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<State> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<EasgdState> {
         check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
         let holds = self.beta > 0.0 && self.beta.is_finite();
         check_option(holds, "the beta of easgd", &self.beta, "a number above 0, and below 2 to be stable")?;
         let centre = context.copy_of(&bucket.parameters)?;
         let extension = context.zeros_like(&bucket.parameters)?;
-        Ok(State { centre, extension })
+        Ok(EasgdState { centre, extension })
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut EasgdState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if !self.is_due(context) {
             return Ok(());
         }
-        let State { centre, extension } = state;
+        let EasgdState { centre, extension } = state;
         context.copy(&bucket.parameters, extension)?;
         context.add_scaled(-1.0, centre, extension)?;
         let mut mean = context.copy_of(&bucket.parameters)?;
@@ -90,7 +95,7 @@ impl Algorithm for Easgd {
         context.blend(1.0 - self.beta, centre, self.beta, &mean)
     }
 
-    async fn after_step(&self, context: &Context, state: &mut State, bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(&self, context: &Context, state: &mut EasgdState, bucket: &mut Bucket) -> Result<()> {
         if !self.is_due(context) {
             return Ok(());
         }
@@ -98,7 +103,7 @@ impl Algorithm for Easgd {
         context.add_scaled(-alpha, &state.extension, &bucket.parameters)
     }
 
-    fn checkpoint(&self, state: &mut State, fields: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, state: &mut EasgdState, fields: &mut Fields) -> Result<()> {
         fields.buffer("centre", &mut state.centre)
     }
 }

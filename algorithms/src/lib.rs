@@ -5,6 +5,35 @@
 //! broadcast of the initial state, gradient accumulation, hierarchical communication, and errors that name the parameter
 //! or the rank.
 //!
+//! ```
+//! use hexagram_algorithms::logical::testing::spawn;
+//! use hexagram_algorithms::logical::{Buffer, DType, Result, TransportKind};
+//! use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
+//! use std::sync::Arc;
+//!
+//! fn main() -> Result<()> {
+//!     // Two ranks, here as threads, minimize the mean of (x − 1)² and (x − 2)²: each knows one of them.
+//!     let found = spawn(TransportKind::Thread, 2, |comm| {
+//!         let x = Parameter { name: "x".to_owned(), dtype: DType::F32, shape: vec![1] };
+//!         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
+//!         let mut engine = DataParallel::new(&comm, vec![x], Arc::new(GradientAllReduce), options)?;
+//!         engine.set_learning_rate(0.25);
+//!         engine.set_parameter(0, &Buffer::from_slice(&[0.0f32])?)?;
+//!         let hooks = engine.hooks();
+//!         for _ in 0..20 {
+//!             let x = engine.values::<f32>(0)?[0];
+//!             engine.begin(Mode::Synchronize)?;
+//!             hooks.ready_slice(0, &[2.0 * (x - 1.0 - comm.rank() as f32)])?;
+//!             engine.finish()?;
+//!             engine.step()?;
+//!         }
+//!         engine.values::<f32>(0)
+//!     })?;
+//!     assert!(found.iter().all(|x| (x[0] - 1.5).abs() < 1e-3));
+//!     Ok(())
+//! }
+//! ```
+//!
 //! Reading order: [`plugin`] (the trait), [`gradient_all_reduce`] and [`local_sgd`] (the simplest plugins, one for
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 //!

@@ -1,4 +1,13 @@
 //! The algorithms by the names that users type.
+//!
+//! ```
+//! use hexagram_algorithms::registry;
+//!
+//! let algorithm = registry::named("bytegrad")?;
+//! assert!(!algorithm.trigram().full_precision);
+//! assert!(registry::all().len() > 20);
+//! # Ok::<(), hexagram_algorithms::logical::Error>(())
+//! ```
 
 use crate::ad_psgd::AdPsgd;
 use crate::async_model_average::AsyncModelAverage;

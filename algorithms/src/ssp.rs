@@ -21,14 +21,14 @@
 //! distributed ML via a stale synchronous parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one
 //! learning rate does for any number of them.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step};
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
 
 /// A parameter server on all ranks, with bounded staleness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ssp {
-    /// s: how many steps a rank may be ahead of the slowest.
+    /// Number s of steps that a rank may be ahead of the slowest. Default: 3.
     pub staleness: u64,
 }
 
@@ -38,19 +38,19 @@ impl Default for Ssp {
     }
 }
 
-/// One bucket's part of it.
+/// State of one bucket.
 pub struct Pulling {
-    /// What is there between the first step and the end, or a [`settle`](Algorithm::settle).
+    /// Servers, between the first step and the end, or a [`settle`](Algorithm::settle).
     session: Option<Session>,
-    /// xᵢ as it was pulled, and then the change.
+    /// Parameters xᵢ as they were pulled, and then the change.
     pulled: Buffer,
 }
 
-/// The servers.
+/// Servers of one bucket, with their clock.
 struct Session {
     server: Server,
     clock: Clock,
-    /// Closed last.
+    /// Service, which is closed last.
     service: Service,
 }
 
@@ -88,7 +88,7 @@ impl Algorithm for Ssp {
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.session.is_none() {
-            state.session = Some(Session::begin(context, &bucket.parameters, self.staleness).await?);
+            state.session = Some(Session::open(context, &bucket.parameters, self.staleness).await?);
             context.copy(&bucket.parameters, &state.pulled)?;
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Algorithm for Ssp {
 
     async fn after_step(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
         let Pulling { session: Some(Session { server, clock, .. }), pulled } = state else {
-            return Err(unserved());
+            return Err(settled_within_step());
         };
         let all = 0..bucket.len();
         context.blend(-1.0, pulled, 1.0, &bucket.parameters)?;
@@ -112,22 +112,20 @@ impl Algorithm for Ssp {
         clock.finish();
         service.close().await?;
         let (range, shard) = server.shard()?;
-        let mut parameters = bucket.parameters.host_mut::<f32>()?;
-        parameters.fill(0.0);
-        parameters[range].copy_from_slice(&shard);
-        drop(parameters);
+        bucket.parameters.write_all()?.clear();
+        bucket.parameters.write(range)?.copy_from(&Buffer::from_slice(&shard)?.read_all()?)?;
         context.comm().all_reduce(&mut bucket.parameters, ReduceOp::Sum).await
     }
 
-    /// Nothing: once settled, the parameters are all there is.
+    /// Names nothing: once settled, the parameters are all there is.
     fn checkpoint(&self, _: &mut Pulling, _: &mut Fields) -> Result<()> {
         Ok(())
     }
 }
 
 impl Session {
-    /// All ranks begin it together, with the same parameters.
-    async fn begin(context: &Context, parameters: &Buffer, staleness: u64) -> Result<Self> {
+    /// Starts the servers. All ranks call it together, with the same parameters.
+    async fn open(context: &Context, parameters: &Buffer, staleness: u64) -> Result<Self> {
         let comm = context.comm();
         let service = Service::start(comm).await?;
         let clock = Clock::start(comm, &service, staleness).await?;
@@ -137,8 +135,4 @@ impl Session {
             Server::start(comm, &service, &clock, parameters, mean, ServerOptions::default()).await?;
         Ok(Session { server, clock, service })
     }
-}
-
-fn unserved() -> Error {
-    Error::usage("the training was settled within a step", "call DataParallel::settle between steps")
 }

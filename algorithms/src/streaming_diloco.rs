@@ -31,24 +31,24 @@ use std::sync::Arc;
 /// DiLoCo in fragments, behind the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamingDiLoCo {
-    /// H, in steps.
+    /// Number H of local steps of a round. Default: 16.
     pub period: u64,
-    /// P.
+    /// Number P of fragments. Default: 4.
     pub fragments: u64,
-    /// τ, in steps: below H.
+    /// Number τ of steps from the sending of a change to its use, below H. Default: 2.
     pub delay: u64,
-    /// α: how much of its own a rank keeps.
+    /// Share α that a rank keeps of its own parameters, in [0, 1]. Default: 0.5.
     pub own: f64,
-    /// What becomes of the mean change.
+    /// Outer optimizer, which steps with the mean change. Default: η = 0.4, μ = 0.9.
     pub outer: Outer,
-    /// How the change travels.
+    /// Precision in which the change travels. Default: [`Precision::Full`].
     pub precision: Precision,
 }
 
-/// How a change travels.
+/// Precision in which a change travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// As it is.
+    /// The parameters' own precision.
     #[default]
     Full,
     /// 8 bits between the smallest and the largest of 512.
@@ -64,25 +64,25 @@ impl Default for StreamingDiLoCo {
     }
 }
 
-/// A bucket's fragments.
+/// State of one bucket: its fragments.
 pub struct Stream {
     background: Background,
     fragments: Vec<Fragment>,
 }
 
 struct Fragment {
-    /// Of the bucket.
+    /// Range of the fragment in the bucket.
     elements: Range<usize>,
     global: Global,
-    /// After how many steps the change under way is due; 0 without.
+    /// Number of steps after which the change under way is due; 0 without one.
     due: u64,
-    /// `None` while it is under way.
-    change: Option<Change>,
-    under_way: Option<Pending<Option<Change>>>,
+    /// Change; `None` while it is under way.
+    change: Option<FragmentChange>,
+    under_way: Option<Pending<Option<FragmentChange>>>,
 }
 
-/// Δᵢ, and then Δ.
-struct Change {
+/// Change Δᵢ of a fragment, and then the mean Δ.
+struct FragmentChange {
     values: Buffer,
     encoding: Option<Encoding>,
 }
@@ -98,7 +98,7 @@ impl Algorithm for StreamingDiLoCo {
         Trigram { centralized: true, synchronous: true, full_precision: self.precision == Precision::Full }
     }
 
-    /// Never quite, as long as α is not 0.
+    /// Returns false: replicas are never quite equal, as long as α is not 0.
     fn keeps_replicas_identical(&self) -> bool {
         false
     }
@@ -122,7 +122,7 @@ impl Algorithm for StreamingDiLoCo {
                 fragment.take_in(self, context, &bucket.parameters).await?;
             }
             if (steps + self.offset(at as u64)).is_multiple_of(self.period) {
-                fragment.send(context, background, &bucket.parameters)?;
+                fragment.send(background, &bucket.parameters)?;
                 fragment.due = steps + self.delay;
                 if self.delay == 0 {
                     fragment.take_in(self, context, &bucket.parameters).await?;
@@ -159,7 +159,7 @@ impl StreamingDiLoCo {
         if self.precision == Precision::Full { Ok(()) } else { check_f32(bucket) }
     }
 
-    /// How many steps before the first a fragment begins.
+    /// Returns the number of steps before the first at which a fragment starts.
     fn offset(&self, fragment: u64) -> u64 {
         fragment * self.period / self.fragments
     }
@@ -167,19 +167,15 @@ impl StreamingDiLoCo {
     fn fragment(&self, context: &Context, bucket: &Bucket, at: u64) -> Result<Fragment> {
         let bound = |at: u64| (bucket.len() as u128 * u128::from(at) / u128::from(self.fragments)) as usize;
         let elements = bound(at)..bound(at + 1);
-        let device = context.comm().device();
-        let room = || device.alloc(bucket.parameters.dtype(), elements.len());
+        let room = || bucket.parameters.beside(bucket.parameters.dtype(), elements.len());
         let global = Global { parameters: room()?, velocity: room()? };
-        device.copy(
-            &bucket.parameters.read(elements.clone())?,
-            &mut global.parameters.write(0..elements.len())?,
-        )?;
+        global.parameters.write_all()?.copy_from(&bucket.parameters.read(elements.clone())?)?;
         let encoding = self.codec()?.map(|codec| {
             // Fragments draw apart, as buckets do.
             let seed = at << 32 | context.bucket() as u64;
             Encoding::new(codec).with_feedback(Feedback::None).with_seed(seed)
         });
-        let change = Some(Change { values: room()?, encoding });
+        let change = Some(FragmentChange { values: room()?, encoding });
         Ok(Fragment { elements, global, due: 0, change, under_way: None })
     }
 
@@ -193,19 +189,20 @@ impl StreamingDiLoCo {
 }
 
 impl Fragment {
-    /// `Δᵢ ← θ − xᵢ`, on its way to the mean.
-    fn send(&mut self, context: &Context, background: &Background, parameters: &Buffer) -> Result<()> {
-        let Some(Change { mut values, mut encoding }) = self.change.take() else { return Err(twice()) };
-        let global = &self.global.parameters;
+    /// Sends `Δᵢ ← θ − xᵢ` on its way to the mean.
+    fn send(&mut self, background: &Background, parameters: &Buffer) -> Result<()> {
+        let Some(FragmentChange { mut values, mut encoding }) = self.change.take() else {
+            return Err(twice());
+        };
+        let global = self.global.parameters.read_all()?;
         let x = parameters.read(self.elements.clone())?;
-        let terms = [(1.0, Some(&global.read(0..global.len())?)), (-1.0, Some(&x))];
-        context.comm().device().weighted_sum(&terms, &mut values.write(0..values.len())?)?;
+        values.write_all()?.weighted_sum(&[(1.0, Some(&global)), (-1.0, Some(&x))])?;
         self.under_way = Some(background.call(async move |comm| {
             match &mut encoding {
                 None => comm.all_reduce(&mut values, ReduceOp::Mean).await?,
                 Some(encoding) => comm.all_reduce_encoded(&mut values, ReduceOp::Mean, encoding).await?,
             }
-            Ok(Change { values, encoding })
+            Ok(FragmentChange { values, encoding })
         }));
         Ok(())
     }
@@ -218,7 +215,7 @@ impl Fragment {
         Ok(())
     }
 
-    /// The outer step, and its share in this rank's replica.
+    /// Makes the outer step, and mixes its share into this rank's replica.
     async fn take_in(
         &mut self,
         rule: &StreamingDiLoCo,
@@ -227,18 +224,18 @@ impl Fragment {
     ) -> Result<()> {
         self.land().await?;
         self.due = 0;
-        let Some(Change { values, .. }) = &self.change else { return Err(twice()) };
+        let Some(FragmentChange { values, .. }) = &self.change else { return Err(twice()) };
         rule.outer.step(context, &self.global, values)?;
-        let global = &self.global.parameters;
-        let terms = [(rule.own, None), (1.0 - rule.own, Some(&global.read(0..global.len())?))];
-        context.comm().device().weighted_sum(&terms, &mut parameters.write(self.elements.clone())?)
+        let global = self.global.parameters.read_all()?;
+        let terms = [(rule.own, None), (1.0 - rule.own, Some(&global))];
+        parameters.write(self.elements.clone())?.weighted_sum(&terms)
     }
 
-    /// Together with a change that has come and is not due yet.
+    /// Names the fragment's state, with a change that has come and is not due yet.
     fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         self.global.checkpoint(fields)?;
         fields.count("due", &mut self.due)?;
-        let Some(Change { values, encoding }) = &mut self.change else { return Err(twice()) };
+        let Some(FragmentChange { values, encoding }) = &mut self.change else { return Err(twice()) };
         fields.buffer("change", values)?;
         encoding.as_mut().map_or(Ok(()), |encoding| fields.encoding("encoding", encoding))
     }

@@ -55,12 +55,13 @@ pub use state::Checkpoint;
 pub use telemetry::Telemetry;
 pub use trace::Tracing;
 
+use crate::bytes::bytes_of;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
 use autotune::Tuner;
 use backward::Backward;
-use hexagram_logical::{Buffer, Communicator, Error, ReadView, Result};
+use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use plan::{BucketPlan, Plan};
 use precision::Scaler;
 use replica::Replica;
@@ -79,7 +80,44 @@ pub enum Mode {
     Accumulate,
 }
 
-/// Data-parallel training of one model: this rank's side of it.
+/// Data-parallel training of one model, on one rank.
+///
+/// A step is [`forward`](Self::forward), [`begin`](Self::begin), gradients by [`hooks`](Self::hooks), [`finish`](Self::finish)
+/// and [`step`](Self::step); at the end [`settle`](Self::settle) or [`average`](Self::average). What is not part of the loop
+/// stands in groups:
+///
+/// | group | for |
+/// |---|---|
+/// | [`initial`](Self::initial) | rank 0's state for all, before the first step |
+/// | [`checkpoint`](Self::checkpoint) | state to be saved and put back |
+/// | [`loss_scaling`](Self::loss_scaling) | gradients in 16 bits |
+/// | [`uneven`](Self::uneven) | ranks that run out of data at different times |
+/// | [`trace`](Self::trace) | a recording of all ranks |
+/// | [`telemetry`](Self::telemetry) | waiting time, buckets, tuned settings |
+///
+/// ```
+/// use hexagram_algorithms::logical::{Buffer, Result};
+/// use hexagram_algorithms::{DataParallel, Mode};
+///
+/// /// Trains on batches whose gradients, one for each parameter, `backward` computes.
+/// fn train(
+///     engine: &mut DataParallel,
+///     batches: usize,
+///     backward: impl Fn(&DataParallel, usize) -> Result<Vec<Buffer>>,
+/// ) -> Result<()> {
+///     let hooks = engine.hooks();
+///     for batch in 0..batches {
+///         engine.forward()?;
+///         engine.begin(Mode::Synchronize)?;
+///         for (parameter, gradient) in backward(engine, batch)?.iter().enumerate().rev() {
+///             hooks.ready(parameter, gradient)?;
+///         }
+///         engine.finish()?;
+///         engine.step()?;
+///     }
+///     engine.settle()
+/// }
+/// ```
 pub struct DataParallel {
     comm: Communicator,
     algorithm: Arc<dyn AnyAlgorithm>,
@@ -208,6 +246,21 @@ impl DataParallel {
     /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
     pub fn parameter(&self, parameter: usize) -> Result<ReadView> {
         self.replica.get(backward::lock(&self.backward).plan(), parameter)
+    }
+
+    /// Returns a copy of a parameter's values in host memory, `T` being the parameter's element type. Otherwise as
+    /// [`parameter`](Self::parameter), which copies nothing.
+    ///
+    /// # Errors
+    /// As there, and [`Error::Usage`] if `T` is another type.
+    pub fn values<T: Element>(&self, parameter: usize) -> Result<Vec<T>> {
+        let view = self.parameter(parameter)?;
+        if view.dtype() != T::DTYPE {
+            let what = format!("parameter {parameter} was asked for as {}", T::DTYPE);
+            return Err(Error::usage(what, format!("it is {}", view.dtype())));
+        }
+        let bytes = bytes_of(&view)?;
+        Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
 
     /// Ends the job everywhere, and with its reason, if the outcome of this rank's training thread is an error.

@@ -21,6 +21,17 @@ use hexagram_logical::{Buffer, Error, Result};
 use std::collections::BTreeMap;
 
 /// State of an engine, to be saved and put back: see [`DataParallel::checkpoint`].
+///
+/// ```
+/// use hexagram_algorithms::DataParallel;
+/// use hexagram_algorithms::logical::Result;
+///
+/// /// Goes on in `new` where `old` is.
+/// fn hand_over(old: &mut DataParallel, new: &mut DataParallel) -> Result<()> {
+///     let record = old.checkpoint().save()?;
+///     new.checkpoint().load(record)
+/// }
+/// ```
 pub struct Checkpoint<'a>(&'a mut DataParallel);
 
 impl DataParallel {

@@ -15,6 +15,20 @@ pub(super) struct OpenTrace {
 }
 
 /// Recording of what all ranks do: see [`DataParallel::trace`].
+///
+/// ```
+/// use hexagram_algorithms::DataParallel;
+/// use hexagram_algorithms::logical::Result;
+///
+/// fn record(engine: &mut DataParallel, train: impl Fn(&mut DataParallel) -> Result<()>) -> Result<()> {
+///     engine.trace().begin()?;
+///     train(engine)?;
+///     if let Some(trace) = engine.trace().collect()? {
+///         println!("{}", trace.report());
+///     }
+///     Ok(())
+/// }
+/// ```
 pub struct Tracing<'a>(&'a mut DataParallel);
 
 impl DataParallel {

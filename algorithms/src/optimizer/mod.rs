@@ -46,7 +46,7 @@ pub struct Update<'a> {
     pub gradients: &'a Buffer,
     /// Parameters, to be changed.
     pub parameters: &'a mut Buffer,
-    /// Buffers of what is remembered of every element.
+    /// Buffers of the optimizer's own state, in the order of [`Optimizer::slots`].
     pub slots: &'a mut [Buffer],
 }
 

@@ -1,33 +1,4 @@
 //! The plugin trait: what an author of a distributed SGD variant writes.
-//!
-//! ```
-//! use hexagram_algorithms::logical::{Buffer, ReduceOp, Result};
-//! use hexagram_algorithms::{Algorithm, Bucket, Context, Trigram};
-//!
-//! /// Mean of the gradients.
-//! #[derive(Debug)]
-//! struct Mean;
-//!
-//! impl Algorithm for Mean {
-//!     type State = ();
-//!
-//!     fn name(&self) -> &'static str {
-//!         "mean"
-//!     }
-//!
-//!     fn trigram(&self) -> Trigram {
-//!         Trigram { centralized: true, synchronous: true, full_precision: true }
-//!     }
-//!
-//!     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
-//!         Ok(())
-//!     }
-//!
-//!     async fn gradients_ready(&self, context: &Context, _: &mut (), bucket: &mut Bucket) -> Result<()> {
-//!         context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Mean).await
-//!     }
-//! }
-//! ```
 
 use crate::plugin::Bucket;
 use crate::plugin::Context;
@@ -36,7 +7,7 @@ use crate::plugin::unwritten::Unwritten;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 
-/// Three yes/no lines: the eight ways to communicate in distributed SGD.
+/// One of the eight ways to communicate in distributed SGD, as three yes/no lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trigram {
     /// True if everyone agrees on one result; otherwise ranks mix with neighbours.
@@ -98,9 +69,9 @@ pub struct Needs {
     pub parameters: bool,
 }
 
-/// A distributed SGD variant: the declaration, which serves any number of models.
+/// Distributed SGD variant: its declaration, which serves any number of models.
 ///
-/// A step calls the hooks of a bucket in this order, each in its turn:
+/// A step calls the hooks of a bucket in this order:
 ///
 /// | hook | when | what is there |
 /// |---|---|---|
@@ -115,10 +86,39 @@ pub struct Needs {
 /// for plain SGD, so that an algorithm with a rule of its own leaves its direction there and is run with plain SGD.
 ///
 /// Several buckets are in flight at once, so hooks take `&self` and the bucket's own state. They run on the engine's
-/// communication thread, and are `async` so that one bucket's waiting is another's turn. On every rank the same hooks
+/// communication thread, and are `async` so that while one bucket waits, another goes on. On every rank the same hooks
 /// are called, in the same order; each bucket communicates in a lane of its own.
 ///
 /// Fields of the declaration must not differ between ranks: its `Debug` output is compared.
+///
+/// ```
+/// use hexagram_algorithms::logical::{Buffer, ReduceOp, Result};
+/// use hexagram_algorithms::{Algorithm, Bucket, Context, Trigram};
+///
+/// /// Mean of the gradients.
+/// #[derive(Debug)]
+/// struct Mean;
+///
+/// impl Algorithm for Mean {
+///     type State = ();
+///
+///     fn name(&self) -> &'static str {
+///         "mean"
+///     }
+///
+///     fn trigram(&self) -> Trigram {
+///         Trigram { centralized: true, synchronous: true, full_precision: true }
+///     }
+///
+///     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
+///         Ok(())
+///     }
+///
+///     async fn gradients_ready(&self, context: &Context, _: &mut (), bucket: &mut Bucket) -> Result<()> {
+///         context.comm().all_reduce(&mut bucket.gradients, ReduceOp::Mean).await
+///     }
+/// }
+/// ```
 #[allow(unused_variables, reason = "default hooks do nothing with theirs")]
 pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// State of one bucket from step to step, such as an error feedback. It stays on the communication thread.

@@ -11,6 +11,7 @@ mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use bucket::{Bucket, Tensor};
+pub(crate) use check::settled_within_step;
 pub use check::{check_f32, check_option};
 pub use context::Context;
 pub(crate) use context::StepInfo;

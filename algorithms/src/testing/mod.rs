@@ -22,7 +22,6 @@ mod resume;
 
 pub use resume::{Scratch, resumes_exactly};
 
-use crate::bytes::bytes_of;
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
 use crate::optimizer::{Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;
@@ -173,7 +172,7 @@ impl<T: Element> Trainer<T> {
     /// As [`DataParallel::finish_and_step`].
     pub fn step(&mut self, mut gradient: impl FnMut(usize, &[T]) -> Vec<T>) -> Result<()> {
         let gradients: Result<Vec<Vec<T>>> =
-            (0..self.shapes).map(|index| Ok(gradient(index, &self.values(index)?))).collect();
+            (0..self.shapes).map(|index| Ok(gradient(index, &self.engine.values(index)?))).collect();
         self.engine.forward()?;
         let hooks = self.engine.hooks();
         self.engine.begin(Mode::Synchronize)?;
@@ -183,18 +182,12 @@ impl<T: Element> Trainer<T> {
         self.engine.finish_and_step()
     }
 
-    fn values(&self, parameter: usize) -> Result<Vec<T>> {
-        let values = self.engine.parameter(parameter)?;
-        let size = std::mem::size_of::<T>();
-        Ok(bytes_of(&values)?.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect())
-    }
-
     /// Returns all parameters of this rank's replica.
     ///
     /// # Errors
     /// As [`DataParallel::parameter`].
     pub fn parameters(&self) -> Result<Vec<Vec<T>>> {
-        (0..self.shapes).map(|index| self.values(index)).collect()
+        (0..self.shapes).map(|index| self.engine.values(index)).collect()
     }
 
     /// Returns the engine underneath.

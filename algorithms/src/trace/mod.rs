@@ -2,7 +2,7 @@
 //! takes as long as it does, and which rank the others wait for.
 //!
 //! [`DataParallel::trace`](crate::DataParallel::trace) switches recording on, for any algorithm;
-//! [`DataParallel::collect`](crate::DataParallel::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
+//! [`collect`](crate::engine::Tracing::collect) gathers what all ranks have recorded at rank 0 as a [`Trace`],
 //! which is saved as a file for ui.perfetto.dev and summed up as a [`Report`].
 //!
 //! Recorded are the training thread (forward, backward, waiting, optimizer); each hook; and, from the beginning of each to

@@ -8,6 +8,7 @@ use hexagram::algorithms::{
     AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd,
 };
 use hexagram::launch::{as_rank, as_threads};
+use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, DType, JoinOptions, Placement, ReduceOp, Result, World};
 use hexagram_own_algorithm::AdaptiveLocalSgd;
 use std::sync::Arc;
@@ -17,7 +18,10 @@ use std::time::Instant;
 const STEPS: usize = 1000;
 const BATCH: usize = 16;
 
-fn main() -> Result<()> {
+/// Anything that ends a rank.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
     // A rank that a launcher has started, or four threads.
     match Placement::from_env()? {
         Some(placement) => as_rank(World::join_as(&placement, &JoinOptions::default())?, compare),
@@ -25,8 +29,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// One rank of the comparison.
-fn compare(world: World) -> Result<()> {
+/// Runs one rank of the comparison.
+fn compare(world: World) -> Result<(), Failure> {
     let comm = Communicator::open(&world, 0)?;
     let digits = Digits::load();
     let mut ratios = Vec::new();
@@ -36,20 +40,19 @@ fn compare(world: World) -> Result<()> {
         let own = train(&comm, Arc::new(AdaptiveLocalSgd { tolerance: 0.02 }), &digits)?;
         ratios.push(own.seconds / plain.seconds);
         if comm.rank() == 0 {
-            println!("gradient-allreduce  {plain}");
-            println!("adaptive-local-sgd  {own}");
+            print(&format!("gradient-allreduce  {plain}"))?;
+            print(&format!("adaptive-local-sgd  {own}"))?;
         }
     }
     if comm.rank() == 0 {
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-        println!(
-            "time of adaptive-local-sgd / gradient-allreduce, pair by pair: {ratios:.2?}, mean {mean:.2}"
-        );
+        let text = "time of adaptive-local-sgd / gradient-allreduce, pair by pair";
+        print(&format!("{text}: {ratios:.2?}, mean {mean:.2}"))?;
     }
     Ok(())
 }
 
-/// What a training gave, of all ranks together.
+/// Outcome of a training, of all ranks together.
 struct Outcome {
     accuracy: f64,
     bytes: f64,
@@ -76,7 +79,7 @@ fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, digits: &Digits)
     let started = Instant::now();
     for step in 0..STEPS {
         let batch = (0..BATCH).map(|at| (step * BATCH + at) * comm.size() + comm.rank());
-        let gradient = digits.gradient(&floats(engine.parameter(0)?.bytes()), batch);
+        let gradient = digits.gradient(&engine.values::<f32>(0)?, batch);
         engine.begin(Mode::Synchronize)?;
         hooks.ready_slice(0, &gradient)?;
         engine.finish()?;
@@ -87,10 +90,6 @@ fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, digits: &Digits)
     let mut spent = spent.map(|spent| spent / comm.size() as f64);
     comm.blocking().all_reduce(&mut spent, ReduceOp::Sum)?;
     engine.average()?;
-    let accuracy = digits.accuracy(&floats(engine.parameter(0)?.bytes()));
+    let accuracy = digits.accuracy(&engine.values::<f32>(0)?);
     Ok(Outcome { accuracy, bytes: spent[0] / STEPS as f64, seconds: spent[1] })
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
