@@ -38,13 +38,13 @@ const END: &str = "<!-- examples/compare: end -->";
 struct Options {
     /// Algorithms to compare [default: all]
     algorithms: Vec<String>,
-    /// Of a run of all: folder with algorithms.md, whose table is replaced, and for algorithms-time.svg and -bytes.svg
+    /// Folder with algorithms.md, whose table a run of all replaces, and for algorithms-time.svg and -bytes.svg
     #[arg(long, default_value = "docs")]
     docs: PathBuf,
-    /// Where each run's metrics.jsonl and plot.svg go, and the pictures of a run of some
+    /// Folder for each run's metrics.jsonl and plot.svg, and for the pictures of a run of some
     #[arg(long, default_value = "runs/compare")]
     out: PathBuf,
-    /// What each run is given, such as `-- --ranks 2 --transport tcp`
+    /// Arguments of each run, such as `-- --ranks 2 --transport tcp`
     #[arg(last = true)]
     train: Vec<String>,
 }
@@ -64,12 +64,12 @@ fn main() -> ExitCode {
 }
 
 impl Options {
-    /// Whether this is the run that the documentation shows.
+    /// Returns true if this is the run that the documentation shows.
     fn is_whole(&self) -> bool {
         self.algorithms.is_empty() && self.train.is_empty()
     }
 
-    /// Where the pictures go.
+    /// Returns the folder of the pictures.
     fn pictures(&self) -> &Path {
         if self.is_whole() { &self.docs } else { &self.out }
     }
@@ -107,7 +107,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one algorithm's training came to.
+/// Outcome of one algorithm's training.
 struct Run {
     report: Value,
     epochs: Vec<Value>,
@@ -138,7 +138,7 @@ impl Run {
         self.report[field].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// MiB that were sent up to the end of an epoch.
+    /// Returns the MiB that were sent up to the end of an epoch.
     fn sent_until(&self, epoch: &Value) -> Option<f64> {
         let until = self.epochs.iter().take_while(|other| other["epoch"].as_u64() <= epoch["epoch"].as_u64());
         Some(until.filter_map(|epoch| epoch["bytes_sent"].as_f64()).sum::<f64>() / f64::from(1 << 20))
@@ -169,7 +169,7 @@ fn table(runs: &[Run]) -> String {
     )
 }
 
-/// What stands around the table.
+/// Text around the table.
 struct Page {
     before: String,
     after: String,

@@ -35,7 +35,7 @@ struct Options {
     /// Ranks to start when no launcher has started them
     #[arg(long, default_value_t = 2)]
     ranks: usize,
-    /// How bytes travel
+    /// Transport: mixed, shm, tcp or thread
     #[arg(long, default_value = "shm")]
     transport: String,
     /// Samples per rank and step, one measurement each
@@ -142,7 +142,7 @@ fn measure(comm: &Communicator, options: &Options, batch: usize) -> Result<(), F
     Ok(())
 }
 
-/// A step of candle alone.
+/// Makes a step of candle alone.
 fn local(options: &Options) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_core::Result<()>, Failure> {
     let varmap = VarMap::new();
     let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu), options)?;
@@ -150,7 +150,7 @@ fn local(options: &Options) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_co
     Ok(move |samples: &(Tensor, Tensor)| optimizer.backward_step(&net.loss(samples)?))
 }
 
-/// The same model on all ranks.
+/// Builds the same model on all ranks.
 fn together(comm: &Communicator, options: &Options) -> Result<(Net, Replica, SGD), Failure> {
     let varmap = VarMap::new();
     let mut replica_options = ReplicaOptions { algorithm: Arc::new(GradientAllReduce), ..Default::default() };
@@ -169,7 +169,7 @@ fn registered(comm: &Communicator, replica: &Replica) -> Result<Vec<Buffer>, Fai
     Ok(buckets.map(|(dtype, len)| comm.registered(dtype, len)).collect::<hexagram::Result<_>>()?)
 }
 
-/// Seconds that so many steps take, all ranks beginning together.
+/// Returns the seconds that so many steps take, all ranks starting together.
 fn period(
     comm: &Communicator,
     steps: usize,

@@ -51,7 +51,7 @@ pub(crate) fn main() -> ExitCode {
     outcome.unwrap_or_else(|error| failure("train", &*error))
 }
 
-/// One rank of the training, from its first parameter to the report; returns what to exit with.
+/// Runs one rank of the training, from its first parameter to the report; returns what to exit with.
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode, Failure> {
     let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
@@ -182,7 +182,8 @@ fn tensors(batch: &(Array<f32>, Array<u32>), dtype: DType) -> candle_core::Resul
     Ok((images, Tensor::from_slice(labels, labels.len(), &Device::Cpu)?))
 }
 
-/// Share of the held-out images that are recognized; each rank looks at some of them, each image is looked at once.
+/// Returns the share of the held-out images that are recognized; each rank looks at some of them, each image is looked
+/// at once.
 fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> Result<f64, Failure> {
     const BATCH: usize = 256;
     let sampler = DistributedSampler::new(DistributedOptions {
@@ -207,34 +208,34 @@ fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> 
     Ok(count[0] as f64 / held_out.len() as f64)
 }
 
-/// Where the time of some training steps went, on one rank.
+/// Time of some training steps on one rank, by use.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     blocked: Duration,
     steps: Duration,
 }
 
-/// What the run tells while it goes on: rank 0 prints and writes it, the others only contribute.
+/// Reporter of the run while it goes on: rank 0 prints and writes, the others only contribute.
 struct Log<'a> {
     checked: &'a Checked,
     world: &'a World,
     progress: Progress,
     /// On rank 0.
     metrics: Option<Metrics>,
-    /// Whether figures, or the picture, could not be kept.
+    /// True if figures, or the picture, could not be kept.
     is_lost: bool,
     began: Instant,
     epoch: u64,
-    /// When each step of the epoch ended.
+    /// Time at which each step of the epoch ended.
     ended: Vec<Duration>,
-    /// Of all ranks together, and all epochs.
+    /// Seconds of all ranks together, and all epochs.
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
-    /// Of each rank, through checkpoints.
+    /// Number of steps of each rank, through checkpoints.
     steps: u64,
     resumed_at: u64,
-    /// What this rank sent before the first step.
+    /// Bytes that this rank sent before the first step.
     sent_before: u64,
     bytes: u64,
     loss: f64,

@@ -6,8 +6,8 @@ use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode,
 use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Bytes that all ranks together send in one step of `gradient-allreduce` on this model, headers included. A collective
-/// call, while nothing else communicates.
+/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` on this model, headers included.
+/// A collective call, while nothing else communicates.
 ///
 /// # Errors
 /// Errors of the communication.

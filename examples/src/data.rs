@@ -16,16 +16,16 @@ type Failure = Box<dyn std::error::Error>;
 /// Images to learn from, and images that are never trained on.
 #[derive(Clone)]
 pub struct Data {
-    /// To learn from.
+    /// Images to learn from.
     pub train: Images,
-    /// To judge the result by.
+    /// Images to judge the result by.
     pub held_out: Images,
     /// Channels, rows and columns.
     pub shape: [usize; 3],
 }
 
 impl Data {
-    /// The images compiled into the program, of which every fifth is held out.
+    /// Returns the images compiled into the program, of which every fifth is held out.
     ///
     /// # Errors
     ///
@@ -34,8 +34,8 @@ impl Data {
         Self::digits(&Digits::embedded()?)
     }
 
-    /// A file of digits, of which every fifth is held out, or a folder with MNIST (IDX files, decompressed) or CIFAR-10
-    /// (binary version), whose test part is held out. The folder may be the one that torchvision made.
+    /// Reads a file of digits, of which every fifth is held out, or a folder with MNIST (IDX files, decompressed) or
+    /// CIFAR-10 (binary version), whose test part is held out. The folder may be the one that torchvision made.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Data {
     }
 }
 
-/// A number that differs, most likely, as soon as anything in the images does.
+/// Returns a number that differs, most likely, as soon as anything in the images does.
 ///
 /// # Errors
 /// What keeps an image from being read.
@@ -99,7 +99,7 @@ pub fn digest(images: &Images) -> Result<u64, Failure> {
     Ok(hash)
 }
 
-/// A picture of bytes as numbers from 0 to 1, with a dimension for its channels.
+/// Returns a picture of bytes as numbers from 0 to 1, with a dimension for its channels.
 fn scaled((image, label): (Array<u8>, u8), fetch: &Fetch<'_>) -> Result<(Array<f32>, u32), Cause> {
     let numbers = image.map(fetch.pool(), |pixel| f32::from(pixel) / 255.0);
     let numbers = match numbers.shape()[..] {

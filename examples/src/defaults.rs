@@ -9,14 +9,14 @@ use clap::ValueEnum;
 use hexagram::algorithms::{Optimizer, Sgd};
 use std::sync::Arc;
 
-/// How an algorithm is run, unless the command line says otherwise.
+/// Options with which an algorithm is run, unless the command line says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// What the engine steps with.
+    /// Optimizer that the engine steps with.
     pub optimizer: Kind,
-    /// γ.
+    /// Learning rate γ.
     pub learning_rate: f64,
 }
 
@@ -30,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The optimizer itself.
+    /// Creates the optimizer.
     pub fn optimizer(self) -> Arc<dyn Optimizer> {
         match self {
             Kind::Sgd => Arc::new(Sgd::default()),
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// What a table calls it.
+    /// Returns the name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Sgd => "SGD",
@@ -89,7 +89,7 @@ pub const ALL: &[Defaults] = &[
     sgd("demo", 0.001),
 ];
 
-/// The defaults of an algorithm; of one that is not in the table, those of synchronous SGD.
+/// Returns the defaults of an algorithm; of one that is not in the table, those of synchronous SGD.
 pub fn of(algorithm: &str) -> Defaults {
     ALL.iter().find(|defaults| defaults.algorithm == algorithm).copied().unwrap_or(ALL[0])
 }

@@ -17,7 +17,7 @@ pub const CLASSES: usize = 10;
 const INK: f32 = 16.0;
 /// The most bytes of a file, and of what it decompresses to: millions of images.
 const LONGEST: u64 = 1 << 30;
-/// How many characters of a value that is wrong are shown.
+/// Number of characters of a wrong value that are shown.
 const SHOWN: usize = 40;
 /// Every how many images one is held out.
 const HELD_OUT_EVERY: usize = 5;
@@ -63,7 +63,7 @@ pub enum DigitsError {
         path: PathBuf,
         /// The line that could not be read, from 1.
         line: usize,
-        /// What the system or the decompressor said.
+        /// Error of the system or the decompressor.
         cause: io::Error,
     },
 
@@ -88,7 +88,7 @@ pub enum DigitsError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// How many values it has.
+        /// Number of values of the line.
         columns: usize,
     },
 
@@ -105,9 +105,9 @@ pub enum DigitsError {
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// What stands there.
+        /// Text in the column.
         text: String,
-        /// What may stand there.
+        /// Values that the column may have.
         expected: &'static str,
     },
 
@@ -119,7 +119,7 @@ pub enum DigitsError {
     TooFew {
         /// The file.
         path: PathBuf,
-        /// How many rows it has.
+        /// Number of rows of the file.
         rows: usize,
     },
 }
@@ -128,7 +128,7 @@ impl Digits {
     /// Rows and columns of an image.
     pub const SIDE: usize = PIXELS.isqrt();
 
-    /// The 1797 images compiled into the program.
+    /// Returns the 1797 images compiled into the program.
     ///
     /// # Errors
     ///
@@ -155,22 +155,22 @@ impl Digits {
         }
     }
 
-    /// How many images there are.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none; never true of what was read.
+    /// Returns true if there are none; never of what was read.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// All pixels, [`PIXELS`] an image, row by row from the top left, from 0.0 (white) to 1.0 (black).
+    /// Returns all pixels, [`PIXELS`] an image, row by row from the top left, from 0.0 (white) to 1.0 (black).
     pub fn pixels(&self) -> &[f32] {
         &self.pixels
     }
 
-    /// What each image shows, from 0 to 9.
+    /// Returns the label of each image, from 0 to 9.
     pub fn labels(&self) -> &[u8] {
         &self.labels
     }
@@ -183,7 +183,7 @@ impl Digits {
         Split { train: self.select(&train), held_out: self.select(&held_out) }
     }
 
-    /// The images named, in that order.
+    /// Returns the images named, in that order.
     fn select(&self, indices: &[usize]) -> Digits {
         let image = |&index: &usize| &self.pixels[index * PIXELS..][..PIXELS];
         Digits {
@@ -246,7 +246,7 @@ impl Digits {
 }
 
 impl Row<'_> {
-    /// The number that stands in a column, if it `fits` there.
+    /// Returns the number in a column, if it `fits` there.
     fn value(
         &self,
         text: &str,
@@ -267,7 +267,7 @@ mod tests {
     use flate2::{Compression, write::GzEncoder};
     use std::io::Write;
 
-    /// A line of 64 equal pixels and a label.
+    /// Parses a line of 64 equal pixels and a label.
     fn row(pixel: &str, label: &str) -> String {
         format!("{}{label}\n", format!("{pixel},").repeat(PIXELS))
     }

@@ -6,7 +6,7 @@ use crate::options::Checked;
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::Record;
 
-/// What keeps its meaning only from a training's beginning.
+/// Names of what keeps its meaning only from a training's beginning.
 const FIXED: [&str; 3] = ["--algorithm", "--optimizer", "--dtype"];
 
 /// Options and data, as names and values.

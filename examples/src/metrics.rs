@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What one step gave.
+/// Figures of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// The epoch it belongs to.
@@ -25,7 +25,7 @@ pub struct Step {
     pub seconds: f64,
 }
 
-/// What one epoch gave.
+/// Figures of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Epoch {
     /// Its number.
@@ -157,17 +157,17 @@ impl Metrics {
         self.flush()
     }
 
-    /// Where the file is.
+    /// Returns the directory that the file is in.
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
 
-    /// All steps so far, in the order they were recorded.
+    /// Returns all steps so far, in the order they were recorded.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// All epochs so far, in the order they were recorded.
+    /// Returns all epochs so far, in the order they were recorded.
     pub fn epochs(&self) -> &[Epoch] {
         &self.epochs
     }

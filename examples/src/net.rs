@@ -42,8 +42,8 @@ impl Module for Net {
     }
 }
 
-/// A `VarMap` with the net's parameters, drawn from `seed`: weights uniform within ±√(6/fan-in) (He et al. 2015), biases within
-/// ±1/√fan-in.
+/// Creates a `VarMap` with the net's parameters, drawn from `seed`: weights uniform within ±√(6/fan-in) (He et al.
+/// 2015), biases within ±1/√fan-in.
 ///
 /// candle's own generator for the CPU cannot be seeded.
 ///
@@ -70,7 +70,7 @@ pub fn seeded(seed: u64, dtype: DType, shape: [usize; 3]) -> Result<VarMap> {
     Ok(varmap)
 }
 
-/// How many of the images are recognized.
+/// Returns the number of images that are recognized.
 ///
 /// # Errors
 /// What candle returns.

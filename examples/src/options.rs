@@ -24,10 +24,10 @@ pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(long)]
     pub ranks: Option<usize>,
-    /// What the ranks communicate; `list` prints the choices
+    /// Algorithm, by which ranks communicate; `list` prints the choices
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
-    /// How bytes travel: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
+    /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
     #[arg(long, default_value = "mixed")]
     pub transport: String,
     /// Passes over the training data
@@ -39,10 +39,10 @@ pub struct Options {
     /// Learning rate [default: the algorithm's own, see src/defaults.rs]
     #[arg(long)]
     pub lr: Option<f64>,
-    /// What steps with what the algorithm leaves of the gradients [default: the algorithm's own]
+    /// Optimizer that steps with what the algorithm leaves of the gradients [default: the algorithm's own]
     #[arg(long, value_enum)]
     pub optimizer: Option<Kind>,
-    /// Of the initial parameters and the order of samples
+    /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Type of the parameters
@@ -58,7 +58,7 @@ pub struct Options {
     /// End with one line of JSON on standard output, and print nothing else there
     #[arg(long)]
     pub json: bool,
-    /// Where metrics.jsonl and plot.svg go [default: a new folder in runs/]
+    /// Folder for metrics.jsonl and plot.svg [default: a new folder in runs/]
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Save everything that the training depends on in this folder, now and then and at the end. A save that fails is
@@ -94,13 +94,13 @@ pub enum Precision {
 
 /// Options that make sense, with what they name.
 pub struct Checked {
-    /// What was asked for.
+    /// Options as they were given.
     pub options: Options,
     /// Its algorithm.
     pub algorithm: Arc<dyn AnyAlgorithm>,
-    /// What steps with what the algorithm leaves of the gradients.
+    /// Optimizer that steps with what the algorithm leaves of the gradients.
     pub optimizer: Kind,
-    /// γ.
+    /// Learning rate γ.
     pub learning_rate: f64,
     /// Its transport.
     pub transport: TransportKind,
@@ -123,7 +123,7 @@ impl Checked {
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
     }
 
-    /// What all ranks must have been given alike, in words, beside what the training is made with.
+    /// Returns what all ranks must have been given alike, in words, beside what the training is made with.
     pub fn agreement(&self) -> String {
         let flag = |given: bool, name: &'static str| if given { name } else { "" };
         let trace = flag(self.options.trace.is_some(), " --trace");
@@ -178,17 +178,17 @@ impl Options {
         Ok(Checked { options: self, algorithm, optimizer, learning_rate, transport, data })
     }
 
-    /// Ranks to start if no launcher has.
+    /// Returns the number of ranks to start if no launcher has.
     pub fn ranks(&self) -> usize {
         self.ranks.unwrap_or(4)
     }
 
-    /// How long to wait for all ranks.
+    /// Returns the longest time to wait for all ranks.
     pub fn join_deadline(&self) -> Duration {
         Duration::from_secs(self.join_deadline)
     }
 
-    /// Where the run's files go.
+    /// Returns the folder of the run's files.
     pub fn directory(&self, ranks: usize) -> PathBuf {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         let name =
@@ -197,7 +197,7 @@ impl Options {
     }
 }
 
-/// The algorithms, one a line, name first, then the trigram.
+/// Returns the algorithms, one a line, name first, then the trigram.
 pub fn list() -> String {
     let all = registry::all();
     let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);

@@ -56,7 +56,7 @@ pub enum PlotError {
 
 type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-/// What to draw. The same points give the same bytes.
+/// Figures to draw. The same points give the same bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Plot<'a> {
     /// Stands above the picture: what ran, on how many ranks.
@@ -78,7 +78,7 @@ impl Plot<'_> {
         fs::write(path, self.svg()?).map_err(|cause| PlotError::Write { path: path.into(), cause })
     }
 
-    /// The picture as the text of an SVG.
+    /// Returns the picture as the text of an SVG.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ struct Panel {
     key: Key,
 }
 
-/// Where the key does not hide lines.
+/// Place where the key does not hide lines.
 enum Key {
     Within(SeriesLabelPosition),
     /// On the right, in a column so wide.
@@ -186,7 +186,7 @@ struct Series {
     name: String,
     color: RGBColor,
     width: u32,
-    /// Whether points are marked if they are few.
+    /// True if points are marked if they are few.
     marked: bool,
 }
 
@@ -268,7 +268,7 @@ fn finite(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     points.filter(|point| point.1.is_finite()).collect()
 }
 
-/// The lowest and the highest point of each of equally long runs, so that a long line keeps its outline.
+/// Returns the lowest and the highest point of each of equally long runs, so that a long line keeps its outline.
 fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= DRAWN_STEPS {
         return points.to_vec();
@@ -283,9 +283,8 @@ fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks((2 * points.len()).div_ceil(DRAWN_STEPS)).flat_map(ends).collect()
 }
 
-/// The mean of the points around each point: a 25th of the line on both sides, less at the ends. At the
-/// beginning, where a loss falls fast, not many more on the right than on the left, lest the line begin too
-/// low.
+/// Returns the mean of the points around each point: a 25th of the line on both sides, less at the ends. At the
+/// beginning, where a loss falls fast, not many more on the right than on the left, lest the line begin too low.
 fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let reach = (points.len() / 25).max(2);
     let mean = |centre: usize| {
@@ -296,7 +295,7 @@ fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     (0..points.len()).step_by(points.len().div_ceil(DRAWN_STEPS).max(1)).map(mean).collect()
 }
 
-/// A loss in a few letters, also when it is tiny.
+/// Returns a loss in a few letters, also when it is tiny.
 fn short(loss: f64) -> String {
     if loss.abs() < 0.01 { format!("{loss:.1e}") } else { format!("{loss:.3}") }
 }

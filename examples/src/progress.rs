@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What programs say about their exit codes in `--help`.
+/// Text about exit codes in programs' `--help`.
 pub const EXIT_CODES: &str = "\
 Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
 output any more.";
@@ -45,7 +45,7 @@ enum View {
     Silent,
 }
 
-/// What is known of the current epoch, for the signs of life.
+/// State of the current epoch, for the signs of life.
 #[derive(Debug)]
 struct Lines {
     name: String,
@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// One step is done, with this training loss.
+    /// Takes note of a step that is done, with its training loss.
     pub fn step(&mut self, loss: f64) {
         match &mut self.view {
             View::Bar(bar) => {
@@ -151,8 +151,8 @@ pub fn note(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// The options of a program; otherwise what to exit with, after help was shown, or what is wrong with them, or if nobody
-/// could see what the program prints.
+/// Returns the options of a program; otherwise what to exit with, after help was shown, or what is wrong with them, or
+/// if nobody could see what the program prints.
 ///
 /// # Errors
 /// The exit code.

@@ -11,7 +11,7 @@ pub struct Report {
     pub algorithm: String,
     /// Its trigram, one character.
     pub trigram: char,
-    /// What stepped.
+    /// Name of the optimizer.
     pub optimizer: String,
     /// γ.
     pub learning_rate: f64,
@@ -23,17 +23,17 @@ pub struct Report {
     pub test_accuracy: f64,
     /// Mean training loss of the last epoch.
     pub final_loss: f64,
-    /// Of all ranks together, training only.
+    /// Samples per second of all ranks together, training only.
     pub samples_per_s: f64,
-    /// Of each rank, training only.
+    /// Steps per second of each rank, training only.
     pub steps_per_s: f64,
-    /// By all ranks, from the first step to the last, with headers and the few numbers that epochs end with.
+    /// Bytes sent by all ranks, from the first step to the last, with headers and the few numbers that epochs end with.
     pub bytes_sent: u64,
-    /// What `gradient-allreduce` sends in as many steps of this model over this transport.
+    /// Bytes that `gradient-allreduce` sends in as many steps of this model over this transport.
     pub bytes_of_gradient_all_reduce: u64,
     /// Time in which training threads waited for communication ÷ time of the training steps.
     pub comm_fraction: f64,
-    /// Whether all replicas were bit-identical at the end.
+    /// True if all replicas were bit-identical at the end.
     pub replicas_identical: bool,
     /// Checkpoints that could not be saved.
     pub failed_saves: u64,
@@ -42,7 +42,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Every field, with its name.
+    /// Returns every field, with its name.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("ranks", json!(self.ranks)),
@@ -65,12 +65,12 @@ impl Report {
         ]
     }
 
-    /// One JSON object.
+    /// Returns one JSON object.
     pub fn json(&self) -> Value {
         self.fields().into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>().into()
     }
 
-    /// A few lines for people.
+    /// Returns a few lines for people.
     pub fn text(&self) -> String {
         let replicas = match (self.ranks, self.replicas_identical) {
             (1, _) => "one replica".to_owned(),
@@ -106,7 +106,7 @@ impl Report {
     }
 }
 
-/// A number of bytes, readable.
+/// Returns a number of bytes, readable.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut amount = count as f64;

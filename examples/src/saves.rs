@@ -19,21 +19,21 @@ pub struct Saves {
     made_with: MadeWith,
     tried: u64,
     failed: u64,
-    /// Whether the last save failed.
+    /// True if the last save failed.
     lacks_the_last: bool,
 }
 
-/// Where a training goes on.
+/// Place at which a training goes on.
 #[derive(Default)]
 pub struct Resumed {
-    /// In which epoch.
+    /// Number of the epoch.
     pub epoch: u64,
-    /// What differs from the options and data that the checkpoint was made with.
+    /// Differences from the options and data that the checkpoint was made with.
     pub changed: Vec<String>,
 }
 
 impl Saves {
-    /// Those that the options ask for, of a training that is made with these options and data.
+    /// Creates the saves that the options ask for, of a training that is made with these options and data.
     pub fn new(options: &Options, made_with: MadeWith) -> Self {
         let checkpoints = options.checkpoint.as_ref().map(Checkpoints::new);
         Saves { checkpoints, every: options.every, made_with, tried: 0, failed: 0, lacks_the_last: false }
@@ -80,7 +80,7 @@ impl Saves {
         self.checkpoints.as_ref().map_or(Ok(()), |checkpoints| checkpoints.check(replica.engine()))
     }
 
-    /// Whether so many steps are to be saved, `at_the_end` of the training or before.
+    /// Returns true if so many steps are to be saved, `at_the_end` of the training or before.
     pub fn is_due(&self, steps: u64, at_the_end: bool) -> bool {
         self.checkpoints.is_some() && at_the_end != steps.is_multiple_of(self.every)
     }
@@ -121,17 +121,17 @@ impl Saves {
         )))
     }
 
-    /// How many saves have failed.
+    /// Returns the number of saves that have failed.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Whether the newest checkpoint lacks the training's last steps, because its save failed.
+    /// Returns true if the newest checkpoint lacks the training's last steps, because its save failed.
     pub fn lacks_the_last(&self) -> bool {
         self.lacks_the_last
     }
 
-    /// Says, at the end, how many saves have failed, if any has.
+    /// Returns, at the end, how many saves have failed, if any has.
     pub fn summary(&self) -> Option<String> {
         let Saves { tried, failed, .. } = self;
         let last = if self.lacks_the_last {

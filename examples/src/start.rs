@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells the ranks when their launcher began, in seconds since 1970.
 const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
-/// How many threads candle may use; read once, when it first computes.
+/// Variable with the number of threads that candle may use; read once, when it first computes.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 type Failure = Box<dyn std::error::Error>;
@@ -86,8 +86,8 @@ fn processes(ranks: usize) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(code))
 }
 
-/// Our own launcher shares the cores out; under another one this program does it itself, before candle has read the
-/// variable, by starting over with it set.
+/// Shares the cores out under a launcher that is not our own, before candle has read the variable, by starting this
+/// program over with it set. Our own launcher does it itself.
 fn share_cores(placement: &Placement) -> Result<(), Failure> {
     if placement.launcher == Launcher::Hexagram || variable(THREADS).is_some() {
         return Ok(());
@@ -101,7 +101,7 @@ fn share_cores(placement: &Placement) -> Result<(), Failure> {
         .into())
 }
 
-/// Time since the launch: that of the process which started the ranks, or else of this one.
+/// Returns the time since the launch: that of the process which started the ranks, or else of this one.
 pub fn since_launch(here: SystemTime) -> Duration {
     let told = variable(STARTED).and_then(|text| text.parse().ok());
     let launch = told.map_or(here, |seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));

@@ -20,7 +20,7 @@ impl Claims {
         if claimed.iter().any(|(other, _)| other == root) {
             return Ok(());
         }
-        // Where directories cannot be locked, as on some network file systems, checkpoints of a stranger are found out
+        // Where directories cannot be locked, as on some network file systems, another training's checkpoints are found out
         // when they are there.
         let Ok(directory) = File::open(root) else { return Ok(()) };
         match directory.try_lock() {

@@ -41,13 +41,13 @@ struct Options {
     /// Passes over the text
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     epochs: u16,
-    /// Of the parameters and the order of lines
+    /// Seed of the parameters and the order of lines
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Pretend that every rank has a device that takes so many microseconds for a character, whatever cores there are
     #[arg(long, value_name = "MICROSECONDS")]
     device: Option<f64>,
-    /// Where the picture goes
+    /// File that the picture goes to
     #[arg(long, default_value = "balance.svg")]
     svg: PathBuf,
     /// End with one line of JSON on standard output, and print nothing else there
@@ -116,7 +116,7 @@ fn microseconds(given: f64) -> Result<Duration, Cause> {
     seconds.map_err(|_| format!("--device {given} is no time; use microseconds, such as 20").into())
 }
 
-/// What is printed in the end.
+/// Returns the text that is printed in the end.
 fn report(options: &Options, runs: &[Run], title: &str) -> String {
     if options.json {
         let fields = runs.iter().map(|run| (run.method.name().to_owned(), run.json())).collect();
@@ -140,15 +140,15 @@ fn report(options: &Options, runs: &[Run], title: &str) -> String {
     lines.join("\n")
 }
 
-/// What came of one sampler.
+/// Outcome of one sampler.
 struct Run {
     method: Method,
-    /// By rank.
+    /// Steps of each rank.
     steps: Vec<Vec<Step>>,
 }
 
 impl Run {
-    /// How well ranks were balanced: the costliest over the average, of each step.
+    /// Returns the balance of the ranks: the costliest over the average, of each step.
     fn balance(&self) -> Balance {
         let mut balance = Balance::default();
         for step in 0..self.count() {
@@ -161,7 +161,7 @@ impl Run {
         self.steps.iter().map(Vec::len).min().unwrap_or(0)
     }
 
-    /// The part of all ranks' time that went into waiting for others.
+    /// Returns the part of all ranks' time that went into waiting for others.
     fn waiting(&self) -> f64 {
         let sum = |time: fn(&Step) -> Duration| {
             self.steps.iter().flatten().map(time).sum::<Duration>().as_secs_f64()
@@ -171,7 +171,7 @@ impl Run {
         waited / (computed + waited)
     }
 
-    /// How long the slowest rank took, in seconds.
+    /// Returns the time of the slowest rank, in seconds.
     fn seconds(&self) -> f64 {
         let of = |steps: &Vec<Step>| steps.iter().map(|step| step.computed + step.waited).sum::<Duration>();
         self.steps.iter().map(of).max().unwrap_or_default().as_secs_f64()
@@ -181,7 +181,7 @@ impl Run {
         self.steps.iter().flatten().map(|step| step.cost).sum::<f64>() / self.seconds()
     }
 
-    /// Of the last epoch's last steps.
+    /// Returns the loss of the last epoch's last steps.
     fn loss(&self) -> f32 {
         let last: Vec<f32> = self.steps.iter().filter_map(|steps| Some(steps.last()?.loss)).collect();
         last.iter().sum::<f32>() / last.len() as f32

@@ -20,7 +20,7 @@ pub(crate) struct Model {
     parameters: Vec<f32>,
 }
 
-/// Where the parts of the network are among its parameters.
+/// Ranges of the network's parts among its parameters.
 struct Parts {
     embedding: Range<usize>,
     recurrent: Range<usize>,
@@ -30,7 +30,7 @@ struct Parts {
 }
 
 impl Model {
-    /// A network for so many characters, with random parameters; the same on every rank.
+    /// Creates a network for so many characters, with random parameters; the same on every rank.
     pub(crate) fn new(characters: usize, seed: u64) -> Self {
         let mut generator = SampleGenerator::new(seed, 0, 0);
         let size = parts(characters).output_bias.end;
@@ -38,7 +38,7 @@ impl Model {
         Model { characters, parameters: (0..size).map(|_| draw()).collect() }
     }
 
-    /// How many parameters there are.
+    /// Returns the number of parameters.
     pub(crate) fn size(&self) -> usize {
         self.parameters.len()
     }
@@ -75,7 +75,7 @@ impl Model {
         loss
     }
 
-    /// The hidden layer before and after every character, the error of every prediction, and the loss.
+    /// Returns the hidden layer before and after every character, the error of every prediction, and the loss.
     fn forward(&self, inputs: &[u8], targets: &[u8]) -> (Vec<f32>, Vec<f32>, f32) {
         let Parts { embedding, recurrent, bias, output, output_bias } = parts(self.characters);
         let part = |range: &Range<usize>| &self.parameters[range.clone()];
@@ -130,7 +130,7 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
     one.iter().zip(other).map(|(one, other)| one * other).sum()
 }
 
-/// `to += factor * from`
+/// Adds a multiple: `to += factor * from`.
 fn add(to: &mut [f32], factor: f32, from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
 }

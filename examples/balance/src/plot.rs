@@ -21,7 +21,7 @@ pub(crate) struct Panel {
     pub(crate) costs: Vec<Vec<f64>>,
 }
 
-/// The picture as the text of an SVG.
+/// Returns the picture as the text of an SVG.
 pub(crate) fn svg(title: &str, panels: &[Panel]) -> String {
     let all = panels.iter().flat_map(|panel| panel.costs.iter().flat_map(|costs| costs.iter().take(STEPS)));
     let highest = nice(all.copied().fold(1.0, f64::max));
@@ -87,7 +87,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The next number above that has one digit or one and a half, times a power of ten.
+/// Returns the next number above that has one digit or one and a half, times a power of ten.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let digits = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0];

@@ -15,17 +15,17 @@ const LONGEST: f64 = 2000.0;
 pub(crate) struct Text {
     /// Each line, as numbers of characters, between two zeros.
     pub(crate) lines: Arc<Items<Vec<u8>>>,
-    /// How many characters there are, the zero included.
+    /// Number of characters, the zero included.
     pub(crate) characters: usize,
 }
 
 impl Text {
-    /// The lines that ship.
+    /// Returns the lines that ship.
     pub(crate) fn shipped() -> Self {
         encode(SHIPPED.lines().map(str::as_bytes))
     }
 
-    /// The lines of a file that are not empty.
+    /// Reads the lines of a file that are not empty.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Text {
         Ok(encode(lines.iter().map(String::as_bytes)))
     }
 
-    /// So many lines of random letters, of log-normal lengths.
+    /// Draws lines of random letters, of log-normal lengths.
     pub(crate) fn log_normal(lines: usize, seed: u64) -> Self {
         let line = |index| {
             let mut generator = SampleGenerator::new(seed, 0, index);
@@ -54,7 +54,7 @@ impl Text {
         encode(lines.iter().map(Vec::as_slice))
     }
 
-    /// The characters that the model has to predict for each line: its end is one.
+    /// Returns the number of characters that the model has to predict for each line: its end is one.
     pub(crate) fn cost(&self, index: usize) -> f64 {
         (self.lines.0[index].len() - 1) as f64
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RATE: f32 = 0.5;
 
-/// How lines are given to ranks.
+/// Way in which lines are given to ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
     /// PyTorch's `DistributedSampler`: at random.
@@ -27,10 +27,10 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    /// In the order of the report.
+    /// All methods, in the order of the report.
     pub(crate) const ALL: [Method; 3] = [Method::Distributed, Method::LoadBalancing, Method::CostBalanced];
 
-    /// For the report.
+    /// Returns the name in the report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Method::Distributed => "distributed",
@@ -40,7 +40,7 @@ impl Method {
     }
 }
 
-/// What all runs have in common.
+/// Settings that all runs have in common.
 pub(crate) struct Setting<'a> {
     pub(crate) text: &'a Text,
     pub(crate) costs: &'a Complexities,
@@ -49,11 +49,11 @@ pub(crate) struct Setting<'a> {
     pub(crate) batch: usize,
     pub(crate) epochs: usize,
     pub(crate) seed: u64,
-    /// How long a device of the rank's own takes for a character; `None` to compute on this machine's cores.
+    /// Time that a device of the rank's own takes for a character; `None` to compute on this machine's cores.
     pub(crate) device: Option<Duration>,
 }
 
-/// What one rank did in one step.
+/// Record of one rank in one step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Step {
     /// Characters predicted.
@@ -94,7 +94,7 @@ fn train(setting: &Setting<'_>, method: Method, world: &World) -> Result<Vec<Ste
     Ok(steps)
 }
 
-/// The only lines that differ from one sampler to the other.
+/// Returns the sampler's options: the only lines that differ from one sampler to the other.
 fn options(setting: &Setting<'_>, method: Method, rank: usize) -> Result<LoaderOptions, Cause> {
     let &Setting { costs, ranks: replicas, batch, seed, .. } = setting;
     let common = LoaderOptions { workers: 1, persistent_workers: true, seed, ..LoaderOptions::default() };
@@ -126,8 +126,8 @@ fn options(setting: &Setting<'_>, method: Method, rank: usize) -> Result<LoaderO
     })
 }
 
-/// Gradients are added up and divided by the characters of all ranks, so that every character counts the same whoever
-/// had it.
+/// Makes a step. Gradients are added up and divided by the characters of all ranks, so that every character counts the
+/// same whoever had it.
 fn step(
     setting: &Setting<'_>,
     comm: &Communicator,

@@ -39,7 +39,7 @@ impl Digits {
         Digits { train, held_out }
     }
 
-    /// The gradient of the mean cross-entropy of these images, counted beyond the last from the first on.
+    /// Returns the gradient of the mean cross-entropy of these images, counted beyond the last from the first on.
     pub(crate) fn gradient(&self, weights: &[f32], images: impl ExactSizeIterator<Item = usize>) -> Vec<f32> {
         let mut gradient = vec![0.0; weights.len()];
         let share = 1.0 / images.len() as f32;
@@ -55,7 +55,7 @@ impl Digits {
         gradient
     }
 
-    /// The share of the images held out that are recognized.
+    /// Returns the share of the images held out that are recognized.
     pub(crate) fn accuracy(&self, weights: &[f32]) -> f64 {
         let right = self.held_out.iter().filter(|(inputs, label)| {
             let scores = scores(weights, inputs);

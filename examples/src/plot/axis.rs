@@ -6,7 +6,7 @@
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// How many intervals an axis is divided into, about.
+/// Number of intervals that an axis is divided into, about.
 const INTERVALS: f64 = 5.0;
 /// From this ratio of its ends on an axis is logarithmic.
 const DECADE: f64 = 10.0;
@@ -14,7 +14,7 @@ const DECADE: f64 = 10.0;
 /// An axis, linear or logarithmic.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
-    /// What is counted, with its unit.
+    /// Name of what is counted, with its unit.
     pub(super) name: &'static str,
     logarithmic: bool,
     ends: Range<f64>,
@@ -48,7 +48,7 @@ impl ValueFormatter<f64> for Axis {
 }
 
 impl Axis {
-    /// For numbers such as epochs: a little longer than the values, with whole labels.
+    /// Creates an axis for numbers such as epochs: a little longer than the values, with whole labels.
     pub(super) fn whole(name: &'static str, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = bounds(values).unwrap_or((0.0, 1.0));
         let ticks = multiples(low..high, round_step(high - low).max(1.0));
@@ -57,7 +57,7 @@ impl Axis {
         Axis { name, logarithmic: false, ends: low - margin..high + margin, ticks }
     }
 
-    /// For quantities: round ends that enclose the values.
+    /// Creates an axis for quantities: round ends that enclose the values.
     pub(super) fn linear(name: &'static str, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = match bounds(values) {
             Some((low, high)) if low < high => (low, high),
@@ -70,7 +70,8 @@ impl Axis {
         Axis { name, logarithmic: false, ends: ends.clone(), ticks: multiples(ends, step) }
     }
 
-    /// For positive quantities: [`linear`](Self::linear), or logarithmic if they span more than a decade.
+    /// Creates an axis for positive quantities: [`linear`](Self::linear), or logarithmic if they span more than a
+    /// decade.
     pub(super) fn fitting(name: &'static str, values: impl Iterator<Item = f64> + Clone) -> Self {
         match bounds(values.clone()) {
             Some((low, high)) if low > 0.0 && high / low > DECADE => Self::logarithmic(name, low, high),
@@ -78,7 +79,7 @@ impl Axis {
         }
     }
 
-    /// From the last round number below the values to the first above.
+    /// Creates an axis from the last round number below the values to the first above.
     fn logarithmic(name: &'static str, low: f64, high: f64) -> Self {
         let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
         let every = (decades.clone().count() as f64 / (1.5 * INTERVALS)).ceil() as usize;
@@ -100,7 +101,7 @@ impl Axis {
     }
 }
 
-/// The least and the greatest value, if there are any.
+/// Returns the least and the greatest value, if there are any.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |bounds, value| match bounds {
         None => Some((value, value)),
@@ -108,7 +109,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A step of 1, 2 or 5 times a power of ten that divides a span into about five.
+/// Returns a step of 1, 2 or 5 times a power of ten that divides a span into about five.
 fn round_step(span: f64) -> f64 {
     let exact = (span / INTERVALS).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(exact.log10().floor());
@@ -116,7 +117,7 @@ fn round_step(span: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// All multiples of `step` between two ends, with as many decimals as tell them apart.
+/// Returns all multiples of `step` between two ends, with as many decimals as tell them apart.
 fn multiples(ends: Range<f64>, step: f64) -> Vec<(f64, String)> {
     let (unit, suffix) = match ends.start.abs().max(ends.end.abs()) {
         1e9.. => (1e9, "G"),
@@ -135,7 +136,7 @@ fn multiples(ends: Range<f64>, step: f64) -> Vec<(f64, String)> {
     (first..=last).map(tick).collect()
 }
 
-/// `digit × 10^decade`, and how it is written.
+/// Returns `digit × 10^decade`, and how it is written.
 fn power((digit, decade): (u8, i32)) -> (f64, String) {
     let value = f64::from(digit) * 10f64.powi(decade);
     let label = match decade {

@@ -10,7 +10,7 @@ use std::path::Path;
 const COLUMNS: usize = 2;
 /// Width and height of a panel, in pixels.
 const PANEL: (u32, u32) = (680, 430);
-/// Of them, for the names.
+/// Width of the part for the names, in pixels.
 const KEY: u32 = 240;
 const COLORS: [RGBColor; 11] = [
     RGBColor(37, 99, 235),
@@ -29,7 +29,7 @@ const COLORS: [RGBColor; 11] = [
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Curve {
-    /// What ran.
+    /// Name of what ran.
     pub name: String,
     /// The caption of its panel.
     pub group: String,
@@ -42,9 +42,9 @@ pub struct Curve {
 pub struct Comparison<'a> {
     /// Stands above the picture.
     pub title: &'a str,
-    /// What the losses are compared by, with its unit.
+    /// Quantity that the losses are compared by, with its unit.
     pub x: &'static str,
-    /// In the order of their panels, and within them of their colors. The first is drawn in all panels.
+    /// Curves in the order of their panels, and within them of their colors. The first is drawn in all panels.
     pub curves: &'a [Curve],
 }
 
@@ -59,7 +59,7 @@ impl Comparison<'_> {
         fs::write(path, self.svg()?).map_err(|cause| PlotError::Write { path: path.into(), cause })
     }
 
-    /// The picture as the text of an SVG.
+    /// Returns the picture as the text of an SVG.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ fn epochs(count: u64) -> Vec<Epoch> {
     (0..count).map(epoch).collect()
 }
 
-/// A loss that falls from 2.3 to about `end`, with noise.
+/// Returns a loss that falls from 2.3 to about `end`, with noise.
 fn falling(count: usize, end: f64) -> Vec<f64> {
     let noise = |i: usize| 1.0 + 0.35 * ((i * 7919 % 1000) as f64 / 500.0 - 1.0);
     (0..count).map(|i| (2.3 * (end / 2.3f64).powf((i as f64 / count as f64).sqrt())) * noise(i)).collect()
@@ -37,7 +37,7 @@ fn svg(steps: &[Step], epochs: &[Epoch]) -> String {
     svg
 }
 
-/// How many lines and how many dots.
+/// Returns the number of lines and the number of dots.
 fn marks(svg: &str) -> (usize, usize) {
     (svg.matches("<polyline").count(), svg.matches("<circle").count())
 }
