@@ -19,7 +19,7 @@ use hexagram::{Buffer, Result};
 /// Mean of the parameters, when they have drifted apart.
 #[derive(Debug)]
 pub struct AdaptiveLocalSgd {
-    /// How far, of the parameters' norm.
+    /// Largest drift of the replicas, as a part of the parameters' norm.
     pub tolerance: f64,
 }
 
