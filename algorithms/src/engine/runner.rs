@@ -6,7 +6,7 @@
 //! different hooks would wait for each other for ever.
 
 use super::plan::name_tensor;
-use super::scheduler::{Done, Memory};
+use super::scheduler::{Done, Memory, receive};
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
@@ -190,7 +190,7 @@ impl HookRunner {
         let mut wait = Wait::default();
         loop {
             let arrived = if self.running.is_empty() {
-                incoming.recv().map_err(|_| TryRecvError::Disconnected)
+                receive(incoming).map_err(|_| TryRecvError::Disconnected)
             } else {
                 incoming.try_recv()
             };

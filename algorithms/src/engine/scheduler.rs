@@ -1,7 +1,7 @@
 //! The training thread's end of the communication thread.
 
 use super::runner::{HookRunner, PLUGIN, Request};
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvError, Sender, TryRecvError, bounded, unbounded};
 use hexagram_logical::runtime::{self, Thread};
 use hexagram_logical::{Bell, Buffer, Communicator, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -82,7 +82,7 @@ impl Scheduler {
             }
         };
         let thread = runtime::spawn("hexagram-comm", run)?;
-        let bell = starting.recv().map_err(|_| died())??;
+        let bell = receive(&starting).map_err(|_| died())??;
         let requests = Requests { sender: Arc::new(Mutex::new(Some(to_thread))), bell };
         Ok(Scheduler { requests, done, thread: Some(thread) })
     }
@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// Waits for the next bucket that is done. Bounded by the deadlines of its operations.
     pub(super) fn wait(&self) -> Done {
-        self.done.recv().unwrap_or_else(|_| Err(died()))
+        receive(&self.done).unwrap_or_else(|_| Err(died()))
     }
 
     /// Makes the communication thread do something between two steps, and waits for it.
@@ -108,7 +108,7 @@ impl Scheduler {
             let _ = answer.send(outcome);
             Ok(())
         })))?;
-        answered.recv().map_err(|_| self.wait().err().unwrap_or_else(died))
+        receive(&answered).map_err(|_| self.wait().err().unwrap_or_else(died))
     }
 }
 
@@ -120,6 +120,18 @@ impl Drop for Scheduler {
             let _ = thread.join();
         }
     }
+}
+
+/// Waits for a message of the other thread, as its world wants it.
+pub(super) fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvError> {
+    runtime::wait_for(
+        || receiver.recv(),
+        || match receiver.try_recv() {
+            Ok(message) => Some(Ok(message)),
+            Err(TryRecvError::Disconnected) => Some(Err(RecvError)),
+            Err(TryRecvError::Empty) => None,
+        },
+    )
 }
 
 fn died() -> Error {
