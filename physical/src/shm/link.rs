@@ -81,7 +81,7 @@ pub(super) fn reserve<T>(size: usize, map: impl FnOnce(&OwnedFd) -> io::Result<T
     })
 }
 
-/// Checks that a file is shared memory of `size` bytes made by [`reserve`], here or in a peer.
+/// Checks that a file is shared memory of `size` bytes made by [`reserve()`], here or in a peer.
 pub(super) fn check(file: &OwnedFd, size: usize) -> io::Result<()> {
     let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
     if !sealed || rustix::fs::fstat(file)?.st_size != size as i64 {
