@@ -1,12 +1,13 @@
 //! MPI's own collectives: the agreement before them, and their progress.
 //!
-//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, … rank r
-//! writes to rank r + 2^k and reads from r − 2^k, as in a dissemination barrier, so that a rank which has completed all rounds
-//! knows that all ranks agree. This happens at the first use of each fingerprint on a lane, or always.
+//! Ranks that call different MPI collectives hang or crash, so fingerprints are compared before: in rounds k = 0, 1, …
+//! rank r writes to rank r + 2^k and reads from r − 2^k, as in a dissemination barrier, so that a rank which has
+//! completed all rounds knows that all ranks agree. This happens at the first use of each fingerprint on a lane, or
+//! always.
 //!
-//! MPI does not report for whom a collective waits. So a rank that has been in one for a while sends its presence to all
-//! others; ranks whose presence is unknown are missing. A message that shows its sender to be in another operation of that
-//! number ends the collective on both sides.
+//! MPI does not report for whom a collective waits. So a rank that has been in one for a while sends its presence to
+//! all others; ranks whose presence is unknown are missing. A message that shows its sender to be in another operation
+//! of that number ends the collective on both sides.
 
 use super::endpoint::{MpiEndpoint, MpiState};
 use super::link::Comm;
@@ -259,6 +260,36 @@ impl MpiEndpoint {
         moved
     }
 
+    /// Takes a collective through its queue and the agreement. Returns `None` once MPI carries it out, otherwise true if
+    /// there is more to do.
+    fn advance_agreement(
+        &self,
+        state: &mut MpiState,
+        native: &mut PendingCollective,
+        busy: &HashSet<usize>,
+        moved: &mut bool,
+    ) -> Result<Option<bool>> {
+        // Continues until it waits for something that has not come: a message that is already here is no reason to wait.
+        while !matches!(native.phase, CollectivePhase::Running(_)) {
+            let next = match &mut native.phase {
+                CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => {
+                    return Ok(Some(true));
+                }
+                CollectivePhase::Queued { rounds, work } => work.take().map(|work| (*rounds, work)),
+                CollectivePhase::Agreeing { round, message, work, .. } => {
+                    let Poll::Ready(outcome) = state.tickets.poll(*message) else { return Ok(Some(true)) };
+                    outcome?;
+                    work.take().map(|work| (*round + 1, work))
+                }
+                CollectivePhase::Running(_) => None,
+            };
+            let Some((rounds, work)) = next else { return Ok(Some(false)) };
+            *moved = true;
+            native.phase = self.next_phase(state, &native.label, rounds, work)?;
+        }
+        Ok(None)
+    }
+
     /// Advances one collective. Returns true if there is more to do.
     fn advance(
         &self,
@@ -267,21 +298,8 @@ impl MpiEndpoint {
         busy: &HashSet<usize>,
         moved: &mut bool,
     ) -> Result<bool> {
-        // Continues until it waits for something that has not come: a message that is already here is no reason to wait.
-        while !matches!(native.phase, CollectivePhase::Running(_)) {
-            let next = match &mut native.phase {
-                CollectivePhase::Queued { .. } if busy.contains(&native.label.tag.lane()) => return Ok(true),
-                CollectivePhase::Queued { rounds, work } => work.take().map(|work| (*rounds, work)),
-                CollectivePhase::Agreeing { round, message, work, .. } => {
-                    let Poll::Ready(outcome) = state.tickets.poll(*message) else { return Ok(true) };
-                    outcome?;
-                    work.take().map(|work| (*round + 1, work))
-                }
-                CollectivePhase::Running(_) => None,
-            };
-            let Some((rounds, work)) = next else { return Ok(false) };
-            *moved = true;
-            native.phase = self.next_phase(state, &native.label, rounds, work)?;
+        if let Some(more) = self.advance_agreement(state, native, busy, moved)? {
+            return Ok(more);
         }
         let CollectivePhase::Running(run) = &mut native.phase else { return Ok(true) };
         let Some(ticket) = native.ticket else { return Ok(!run.is_over()) };

@@ -2,6 +2,10 @@
 //! collectives.
 
 use super::collectives::{MpiCollectives, contradict, is_presence};
+use super::eager::{
+    EAGER_BYTES, EAGER_RECEIVES, EAGER_TAG, EagerPayload, EagerSend, INLINE, parse, post_eager_receive,
+    progress_sends,
+};
 use super::link::{Comm, RequestSet};
 use super::payload::PayloadTransfer;
 use crate::doorbell::{Doorbell, timespec};
@@ -24,35 +28,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes of the longest eager message: what common MPIs send without asking the receiver first.
-const EAGER_BYTES: usize = 4000;
-/// Longest payload that an eager message carries.
-const INLINE: usize = EAGER_BYTES - HEADER_BYTES;
-/// Number of eager messages that can arrive between two polls without being buffered by MPI.
-const EAGER_RECEIVES: usize = 8;
-/// MPI tag of eager messages.
-const EAGER_TAG: c_int = 0;
-
 /// Number of parks that only yield the core, before they begin to sleep.
 const YIELDS: u32 = 200;
 /// Shortest sleep.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 /// Longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-
-/// Payload that came with an eager message, or where it is.
-enum EagerPayload {
-    /// The payload itself.
-    Inline(Vec<u8>),
-    /// A payload that waits at its sender, under this tag.
-    Announced(c_int),
-}
-
-/// Eager message that has not left yet, and the send that it completes.
-struct EagerSend {
-    send: Option<(Ticket, Got)>,
-    requests: RequestSet<Box<[u8]>>,
-}
 
 /// Operations of one endpoint.
 pub(super) struct MpiState {
@@ -86,7 +67,7 @@ pub(super) struct MpiEndpoint {
     pub(super) state: RefCell<MpiState>,
 }
 
-/// What an endpoint is built from.
+/// Parts from which an endpoint is built.
 pub(super) struct Parts {
     pub(super) comm: Comm,
     pub(super) rank: usize,
@@ -164,7 +145,7 @@ impl MpiEndpoint {
             let bytes = done.bytes;
             let message = receive.held()[..bytes.min(EAGER_BYTES)].to_vec();
             state.eager_receives.push_back(post_eager_receive(state.comm, receive)?);
-            match self.parse(&message) {
+            match parse(&message, self.largest_tag) {
                 _ if state.collectives.record_close(from, &message) => state.gone[from] = true,
                 Some((header, message)) => self.arrive(state, from, header, message),
                 None => {
@@ -174,19 +155,6 @@ impl MpiEndpoint {
             }
         }
         Ok(moved)
-    }
-
-    /// Decodes an eager message. Returns `None` if it is invalid.
-    fn parse(&self, message: &[u8]) -> Option<(Header, EagerPayload)> {
-        let (header, rest) = message.split_first_chunk()?;
-        let header = Header::from_bytes(header)?;
-        let message = if header.length > INLINE as u64 {
-            let tag = c_int::from_le_bytes(rest.try_into().ok()?);
-            EagerPayload::Announced((EAGER_TAG + 1..=self.largest_tag).contains(&tag).then_some(tag)?)
-        } else {
-            EagerPayload::Inline((rest.len() as u64 == header.length).then(|| rest.to_vec())?)
-        };
-        Some((header, message))
     }
 
     /// Records that a rank is in one of MPI's collectives; it may have left it by now. An operation of this rank that
@@ -287,15 +255,6 @@ impl MpiState {
     }
 }
 
-/// Starts receiving the next eager message.
-fn post_eager_receive(comm: Comm, mut receive: RequestSet<Box<[u8]>>) -> Result<RequestSet<Box<[u8]>>> {
-    // SAFETY: the request set owns the bytes, and nobody looks at them before the request is done.
-    unsafe {
-        comm.receive(None, EAGER_TAG, &mut receive, |bytes| (bytes.as_mut_ptr(), bytes.len()))?;
-    }
-    Ok(receive)
-}
-
 /// Hands a message over to its receive.
 fn deliver(
     health: &Health,
@@ -320,19 +279,6 @@ fn deliver(
             state.start(PayloadTransfer::into(state.comm, (from, tag), ticket, landing, length));
         }
     }
-}
-
-/// Completes eager messages that have left. Returns true if there were any.
-fn progress_sends(eager_sends: &mut Vec<EagerSend>, tickets: &mut Tickets) -> bool {
-    let before = eager_sends.len();
-    eager_sends.retain_mut(|message| {
-        let done = message.requests.settle();
-        if let (true, Some((ticket, got))) = (done, message.send) {
-            tickets.finish(ticket, Ok(got));
-        }
-        !done
-    });
-    eager_sends.len() < before
 }
 
 /// Advances large payloads. Returns true if bytes moved.

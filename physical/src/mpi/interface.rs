@@ -1,4 +1,5 @@
-//! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to them.
+//! Finds the address of rank 0's host that ranks of other hosts can reach: the one from which the kernel routes to
+//! them.
 
 use crate::bootstrap::interface::interfaces;
 use crate::error::{Error, Result};

@@ -1,8 +1,9 @@
 //! MPI in this process: started once, and finalized when the process exits.
 //!
-//! MPI cannot be started a second time, so it outlives every world. When the process exits, MPI is finalized if all worlds
-//! have ended without failure, which waits for the other ranks to do the same. Otherwise it is left running: `mpirun` takes a
-//! process that exits so for a failure and ends the whole job, which is right, and the failure has been reported before.
+//! MPI cannot be started a second time, so it outlives every world. When the process exits, MPI is finalized if all
+//! worlds have ended without failure, which waits for the other ranks to do the same. Otherwise it is left running:
+//! `mpirun` takes a process that exits so for a failure and ends the whole job, which is right, and the failure has
+//! been reported before.
 
 use crate::error::{Error, Result};
 use mpi::ffi;

@@ -1,8 +1,8 @@
-//! Transport between ranks that are processes which MPI started and connects. Use it on a cluster whose network MPI supports
-//! best, with its own launcher (`mpirun`).
+//! Transport between ranks that are processes which MPI started and connects. Use it on a cluster whose network MPI
+//! supports best, with its own launcher (`mpirun`).
 //!
-//! Each channel has a communicator of its own, and one more for each of its first lanes, on which MPI's own collectives run.
-//! Messages between two ranks are sent as follows; MPI keeps messages of equal tag in order.
+//! Each channel has a communicator of its own, and one more for each of its first lanes, on which MPI's own collectives
+//! run. Messages between two ranks are sent as follows; MPI keeps messages of equal tag in order.
 //!
 //! ```text
 //! eager    tag 0       header:48 payload         small messages: one MPI message
@@ -12,18 +12,20 @@
 //! payload  tag 1…      pieces of 1 MiB           straight out of one view into the other
 //! ```
 //!
-//! A large payload stays with its sender until the receive is posted; so nothing is staged, and counts never overflow an
-//! `int`. The header is that of the stream transports, and is checked before a byte lands.
+//! A large payload stays with its sender until the receive is posted; so nothing is staged, and counts never overflow
+//! an `int`. The header is that of the stream transports, and is checked before a byte lands.
 //!
-//! Before MPI's own collectives begin, ranks exchange their fingerprints by eager messages: at the first use of each, or
-//! always ([`Check`](crate::native::Check)).
+//! Before MPI's own collectives begin, ranks exchange their fingerprints by eager messages: at the first use of each,
+//! or always ([`Check`](crate::native::Check)).
 //!
 //! Memory that MPI works on is never released before MPI is done with it: requests live in a
-//! [`RequestSet`](link::RequestSet) together with the memory that they touch, and one that is dropped too early leaks that
-//! memory. Borrowed memory, which has to return to its owner after a failure too, is therefore copied through staging.
+//! [`RequestSet`](link::RequestSet) together with the memory that they touch, and one that is dropped too early leaks
+//! that memory. Borrowed memory, which has to return to its owner after a failure too, is therefore copied through
+//! staging.
 
 mod collectives;
 mod connect;
+mod eager;
 mod endpoint;
 mod interface;
 mod library;

@@ -1,7 +1,8 @@
 //! MPI's names for the element types and reductions, and operators of our own where MPI's guarantee less.
 //!
-//! MPI has no 16-bit floats, its minimum and maximum leave the treatment of NaN open, and its integer sums need not wrap
-//! (Open MPI 4.1 saturates those of bytes). In these cases MPI calls the kernels that every transport reduces with.
+//! MPI has no 16-bit floats, its minimum and maximum leave the treatment of NaN open, and its integer sums need not
+//! wrap (Open MPI 4.1 saturates those of bytes). In these cases MPI calls the kernels that every transport reduces
+//! with.
 
 use super::library::check;
 use crate::device;
@@ -54,16 +55,16 @@ const fn row<const OP: usize>() -> [Function; 7] {
 const FUNCTIONS: [[Function; 7]; 5] = [row::<0>(), row::<1>(), row::<2>(), row::<3>(), row::<4>()];
 
 /// All operators, by reduction and element type.
-struct Table(Vec<Vec<Operator>>);
+struct OperatorTable(Vec<Vec<Operator>>);
 
 // SAFETY: handles that nobody changes.
-unsafe impl Send for Table {}
+unsafe impl Send for OperatorTable {}
 // SAFETY: as above.
-unsafe impl Sync for Table {}
+unsafe impl Sync for OperatorTable {}
 
 /// Returns the operator of a reduction; that of a mean adds.
 pub(super) fn operator(op: ReduceOp, dtype: DType) -> Result<Operator> {
-    static TABLE: OnceLock<Result<Table>> = OnceLock::new();
+    static TABLE: OnceLock<Result<OperatorTable>> = OnceLock::new();
     let table = TABLE.get_or_init(build).as_ref().map_err(Error::clone)?;
     let row = ReduceOp::ALL.iter().position(|each| *each == op).unwrap_or(0);
     let column = DType::ALL.iter().position(|each| *each == dtype).unwrap_or(0);
@@ -71,7 +72,7 @@ pub(super) fn operator(op: ReduceOp, dtype: DType) -> Result<Operator> {
 }
 
 /// Creates all operators.
-fn build() -> Result<Table> {
+fn build() -> Result<OperatorTable> {
     let half = half()?;
     let rows = ReduceOp::ALL.into_iter().zip(FUNCTIONS).map(|(op, functions)| {
         let row = DType::ALL.into_iter().zip(functions).map(|(dtype, function)| {
@@ -81,7 +82,7 @@ fn build() -> Result<Table> {
         });
         row.collect::<Result<Vec<_>>>()
     });
-    rows.collect::<Result<_>>().map(Table)
+    rows.collect::<Result<_>>().map(OperatorTable)
 }
 
 /// Returns MPI's own operator where it guarantees what ours does; some networks carry these out themselves.

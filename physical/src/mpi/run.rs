@@ -1,7 +1,7 @@
 //! One collective carried out by MPI: piece after piece, in place where that is allowed, through staging otherwise.
 //!
-//! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging, and
-//! keep counts far below the largest `int`.
+//! The pieces depend only on what is equal on all ranks, so that all ranks make the same calls. They bound the staging,
+//! and keep counts far below the largest `int`.
 
 use super::collectives::CollectiveViews;
 use super::library::Library;

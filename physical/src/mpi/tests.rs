@@ -1,4 +1,5 @@
-//! Tests that need no second process: how addresses are encoded, and which of them is chosen. All others run under `mpirun`.
+//! Tests that need no second process: how addresses are encoded, and which of them is chosen. All others run under
+//! `mpirun`.
 
 use super::interface::{from_bytes, own, to_bytes, towards};
 use std::net::IpAddr;

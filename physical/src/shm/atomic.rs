@@ -1,8 +1,8 @@
 //! Atomics in shared memory, behind a trait, so that loom can check the same code with its own.
 //!
-//! The code does not rely on the memory order of any one processor. Stores that must be seen in order use `Release` and the
-//! matching loads use `Acquire`. In the two places where a store must not pass a later load (parking, and a full ring) both
-//! sides have a sequentially consistent fence.
+//! The code does not rely on the memory order of any one processor. Stores that must be seen in order use `Release` and
+//! the matching loads use `Acquire`. In the two places where a store must not pass a later load (parking, and a full
+//! ring) both sides have a sequentially consistent fence.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

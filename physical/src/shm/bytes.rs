@@ -1,13 +1,14 @@
-//! Bytes of shared memory that another process may write while they are read. Open this before you read a peer's memory.
+//! Bytes of shared memory that another process may write while they are read. Open this before you read a peer's
+//! memory.
 //!
-//! A peer that gives an operation up takes its memory back, and writes to it while others still read. The bytes that they
-//! read are then invalid, and they find out (see
-//! [`ControlBlock::withdraw`](super::control_block::ControlBlock::withdraw)); but until then the reads must not be undefined
-//! behaviour. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no plain read through a
-//! pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are copied by an assembly block
-//! of vector loads, of which Rust knows only that it fills the copy, as relaxed loads of single bytes could have; the compiler
-//! does not vectorize atomic loads itself. The work that follows uses the copy: a block of it stays in the first-level cache.
-//! Sums of f32 are added by such loads themselves, without a copy.
+//! A peer that gives an operation up takes its memory back, and writes to it while others still read. The bytes that
+//! they read are then invalid, and they find out (see
+//! [`ControlBlock::withdraw`](super::control_block::ControlBlock::withdraw)); but until then the reads must not be
+//! undefined behaviour. So there is no `&[u8]` over such bytes, which would promise that nobody writes them, and no
+//! plain read through a pointer, which may not race with a write. Few bytes are read by relaxed atomic loads. Many are
+//! copied by an assembly block of vector loads, of which Rust knows only that it fills the copy, as relaxed loads of
+//! single bytes could have; the compiler does not vectorize atomic loads itself. The work that follows uses the copy: a
+//! block of it stays in the first-level cache. Sums of f32 are added by such loads themselves, without a copy.
 
 use crate::device::kernels::SharedFloats;
 use std::marker::PhantomData;

@@ -1,8 +1,8 @@
-//! Native collectives over shared memory: each rank publishes the operation in its control block, and reads what it needs
-//! from the peers.
+//! Native collectives over shared memory: each rank publishes the operation in its control block, and reads what it
+//! needs from the peers.
 //!
-//! *Small* operations carry their bytes in the control block: one exchange of a cache line, after which every rank computes
-//! the result itself, in the same order. *Large* ones, on registered memory, read the peers' buffers in place:
+//! *Small* operations carry their bytes in the control block: one exchange of a cache line, after which every rank
+//! computes the result itself, in the same order. *Large* ones, on registered memory, read the peers' buffers in place:
 //!
 //! ```text
 //! all-reduce       rank r reduces chunk r piece by piece, and copies every piece of a peer's chunk that is complete
@@ -11,19 +11,19 @@
 //! broadcast        all ranks copy the root's buffer
 //! ```
 //!
-//! An all-reduce of other memory, on the first lane, does the same through a stage (`staged`). Messages carry all remaining
-//! operations.
+//! An all-reduce of other memory, on the first lane, does the same through a stage (`staged`). Messages carry all
+//! remaining operations.
 //!
 //! Peers only read, so a rank that gives up never finds a late write in its memory, and no rank returns before all have
-//! finished reading. A rank that gives up announces this before its memory is released, and its peers then have no result
-//! (see `control_block`). Contributions are combined in the order that [`Size`](crate::native::Size) gives for messages, so
-//! that results are equal to theirs, bit for bit.
+//! finished reading. A rank that gives up announces this before its memory is released, and its peers then have no
+//! result (see `control_block`). Contributions are combined in the order that [`Size`](crate::native::Size) gives for
+//! messages, so that results are equal to theirs, bit for bit.
 
 use super::control_block::{LANES, PAYLOAD};
 use super::entry::{Entry, SmallOutcome, prepare};
 use super::link::Segment;
 use super::region::Regions;
-use super::running::{RunningCollective, Step};
+use super::running::{RunningCollective, StepOutcome};
 use super::staged::StagedTransfer;
 use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;
@@ -201,9 +201,9 @@ impl ShmCollectives {
         };
         for _ in 0..self.context.polls() {
             match running.advance(&self.context) {
-                Ok(Step::Nothing) => {}
-                Ok(Step::Moved(_)) => break,
-                Ok(Step::Done(bytes)) => {
+                Ok(StepOutcome::Nothing) => {}
+                Ok(StepOutcome::Moved(_)) => break,
+                Ok(StepOutcome::Done(bytes)) => {
                     drop(running);
                     return self.tickets.finish(ticket, Ok(Got { peer: self.context.rank, bytes }));
                 }
@@ -222,12 +222,12 @@ impl ShmCollectives {
         let Some((ticket, running)) = &mut self.lanes[lane].current else { return false };
         let ticket = *ticket;
         let outcome = match running.advance(&self.context) {
-            Ok(Step::Nothing) => return false,
-            Ok(Step::Moved(bytes)) => {
+            Ok(StepOutcome::Nothing) => return false,
+            Ok(StepOutcome::Moved(bytes)) => {
                 self.tickets.advance(ticket, bytes);
                 return true;
             }
-            Ok(Step::Done(bytes)) => Ok(Got { peer: self.context.rank, bytes }),
+            Ok(StepOutcome::Done(bytes)) => Ok(Got { peer: self.context.rank, bytes }),
             Err(error) => Err(error),
         };
         self.end(lane, ticket, outcome);

@@ -1,5 +1,5 @@
-//! Connects processes of one host: each pair exchanges its segments over a unix socket, which the higher rank connects. The
-//! socket stays open, for memory that is registered later.
+//! Connects processes of one host: each pair exchanges its segments over a unix socket, which the higher rank connects.
+//! The socket stays open, for memory that is registered later.
 //!
 //! ```text
 //! caller → callee   call of `data_listener`, whose first byte carries the caller's files
@@ -9,9 +9,9 @@
 //! files = (segment eventfd)?            none from a rank that can have no shared memory
 //! ```
 //!
-//! A segment that was received may not be mappable. So each side sends the proof that it reads in the other's segment, and
-//! then whether it got its own proof back from this peer and from all. A pair shares memory if both sides say so, and all
-//! ranks know whether all pairs do.
+//! A segment that was received may not be mappable. So each side sends the proof that it reads in the other's segment,
+//! and then whether it got its own proof back from this peer and from all. A pair shares memory if both sides say so,
+//! and all ranks know whether all pairs do.
 
 use super::collectives::ShmContext;
 use super::descriptors::{FILES, ShmConnection, receive_whole, send};

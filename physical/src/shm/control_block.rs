@@ -1,5 +1,5 @@
-//! The control block: the state of one rank that all others read during native collectives. It has one lane for each lane of
-//! operations.
+//! The control block: the state of one rank that all others read during native collectives. It has one lane for each
+//! lane of operations.
 //!
 //! ```text
 //! control block = lane × LANES
@@ -8,15 +8,15 @@
 //! counters      = staged:u64 reduced:u64 gathered:u64 finished:u64 withdrawn:u64    progress of a long operation
 //! ```
 //!
-//! Rounds count the native operations of a lane. Round k is published in slot k mod 2. A rank begins round k + 2 only after
-//! every rank has published round k + 1, which a rank does when it has read all that it needs of round k. So nobody writes a
-//! slot that another rank still reads.
+//! Rounds count the native operations of a lane. Round k is published in slot k mod 2. A rank begins round k + 2 only
+//! after every rank has published round k + 1, which a rank does when it has read all that it needs of round k. So
+//! nobody writes a slot that another rank still reads.
 //!
-//! A rank that gives an operation up breaks this order: it may at once write its slot, and all memory that others read. So it
-//! withdraws first ([`ControlBlock::withdraw`]), and a rank that has read checks for that last
-//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads guarantee that a
-//! rank which has read something written too late finds the withdrawal. As results are passed on to other ranks, every
-//! counter is published behind such a fence as well.
+//! A rank that gives an operation up breaks this order: it may at once write its slot, and all memory that others read.
+//! So it withdraws first ([`ControlBlock::withdraw`]), and a rank that has read checks for that last
+//! ([`ControlBlock::has_withdrawn`]). A release fence before the writes and an acquire fence after the reads guarantee
+//! that a rank which has read something written too late finds the withdrawal. As results are passed on to other ranks,
+//! every counter is published behind such a fence as well.
 
 use super::atomic::SharedAtomic;
 use super::bytes::SharedBytes;

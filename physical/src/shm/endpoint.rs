@@ -1,5 +1,5 @@
-//! Endpoint of one rank on a host: rings for messages, control blocks and registered memory for native collectives, and one
-//! place to park.
+//! Endpoint of one rank on a host: rings for messages, control blocks and registered memory for native collectives, and
+//! one place to park.
 
 use super::affinity::{self, CoreMover};
 use super::collectives::{ShmCollectives, ShmContext};

@@ -1,8 +1,8 @@
-//! The parts of shared memory that several processes access concurrently, under every interleaving:
-//! `RUSTFLAGS='--cfg hexagram_loom' cargo test -p hexagram-physical --lib --release --target-dir target/loom loom`.
+//! The parts of shared memory that several processes access concurrently, under every interleaving: `RUSTFLAGS='--cfg
+//! hexagram_loom' cargo test -p hexagram-physical --lib --release --target-dir target/loom loom`.
 //!
-//! Loom simulates the memory model of the language, not that of one processor. Processes are threads here, and bytes are cells
-//! that report an access which another one may race with.
+//! Loom simulates the memory model of the language, not that of one processor. Processes are threads here, and bytes
+//! are cells that report an access which another one may race with.
 
 use super::atomic::{SharedAtomic, shared_atomic};
 use super::control_block::{ControlBlock, ControlMemory, Counter, LABEL, SLOT};

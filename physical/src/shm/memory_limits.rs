@@ -1,5 +1,5 @@
-//! The memory that can still be allocated: on the machine, in the containers around this process, and in the file system
-//! that holds the memory. A process that allocates more is killed, or has others killed.
+//! The memory that can still be allocated: on the machine, in the containers around this process, and in the file
+//! system that holds the memory. A process that allocates more is killed, or has others killed.
 //!
 //! Control groups publish their limit and their usage in files, whose names differ between version 1 and version 2. A
 //! container may be inside others, so the folders above its own count as well, as far as they are visible.

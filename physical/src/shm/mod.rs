@@ -1,16 +1,17 @@
-//! Transport between ranks that are processes of one host, over rings in shared memory. Use it for several ranks a host.
+//! Transport between ranks that are processes of one host, over rings in shared memory. Use it for several ranks a
+//! host.
 //!
-//! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that sends to
-//! it. The more ranks there are, the smaller the rings (`shape`). Segments are memfds that are passed over unix sockets, so
-//! that nothing is left behind, however a process ends.
+//! Each rank owns one anonymous segment per channel: a doorbell, a control block, and one ring for each rank that sends
+//! to it. The more ranks there are, the smaller the rings (`shape`). Segments are memfds that are passed over unix
+//! sockets, so that nothing is left behind, however a process ends.
 //!
 //! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
 //! (`registration`). `link` is the segment. It consists of `ring` (bytes from one rank to another), `park` (parking
-//! without a lost wake-up) and `control_block` (the state of a rank that all others read). `affinity` separates ranks that
-//! share a core. `collectives` holds the operations that need no messages. Each begins with an `entry`, which is all of a
-//! small one, and continues as a `running` collective, which reads the registered memory of the peers (`registered`,
-//! `region`) or copies through a stage (`staged`); `reduction` combines the contributions. `atomic` lets loom check the
-//! parts that several processes access concurrently.
+//! without a lost wake-up) and `control_block` (the state of a rank that all others read). `affinity` separates ranks
+//! that share a core. `collectives` holds the operations that need no messages. Each begins with an `entry`, which is
+//! all of a small one, and continues as a `running` collective, which reads the registered memory of the peers
+//! (`registered`, `region`) or copies through a stage (`staged`); `reduction` combines the contributions. `atomic` lets
+//! loom check the parts that several processes access concurrently.
 
 mod affinity;
 mod atomic;

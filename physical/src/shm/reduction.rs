@@ -1,7 +1,7 @@
-//! Combines the contributions of all ranks in the order in which messages would combine them, so that results are equal to
-//! the last bit, whichever rank computes them. *Ring*: for the part of rank `owner`, in the order of ranks owner + 1,
-//! owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of that
-//! distance, a quarter, …, 1.
+//! Combines the contributions of all ranks in the order in which messages would combine them, so that results are equal
+//! to the last bit, whichever rank computes them. *Ring*: for the part of rank `owner`, in the order of ranks owner +
+//! 1, owner + 2, …, owner. *Tree*: ranks beyond the largest power of two fold into those below; then pairs at half of
+//! that distance, a quarter, …, 1.
 
 use super::bytes::SharedBytes;
 use crate::device;

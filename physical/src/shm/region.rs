@@ -1,5 +1,5 @@
-//! Registered memory: buffers in shared memory that all ranks of the endpoint have mapped, so that a collective reads them in
-//! place.
+//! Registered memory: buffers in shared memory that all ranks of the endpoint have mapped, so that a collective reads
+//! them in place.
 //!
 //! All ranks register together. Each creates its own region, sends its file to every peer, and maps theirs:
 //!
@@ -7,9 +7,9 @@
 //! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file
 //! ```
 //!
-//! Peers only read. When a rank's buffer and all its views are dropped, the rank returns the memory to the kernel, even if
-//! peers still have it mapped, and unmaps its own region and those of the peers. This needs no message, as a collective needs
-//! a buffer of the same registration on every rank.
+//! Peers only read. When a rank's buffer and all its views are dropped, the rank returns the memory to the kernel, even
+//! if peers still have it mapped, and unmaps its own region and those of the peers. This needs no message, as a
+//! collective needs a buffer of the same registration on every rank.
 
 use super::bytes::SharedBytes;
 use super::link;

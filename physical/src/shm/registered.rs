@@ -5,7 +5,7 @@ use super::collectives::ShmContext;
 use super::control_block::{ControlMemory, Counter, PAYLOAD, SlotView};
 use super::reduction::{Order, OrderedReduction};
 use super::region::Region;
-use super::running::{RunningCollective, Step};
+use super::running::{RunningCollective, StepOutcome};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::native::{Size, chunk};
@@ -85,18 +85,22 @@ impl RegisteredTransfer {
     }
 
     /// Processes the next pieces. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
-    pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+    pub(super) fn advance(
+        &mut self,
+        running: &mut RunningCollective,
+        context: &ShmContext,
+    ) -> Result<StepOutcome> {
         match running.entry.label.fingerprint.operation {
             OperationKind::AllReduce => self.all_reduce(running, context),
             OperationKind::ReduceScatter => self.reduce_scatter(running, context),
             OperationKind::AllGather => self.all_gather(running, context),
             OperationKind::Broadcast => self.broadcast(running, context),
-            _ => Ok(Step::Done(0)),
+            _ => Ok(StepOutcome::Done(0)),
         }
     }
 
     /// Reduces a piece of this rank's chunk, and copies a complete piece of each peer's chunk.
-    fn all_reduce(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+    fn all_reduce(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<StepOutcome> {
         let rank = context.rank;
         let ranks = context.size();
         let size = running.entry.label.fingerprint.dtype.size();
@@ -134,7 +138,7 @@ impl RegisteredTransfer {
             }
             left |= self.copied[peer] < piece_count(&part);
         }
-        Ok(if left { Step::Moved(moved) } else { Step::Done(0) })
+        Ok(if left { StepOutcome::Moved(moved) } else { StepOutcome::Done(0) })
     }
 
     /// Returns the same range of each rank's buffer, by rank; this rank's own is empty.
@@ -146,22 +150,26 @@ impl RegisteredTransfer {
     }
 
     /// Reduces a piece of this rank's block of all inputs.
-    fn reduce_scatter(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+    fn reduce_scatter(
+        &mut self,
+        running: &mut RunningCollective,
+        context: &ShmContext,
+    ) -> Result<StepOutcome> {
         let rank = context.rank;
         let block = running.output.byte_len();
-        let Some(piece) = piece(&(0..block), self.own) else { return Ok(Step::Done(0)) };
+        let Some(piece) = piece(&(0..block), self.own) else { return Ok(StepOutcome::Done(0)) };
         let there = rank * block + piece.start..rank * block + piece.end;
         let mut all = self.peers(context, &there)?;
-        let Some(input) = &running.input else { return Ok(Step::Done(0)) };
+        let Some(input) = &running.input else { return Ok(StepOutcome::Done(0)) };
         all[rank] = SharedBytes::of(&input.bytes()[there]);
         let to = &mut running.output.bytes_mut()[piece.clone()];
         ordered_reduction(&running.entry.label.fingerprint, context, rank).store(|peer| all[peer], to);
         self.own += 1;
-        Ok(Step::Moved(piece.len()))
+        Ok(StepOutcome::Moved(piece.len()))
     }
 
     /// Copies a piece of one rank's input.
-    fn all_gather(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+    fn all_gather(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<StepOutcome> {
         let rank = context.rank;
         let ranks = context.size();
         let block = running.output.byte_len() / ranks;
@@ -173,21 +181,21 @@ impl RegisteredTransfer {
             };
             from.load(&mut running.output.bytes_mut()[peer * block..][piece.clone()]);
             self.copied[peer] += 1;
-            return Ok(Step::Moved(piece.len()));
+            return Ok(StepOutcome::Moved(piece.len()));
         }
-        Ok(Step::Done(0))
+        Ok(StepOutcome::Done(0))
     }
 
     /// Copies a piece of the root's buffer.
-    fn broadcast(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<Step> {
+    fn broadcast(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Result<StepOutcome> {
         let root = running.entry.root();
         let bytes = running.output.byte_len();
         let Some(piece) = piece(&(0..bytes), self.own).filter(|_| root != context.rank) else {
-            return Ok(Step::Done(0));
+            return Ok(StepOutcome::Done(0));
         };
         self.peer(context, root, &piece)?.load(&mut running.output.bytes_mut()[piece.clone()]);
         self.own += 1;
-        Ok(Step::Moved(piece.len()))
+        Ok(StepOutcome::Moved(piece.len()))
     }
 }
 

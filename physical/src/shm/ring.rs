@@ -1,7 +1,7 @@
 //! A queue of bytes from one writer to one reader, over any memory: the rings between two processes.
 //!
-//! `head` and `tail` count bytes since the beginning. The reader advances `head`, the writer advances `tail`. A writer that
-//! finds the ring full raises `blocked`; the reader that frees bytes lowers it and wakes the writer.
+//! `head` and `tail` count bytes since the beginning. The reader advances `head`, the writer advances `tail`. A writer
+//! that finds the ring full raises `blocked`; the reader that frees bytes lowers it and wakes the writer.
 
 use super::atomic::SharedAtomic;
 use std::io::{self, IoSlice};

@@ -10,10 +10,10 @@ use crate::memory::{ReadView, WriteView};
 use crate::transport::Label;
 
 /// Result of one attempt to make progress.
-pub(super) enum Step {
+pub(super) enum StepOutcome {
     /// Nothing could be done.
     Nothing,
-    /// So many bytes were processed.
+    /// Number of bytes that were processed.
     Moved(usize),
     /// The operation is complete; the output has so many bytes.
     Done(usize),
@@ -88,7 +88,7 @@ impl RunningCollective {
     }
 
     /// Makes progress without blocking.
-    pub(super) fn advance(&mut self, context: &ShmContext) -> Result<Step> {
+    pub(super) fn advance(&mut self, context: &ShmContext) -> Result<StepOutcome> {
         match self.phase {
             Phase::Entering => self.arrive(context),
             Phase::Transferring(_) => self.work(context),
@@ -96,9 +96,9 @@ impl RunningCollective {
                 let finished = |peer: usize| peer == context.rank || self.peer_has_finished(context, peer);
                 let seen = (seen..context.size()).find(|peer| !finished(*peer));
                 self.phase = Phase::Finishing(seen.unwrap_or(context.size()));
-                Ok(if seen.is_some() { Step::Nothing } else { self.done() })
+                Ok(if seen.is_some() { StepOutcome::Nothing } else { self.done() })
             }
-            Phase::Invalid(_) => Ok(Step::Nothing),
+            Phase::Invalid(_) => Ok(StepOutcome::Nothing),
         }
     }
 
@@ -119,14 +119,14 @@ impl RunningCollective {
     }
 
     /// Returns the step of a complete operation.
-    fn done(&self) -> Step {
-        Step::Done(self.output.byte_len())
+    fn done(&self) -> StepOutcome {
+        StepOutcome::Done(self.output.byte_len())
     }
 
     /// Begins the transfer once all ranks have entered; finishes a small operation.
-    fn arrive(&mut self, context: &ShmContext) -> Result<Step> {
+    fn arrive(&mut self, context: &ShmContext) -> Result<StepOutcome> {
         if !self.entry.is_complete(context)? {
-            return Ok(Step::Nothing);
+            return Ok(StepOutcome::Nothing);
         }
         self.phase = Phase::Transferring(if self.entry.label.fingerprint.registered {
             let source =
@@ -147,23 +147,23 @@ impl RunningCollective {
 
     /// Marks the result invalid. The operation then waits for the verdict on the world, which names the cause: the peer
     /// may have given up because of another rank.
-    fn invalidate(&mut self, peer: usize) -> Step {
+    fn invalidate(&mut self, peer: usize) -> StepOutcome {
         self.phase = Phase::Invalid(peer);
-        Step::Nothing
+        StepOutcome::Nothing
     }
 
     /// Advances the transfer, and publishes when this rank has finished reading.
-    fn work(&mut self, context: &ShmContext) -> Result<Step> {
+    fn work(&mut self, context: &ShmContext) -> Result<StepOutcome> {
         // Taken out while it works on the rest of the collective.
         let Phase::Transferring(mut reading) = std::mem::replace(&mut self.phase, Phase::Finishing(0)) else {
-            return Ok(Step::Nothing);
+            return Ok(StepOutcome::Nothing);
         };
         let step = match &mut reading {
             Transfer::Registered(work) => work.advance(self, context)?,
             Transfer::Staged(staged) => staged.advance(self, context),
         };
         match step {
-            Step::Done(_) => {
+            StepOutcome::Done(_) => {
                 if let Some(peer) = context.peers().find(|peer| self.entry.has_withdrawn(context, *peer)) {
                     return Ok(self.invalidate(peer));
                 }
@@ -174,11 +174,11 @@ impl RunningCollective {
                     1,
                 );
                 context.unpark_peers();
-                Ok(Step::Moved(1))
+                Ok(StepOutcome::Moved(1))
             }
             step => {
                 self.phase = Phase::Transferring(reading);
-                Ok(if matches!(step, Step::Moved(0)) { Step::Nothing } else { step })
+                Ok(if matches!(step, StepOutcome::Moved(0)) { StepOutcome::Nothing } else { step })
             }
         }
     }

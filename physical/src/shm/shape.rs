@@ -1,4 +1,5 @@
-//! Sizes of a segment, which depend on the number of ranks on the host. Open this for the memory that the transport takes.
+//! Sizes of a segment, which depend on the number of ranks on the host. Open this for the memory that the transport
+//! takes.
 //!
 //! With n ranks, in bytes (all logarithms and quotients rounded down, but for `pages`, which is rounded up to 4096):
 //!
@@ -11,8 +12,8 @@
 //! host(n)    = n (segment(n) + pages(mapped(n) / 512) + 16 KiB)      segments and page tables, for one channel
 //! ```
 //!
-//! A host's total grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2 ranks, 25 MiB
-//! for 8, 220 MiB for 64, 843 MiB for 256.
+//! A host's total grows with n rather than its square as long as rings can shrink: 1.6 MiB a channel for 2 ranks, 25
+//! MiB for 8, 220 MiB for 64, 843 MiB for 256.
 
 use super::control_block::CONTROL_BLOCK;
 use super::link::LINE_PAIR;

@@ -1,13 +1,13 @@
-//! All-reduce of memory that is not registered. Peers read in the same way, but from a stage in each rank's segment, to which
-//! every rank copies what the others need. The stage is small and stays in the shared cache.
+//! All-reduce of memory that is not registered. Peers read in the same way, but from a stage in each rank's segment, to
+//! which every rank copies what the others need. The stage is small and stays in the shared cache.
 //!
 //! ```text
 //! stage = half half
 //! half  = block × ranks        block p: this rank's contribution to a piece of chunk p; block r: the result for chunk r
 //! ```
 //!
-//! Round j uses half j mod 2. The counters of the control block guarantee that a block is overwritten only when nobody reads
-//! it any more:
+//! Round j uses half j mod 2. The counters of the control block guarantee that a block is overwritten only when nobody
+//! reads it any more:
 //!
 //! | step of round j | condition |
 //! |---|---|
@@ -18,7 +18,7 @@
 use super::collectives::ShmContext;
 use super::control_block::Counter;
 use super::registered::{ordered_reduction, scaled};
-use super::running::{RunningCollective, Step};
+use super::running::{RunningCollective, StepOutcome};
 use super::shape::Shape;
 use crate::native::chunk;
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl StagedTransfer {
     }
 
     /// Performs the next steps. Returns `Moved(0)` if only peers can make progress, `Done` if nothing is left.
-    pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> Step {
+    pub(super) fn advance(&mut self, running: &mut RunningCollective, context: &ShmContext) -> StepOutcome {
         let rounds = Rounds::new(running, context);
         let lane = running.entry.lane;
         let round = running.entry.round;
@@ -97,7 +97,11 @@ impl StagedTransfer {
         if gathered < rounds.count() && everyone(Counter::Reduced, gathered + 1) {
             moved += self.gather(&rounds, running, context);
         }
-        if self.reduced.min(self.gathered) == rounds.count() { Step::Done(0) } else { Step::Moved(moved) }
+        if self.reduced.min(self.gathered) == rounds.count() {
+            StepOutcome::Done(0)
+        } else {
+            StepOutcome::Moved(moved)
+        }
     }
 
     /// Copies the contributions of the next round to the stage.

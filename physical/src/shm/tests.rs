@@ -1,5 +1,5 @@
-//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Control blocks: a
-//! peer that breaks the protocol is an error too.
+//! Rings: bytes come out as they went in, across the wrap and under a racing reader; damage is an error. Control
+//! blocks: a peer that breaks the protocol is an error too.
 
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::{Counter, PAYLOAD, encode_label};

@@ -1,7 +1,7 @@
 //! A TCP connection between two ranks: plain, or inside TLS where the job asks for it.
 //!
-//! TLS needs the feature `tls`, and three files on every rank. Both sides present a certificate that the job's authority has
-//! signed for the name `hexagram`; the proof of the job's secret then runs inside.
+//! TLS needs the feature `tls`, and three files on every rank. Both sides present a certificate that the job's
+//! authority has signed for the name `hexagram`; the proof of the job's secret then runs inside.
 
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,7 +1,7 @@
 //! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
 //!
-//! A backend implements [`Wire`]: it writes bytes to a peer, reads some, and parks. [`endpoint::StreamEndpoint`] builds a
-//! [`Transport`](crate::transport::Transport) on it. Per pair of ranks and direction, the stream is
+//! A backend implements [`Wire`]: it writes bytes to a peer, reads some, and parks. [`endpoint::StreamEndpoint`] builds
+//! a [`Transport`](crate::transport::Transport) on it. Per pair of ranks and direction, the stream is
 //!
 //! ```text
 //! stream  = frame*
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// So many bytes were read.
+    /// Number of bytes that were read.
     Bytes(usize),
     /// No bytes have arrived.
     Nothing,

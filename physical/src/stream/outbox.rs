@@ -52,7 +52,7 @@ const BATCH: usize = 16;
 
 /// Progress of a send.
 pub(super) enum Sent {
-    /// So many more bytes of it are written.
+    /// Number of further bytes that are written.
     Partially(Ticket, usize),
     /// All of it is written; the payload had so many bytes.
     Completely(Ticket, usize),

@@ -48,7 +48,7 @@ impl Backend for TcpBackend {
 struct Announced {
     /// TCP connections that it wants with each peer and channel.
     sockets: usize,
-    /// Where it accepts them: one or several addresses, with spaces between them.
+    /// Addresses at which it accepts them, one or several, with spaces between them.
     addresses: String,
 }
 

@@ -1,7 +1,8 @@
-//! Transport between ranks that are processes anywhere, over TCP. Use it for several hosts, or a host without shared memory.
+//! Transport between ranks that are processes anywhere, over TCP. Use it for several hosts, or a host without shared
+//! memory.
 //!
-//! Each pair of ranks has one connection per channel, non-blocking, read and written by the thread that waits. Several can be
-//! requested ([`JoinOptions::sockets`](crate::JoinOptions::sockets)), for networks that limit the rate of each.
+//! Each pair of ranks has one connection per channel, non-blocking, read and written by the thread that waits. Several
+//! can be requested ([`JoinOptions::sockets`](crate::JoinOptions::sockets)), for networks that limit the rate of each.
 
 mod connect;
 mod endpoint;

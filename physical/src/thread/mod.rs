@@ -1,7 +1,8 @@
-//! Transport between ranks that are threads of one process. Use it for tests, examples, and several replicas in one program.
+//! Transport between ranks that are threads of one process. Use it for tests, examples, and several replicas in one
+//! program.
 //!
-//! A message in the receiver's mailbox holds the sender's view. The receiver copies or reduces straight from that view, so
-//! that bytes move once and without system calls.
+//! A message in the receiver's mailbox holds the sender's view. The receiver copies or reduces straight from that view,
+//! so that bytes move once and without system calls.
 
 mod connect;
 mod endpoint;
