@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Longest time that a launcher without ranks waits until its report has arrived on another machine.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reporter of ranks that end before rank 0 has registered them.
 pub(super) struct EndReporter {
@@ -101,10 +101,10 @@ impl Drop for EndReporter {
         self.pending.0 = None;
         if self.is_one_of_several && self.has_failed {
             // Nothing is sent: it ends when the reports do.
-            let _ = self.pending.1.recv_timeout(LAST_WORDS);
+            let _ = self.pending.1.recv_timeout(REPORT_TIMEOUT);
         }
         self.stop.ring();
         // The address is free again when this returns, unless a connection to another machine hangs.
-        let _ = self.pending.1.recv_timeout(LAST_WORDS);
+        let _ = self.pending.1.recv_timeout(REPORT_TIMEOUT);
     }
 }
