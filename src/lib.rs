@@ -32,6 +32,10 @@ pub use hexagram_logical as logical;
 pub use hexagram_physical as physical;
 pub use hexagram_sampler as sampler;
 
+pub use hexagram_algorithms::{
+    Adam, Algorithm, AnyAlgorithm, Autotune, Buffers, Checkpoints, DataParallel, EngineOptions,
+    GradientAllReduce, Hooks, LossScale, Mode, Optimizer, Order, Parameter, Record, Sgd, Trace, Unused,
+};
 pub use hexagram_logical::{
     Buffer, Communicator, DType, Element, Error, JoinOptions, ReduceOp, Result, TransportKind, World, testing,
 };
@@ -39,7 +43,8 @@ pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentra
 pub use hexagram_physical::TlsFiles;
 pub use hexagram_physical::bootstrap::{Launcher, Placement, Rendezvous};
 pub use hexagram_physical::launch;
-pub use hexagram_sampler::DistributedSampler;
+pub use hexagram_sampler::loader::{DataLoader, LoaderOptions};
+pub use hexagram_sampler::{DistributedOptions, DistributedSampler};
 pub use sampling::Sampling;
 
 /// The README's Rust, compiled and run as a documentation test.

@@ -56,6 +56,15 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// What the README begins with fits on a screen.
+#[test]
+fn the_first_examples_are_small() {
+    for file in sources(&root().join("examples/first")) {
+        let lines = fs::read_to_string(&file).unwrap().lines().count();
+        assert!(lines <= 40, "{} has {lines} lines", file.display());
+    }
+}
+
 #[test]
 fn manifests_depend_downwards_only() {
     for (folder, name, allowed) in LAYERS {
