@@ -125,7 +125,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// [`Error::NotFinite`](crate::Error::NotFinite) with this rank and the element's index in its buffer, where the codec refuses it; as
-    /// [`Device::encode`](crate::Device::encode).
+    /// [`WriteView::encode`].
     pub fn encode(&self, codec: &dyn Codec, from: Part<'_>, to: Part<'_>, seed: u64) -> Result<usize> {
         let start = from.range.start;
         self.own().encode(codec, start, from, to, seed)
@@ -147,7 +147,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the sender, if it is no message of the codec; as
-    /// [`Device::decode`](crate::Device::decode).
+    /// [`WriteView::decode`].
     pub fn decode(
         &self,
         codec: &dyn Codec,

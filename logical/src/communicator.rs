@@ -4,13 +4,12 @@ use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
 use crate::call::Call;
 use crate::group::{Group, Kind};
-use hexagram_physical::device::Queue;
 use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::native::AtOnce;
 use hexagram_physical::operation::{Poison, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Bell, Label, Transport};
-use hexagram_physical::{Buffer, DType, Device, Error, Host, Result, World, drive};
+use hexagram_physical::{Buffer, DType, Error, Queue, Result, World, drive};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -145,11 +144,6 @@ impl Communicator {
     /// What the threads do that were started beside this communicator, on whichever of its lanes and groups.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.shared.line.activity
-    }
-
-    /// Where this communicator's arithmetic runs.
-    pub fn device(&self) -> &dyn Device {
-        &Host
     }
 
     /// Sets the longest that nothing of an operation may move before it fails (300 s at first). It holds for all of this

@@ -59,6 +59,5 @@ pub use hexagram_physical::output;
 pub use hexagram_physical::runtime;
 pub use hexagram_physical::transport::{Bell, HEADER_BYTES, Land};
 pub use hexagram_physical::{
-    Buffer, DType, Device, Element, Error, Host, JoinOptions, Peer, ReduceOp, Result, TransportKind,
-    Vigilance, World,
+    Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
 };

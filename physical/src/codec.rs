@@ -1,7 +1,7 @@
 //! The codec trait: how a run of numbers becomes fewer bytes, and bytes numbers again. Open this to write a codec.
 //!
 //! A codec works on plain slices and knows nothing of ranks; primitives decide what is encoded when, and a
-//! [`Device`](crate::Device) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
+//! [`Queue`](crate::Queue) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
 //! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
 
 use std::fmt;

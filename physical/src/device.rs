@@ -1,7 +1,7 @@
 //! Devices: memory plus the arithmetic on it. Open this to add a kernel or a kind of memory.
 //!
 //! A buffer belongs to one [`Queue`] of a device; the host's is the simplest. Arithmetic is asked of views
-//! ([`WriteView::reduce`] and its like) and goes to the queue of what it writes. Kernels *enqueue*: they return once the
+//! ([`WriteView::reduce`](crate::memory::WriteView::reduce) and its like) and goes to the queue of what it writes. Kernels *enqueue*: they return once the
 //! work is ordered behind earlier work on the same memory, which on the host means done. Collectives and algorithms are
 //! written once against views, and never name a device.
 //!
@@ -19,65 +19,22 @@ mod weighted;
 pub(crate) use queue::Order;
 pub use queue::{Allocation, DeviceQueue, Event, Failure, Queue};
 
-use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
 use crate::error::Result;
-use crate::memory::{Buffer, ReadView, WriteView};
 
-/// Arithmetic by name of a device; on its way out, as views do it.
-#[allow(missing_docs, clippy::missing_errors_doc, reason = "gone when its last user is")]
+/// Memory of one kind, in which queues of work run. The host needs none: its [`Queue`] is always there.
 pub trait Device: Send + Sync {
-    fn name(&self) -> &str {
-        "host"
-    }
-    fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        Buffer::zeroed(dtype, len)
-    }
-    fn clear(&self, to: &mut WriteView) {
-        to.clear();
-    }
-    fn copy(&self, from: &ReadView, to: &mut WriteView) -> Result<()> {
-        to.copy_from(from)
-    }
-    fn reduce(&self, op: ReduceOp, from: &ReadView, to: &mut WriteView) -> Result<()> {
-        to.reduce(op, from)
-    }
-    fn scale(&self, factor: f64, to: &mut WriteView) -> Result<()> {
-        to.scale(factor)
-    }
-    fn add_scaled(&self, weight: f64, from: &ReadView, to: &mut WriteView) -> Result<()> {
-        to.add_scaled(weight, from)
-    }
-    fn weighted_sum(&self, terms: &[(f64, Option<&ReadView>)], to: &mut WriteView) -> Result<()> {
-        to.weighted_sum(terms)
-    }
-    fn encode(
-        &self,
-        codec: &dyn Codec,
-        from: &ReadView,
-        to: &mut WriteView,
-        seed: u64,
-    ) -> Result<Result<usize, CodecError>> {
-        to.encode(codec, from, seed)
-    }
-    fn decode(
-        &self,
-        codec: &dyn Codec,
-        from: &ReadView,
-        weight: Option<f32>,
-        to: &mut WriteView,
-    ) -> Result<Result<(), CodecError>> {
-        to.decode(codec, from, weight)
-    }
+    /// Returns what to call the device in messages: `cuda:0`.
+    fn name(&self) -> &str;
+
+    /// Creates a queue.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the device has no more.
+    fn queue(&self) -> Result<Queue>;
 }
 
-/// Host memory and the CPU.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Host;
-
-impl Device for Host {}
-
-/// `to ← to × (1 ÷ ranks)`, for float types: what makes a sum a mean.
+/// Makes a sum a mean: `to ← to × (1 ÷ ranks)`, for float types.
 pub(crate) fn divide(ranks: usize, dtype: DType, to: &mut [u8]) {
     reduce::scale(dtype, 1.0 / ranks as f64, to);
 }

@@ -73,7 +73,7 @@ pub mod transport;
 mod waits;
 pub mod world;
 
-pub use device::{Device, Host};
+pub use device::{Device, Queue};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Peer, Result};
 pub use health::Vigilance;

@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Longest that the program waits for the work of a queue.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
-/// Handle of a queue: the host's, or one of a [`Device`]. Cheap to clone.
+/// Handle of a queue: the host's, or one of a [`Device`](crate::Device). Cheap to clone.
 ///
 /// ```
 /// use hexagram_physical::device::Queue;

@@ -7,7 +7,7 @@
 mod schedule;
 
 use crate::codec::{Codec, CodecError};
-use crate::device::{Allocation, DeviceQueue, Event, Failure, Queue, host};
+use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Queue, host};
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, Span, WriteView};
@@ -93,6 +93,16 @@ impl Late {
     /// Returns how often queues have waited for others so far.
     pub fn queue_waits(&self) -> u64 {
         self.0.0.state().waits
+    }
+}
+
+impl Device for Late {
+    fn name(&self) -> &str {
+        &self.0.0.name
+    }
+
+    fn queue(&self) -> Result<Queue> {
+        Ok(Late::queue(self))
     }
 }
 
