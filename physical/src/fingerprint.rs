@@ -7,7 +7,7 @@ use crate::dtype::{DType, ReduceOp};
 use std::fmt;
 use std::num::NonZeroU16;
 
-/// Bytes a fingerprint takes on the wire.
+/// Length of a fingerprint on the wire, in bytes.
 pub const FINGERPRINT_BYTES: usize = 16;
 
 /// Name of an operation, as the error messages print it.
@@ -65,10 +65,10 @@ impl fmt::Display for OperationKind {
     }
 }
 
-/// What all ranks of one operation must agree on.
+/// Properties of an operation on which all its ranks must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
-    /// Which operation.
+    /// Kind of the operation.
     pub operation: OperationKind,
     /// Element type.
     pub dtype: DType,
@@ -77,9 +77,9 @@ pub struct Fingerprint {
     /// Rank in the communicator that everything comes from or goes to, for the operations that have one; of a gossip or
     /// a push-sum, the digest of its graph.
     pub root: Option<u32>,
-    /// Whether it works on registered memory: then all ranks must.
+    /// True if it works on registered memory, as it then must on all ranks.
     pub registered: bool,
-    /// How the elements are encoded; `None` if they travel as they are.
+    /// Encoding of the elements; `None` if they travel as they are.
     pub codec: Option<CodecDigest>,
     /// Elements, below 2^48: of the whole buffer, or of the one message where counts may differ by pair.
     pub count: u64,
@@ -90,7 +90,7 @@ pub struct Fingerprint {
 pub struct CodecDigest(NonZeroU16);
 
 impl CodecDigest {
-    /// The digest of a codec's full name.
+    /// Returns the digest of a codec's full name.
     pub fn of(name: &str) -> Self {
         let hash = name
             .bytes()
@@ -111,7 +111,7 @@ const NONE_U32: u32 = u32::MAX;
 const MOST: u64 = (1 << 48) - 1;
 
 impl Fingerprint {
-    /// A fingerprint without reduction and root.
+    /// Creates a fingerprint without reduction and root.
     pub fn new(operation: OperationKind, dtype: DType, count: usize) -> Self {
         let count = (count as u64).min(MOST);
         Fingerprint { operation, dtype, reduce: None, root: None, registered: false, codec: None, count }

@@ -41,7 +41,7 @@ impl Size {
     /// Bytes of one contribution, up to which sizes are not large.
     pub const MIDDLE: usize = 256 * 1024;
 
-    /// The size of a contribution of so many bytes, among so many ranks.
+    /// Returns the size of a contribution of so many bytes, among so many ranks.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         match bytes {
             _ if bytes.saturating_mul(ranks) <= Self::SMALL => Size::Small,
@@ -58,7 +58,7 @@ pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     edge(index)..edge(index + 1)
 }
 
-/// How often ranks compare what they call before a collective of the backend that does not compare by itself.
+/// Frequency at which ranks compare what they call before a collective of a backend that does not compare by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Check {
     /// At the first use of each operation, element type, count, reduction and root. A rank that goes wrong later, with
@@ -70,7 +70,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// What `HEXAGRAM_CHECK` asks for; the default if it is not set.
+    /// Returns the frequency that `HEXAGRAM_CHECK` asks for; the default if it is not set.
     ///
     /// # Errors
     /// [`Error::Setup`] if it is neither `full` nor `first-use`.
@@ -101,7 +101,7 @@ pub enum AtOnce {
 
 /// A backend's own collectives over all ranks of its endpoint.
 pub trait Collectives {
-    /// Whether the backend carries this operation out itself. The answer depends only on what is equal on all ranks
+    /// Returns true if the backend carries this operation out itself. The answer depends only on what is equal on all ranks
     /// when all call alike; where they do not, the operation fails as a mismatch.
     fn offers(&self, label: &Label, input: Option<&ReadView>, output: &WriteView) -> bool;
 

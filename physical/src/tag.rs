@@ -16,7 +16,7 @@ pub struct Tag {
     sequence: u64,
 }
 
-/// Bytes a tag takes on the wire.
+/// Length of a tag on the wire, in bytes.
 pub(crate) const TAG_BYTES: usize = 16;
 
 impl Tag {
@@ -36,32 +36,32 @@ impl Tag {
         Ok(Tag { step: narrow("step", step)?, ..self })
     }
 
-    /// Number of the operation in its lane.
+    /// Returns the number of the operation in its lane.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether it is of the communicator of all ranks, on whose lanes backends may have collectives of their own.
+    /// Returns true if it is of the communicator of all ranks, on whose lanes backends may have collectives of their own.
     pub(crate) fn is_of_world(&self) -> bool {
         self.communicator == 0
     }
 
-    /// The lane, below 65 536.
+    /// Returns the lane, below 65 536.
     pub(crate) fn lane(&self) -> usize {
         self.lane.into()
     }
 
-    /// The same operation, whatever the step.
+    /// Returns the tag of the same operation at step 0.
     pub(crate) fn operation(&self) -> Tag {
         Tag { step: 0, ..*self }
     }
 
-    /// The same sequence of operations, wherever in it.
+    /// Returns the tag of the same lane at its first operation.
     pub(crate) fn series(&self) -> Tag {
         Tag { step: 0, sequence: 0, ..*self }
     }
 
-    /// Whether both tags belong to the same sequence of operations.
+    /// Returns true if both tags belong to the same lane of the same communicator.
     pub(crate) fn same_lane(&self, other: &Tag) -> bool {
         self.series() == other.series()
     }

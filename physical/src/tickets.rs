@@ -14,7 +14,7 @@ pub struct Ticket {
 
 enum Stand {
     Free,
-    /// With the bytes that have moved so far.
+    /// Under way, with the bytes that have moved so far.
     Pending(u64),
     Done(Result<Got>),
 }

@@ -37,29 +37,29 @@ pub use traffic::{Tally, Traffic};
 /// byte stream. A transport that frames nothing counts them too, so that counts agree.
 pub const HEADER_BYTES: usize = 48;
 
-/// Which message this is, and what its sender or receiver believes to be doing.
+/// Identity of a message, and the operation that its sender or receiver takes it for.
 ///
 /// Between two ranks, all messages of one operation carry the same fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     /// Identity of the message.
     pub tag: Tag,
-    /// What both sides must agree on.
+    /// Properties of the operation on which both sides must agree.
     pub fingerprint: Fingerprint,
 }
 
 impl Label {
-    /// The operation as a whole, whatever the step.
+    /// Returns the label of the operation as a whole, at step 0.
     pub(crate) fn whole(&self) -> Label {
         Label { tag: self.tag.operation(), ..*self }
     }
 
-    /// The error of a rank that meets `theirs` under its own label.
+    /// Returns the error of a rank that meets `theirs` under its own label.
     pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
         Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
     }
 
-    /// The error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
+    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
     pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
         let of = |bytes: u64| {
             let count = bytes / self.fingerprint.dtype.size() as u64;
@@ -69,7 +69,7 @@ impl Label {
     }
 }
 
-/// From whom a receive accepts a message.
+/// Sender from which a receive accepts a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Only this rank.
@@ -84,7 +84,7 @@ impl Source {
     }
 }
 
-/// What a receive does with the bytes: store them, or combine them with what is there.
+/// Treatment of the bytes that a receive gets: stored, or combined with what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Land {
     /// `view ← message`.
@@ -96,7 +96,7 @@ pub enum Land {
     AtMost,
 }
 
-/// What a finished operation did.
+/// Outcome of a finished operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Got {
     /// The other rank.
@@ -111,19 +111,19 @@ pub struct Got {
 /// one operation of a lane before it begins the next, so a message of a later operation proves that nothing more comes
 /// for an earlier one.
 pub trait Transport {
-    /// Which transport this is.
+    /// Returns the name of the transport.
     fn kind(&self) -> TransportKind;
 
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     fn size(&self) -> usize;
 
-    /// What is known about the other ranks.
+    /// Returns what is known about the other ranks.
     fn health(&self) -> &Arc<Health>;
 
-    /// Something to end a park with, from another thread.
+    /// Returns a bell that ends this endpoint's park from another thread.
     fn bell(&self) -> Arc<dyn Bell>;
 
     /// Starts sending `view` to rank `to`. Done when the view may be reused; the message may still be on its way.
@@ -132,39 +132,39 @@ pub trait Transport {
     /// Starts receiving into `view` a message of exactly that size, unless `land` is [`Land::AtMost`].
     fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket;
 
-    /// The outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again;
+    /// Takes the outcome, once; the ticket is void afterwards. While pending, call [`Transport::progress`] and poll again;
     /// a backend that learns of completion otherwise wakes `context`.
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
 
     /// Gives an operation up. Never blocks; the view is released at once, or after a copy that is under way.
     fn cancel(&self, ticket: Ticket);
 
-    /// Moves bytes that can be moved now; whether any moved.
+    /// Moves bytes that can be moved now; returns true if any moved.
     fn progress(&self) -> bool;
 
-    /// Whether the ranks of this host have to share its cores, so that whoever waits should yield rather than spin.
+    /// Returns true if the ranks of this host outnumber its cores, so that whoever waits should yield rather than spin.
     fn crowded(&self) -> bool;
 
     /// Waits until [`Transport::progress`] would move something, the bell rings, or the time is over.
     fn park(&self, at_most: Duration);
 
-    /// Why nothing more can come from `peer`, as a verb phrase; `None` while something can.
+    /// Returns why nothing more can come from `peer`, as a verb phrase; `None` while something can.
     fn ended(&self, peer: usize) -> Option<String>;
 
-    /// Bytes of a pending operation that have moved so far. A deadline counts from the last that did.
+    /// Returns the bytes of a pending operation that have moved so far. A deadline counts from the last that did.
     fn moved(&self, ticket: Ticket) -> u64;
 
-    /// Collectives that this backend carries out by itself, if it has any.
+    /// Returns the collectives that this backend carries out by itself, if it has any.
     fn native(&self) -> Option<&dyn Collectives> {
         None
     }
 
-    /// The ranks for which a pending native collective still waits; empty for sends and receives.
+    /// Returns the ranks for which a pending native collective still waits; empty for sends and receives.
     fn missing(&self, _ticket: Ticket) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Zeroed memory that native collectives read and write without staging copies; ordinary memory where the backend
+    /// Creates zeroed memory that native collectives read and write without staging copies; ordinary memory where the backend
     /// has no such thing. All ranks call this in the same order with the same arguments; it waits for them at most
     /// `limit`.
     ///

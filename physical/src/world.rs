@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Of operations, in milliseconds, unless the program says otherwise.
+/// Default deadline of operations, in milliseconds.
 const DEADLINE: u64 = 300_000;
 /// Channels from here on are given out by [`World::fresh_channel`].
 const FRESH: u32 = 1 << 15;
@@ -40,9 +40,9 @@ struct Inner {
     transport: TransportKind,
     fabric: Arc<dyn Fabric>,
     open: Mutex<Vec<u16>>,
-    /// Longest that nothing of an operation may move, in milliseconds.
+    /// Longest time that nothing of an operation may move, in milliseconds.
     deadline: AtomicU64,
-    /// The next channel for those who do not care about its number.
+    /// Next channel that [`World::fresh_channel`] gives.
     fresh: AtomicU32,
     /// Dropped first, so that the goodbye is said while the data connections are still open.
     control: Option<Control>,
@@ -90,7 +90,7 @@ impl World {
         join::join_as(placement, options)
     }
 
-    /// The worlds of `size` ranks that will be threads of this process, by rank.
+    /// Creates the worlds of `size` ranks that will be threads of this process, by rank.
     ///
     /// # Errors
     /// [`Error::Usage`] unless `size` is from 1 to [`MAX_RANKS`].
@@ -131,49 +131,49 @@ impl World {
         }))
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn rank(&self) -> usize {
         self.0.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.0.fabric.health().peers().len()
     }
 
-    /// Rank among the ranks of this host, as the launcher said.
+    /// Returns the rank among the ranks of this host, as the launcher said.
     pub fn local_rank(&self) -> usize {
         self.0.local.0
     }
 
-    /// Number of ranks on this host, as the launcher said.
+    /// Returns the number of ranks on this host, as the launcher said.
     pub fn local_size(&self) -> usize {
         self.0.local.1
     }
 
-    /// The hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
+    /// Returns the hosts of all ranks, by rank, numbered from 0 in the order in which ranks have them. Ranks are on one host if
     /// they share memory, as [`JoinOptions`] says, and all ranks count them alike; over the tcp transport, if they might.
     /// Whatever a launcher says does not count.
     pub fn hosts(&self) -> &[usize] {
         &self.0.hosts
     }
 
-    /// How bytes travel.
+    /// Returns the transport.
     pub fn transport(&self) -> TransportKind {
         self.0.transport
     }
 
-    /// What is known about the other ranks.
+    /// Returns what is known about the other ranks.
     pub fn health(&self) -> &Arc<Health> {
         self.0.fabric.health()
     }
 
-    /// What this rank has sent so far, on all channels, headers included.
+    /// Returns the counts of what this rank has sent so far, on all channels, headers included.
     pub fn traffic(&self) -> &Traffic {
         self.0.fabric.traffic()
     }
 
-    /// Longest that nothing of an operation may move before it fails.
+    /// Returns the longest time that nothing of an operation may move before it fails.
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(self.0.deadline.load(Ordering::Relaxed))
     }
@@ -203,13 +203,13 @@ impl World {
         opened.map_err(|error| self.not_opened(channel, error))
     }
 
-    /// A channel that could not be opened: whose fault that is, and that the others need not wait for it.
+    /// Returns the error of a channel that could not be opened, with the rank whose fault that is, and frees the channel.
     fn not_opened(&self, channel: u16, error: Error) -> Error {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != channel);
         self.health().explain(error, During::Opening(channel))
     }
 
-    /// A channel that nobody has opened by its number; the k-th call gives the same one on all ranks.
+    /// Returns a channel that nobody has opened by its number; the k-th call gives the same one on all ranks.
     ///
     /// # Errors
     /// [`Error::Usage`] once all are taken.

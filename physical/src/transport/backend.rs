@@ -49,7 +49,7 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// How a transport uses memory that ranks of one host share.
+/// Use that a transport makes of memory that ranks of one host share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Not at all.
@@ -71,7 +71,7 @@ pub enum ProbeResult {
     Unreachable(String),
 }
 
-/// What a transport knows when it prepares: this rank's place and what the user asked for.
+/// Information with which a transport prepares: this rank's place and what the user asked for.
 pub struct Site<'a> {
     pub(crate) placement: &'a Placement,
     pub(crate) options: &'a JoinOptions,
@@ -99,7 +99,7 @@ impl Site<'_> {
 /// A rank's place in the job as its transport tells it.
 pub struct Introduction {
     pub(crate) placement: Placement,
-    /// Where rank 0 listens already, if the transport has announced that place.
+    /// Listener of rank 0, if the transport has announced that place.
     pub(crate) listener: Option<Listener>,
     pub(crate) prepared: Box<dyn Prepared>,
 }
@@ -125,7 +125,7 @@ pub trait Prepared {
     fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>>;
 }
 
-/// What a transport gives a world: endpoints, one for each channel.
+/// Connections of a rank by one transport, which open an endpoint for each channel.
 pub trait Fabric: Send + Sync {
     /// Connects an endpoint with those that the other ranks open for the same channel.
     ///

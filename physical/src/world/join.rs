@@ -200,7 +200,7 @@ impl Side {
         }
     }
 
-    /// Where the ranks of this rendezvous can reach this one, at any port.
+    /// Returns the addresses at which the ranks of this rendezvous can reach this one, with port 0.
     fn interfaces(&self, placement: &Placement) -> Result<Vec<SocketAddr>> {
         let interfaces = match self {
             Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous),

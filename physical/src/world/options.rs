@@ -9,23 +9,36 @@ use crate::transport::TransportKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How to join.
+/// Options with which a rank joins a world.
+///
+/// ```
+/// use hexagram_physical::{JoinOptions, TransportKind};
+/// use std::time::Duration;
+///
+/// let options = JoinOptions {
+///     transport: TransportKind::Tcp,
+///     deadline: Duration::from_secs(120),
+///     ..JoinOptions::default()
+/// };
+/// assert_eq!(options.transport.to_string(), "tcp");
+/// ```
 #[derive(Debug, Clone)]
 pub struct JoinOptions {
-    /// How bytes travel. [`TransportKind::Thread`] is for [`World::threads`].
+    /// Transport between the ranks. Default: mixed. [`TransportKind::Thread`] is for
+    /// [`World::threads`](crate::World::threads).
     pub transport: TransportKind,
-    /// How long to wait for the other ranks.
+    /// Longest wait for the other ranks. Default: 60 s.
     pub deadline: Duration,
-    /// How closely the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence that
+    /// Heartbeats by which the ranks watch each other afterwards. `None`: as [`Vigilance::default`], with the silence that
     /// HEXAGRAM_SILENCE says.
     pub vigilance: Option<Vigilance>,
-    /// What else all ranks must agree on, as text that an error can show: element types, bucket sizes, the algorithm.
+    /// Further settings on which all ranks must agree, as text that an error can show: element types, bucket sizes, the algorithm.
     /// Ranks whose texts differ refuse to join.
     pub configuration: String,
-    /// With what this rank speaks TLS to ranks elsewhere. `None`: with what HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and
+    /// Files with which this rank speaks TLS to ranks elsewhere. `None`: those that HEXAGRAM_TLS_CERT, HEXAGRAM_TLS_KEY and
     /// HEXAGRAM_TLS_CA name, or not at all.
     pub tls: Option<TlsFiles>,
-    /// Where to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
+    /// Place at which to accept TCP connections: the name of an interface (`eth0`) or an address of this host. Otherwise
     /// HEXAGRAM_INTERFACE says so; otherwise it is the interface that leads to the rendezvous address.
     pub interface: Option<String>,
     /// TCP connections for each pair of ranks and channel, 1 to 16; of two ranks, the lower number holds. Otherwise
@@ -35,13 +48,13 @@ pub struct JoinOptions {
     /// Any name of this host; ranks share memory if their names are equal and the system lets them, which they try.
     /// Otherwise HEXAGRAM_HOST says so; otherwise ranks try that are on one kernel and in one network namespace.
     pub host: Option<String>,
-    /// How often ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
+    /// Frequency at which ranks compare what they call before a collective of MPI's. Otherwise HEXAGRAM_CHECK says so; otherwise at
     /// the first use of each.
     pub check: Option<Check>,
 }
 
 impl JoinOptions {
-    /// How closely the ranks are to watch each other.
+    /// Returns the heartbeats by which the ranks are to watch each other.
     pub(crate) fn vigilance(&self) -> Result<Vigilance> {
         let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;
         vigilance.check()?;
@@ -52,13 +65,13 @@ impl JoinOptions {
         self.host.clone().or_else(|| variable("HEXAGRAM_HOST"))
     }
 
-    /// What the files that are named hold, if any are.
+    /// Loads the files for TLS that are named, if any are.
     pub(crate) fn tls(&self) -> Result<Option<Tls>> {
         let files = if self.tls.is_some() { self.tls.clone() } else { TlsFiles::from_env()? };
         files.as_ref().map(Tls::load).transpose()
     }
 
-    /// Where to accept TCP connections, at any port, if the user says so.
+    /// Returns the address at which to accept TCP connections, with port 0, if the user says so.
     pub(crate) fn interface(&self) -> Result<Option<SocketAddr>> {
         let asked = self.interface.clone().or_else(|| variable("HEXAGRAM_INTERFACE"));
         asked.map(|name| interface::find(&name)).transpose()
