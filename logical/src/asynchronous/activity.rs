@@ -1,5 +1,5 @@
-//! When the threads beside a communicator were at work, for whoever draws or sums up where the time went: what they do is
-//! in no operation of the communicator's own thread.
+//! Times at which the threads beside a communicator were at work, for whoever draws or sums up where the time went: their
+//! work is in no operation of the communicator's own thread.
 
 use crate::runtime::{self, Instant};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Work that is kept at most (40 MiB); what comes later is only counted.
 const LIMIT: usize = 1 << 20;
 
-/// What the [`Background`](super::Background)s and [`Service`](super::Service)s that were started on a communicator did,
-/// and when. Nothing is kept before it is asked for. [`Communicator::activity`](crate::Communicator::activity) has it.
+/// Record of the work of the [`Background`](super::Background)s and [`Service`](super::Service)s that were started on a
+/// communicator. Nothing is kept before it is asked for. [`Communicator::activity`](crate::Communicator::activity) has it.
 ///
 /// ```
 /// use hexagram_logical::asynchronous::Background;
@@ -33,16 +33,16 @@ struct Record {
     dropped: u64,
 }
 
-/// What one thread did without a pause: of a `Background`, one operation, with the wait for the ranks that come to it
+/// Work that one thread did without a pause: of a `Background`, one operation, with the wait for the ranks that come to it
 /// later; of a `Service`, one or more requests of this rank or of others, without those that nothing can be done about
 /// yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// When it began.
+    /// Time at which it began.
     pub start: Instant,
-    /// When it ended.
+    /// Time at which it ended.
     pub end: Instant,
-    /// What this rank had sent by then, on all channels, headers included.
+    /// Bytes that this rank had sent by then, on all channels, headers included.
     pub sent: u64,
 }
 

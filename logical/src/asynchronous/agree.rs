@@ -1,4 +1,4 @@
-//! What ranks agree about before they make something of a service together.
+//! Agreement of ranks before they make something of a service together.
 
 use super::service::Service;
 use crate::encoding::Encoding;
@@ -15,7 +15,7 @@ pub(super) fn check_ranks(comm: &Communicator, size: usize) -> Result<()> {
     Err(Error::usage(what, "use one of all ranks, in their order"))
 }
 
-/// Whether values like this one, so encoded, can be averaged by the ranks of a service.
+/// Fails unless values like this one, so encoded, can be averaged by the ranks of a service.
 pub(super) fn check(
     comm: &Communicator,
     service: &Service,

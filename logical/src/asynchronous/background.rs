@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-/// What is worked on in the background: floats, of any type. Whoever reads or writes them holds the lock.
+/// Floats that are worked on in the background, of any type. Whoever reads or writes them holds the lock.
 pub type Model = Arc<Mutex<Buffer>>;
 
-/// How an operation in the background ended.
+/// End of an operation in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Its difference was applied to the model, or its result handed back.
@@ -296,7 +296,7 @@ impl FreeBuffers {
     }
 }
 
-/// What the thread is asked for.
+/// An order for the thread.
 enum QueueItem {
     Work(Box<dyn Queued>),
     Abort(Promise<()>),
@@ -400,7 +400,7 @@ impl Runner {
     }
 }
 
-/// Waits for the next that is posted; `None` once there can be none. Who posts rings the bell of the thread.
+/// Returns what is posted next, once it is; `None` once there can be nothing more. Whoever posts rings the thread's bell.
 async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
     poll_fn(|_| match items.try_recv() {
         Ok(item) => Poll::Ready(Some(item)),
@@ -413,7 +413,7 @@ async fn next(items: &Receiver<QueueItem>) -> Option<QueueItem> {
 /// Elements of a pass that stay in the first-level cache for the next.
 const BLOCK: usize = 2048;
 
-/// `x ← (x − s) + r`.
+/// Applies a difference: `x ← (x − s) + r`.
 fn apply(x: &Buffer, s: &Buffer, r: &Buffer) -> Result<()> {
     for start in (0..x.len()).step_by(BLOCK) {
         let block = start..x.len().min(start + BLOCK);

@@ -40,7 +40,7 @@ struct ClockInner {
     fingerprint: Fingerprint,
     staleness: u64,
     ticks: Arc<Ticks>,
-    /// How far each rank is known to have come.
+    /// Clock that each rank is known to have reached.
     known: Mutex<Vec<u64>>,
 }
 
@@ -61,7 +61,7 @@ impl Clock {
     /// The staleness with which nobody waits.
     pub const UNBOUNDED: u64 = u64::MAX;
 
-    /// A clock at 0, on all ranks. A collective call.
+    /// Starts a clock at 0, on all ranks. A collective call.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in `staleness`; [`Error::Usage`](crate::Error::Usage) if
@@ -84,17 +84,17 @@ impl Clock {
         })))
     }
 
-    /// How many clocks a rank may be ahead of the slowest.
+    /// Returns s: the number of clocks that a rank may be ahead of the slowest.
     pub fn staleness(&self) -> u64 {
         self.0.staleness
     }
 
-    /// This rank's clock.
+    /// Returns this rank's clock: the number of its ticks.
     pub fn now(&self) -> u64 {
         self.0.ticks.lock().now
     }
 
-    /// The slowest rank's clock, as far as this rank knows: all updates of clocks before it are in place.
+    /// Returns the slowest rank's clock, as far as this rank knows: all updates of clocks before it are in place.
     pub fn slowest(&self) -> u64 {
         let seen = self.0.ticks.lock().seen();
         let mut known = self.known();
@@ -102,7 +102,7 @@ impl Clock {
         known.iter().copied().fold(u64::MAX, u64::min)
     }
 
-    /// Ends this clock of this rank; the number of the next.
+    /// Ends this clock of this rank; returns the number of the next.
     pub fn tick(&self) -> u64 {
         let now = {
             let mut state = self.0.ticks.lock();
@@ -151,7 +151,7 @@ impl Clock {
         Ok(self.slowest())
     }
 
-    /// A rank's clock, its own too, when that is `clock` or later.
+    /// Asks for a rank's clock, this one's too: it is told once that is `clock` or later.
     fn ask(&self, rank: usize, clock: u64) -> Pending<u64> {
         let handler = self.0.number;
         let fingerprint = self.0.fingerprint;
@@ -223,13 +223,13 @@ struct Ticks {
 #[derive(Default)]
 struct ClockState {
     now: u64,
-    /// How much is under way that was begun at each clock.
+    /// Number of requests under way that were begun at each clock.
     held: BTreeMap<u64, usize>,
     finished: bool,
 }
 
 impl ClockState {
-    /// How far the others may believe this rank to be.
+    /// Returns the clock that the others may see of this rank.
     fn seen(&self) -> u64 {
         let now = if self.finished { u64::MAX } else { self.now };
         self.held.keys().next().map_or(now, |held| *held.min(&now))

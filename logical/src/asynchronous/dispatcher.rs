@@ -1,7 +1,7 @@
-//! The service's thread: it carries this rank's requests to others, and theirs out here.
+//! The service's dispatcher: it carries this rank's requests to others, and carries out theirs.
 //!
 //! ```text
-//! conversation = request [payload] reply [result]     payload and result of up to 1 KiB ride along with request and reply
+//! exchange     = request [payload] reply [result]     payload and result of up to 1 KiB ride along with request and reply
 //! request      = one tag, from anyone                 as many as 16 of a rank to another are under way, each in a slot
 //! payload      = tag of (sender's slot, number)       follows at once: its receiver knows where it belongs by now
 //! reply,result = tag of (sender's slot, number)       awaited before the request is sent
@@ -33,10 +33,10 @@ const REQUESTS: u32 = 2;
 pub(super) const PAYLOADS: u32 = 3;
 pub(super) const REPLIES: u32 = 4;
 
-/// What this rank serves, by number.
+/// Handlers of this rank, by number.
 pub(super) type Handlers = Mutex<Vec<Arc<dyn Handler>>>;
 
-/// What a message carries: the first elements of a buffer.
+/// Elements that a message carries: the first of a buffer.
 #[derive(Clone)]
 pub(crate) struct Payload {
     pub(crate) buffer: Arc<Buffer>,
@@ -66,11 +66,11 @@ pub(crate) struct Outgoing {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) arguments: [u64; 3],
     pub(crate) payload: Option<Payload>,
-    /// Where the payload of the reply belongs, which may be smaller.
+    /// Buffer for the payload of the reply, which may be smaller.
     pub(crate) into: Option<Arc<Buffer>>,
 }
 
-/// What came back.
+/// Reply to a request of this rank.
 pub(crate) struct Response {
     pub(crate) arguments: [u64; 2],
     /// [`Outgoing::into`], and how much of it was filled.
@@ -91,20 +91,20 @@ pub(super) struct PeerQueue {
     pub(super) started: u64,
 }
 
-/// What all that goes on on the service's thread has in common.
+/// State of the service's thread, shared by everything under way on it.
 pub(crate) struct Dispatcher {
     pub(super) comm: Communicator,
     handlers: Arc<Handlers>,
     pub(super) lines: RefCell<Vec<PeerQueue>>,
     /// Requests that wait for one of the same rank to the same handler; there is an entry while one is carried out.
     pub(super) queues: RefCell<HashMap<(usize, u32), VecDeque<Incoming>>>,
-    /// Who has no more requests.
+    /// True for each rank that has no more requests.
     pub(super) left: RefCell<Vec<bool>>,
     /// Requests that cannot be carried out yet.
     pub(super) postponed: Cell<usize>,
-    /// Started when somebody was last heard of.
-    pub(super) heard: Cell<Stopwatch>,
-    /// What has gone wrong first, here.
+    /// Started when another rank was last heard of.
+    pub(super) last_heard: Cell<Stopwatch>,
+    /// First error of this rank.
     failure: OnceCell<Error>,
 }
 
@@ -112,13 +112,13 @@ pub(super) fn bytes_of(buffer: &Buffer) -> usize {
     buffer.len() * buffer.dtype().size()
 }
 
-/// Under which every request travels.
+/// Returns the label of every request.
 pub(super) fn request_label() -> Result<Label> {
     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::U8, 0);
     Ok(Label { tag: Tag::new(REQUESTS, 0, 0, 0)?, fingerprint })
 }
 
-/// Room for the longest request.
+/// Creates a buffer with room for the longest request.
 pub(super) fn mailbox() -> Result<Buffer> {
     Buffer::zeroed(DType::U8, REQUEST_BYTES + INLINE_BYTES)
 }
@@ -128,15 +128,15 @@ impl Dispatcher {
         let line = |_| PeerQueue { free: (0..SLOTS).collect(), made: 0, started: 0 };
         let lines = RefCell::new((0..comm.size()).map(line).collect());
         let left = RefCell::new(vec![false; comm.size()]);
-        let heard = Cell::new(Stopwatch::start());
+        let last_heard = Cell::new(Stopwatch::start());
         let postponed = Cell::new(0);
         let queues = RefCell::default();
         let failure = OnceCell::new();
-        Dispatcher { comm, handlers, lines, queues, left, postponed, heard, failure }
+        Dispatcher { comm, handlers, lines, queues, left, postponed, last_heard, failure }
     }
 
-    /// Ends everything that is under way, here and elsewhere, because of `error`. Returns what has gone wrong first,
-    /// where that is why this has.
+    /// Ends all that is under way, here and elsewhere, because of `error`. Returns the first error, where
+    /// that is why this one came.
     pub(super) fn fail(&self, error: Error) -> Error {
         if matches!(error, Error::Poisoned { .. }) {
             return self.failure().unwrap_or(error);
@@ -146,7 +146,7 @@ impl Dispatcher {
         error
     }
 
-    /// What has gone wrong first, here or elsewhere.
+    /// Returns the first error, here or elsewhere.
     pub(super) fn failure(&self) -> Option<Error> {
         let verdict = self.comm.world().health().verdict()?;
         Some(self.failure.get().cloned().unwrap_or_else(|| Error::PeerFailed {
@@ -166,7 +166,7 @@ impl Dispatcher {
         self.comm.rank()
     }
 
-    /// A rank, and where to find it.
+    /// Returns a rank with its host and process.
     pub(crate) fn peer(&self, rank: usize) -> Peer {
         self.comm.world().health().peers()[rank].clone()
     }
@@ -188,7 +188,7 @@ impl Dispatcher {
         .await
     }
 
-    /// The outcome of work that may run what a user wrote, such as a server's update: its panic ends the service as an
+    /// Polls what may call what a user wrote, such as a server's update: its panic ends the service as an
     /// error does.
     pub(super) async fn guarded<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = pin!(work);
@@ -214,7 +214,7 @@ impl Dispatcher {
         from_host(bytes, buffer)
     }
 
-    /// A rank that speaks another language.
+    /// Returns the error of a rank that does not keep to the protocol.
     pub(super) fn violation(&self, from: usize, what: &str) -> Error {
         violation(&self.peer(from), what)
     }
@@ -234,7 +234,7 @@ impl Drop for Postponed<'_> {
     }
 }
 
-/// A message that belongs to a request.
+/// Returns the label of a message that belongs to a request.
 pub(super) fn label(series: u32, request: &Request) -> Result<Label> {
     let tag = Tag::new(series, request.slot.into(), request.number, 0)?;
     Ok(Label { tag, fingerprint: request.fingerprint })

@@ -1,4 +1,4 @@
-//! How other ranks' requests are answered: the serving half of the conversation that [`super::dispatcher`] describes.
+//! Requests of other ranks, and the replies to them: the serving half of the protocol that [`super::dispatcher`] describes.
 
 use super::dispatcher::{Dispatcher, Incoming, PAYLOADS, Payload, REPLIES, bytes_of, label, request_label};
 use super::service::{Handler, Landed, Reply, Served};
@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Dispatcher {
-    /// Takes a request that has come: a future that carries it out, unless another does so already.
-    pub(super) fn hear(
+    /// Takes a request that has come; returns a future that carries it out, unless another does so already.
+    pub(super) fn receive(
         self: &Rc<Self>,
         from: usize,
         message: &[u8],
     ) -> Result<Option<impl Future<Output = ()> + use<>>> {
-        self.heard.set(Stopwatch::start());
+        self.last_heard.set(Stopwatch::start());
         let (request, payload) =
             Request::parse(message).ok_or_else(|| self.violation(from, "a request that is none"))?;
         if request.handler == LEAVE {
@@ -72,7 +72,7 @@ impl Dispatcher {
         sent.await.map(drop)
     }
 
-    /// Lands a payload, and has the handler do what is asked. `along` is the payload if it rode along.
+    /// Receives a payload, and has the handler carry the request out. `along` is the payload if it rode along.
     pub(super) async fn carry_out(
         &self,
         handler: &dyn Handler,

@@ -1,5 +1,5 @@
-//! How a value x that changes travels from one rank to another: all of it each time, or encoded, by a feedback link that
-//! both remember.
+//! Links by which a value x that changes travels from one rank to another: all of it each time, or encoded with a feedback
+//! that both remember.
 //!
 //! | encoding | message | remembered by the sender | by the receiver | the receiver's value |
 //! |---|---|---|---|---|
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Names under which a link's memory is saved.
 const NAMES: LinkNames = LinkNames { error: "error", difference: "difference" };
 
-/// How values of one length travel, between any two ranks.
+/// Encoding of values of one length, between any two ranks.
 pub(super) struct ValueEncoding {
     encoding: Option<Encoding>,
     pub(super) values: BufferPool,

@@ -1,4 +1,4 @@
-//! How this rank's requests get their answers: the asking half of the conversation that [`super::dispatcher`] describes.
+//! Requests of this rank, and the replies to them: the asking half of the protocol that [`super::dispatcher`] describes.
 
 use super::dispatcher::{
     Dispatcher, Outgoing, PAYLOADS, Payload, REPLIES, Response, bytes_of, label, request_label,
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 impl Dispatcher {
-    /// Has another rank, or this one, carry a request out.
+    /// Sends a request to another rank, or this one, and returns the reply.
     ///
     /// # Errors
     /// As every operation's; the other ranks have been told.
@@ -22,7 +22,7 @@ impl Dispatcher {
         outcome.map_err(|error| self.fail(error))
     }
 
-    /// Asks several at once: the answers, in the order of `asks`.
+    /// Sends several requests at once; returns the replies, in the order of `asks`.
     ///
     /// # Errors
     /// As [`Dispatcher::ask`].
@@ -77,14 +77,14 @@ impl Dispatcher {
             None => None,
         };
         self.lines.borrow_mut()[to].free.push(request.slot);
-        self.heard.set(Stopwatch::start());
+        self.last_heard.set(Stopwatch::start());
         let head = head.host::<u8>()?;
         let (head, along) =
             Head::parse(&head[..got.bytes]).ok_or_else(|| self.violation(to, "a reply that is none"))?;
         self.answer(to, head, along, result, ask.into)
     }
 
-    /// What the parts of a reply make together.
+    /// Returns what the parts of a reply make together.
     fn answer(
         &self,
         from: usize,
@@ -109,7 +109,7 @@ impl Dispatcher {
         Ok(Response { arguments: head.arguments, payload })
     }
 
-    /// The slot and the number of the next request to `to`, when it is its turn.
+    /// Returns the slot and the number of the next request to `to`, once it is its turn.
     async fn turn(&self, to: usize, request: &Request) -> Result<(u16, u64)> {
         let number = {
             let line = &mut self.lines.borrow_mut()[to];
@@ -141,7 +141,7 @@ impl Dispatcher {
     }
 }
 
-/// A request without its slot and number.
+/// Returns a request without its slot and number.
 fn describe(ask: &Outgoing) -> Request {
     Request {
         handler: ask.handler,

@@ -46,7 +46,7 @@ enum Progress<T> {
     Taken,
 }
 
-/// Why a thread that brings results has ended.
+/// Reason for which a thread that brings results has ended.
 pub(super) struct Ending {
     failure: OnceLock<Error>,
     /// The error of a `Pending` whose thread has ended without one.
@@ -109,7 +109,7 @@ impl<T> Pending<T> {
         (Promise(Arc::clone(&slot)), Pending { slot, ending: Arc::clone(ending) })
     }
 
-    /// Creates one that has failed before it could begin.
+    /// Creates one whose work failed before it could begin.
     pub(super) fn failed(ending: &Arc<Ending>, error: Error) -> Self {
         let (promise, pending) = Pending::new(ending);
         promise.complete(Err(error));
@@ -121,7 +121,7 @@ impl<T> Pending<T> {
         !matches!(*self.slot.lock(), Progress::Waiting(_))
     }
 
-    /// Waits for the result on this thread. Bounded by the deadlines of the work.
+    /// Waits until the result is there, on this thread. Bounded by the deadlines of the work.
     ///
     /// # Errors
     /// The error of the work, or the one that ended its thread.

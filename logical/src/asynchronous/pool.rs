@@ -73,7 +73,7 @@ pub(super) fn to_host(view: &ReadView) -> Result<Vec<u8>> {
     copy.host_bytes().map(<[u8]>::to_vec).ok_or_else(elsewhere)
 }
 
-/// Stores bytes of the host in the first elements of a buffer, of which they are a whole number.
+/// Writes the bytes of the host into the first elements of a buffer, of which they are a whole number.
 pub(super) fn from_host(bytes: &[u8], to: &Buffer) -> Result<()> {
     let mut view = to.write(0..bytes.len() / to.dtype().size())?;
     if let Some(own) = view.host_bytes_mut() {

@@ -1,4 +1,4 @@
-//! What windows and pair exchanges hold and remember, as named states: to be saved with a checkpoint.
+//! Named states of windows and pair exchanges, with all that these hold and remember: to be saved with a checkpoint.
 
 use crate::encoding::State;
 use crate::{Buffer, DType, Error, Result};
@@ -8,7 +8,7 @@ use crate::{Buffer, DType, Error, Result};
 pub(super) struct Saved(Vec<(String, State)>);
 
 impl Saved {
-    /// A copy of what is remembered as `what` of a rank.
+    /// Adds a copy of what is remembered as `what` of a rank.
     pub(super) fn add(&mut self, what: &str, rank: usize, state: &State) -> Result<()> {
         if state.operations() > 0 || state.bytes() > 0 {
             self.0.push((format!("{what} {rank}"), state.copied()?));
@@ -16,7 +16,7 @@ impl Saved {
         Ok(())
     }
 
-    /// The value of a rank, a number that belongs to it, and how often it has changed.
+    /// Adds the value of a rank, a number that belongs to it, and how often it has changed.
     pub(super) fn add_value(&mut self, rank: usize, value: &Buffer, mass: f64, changes: u64) -> Result<()> {
         let own = value.copied()?;
         let mut state = State::default();
@@ -30,18 +30,18 @@ impl Saved {
     }
 }
 
-/// What a value is saved as, of its rank.
+/// Name under which a value is saved, before its rank.
 pub(super) const OF: &str = "value of";
 const VALUE: &str = "value";
 const MASS: &str = "mass";
 
-/// What was remembered, and of which rank, by the name of a state.
+/// Returns what was remembered, and of which rank, by the name of a state.
 pub(super) fn parse(name: &str) -> Option<(&str, usize)> {
     let (what, rank) = name.rsplit_once(' ')?;
     Some((what, rank.parse().ok()?))
 }
 
-/// Puts a value back where it was: the number that belongs to it.
+/// Puts a value back where it was; returns the number that belongs to it.
 pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
     let (Some(value), Some(mass)) = (state.get(VALUE), state.get(MASS)) else {
         return Err(unknown("a value without its parts"));
@@ -53,7 +53,7 @@ pub(super) fn restore_value(state: &State, to: &Buffer) -> Result<f64> {
     Ok(mass.host::<f64>()?[0])
 }
 
-/// The error for what was saved by something else.
+/// Returns the error for what was saved by something else.
 pub(super) fn unknown(what: &str) -> Error {
     let what = format!("there is no place here for what was saved as `{what}`");
     Error::usage(what, "restore what was saved of the same ranks, with the same neighbours and encoding")

@@ -17,26 +17,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a payload was stored in: the first `bytes` bytes of a buffer.
+/// Payload that has arrived: the first `bytes` bytes of a buffer.
 pub(crate) struct Landed {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: usize,
 }
 
-/// What is sent back.
+/// Reply that is sent back.
 pub(crate) struct Reply {
     pub(crate) arguments: [u64; 2],
     pub(crate) payload: Option<Payload>,
 }
 
 impl Reply {
-    /// Nothing but that it is done.
+    /// Creates the reply that says nothing but that it is done.
     pub(crate) fn empty() -> Self {
         Reply { arguments: [0; 2], payload: None }
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 pub(crate) enum Served {
     Done(Reply),
     /// It cannot be carried out yet: it is tried again when something has happened, other requests of the same rank
@@ -44,7 +44,7 @@ pub(crate) enum Served {
     Later,
 }
 
-/// What answers requests, on the service's thread. An error ends the job: it means that a rank is wrong, not that a
+/// Answers requests, on the service's thread. An error ends the job: it means that a rank is wrong, not that a
 /// request is refused.
 pub(crate) trait Handler: Send + Sync {
     /// Looks at a request before its payload comes, and says where the payload belongs: a buffer with room for it,
@@ -138,18 +138,18 @@ impl Service {
         BlockingService(self)
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub(crate) fn rank(&self) -> usize {
         self.0.world.rank()
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub(crate) fn size(&self) -> usize {
         self.0.world.size()
     }
 
-    /// Has requests of a new number carried out by `handler`: the k-th on one rank is the k-th on all. Let no rank send
-    /// any before all ranks have come so far.
+    /// Registers `handler` for requests of a new number, which it returns: the k-th on one rank is the k-th on all. Let
+    /// no rank send any before all ranks have come so far.
     pub(crate) fn register(&self, handler: Arc<dyn Handler>) -> Result<u32> {
         let mut handlers = self.0.handlers.lock().unwrap_or_else(PoisonError::into_inner);
         handlers.push(handler);
@@ -157,7 +157,7 @@ impl Service {
             .map_err(|_| Error::usage("a service has no more numbers", "make fewer windows"))
     }
 
-    /// Has requests that wait tried again, as something has happened on this rank.
+    /// Tries again the requests that wait, as something has happened on this rank.
     pub(crate) fn wake(&self) {
         self.0.bell.ring();
     }

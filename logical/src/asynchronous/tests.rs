@@ -81,7 +81,8 @@ fn everyone_is_answered_at_every_size_and_in_order() {
             let sent = || comm.world().traffic().bytes_sent();
             let before = sent();
             comm.blocking().barrier()?;
-            let (before, barrier) = (sent(), sent() - before);
+            let barrier = sent() - before;
+            let before = sent();
             comm.blocking().barrier()?;
             let mut pending = Vec::new();
             for round in 0..40 {

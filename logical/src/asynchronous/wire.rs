@@ -1,4 +1,4 @@
-//! What requests and replies look like on the wire. The grammar of a conversation stands in [`super::dispatcher`].
+//! Requests and replies on the wire. The grammar of the protocol stands in [`super::dispatcher`].
 
 use crate::{Error, Peer, Result};
 use hexagram_physical::error::During;
@@ -15,23 +15,23 @@ pub(super) const SLOTS: u16 = 16;
 /// In place of a handler: the sender has no more requests.
 pub(super) const LEAVE: u32 = u32::MAX;
 
-/// What a rank asks another to do.
+/// Request of a rank to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// Which of the service's handlers is meant.
+    /// Number of the handler in the service.
     pub(crate) handler: u32,
-    /// What it is to do; numbers are the handler's own.
+    /// Number of what the handler is to do; each handler has its own.
     pub(crate) verb: u16,
     pub(super) slot: u16,
     /// Counts the requests between two ranks.
     pub(crate) number: u64,
-    /// What the sender believes the handler to be.
+    /// Fingerprint of the handler, as the sender knows it.
     pub(crate) fingerprint: Fingerprint,
     /// Size of the payload.
     pub(crate) bytes: u64,
     /// Size of the largest payload that the reply may have.
     pub(crate) room: u64,
-    /// As the verb wants them.
+    /// Arguments, as the verb wants them.
     pub(crate) arguments: [u64; 3],
 }
 
@@ -40,7 +40,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl Request {
-    /// The request, and `payload` if that is to ride along.
+    /// Encodes the request, and `payload` if that is to ride along.
     pub(super) fn to_bytes(self, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(REQUEST_BYTES + payload.len());
         bytes.extend_from_slice(&self.handler.to_le_bytes());
@@ -57,7 +57,7 @@ impl Request {
         bytes
     }
 
-    /// The request that `message` is, and the payload that rides along; `None` if it is none.
+    /// Parses a request and the payload that rides along; returns `None` if `message` is none.
     pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REQUEST_BYTES)?;
         let fingerprint = head[REQUEST_BYTES - FINGERPRINT_BYTES..].try_into().ok()?;
@@ -85,24 +85,24 @@ impl Request {
         Err(Error::Mismatch { sequence: self.number, mine: *mine, theirs, peer })
     }
 
-    /// The error of a handler that does not know the verb.
+    /// Returns the error of a handler that does not know the verb.
     pub(crate) fn unknown(&self, peer: &Peer) -> Error {
         let cause = format!("asked {} for what it does not know (verb {})", self.fingerprint, self.verb);
         Error::PeerFailed { culprit: peer.clone(), cause, during: During::Nothing }
     }
 
-    /// Whether the payload rides along.
+    /// Returns true if the payload rides along.
     pub(super) fn rides(&self) -> bool {
         self.bytes <= INLINE_BYTES as u64
     }
 
-    /// Whether the payload of the reply will ride along with the reply.
+    /// Returns true if the payload of the reply will ride along with the reply.
     pub(super) fn reply_rides(&self) -> bool {
         self.room <= INLINE_BYTES as u64
     }
 }
 
-/// The error for a rank that speaks another language: what it `sent`.
+/// Returns the error for a rank that does not keep to the protocol, with what it `sent`.
 pub(crate) fn violation(peer: &Peer, sent: &str) -> Error {
     Error::PeerFailed { culprit: peer.clone(), cause: format!("sent {sent}"), during: During::Nothing }
 }
@@ -121,7 +121,7 @@ impl Head {
         [first, second, self.bytes].iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// The head of `message`, and what rides along.
+    /// Parses the head of `message`, and what rides along.
     pub(super) fn parse(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, payload) = message.split_at_checked(REPLY_BYTES)?;
         let arguments = [word(head, 0)?, word(head, 8)?];

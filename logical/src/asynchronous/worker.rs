@@ -1,5 +1,5 @@
-//! What the service's thread does, over and over: take what this rank's program wants, hear what other ranks want, and
-//! go on with all that is under way.
+//! The worker of a service: over and over it takes requests of this rank's program, receives those of other ranks, and
+//! polls everything under way.
 
 use super::dispatcher::{Dispatcher, mailbox, request_label};
 use crate::runtime::{self, Instant};
@@ -20,7 +20,7 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Starts something that this rank's program wants.
 pub(super) type Command = Box<dyn FnOnce(&Rc<Dispatcher>) -> Task + Send>;
 
-/// How far the end has come.
+/// Progress of the end.
 #[derive(PartialEq, Eq)]
 enum Stage {
     Open,
@@ -33,7 +33,7 @@ pub(super) struct Worker {
     commands: Receiver<Command>,
     closing: Arc<AtomicBool>,
     stage: Stage,
-    /// What this rank's program wants, and what others want, in the order in which it began.
+    /// Tasks for this rank's program, and for other ranks, in the order in which they began.
     own: Vec<Task>,
     theirs: Vec<Task>,
     /// Since when there has been something to do.
@@ -62,7 +62,7 @@ impl Worker {
         poll_fn(|context| self.step(&mailbox, &mut listening, context)).await
     }
 
-    /// Does everything once that can be done now, and wakes itself if there was anything.
+    /// Polls everything once, and wakes itself if anything has happened.
     fn step(
         &mut self,
         mailbox: &Buffer,
@@ -76,7 +76,7 @@ impl Worker {
         let mut busy = self.obey();
         while let Poll::Ready(outcome) = endpoint.poll(*listening, context) {
             busy = true;
-            let heard = outcome.and_then(|got| self.hear(got, mailbox));
+            let heard = outcome.and_then(|got| self.receive(got, mailbox));
             heard.unwrap_or_else(|error| drop(dispatcher.fail(error)));
             *listening = match listen(&dispatcher, mailbox) {
                 Ok(ticket) => ticket,
@@ -96,7 +96,7 @@ impl Worker {
         Poll::Pending
     }
 
-    /// Starts what this rank's program wants. Whether there was anything.
+    /// Starts what this rank's program wants; returns true if there was anything.
     fn obey(&mut self) -> bool {
         let before = self.own.len();
         self.own.extend(self.commands.try_iter().map(|command| command(&self.dispatcher)));
@@ -113,15 +113,15 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
+    fn receive(&mut self, got: Got, mailbox: &Buffer) -> Result<()> {
         let message = mailbox.host::<u8>()?;
-        if let Some(task) = self.dispatcher.hear(got.peer, &message[..got.bytes])? {
+        if let Some(task) = self.dispatcher.receive(got.peer, &message[..got.bytes])? {
             self.theirs.push(Box::pin(task));
         }
         Ok(())
     }
 
-    /// Goes on with the end: the outcome when it is reached.
+    /// Continues with the end; returns the outcome when it is reached.
     fn end(&mut self) -> Option<Result<()>> {
         if !self.own.is_empty() {
             return None;
@@ -133,7 +133,7 @@ impl Worker {
         let rank = self.dispatcher.rank();
         if self.stage == Stage::Open {
             self.stage = Stage::Leaving;
-            self.dispatcher.heard.set(Stopwatch::start());
+            self.dispatcher.last_heard.set(Stopwatch::start());
             let others = (0..self.dispatcher.comm.size()).filter(|peer| *peer != rank);
             let goodbye = |peer| -> Task {
                 let dispatcher = Rc::clone(&self.dispatcher);
@@ -154,14 +154,14 @@ impl Worker {
         Some(Err(self.dispatcher.fail(error)))
     }
 
-    /// Why some will never close their service.
+    /// Returns the reason why some will never close their service.
     fn obstacle(&self, missing: &[usize]) -> Option<Error> {
         let after = self.dispatcher.comm.world().deadline();
         let straggler =
             |peer: &usize| Straggler { peer: self.dispatcher.peer(*peer), during: During::Nothing };
-        let mut heard = self.dispatcher.heard.get();
+        let mut heard = self.dispatcher.last_heard.get();
         let silence = heard.elapsed();
-        self.dispatcher.heard.set(heard);
+        self.dispatcher.last_heard.set(heard);
         (silence > after).then(|| Error::Deadline {
             waiting_for: missing.first().map(|peer| self.dispatcher.peer(*peer)),
             stragglers: missing.iter().map(straggler).collect(),
@@ -171,13 +171,13 @@ impl Worker {
     }
 }
 
-/// Waits for the next request of anyone.
+/// Posts the receive of the next request, from anyone.
 fn listen(dispatcher: &Dispatcher, mailbox: &Buffer) -> Result<Ticket> {
     let view = mailbox.write(0..mailbox.len())?;
     Ok(dispatcher.comm.endpoint().post_recv(Source::Any, request_label()?, view, Land::AtMost))
 }
 
-/// Polls everything once, in order; what has ended is dropped. Whether anything has.
+/// Polls everything once, in order, and drops what has ended; returns true if anything has.
 fn advance(tasks: &mut Vec<Task>, context: &mut Context<'_>) -> bool {
     let before = tasks.len();
     tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());

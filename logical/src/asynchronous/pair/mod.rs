@@ -14,23 +14,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use target::{EXCHANGE, LOCK, PASSED, PairState, PairTarget, RELEASE};
 
-/// How ranks exchange; alike on all.
+/// Options of a pair exchange; alike on all ranks.
 #[derive(Debug, Default)]
 pub struct PairOptions {
     /// An exchange excludes all others on both partners from its beginning to its end, so that all exchanges together
     /// are the product of their pairwise averagings, in one order.
     pub locked: bool,
-    /// How the difference travels. With difference feedback, so do values.
+    /// Encoding of the difference; with difference feedback, of values too.
     pub encoding: Option<Encoding>,
 }
 
-/// What an exchange has done.
+/// Numbers of an exchange that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchanged {
-    /// Which exchange of this rank it was: 1 for the first that changed its value, whoever began it. Without a lock,
+    /// Number of the exchange on this rank: 1 for the first that changed its value, whoever began it. Without a lock,
     /// several may be under way, and this is the last so far.
     pub mine: u64,
-    /// Which of its partner.
+    /// Number of the exchange on its partner.
     pub theirs: u64,
 }
 
@@ -93,7 +93,7 @@ pub struct Exchanged {
 pub struct PairExchange {
     service: Service,
     target: Arc<PairTarget>,
-    /// Which of the service's handlers it is.
+    /// Number of its handler in the service.
     number: u32,
 }
 
@@ -146,7 +146,7 @@ impl PairExchange {
         })
     }
 
-    /// `into ← x`.
+    /// Copies this rank's value: `into ← x`.
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
@@ -154,7 +154,7 @@ impl PairExchange {
         into.write_all()?.copy_from(&self.target.state().value.read_all()?)
     }
 
-    /// `x ← x + weight × from`: a step of this rank's own. Exchanges that are under way keep it.
+    /// Adds a step of this rank's own: `x ← x + weight × from`. Exchanges that are under way keep it.
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
@@ -162,12 +162,12 @@ impl PairExchange {
         self.target.state().value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
-    /// Exchanges that have changed x so far.
+    /// Returns the number of exchanges that have changed x so far.
     pub fn exchanges(&self) -> u64 {
         self.target.state().exchanges
     }
 
-    /// Copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and what the
+    /// Returns copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and what the
     /// feedback remembers of each partner. For a checkpoint: save on all ranks when no exchange is under way, after all
     /// results have been waited for and a barrier.
     ///
@@ -257,7 +257,7 @@ impl Exchange {
         Ok(Exchanged { mine, theirs })
     }
 
-    /// The peer's answer, and its payload.
+    /// Sends a request to the peer; returns the arguments and the payload of its reply.
     async fn ask(
         &self,
         verb: u16,

@@ -1,4 +1,4 @@
-//! What others do with this rank's value.
+//! The requests that other ranks make of this rank's value.
 
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
@@ -23,11 +23,11 @@ pub(super) const RELEASE: u16 = 2;
 /// Second argument of an answer: the exchange that the asked rank has begun itself counts for both.
 pub(super) const PASSED: u64 = 1;
 
-/// What is saved as what: of those who are told values, and of those who tell.
+/// Names of saved states: of links to ranks that are told values, and from ranks that tell.
 const TOLD: &str = "told to";
 const HEARD: &str = "heard from";
 
-/// What is read and written together.
+/// State that is read and written together.
 pub(super) struct PairState {
     pub(super) value: Buffer,
     pub(super) exchanges: u64,
@@ -37,9 +37,9 @@ pub(super) struct PairState {
     pub(super) turn_taken: bool,
     /// With whom, while that one has this rank's value and may change its own.
     pub(super) asking: Option<usize>,
-    /// Who asked for the lock, if another rank has it.
+    /// Rank that has the lock, if it is another.
     holder: Option<usize>,
-    /// What is remembered of each partner.
+    /// Links to and from each partner.
     send_links: HashMap<usize, SendLink>,
     receive_links: HashMap<usize, ReceiveLink>,
 }
@@ -50,7 +50,7 @@ pub(super) struct PairTarget {
     pub(super) fingerprint: Fingerprint,
     pub(super) values: ValueEncoding,
     pub(super) differences: ValueEncoding,
-    /// Whether exchanges exclude each other.
+    /// True if exchanges exclude each other.
     pub(super) locked: bool,
     state: Mutex<PairState>,
 }
@@ -112,14 +112,14 @@ impl PairTarget {
         Ok(())
     }
 
-    /// The message that tells `to` this rank's value.
+    /// Makes the message that tells `to` this rank's value.
     pub(super) fn encode_value(&self, to: usize) -> Result<Payload> {
         let PairState { value, send_links, .. } = &mut *self.state();
         let link = send_links.entry(to).or_insert_with(|| self.values.send_link(EXCHANGE));
         self.values.encode(link, &self.me, to, value)
     }
 
-    /// Averages with the value that a message of `from` tells: how many exchanges there were, and the message that
+    /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the message that
     /// tells the difference, which `from` has to subtract.
     pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
         let PairState { value, exchanges, receive_links, .. } = &mut *self.state();
@@ -135,7 +135,7 @@ impl PairTarget {
         Ok((*exchanges, message))
     }
 
-    /// Whether an exchange that `from` has begun is one with this rank's own, which counts for both.
+    /// Returns true if an exchange that `from` has begun is one with this rank's own, which counts for both.
     fn is_met(&self, from: &Peer) -> bool {
         !self.locked && self.me.rank < from.rank && self.state().asking == Some(from.rank)
     }
@@ -148,7 +148,7 @@ impl PairTarget {
         Ok(Reply { arguments: [*exchanges, PASSED], payload: None })
     }
 
-    /// `x ← x + sign × difference`: how many exchanges there were.
+    /// Applies a difference, `x ← x + sign × difference`; returns how many exchanges there were.
     pub(super) fn apply(&self, sign: f64, difference: &Buffer) -> Result<u64> {
         let PairState { value, exchanges, .. } = &mut *self.state();
         value.write_all()?.add_scaled(sign, &difference.read_all()?)?;
@@ -168,7 +168,7 @@ impl PairTarget {
     }
 }
 
-/// A difference is not finite where either value is not: the partner's, if this rank's is.
+/// Names the rank whose value is not finite in the error of a difference: the partner's, if this rank's is.
 fn whose(mut error: Error, own: &Buffer, partner: &Peer) -> Error {
     if let (Error::NotFinite { place, index, .. }, Ok(own)) = (&mut error, own.host::<f32>())
         && own.get(*index).is_some_and(|x| x.is_finite())

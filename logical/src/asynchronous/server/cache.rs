@@ -18,12 +18,12 @@ impl Cache {
         Ok(Cache { parameters: served.beside(DType::F32, len)?, known: vec![None; ranks] })
     }
 
-    /// Whether a shard's copy contains all updates before `clock`.
+    /// Returns true if a shard's copy contains all updates before `clock`.
     pub(super) fn holds(&self, rank: usize, clock: u64) -> bool {
         self.known[rank].is_some_and(|(known, _)| known >= clock)
     }
 
-    /// Records that a shard was pulled.
+    /// Records the clock and the version of a shard that was pulled.
     pub(super) fn note(&mut self, rank: usize, clock: u64, version: u64) {
         self.known[rank] = Some((clock, version));
     }

@@ -115,7 +115,7 @@ impl Server {
         Ok(made.into_iter().map(|(_, message)| message).collect())
     }
 
-    /// `into ← the parameters of range`, as they are once the clock lets this rank go on: see
+    /// Stores the parameters of `range` in `into`, as they are once the clock lets this rank go on: see
     /// [`Clock::wait`](super::super::Clock::wait).
     ///
     /// # Errors
@@ -130,8 +130,8 @@ impl Server {
         self.fetch(&pieces, into, &places).await
     }
 
-    /// As [`Server::pull`], but what came in this way before serves again as long as it contains all pushes of clocks before
-    /// c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S bytes of memory.
+    /// Pulls as [`Server::pull`] does, but what came in this way before serves again as long as it contains all pushes of
+    /// clocks before c − s; then nothing is sent. What this rank itself has pushed since may not be in it. Costs S bytes of memory.
     ///
     /// # Errors
     /// As [`Server::pull`].
@@ -164,7 +164,7 @@ impl Server {
         Ok(())
     }
 
-    /// Gets pieces, all at once, and puts them in their places.
+    /// Fetches pieces, all at once, and puts them in their places.
     async fn fetch(&self, pieces: &[Piece], into: &Buffer, places: &[Range<usize>]) -> Result<Pulled> {
         let clock = self.clock.slowest();
         let ask = |piece: &Piece| {

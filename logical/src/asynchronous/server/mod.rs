@@ -22,21 +22,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use terms::Terms;
 
-/// How a server's numbers travel. Equal on all ranks.
+/// Encodings of a server's numbers on their way. Equal on all ranks.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// How deltas are encoded, without feedback or with [`Feedback::Error`]; as they are if `None`.
+    /// Encoding of deltas, without feedback or with [`Feedback::Error`]; they travel as they are if `None`.
     pub pushed: Option<Encoding>,
-    /// How parameters are encoded, without feedback; as they are if `None`.
+    /// Encoding of parameters, without feedback; they travel as they are if `None`.
     pub pulled: Option<Encoding>,
 }
 
-/// What a pull has brought.
+/// Age of the parameters that a pull has brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// All updates of clocks before this one are in it, of every rank.
+    /// Clock before which every rank's updates are in it.
     pub clock: u64,
-    /// How many pushes each shard that it touches had applied, in the order of ranks.
+    /// Number of pushes that each shard that it touches had applied, in the order of ranks.
     pub versions: Vec<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Server {
         Ok(Server { service, clock, number, terms, shard, pushed, cache: None })
     }
 
-    /// The parameters that this rank has, and where they are in the whole vector; with s = 0 as of the slowest rank's clock, as
+    /// Returns this rank's parameters and where they are in the whole vector; with s = 0 as of the slowest rank's clock, as
     /// far as it is known. To save a server, call it on all ranks after [`Clock::settle`]; to restore it, start one with what
     /// was saved.
     ///
@@ -154,7 +154,7 @@ impl Server {
         Ok((range, self.shard.parameters(self.clock.slowest())?))
     }
 
-    /// How deltas are encoded, with what it remembers: to be saved and restored.
+    /// Returns the encoding of deltas with what it remembers, to be saved and restored.
     pub fn pushed(&mut self) -> Option<&mut Encoding> {
         self.pushed.as_mut()
     }

@@ -23,10 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) const PUSH: u16 = 0;
 pub(super) const PULL: u16 = 1;
 
-/// What all pushes and pulls of one shard work on.
+/// One shard, on which all pushes and pulls of it work.
 pub(super) struct Shard {
     terms: Arc<Terms>,
-    /// Which elements of the whole vector it has.
+    /// Elements of the whole vector that it has.
     range: Range<usize>,
     /// Deltas are applied by clock, and in it by rank.
     ordered: bool,
@@ -44,11 +44,11 @@ struct ShardState {
     image: Option<(u64, Payload)>,
 }
 
-/// What a rank pushed.
+/// A delta that a rank pushed.
 struct Delta {
     from: usize,
     clock: u64,
-    /// Of the shard.
+    /// Elements of the shard.
     part: Range<usize>,
     message: Arc<Buffer>,
     bytes: usize,
@@ -72,14 +72,14 @@ impl Shard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The parameters, with all that was pushed before the clock `settled`.
+    /// Returns the parameters, with all that was pushed before the clock `settled`.
     pub(super) fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
         let state = &mut *self.lock();
         self.catch_up(state, settled)?;
         Ok(state.parameters.clone())
     }
 
-    /// Which parameters a request is about.
+    /// Returns the elements of the shard that a request is about.
     fn part(&self, from: &Peer, request: &Request) -> Result<Range<usize>> {
         let [start, len, _] = request.arguments.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
         match start.checked_add(len) {
@@ -142,7 +142,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Some parameters as they are sent. Those of the whole shard are made once a version, however many pull them.
+    /// Returns some parameters as they are sent: the whole shard's are made once a version, however many pull them.
     fn image(&self, state: &mut ShardState, part: Range<usize>) -> Result<Payload> {
         let whole = part.len() == self.range.len();
         if let Some((version, image)) = &state.image

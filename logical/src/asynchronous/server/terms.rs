@@ -1,4 +1,4 @@
-//! What the two sides of a server know of it: who has what, how it travels, and what is wrong when it cannot be read.
+//! Terms that the two sides of a server share: who has what, how it travels, and what is wrong when it cannot be read.
 
 use super::super::pool::BufferPool;
 use crate::encoding::Encoding;
@@ -9,7 +9,7 @@ use hexagram_physical::native::chunk;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the two sides of a server know.
+/// Terms that the two sides of a server share.
 pub(super) struct Terms {
     pub(super) fingerprint: Fingerprint,
     pub(super) len: usize,
@@ -23,22 +23,22 @@ pub(super) struct Terms {
     pulls: BufferPool,
 }
 
-/// What one shard has of a range.
+/// Part of a range that one shard has.
 pub(super) struct Piece {
     pub(super) rank: usize,
-    /// In the shard.
+    /// First element, counted in the shard.
     pub(super) start: usize,
-    /// In the whole vector.
+    /// Elements, counted in the whole vector.
     pub(super) range: Range<usize>,
 }
 
 impl Piece {
-    /// A whole shard.
+    /// Returns a whole shard.
     pub(super) fn of_shard(terms: &Terms, rank: usize) -> Self {
         Piece { rank, start: 0, range: terms.shard(rank) }
     }
 
-    /// Where it is within what the caller has of `range`.
+    /// Returns where it is within a buffer that holds `range`.
     pub(super) fn within(&self, range: &Range<usize>) -> Range<usize> {
         self.range.start - range.start..self.range.end - range.start
     }
@@ -64,27 +64,27 @@ impl Terms {
         Ok(Terms { fingerprint, len, rank, peers, pushed, pulled, values, pushes, pulls })
     }
 
-    /// Room for `len` elements on their way to a shard.
+    /// Returns a buffer with room for `len` elements on their way to a shard.
     pub(super) fn push_room(&self, len: usize) -> Result<Arc<Buffer>> {
         self.pushes.take_len(self.pushed.as_ref().map_or(len, |codec| codec.encoded_len(len)))
     }
 
-    /// Room for `len` elements on their way from a shard.
+    /// Returns a buffer with room for `len` elements on their way from a shard.
     pub(super) fn pull_room(&self, len: usize) -> Result<Arc<Buffer>> {
         self.pulls.take_len(self.pulled.as_ref().map_or(len, |encoding| encoding.codec().encoded_len(len)))
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub(super) fn me(&self) -> &Peer {
         &self.peers[self.rank]
     }
 
-    /// Which parameters a rank has.
+    /// Returns the elements that a rank has.
     pub(super) fn shard(&self, rank: usize) -> Range<usize> {
         chunk(self.len, self.peers.len(), rank)
     }
 
-    /// What the shards have of a range.
+    /// Returns the parts of a range that the shards have.
     pub(super) fn pieces(&self, range: &Range<usize>) -> Vec<Piece> {
         let piece = |rank| {
             let shard = self.shard(rank);
@@ -94,7 +94,7 @@ impl Terms {
         (0..self.peers.len()).filter_map(piece).collect()
     }
 
-    /// Whether a buffer fits a range of the server's.
+    /// Fails unless a buffer fits a range of the server's.
     pub(super) fn check(&self, range: &Range<usize>, buffer: &Buffer) -> Result<()> {
         if buffer.dtype() != DType::F32 {
             let what = format!("a server has f32, not {}", buffer.dtype());

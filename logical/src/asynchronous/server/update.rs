@@ -1,15 +1,15 @@
-//! What a server does with what it is sent: the mathematics of an asynchronous algorithm, on the shard's own rank.
+//! Updates of a server's parameters: the mathematics of an asynchronous algorithm, on the shard's own rank.
 
 use std::ops::Range;
 
-/// Who sent a delta, when, and for which parameters.
+/// Origin of a delta: its rank, its clock, and the parameters that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// The rank.
+    /// Rank that sent it.
     pub from: usize,
-    /// Its clock when it sent it.
+    /// Clock of that rank when it sent it.
     pub clock: u64,
-    /// Which elements of the whole vector it changes.
+    /// Elements of the whole vector that it changes.
     pub range: Range<usize>,
 }
 
@@ -26,7 +26,7 @@ impl<F: FnMut(&mut [f32], &[f32], &Push) + Send> Update for F {
     }
 }
 
-/// `x ← x + d`.
+/// Addition of what is sent: `x ← x + d`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Add;
 
@@ -36,11 +36,11 @@ impl Update for Add {
     }
 }
 
-/// `x ← x − γ d`: a step of gradient descent for every gradient that comes. For a step by the mean of n ranks' gradients,
+/// Gradient descent, a step for every gradient that comes: `x ← x − γ d`. For a step by the mean of n ranks' gradients,
 /// give it γ ÷ n.
 #[derive(Debug, Clone, Copy)]
 pub struct SgdUpdate {
-    /// γ.
+    /// Learning rate γ.
     pub rate: f32,
 }
 

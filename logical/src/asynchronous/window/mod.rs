@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use target::{ACCUMULATE, GET, PUT, WindowTarget, scale};
 
-/// What is saved of those who are put to.
+/// Name of the saved states of links to ranks that are put to.
 const PUT_TO: &str = "put to";
 
 /// One rank's part of a window: its own value x with its scalar p (1 at first), and a buffer y with a scalar q (0 at
@@ -72,9 +72,9 @@ const PUT_TO: &str = "put to";
 pub struct Window {
     service: Service,
     target: Arc<WindowTarget>,
-    /// Which of the service's handlers it is.
+    /// Number of its handler in the service.
     number: u32,
-    /// What is remembered of each out-neighbour. Whoever holds this may change x.
+    /// Link to each out-neighbour. Whoever holds this may change x.
     send_links: Mutex<BTreeMap<usize, SendLink>>,
 }
 
@@ -118,12 +118,12 @@ impl Window {
         Ok(Window { service: service.clone(), target, number, send_links: Mutex::new(send_links) })
     }
 
-    /// The ranks that this one may put to: those that have named it as an in-neighbour.
+    /// Returns the ranks that this one may put to: those that have named it as an in-neighbour.
     pub fn destinations(&self) -> Vec<usize> {
         self.send_links().keys().copied().collect()
     }
 
-    /// Writes x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
+    /// Puts x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
     /// q ← w p; here, x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory, determinism.
     ///
     /// Returns once x may be changed again; what was put is there once the result has been waited for.
@@ -267,17 +267,17 @@ impl Window {
         self.update(1.0, &weights, true)
     }
 
-    /// How often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
+    /// Returns how often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
     pub fn version(&self, of: usize) -> Option<u64> {
         self.target.state().neighbours.get(&of).map(|neighbour| neighbour.version)
     }
 
-    /// The push-sum scalar p.
+    /// Returns the push-sum scalar p.
     pub fn mass(&self) -> f64 {
         self.target.state().mass
     }
 
-    /// `into ← x`.
+    /// Copies this rank's value: `into ← x`.
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
@@ -286,7 +286,7 @@ impl Window {
         into.write_all()?.copy_from(&self.target.value.read_all()?)
     }
 
-    /// `into ← x ÷ p`: push-sum's estimate of the mean.
+    /// Computes push-sum's estimate of the mean: `into ← x ÷ p`.
     ///
     /// # Errors
     /// [`Error::Usage`] if p is 0, as all of it was sent away; as [`Window::load`].
@@ -306,7 +306,7 @@ impl Window {
         scale(1.0 / mass, into)
     }
 
-    /// `into ← y` of an in-neighbour.
+    /// Copies the buffer of an in-neighbour: `into ← y`.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is none, or `into` is of another type or length.
@@ -317,7 +317,7 @@ impl Window {
         into.write_all()?.copy_from(&neighbour.value.read_all()?)
     }
 
-    /// `x ← from`; p stays as it is.
+    /// Replaces this rank's value: `x ← from`; p stays as it is.
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
@@ -327,7 +327,7 @@ impl Window {
         self.target.value.write_all()?.copy_from(&from.read_all()?)
     }
 
-    /// `x ← x + weight × from`.
+    /// Adds to this rank's value: `x ← x + weight × from`.
     ///
     /// # Errors
     /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
@@ -338,7 +338,7 @@ impl Window {
         self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
-    /// Copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its version, and
+    /// Returns copies of everything that this rank's part holds and remembers, by name: x with p, each y with q and its version, and
     /// what the feedback remembers of each neighbour. For a checkpoint: save on all ranks when nothing is on its way, after
     /// all results have been waited for and a barrier.
     ///

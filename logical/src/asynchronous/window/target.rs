@@ -1,4 +1,4 @@
-//! What others do with this rank's part of a window.
+//! The requests that other ranks make of this rank's part of a window.
 
 use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
@@ -17,17 +17,17 @@ pub(super) const ACCUMULATE: u16 = 1;
 /// The first argument of its answer is the push-sum scalar.
 pub(super) const GET: u16 = 2;
 
-/// What is saved as what: of those who put here, are got from, and get.
+/// Names of saved states: of links from ranks that put here, from ranks that are got from, and to ranks that get.
 const PUT_BY: &str = "put by";
 const GOT_FROM: &str = "got from";
 const GIVEN_TO: &str = "given to";
 
-/// What a rank has of an in-neighbour.
+/// The buffer of an in-neighbour.
 pub(super) struct Neighbour {
     pub(super) value: Arc<Buffer>,
     pub(super) mass: f64,
     pub(super) version: u64,
-    /// Of what it puts, and of what is got from it.
+    /// Links by which it puts, and by which it is got from.
     put: ReceiveLink,
     got: ReceiveLink,
 }
@@ -40,7 +40,7 @@ impl Neighbour {
     }
 }
 
-/// What is written and read together.
+/// State that is written and read together.
 pub(super) struct WindowState {
     pub(super) mass: f64,
     pub(super) neighbours: BTreeMap<usize, Neighbour>,
@@ -54,7 +54,7 @@ pub(super) struct WindowTarget {
     /// Only this rank's program writes it, under the lock of the state.
     pub(super) value: Buffer,
     state: Mutex<WindowState>,
-    /// What is remembered of those who get.
+    /// Links to the ranks that get.
     getters: Mutex<HashMap<usize, SendLink>>,
 }
 
@@ -91,7 +91,7 @@ impl WindowTarget {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does with a neighbour's buffer what `write` says, with the value of a message and its scalar.
+    /// Calls `write` with a neighbour's buffer and the value of a message.
     fn write(
         &self,
         from: &Peer,
