@@ -7,7 +7,7 @@ use half::bf16;
 use hexagram_logical::asynchronous::{Background, Model, Outcome, Pending};
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, on_threads, skipped_under_mpi, spawn};
+use hexagram_logical::testing::{self, cases, on_threads, skipped_under_mpi, spawn};
 use hexagram_logical::{
     Buffer, Communicator, Element, Error, HEADER_BYTES, NOTICE_BYTES, ReduceOp, Result, TransportKind,
 };
@@ -24,7 +24,7 @@ fn matrix(test: impl Fn(&Communicator) -> Result<()> + Sync) {
 }
 
 fn model<T: Element>(elements: &[T]) -> Model {
-    Arc::new(Mutex::new(Buffer::from_slice(elements).unwrap()))
+    Arc::new(Mutex::new(testing::buffer(elements)))
 }
 
 fn read<T: Element>(model: &Model) -> Vec<T> {
@@ -409,7 +409,7 @@ fn what_is_called_hands_its_result_back_and_keeps_its_place() {
                 Ok(own)
             })
         };
-        let called = sum(Buffer::from_slice(&[rank as f64])?);
+        let called = sum(testing::buffer(&[rank as f64]));
         assert!(!called.is_done(), "it overtook the one before it");
         drop(release);
         assert_eq!(first.blocking()?, Outcome::Applied);

@@ -7,8 +7,8 @@ use hexagram_logical::asynchronous::{
 };
 use hexagram_logical::codec::{Half, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, on_threads, spawn};
-use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, ReduceOp, Result};
+use hexagram_logical::testing::{self, cases, on_threads, spawn};
+use hexagram_logical::{Communicator, Error, HEADER_BYTES, ReduceOp, Result};
 use std::sync::Arc;
 
 const RANKS: [usize; 4] = [2, 3, 4, 8];
@@ -39,7 +39,7 @@ fn draws(comm: &Communicator, seed: u64) -> Draws {
 }
 
 fn value(pair: &PairExchange, len: usize) -> Vec<f32> {
-    let mut buffer = Buffer::from_slice(&vec![0f32; len]).unwrap();
+    let mut buffer = testing::buffer(&vec![0f32; len]);
     pair.load(&mut buffer).unwrap();
     let value = buffer.host::<f32>().unwrap();
     value.to_vec()
@@ -61,19 +61,15 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                 let context = format!("{options:?}, {len} elements, {ranks} ranks over {transport}");
                 let locked = options.locked;
                 let mine: Vec<f32> = (0..len).map(|at| (comm.rank() * 100 + at % 7) as f32).collect();
-                let pair = comm.block_on(PairExchange::create(
-                    &comm,
-                    &service,
-                    &Buffer::from_slice(&mine)?,
-                    options,
-                ))?;
+                let pair =
+                    comm.block_on(PairExchange::create(&comm, &service, &testing::buffer(&mine), options))?;
                 let mut draws = draws(&comm, seed as u64);
                 let mut under_way = Vec::new();
                 for _ in 0..40 {
                     under_way.push(pair.exchange(draws.peer(&comm)));
                     // Now and then this rank takes a step of its own, up or down.
                     if draws.below(4) == 0 {
-                        let step = Buffer::from_slice(&vec![1f32; len])?;
+                        let step = testing::buffer(&vec![1f32; len]);
                         pair.add(1.0, &step)?;
                         pair.add(-1.0, &step)?;
                     }
@@ -112,7 +108,7 @@ fn values_come_together() {
             let service = comm.block_on(Service::start(&comm))?;
             for options in all_options() {
                 let context = format!("{options:?}");
-                let mine = Buffer::from_slice(&[comm.rank() as f32; 3])?;
+                let mine = testing::buffer(&[comm.rank() as f32; 3]);
                 let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                 let mut draws = draws(&comm, 5);
                 // In turn: how near they come would otherwise depend on who was how fast.
@@ -141,7 +137,7 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
             let service = comm.block_on(Service::start(&comm))?;
             let start = |rank: usize| (rank * rank) as f64 / 3.0;
             let options = PairOptions { locked: true, encoding: None };
-            let mine = Buffer::from_slice(&[start(comm.rank())])?;
+            let mine = testing::buffer(&[start(comm.rank())]);
             let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
             let mut draws = draws(&comm, 11);
             let peers: Vec<usize> = (0..EACH).map(|_| draws.peer(&comm)).collect();
@@ -154,7 +150,7 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
                 .flat_map(|(peer, it)| [*peer as i64, it.mine as i64, it.theirs as i64])
                 .collect();
             comm.blocking().barrier()?;
-            let mut x = Buffer::from_slice(&[0f64])?;
+            let mut x = testing::buffer(&[0f64]);
             pair.load(&mut x)?;
             let x = x.host::<f64>()?[0];
             let mut logs = vec![0; ranks * log.len()];
@@ -198,7 +194,7 @@ fn everyone_with_everyone_at_once_comes_to_an_end() {
         spawn(transport, ranks, |comm| {
             let service = comm.block_on(Service::start(&comm))?;
             for options in all_options() {
-                let mine = Buffer::from_slice(&[comm.rank() as f32; 2000])?;
+                let mine = testing::buffer(&[comm.rank() as f32; 2000]);
                 let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                 let others = (0..ranks).filter(|rank| *rank != comm.rank());
                 let begun: Vec<_> =
@@ -229,7 +225,7 @@ fn bytes_are_those_of_the_formula() {
                 for first in [0, 1] {
                     let locked = options.locked && first == 1;
                     let options = PairOptions { locked: options.locked, encoding: encoded.map(half) };
-                    let mine = Buffer::from_slice(&vec![1f32; len])?;
+                    let mine = testing::buffer(&vec![1f32; len]);
                     let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
                     let sent = || comm.world().traffic().bytes_sent();
                     comm.blocking().barrier()?;
@@ -272,7 +268,7 @@ fn ranks_that_differ_both_see_it() {
                 let service = comm.block_on(Service::start(&comm))?;
                 open.wait();
                 let odd = comm.rank() == 1;
-                let mine = Buffer::from_slice(&vec![0f32; if odd && differ == "length" { 5 } else { 4 }])?;
+                let mine = testing::buffer(&vec![0f32; if odd && differ == "length" { 5 } else { 4 }]);
                 let options = PairOptions { locked: odd && differ == "lock", encoding: None };
                 let error = comm
                     .block_on(PairExchange::create(&comm, &service, &mine, options))
@@ -291,7 +287,7 @@ fn ranks_that_differ_both_see_it() {
 fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usize>) -> Result<Vec<u32>> {
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
-        pair.add(1.0, &Buffer::from_slice(&(0..70).map(step).collect::<Vec<_>>())?)?;
+        pair.add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
         for turn in 0..comm.size() {
             comm.blocking().barrier()?;
             if turn == comm.rank() {
@@ -314,7 +310,7 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 let make = |len: usize| {
                     let codec = Arc::new(Qsgd::new(7)?);
                     let encoding = Some(Encoding::new(codec).with_feedback(feedback).with_seed(5));
-                    let mine = Buffer::from_slice(&vec![comm.rank() as f32; len])?;
+                    let mine = testing::buffer(&vec![comm.rank() as f32; len]);
                     comm.block_on(PairExchange::create(
                         &comm,
                         &service,
@@ -351,7 +347,7 @@ fn wrong_partners_are_refused() {
     for (transport, ranks) in cases(&[2]) {
         spawn(transport, ranks, |comm| {
             let service = comm.block_on(Service::start(&comm))?;
-            let mine = Buffer::from_slice(&[0f32])?;
+            let mine = testing::buffer(&[0f32]);
             let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, PairOptions::default()))?;
             for peer in [comm.rank(), 2] {
                 assert!(matches!(pair.exchange(peer).blocking(), Err(Error::Usage { .. })));
@@ -374,7 +370,7 @@ fn a_value_that_is_not_finite_is_named_where_it_is() {
         let errors = spawn(transport, 2, |comm| {
             let service = comm.block_on(Service::start(&comm))?;
             open.wait();
-            let mine = Buffer::from_slice(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }])?;
+            let mine = testing::buffer(&[0.0, if comm.rank() == 0 { f32::NAN } else { 1.0 }]);
             let options = PairOptions { locked: false, encoding: Some(half(Feedback::None)) };
             let pair = comm.block_on(PairExchange::create(&comm, &service, &mine, options))?;
             // Nobody errs while the other is still making its part.

@@ -38,7 +38,7 @@ impl Codec for Integers {
     }
 }
 
-fn encoded(feedback: Feedback) -> ServerOptions {
+pub(super) fn with_feedback(feedback: Feedback) -> ServerOptions {
     ServerOptions {
         pushed: Some(Encoding::new(Arc::new(Integers)).with_feedback(feedback)),
         pulled: Some(Encoding::new(Arc::new(Half::BF16))),
@@ -50,7 +50,7 @@ fn what_is_pushed_encoded_arrives_in_the_end_with_error_feedback_and_not_without
     const LEN: usize = 500;
     matrix(|comm| {
         for (feedback, want) in [(Feedback::Error, 6.0), (Feedback::None, 0.0)] {
-            let (clock, mut server) = begin(comm, 0, LEN, Add, encoded(feedback))?;
+            let (clock, mut server) = begin(comm, 0, LEN, Add, with_feedback(feedback))?;
             for _ in 0..8 {
                 server.blocking().push(0..LEN, &vector(&[0.75; LEN]))?;
                 clock.tick();
@@ -72,7 +72,7 @@ fn a_codec_that_refuses_a_delta_is_an_error_that_names_the_element() {
         return;
     }
     spawn(TransportKind::Shm, 2, |comm| {
-        let (_clock, mut server) = begin(&comm, 0, 10, Add, encoded(Feedback::None))?;
+        let (_clock, mut server) = begin(&comm, 0, 10, Add, with_feedback(Feedback::None))?;
         let mut delta = [1.0; 6];
         delta[5] = f32::NAN;
         match server.blocking().push(3..9, &vector(&delta)) {
@@ -97,7 +97,7 @@ fn bytes_sent_are_those_of_the_formulas() {
     for len in [840, 840 * 40] {
         for (transport, n) in cases(&RANKS) {
             for (options, widths) in
-                [(ServerOptions::default as fn() -> _, [4, 4]), (|| encoded(Feedback::None), [1, 2])]
+                [(ServerOptions::default as fn() -> _, [4, 4]), (|| with_feedback(Feedback::None), [1, 2])]
             {
                 let sent = spawn(transport, n, |comm| {
                     let (clock, mut server) = begin(&comm, 0, len, Add, options())?;

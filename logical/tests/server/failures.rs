@@ -28,7 +28,8 @@ fn servers_and_clocks_that_differ_are_refused_on_all_ranks() {
         begin(comm, if comm.rank() == 2 { 4 } else { 3 }, 8, Add, ServerOptions::default()).map(drop)
     });
     all_fail(&["server(8 × f32)", "server(8 × f32, codec"], |comm| {
-        let options = if comm.rank() == 1 { encoded(Feedback::None) } else { ServerOptions::default() };
+        let options =
+            if comm.rank() == 1 { encoded::with_feedback(Feedback::None) } else { ServerOptions::default() };
         begin(comm, 1, 8, Add, options).map(drop)
     });
 }
@@ -73,7 +74,7 @@ fn what_does_not_fit_is_refused_and_the_next_call_works() {
         let (_clock, mut server) = begin(&comm, 0, 10, Add, ServerOptions::default())?;
         usage(server.blocking().push(0..3, &vector(&[0.0; 4])));
         usage(server.blocking().push(8..12, &vector(&[0.0; 4])));
-        usage(server.blocking().pull(0..4, &mut Buffer::from_slice(&[0f64; 4])?).map(drop));
+        usage(server.blocking().pull(0..4, &mut testing::buffer(&[0f64; 4])).map(drop));
         usage(server.blocking().pull_cached(Range { start: 4, end: 0 }, &mut vector(&[])).map(drop));
         let mut busy = vector(&[0.0; 10]);
         let lent = busy.read(0..1)?;

@@ -11,7 +11,7 @@ use hexagram_logical::asynchronous::{
 };
 use hexagram_logical::codec::{Codec, CodecError, Half, Noise, Properties};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, on_threads, skipped_under_mpi, spawn};
+use hexagram_logical::testing::{self, cases, on_threads, skipped_under_mpi, spawn};
 use hexagram_logical::{Buffer, Communicator, Error, HEADER_BYTES, Result, TransportKind};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ fn begin(
 ) -> Result<(Clock, Server)> {
     let service = comm.block_on(Service::start(comm))?;
     let clock = comm.block_on(Clock::start(comm, &service, staleness))?;
-    let zeros = Buffer::from_slice(&vec![0f32; len])?;
+    let zeros = testing::buffer(&vec![0f32; len]);
     let server = comm.block_on(Server::start(comm, &service, &clock, &zeros, update, options))?;
     Ok((clock, server))
 }
@@ -47,7 +47,7 @@ fn read(buffer: &Buffer) -> Vec<f32> {
 }
 
 fn vector(elements: &[f32]) -> Buffer {
-    Buffer::from_slice(elements).unwrap()
+    testing::buffer(elements)
 }
 
 /// The computation's next random number: which rank is how slow.

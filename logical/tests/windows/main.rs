@@ -8,7 +8,7 @@ mod state;
 use hexagram_logical::asynchronous::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES, Service, Window};
 use hexagram_logical::codec::{Half, MinMax8, Qsgd};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::{cases, on_threads, spawn};
+use hexagram_logical::testing::{self, cases, on_threads, spawn};
 use hexagram_logical::{Buffer, Communicator, Element, Error, HEADER_BYTES, Result};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn half(feedback: Feedback) -> Encoding {
 }
 
 fn of<T: Element>(window: &Window, len: usize, load: impl Fn(&Window, &mut Buffer) -> Result<()>) -> Vec<T> {
-    let mut buffer = Buffer::from_slice(&vec![T::zeroed(); len]).unwrap();
+    let mut buffer = testing::buffer(&vec![T::zeroed(); len]);
     load(window, &mut buffer).unwrap();
     let elements = buffer.host::<T>().unwrap();
     elements.to_vec()
@@ -41,7 +41,7 @@ fn complete(
     encoding: Option<Encoding>,
 ) -> Result<(Window, Vec<usize>)> {
     let others: Vec<usize> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
-    let mine = Buffer::from_slice(&vec![comm.rank() as f32; len])?;
+    let mine = testing::buffer(&vec![comm.rank() as f32; len]);
     Ok((comm.block_on(Window::create(comm, service, &mine, &others, encoding))?, others))
 }
 
@@ -84,8 +84,8 @@ fn every_operation_does_what_it_says_at_every_size_and_precision() {
                 assert_eq!((value(&window, len), window.mass()), (vec![rank + sum; len], mass));
                 assert_eq!(neighbour(&window, others[0], len), vec![0.0; len]);
                 comm.blocking().barrier()?;
-                window.store(&Buffer::from_slice(&vec![rank + 1.0; len])?)?;
-                window.add(2.0, &Buffer::from_slice(&vec![1f32; len])?)?;
+                window.store(&testing::buffer(&vec![rank + 1.0; len]))?;
+                window.add(2.0, &testing::buffer(&vec![1f32; len]))?;
                 comm.blocking().barrier()?;
                 window.get(&weighted(&others, 3.0)).blocking()?;
                 for other in &others {
@@ -155,7 +155,7 @@ fn push_sum_over_windows_finds_the_mean_of_a_directed_graph() {
                 let rank = comm.rank();
                 let service = comm.block_on(Service::start(&comm))?;
                 let sources: Vec<usize> = (0..4).filter(|from| OUT[*from].contains(&rank)).collect();
-                let mine = Buffer::from_slice(&[rank as f32; 3])?;
+                let mine = testing::buffer(&[rank as f32; 3]);
                 let window =
                     comm.block_on(Window::create(&comm, &service, &mine, &sources, feedback.map(half)))?;
                 assert_eq!(window.destinations(), OUT[rank]);
@@ -195,7 +195,7 @@ fn a_value_is_never_half_of_one_put_and_half_of_another() {
             let (window, others) = complete(&comm, &service, LEN, None)?;
             let mut last = vec![0f32; ranks];
             for round in 1..40u32 {
-                window.store(&Buffer::from_slice(&vec![round as f32; LEN])?)?;
+                window.store(&testing::buffer(&vec![round as f32; LEN]))?;
                 let put = window.put(1.0, &weighted(&others, 1.0));
                 while !put.is_done() {
                     for other in &others {
@@ -221,7 +221,7 @@ fn puts_that_are_not_waited_for_arrive_in_order() {
             let (window, others) = complete(&comm, &service, 700, Some(half(Feedback::Difference)))?;
             let mut puts = Vec::new();
             for round in 1..=50u32 {
-                window.store(&Buffer::from_slice(&vec![round as f32; 700])?)?;
+                window.store(&testing::buffer(&vec![round as f32; 700]))?;
                 puts.push(window.put(1.0, &weighted(&others, 1.0)));
             }
             puts.into_iter().try_for_each(|put| put.blocking())?;

@@ -11,7 +11,7 @@ fn rounds(
 ) -> Result<(Vec<u32>, f64, Vec<Option<u64>>)> {
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
-        window.add(1.0, &Buffer::from_slice(&(0..70).map(step).collect::<Vec<_>>())?)?;
+        window.add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
         // Whoever is late still updates, or saves.
         comm.blocking().barrier()?;
         window.accumulate(0.5, &weighted(others, 0.25)).blocking()?;
@@ -52,13 +52,8 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 forgetful.restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
                 let differs = rounds(&comm, &forgetful, &others, 3..6)? != expected;
                 assert_eq!(differs, feedback.is_some(), "{feedback:?} over {transport}");
-                let alone = comm.block_on(Window::create(
-                    &comm,
-                    &service,
-                    &Buffer::from_slice(&[0f32; 70])?,
-                    &[],
-                    None,
-                ))?;
+                let alone =
+                    comm.block_on(Window::create(&comm, &service, &testing::buffer(&[0f32; 70]), &[], None))?;
                 let short = complete(&comm, &service, 69, None)?.0;
                 for refused in [alone.restore(window.save()?), short.restore(window.save()?)] {
                     assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
