@@ -22,13 +22,13 @@ impl<'a> Blocking<'a> {
         Blocking { comm }
     }
 
-    /// `elements ← op over ranks`, in place.
+    /// Reduces over all ranks, in place: `elements ← op over ranks`.
     #[doc = doc_errors!("all_reduce")]
     pub fn all_reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
         self.comm.all_reduce_blocking(elements, op)
     }
 
-    /// All-reduce by scatter-gather of encoded chunks, in place.
+    /// Reduces over all ranks by a scatter-gather of encoded chunks, in place.
     #[doc = doc_errors!("all_reduce_encoded")]
     pub fn all_reduce_encoded(
         &self,
@@ -40,7 +40,7 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_encoded(buffer, op, encoding)))
     }
 
-    /// All-reduce by all-gather of small messages, in place.
+    /// Reduces over all ranks by an all-gather of small messages, in place.
     #[doc = doc_errors!("all_reduce_sparse")]
     pub fn all_reduce_sparse(
         &self,
@@ -52,7 +52,7 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_sparse(buffer, op, encoding)))
     }
 
-    /// All-reduce of what is encoded, in place.
+    /// Reduces messages that add up while they are encoded, in place.
     #[doc = doc_errors!("all_reduce_linear")]
     pub fn all_reduce_linear(
         &self,
@@ -64,25 +64,25 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| comm.block_on(comm.all_reduce_linear(buffer, op, encoding)))
     }
 
-    /// The sign of most signs, in place.
+    /// Replaces each element by the sign that most ranks have there, in place.
     #[doc = doc_errors!("majority_vote")]
     pub fn majority_vote(&self, elements: &mut [f32]) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.majority_vote(buffer)))
     }
 
-    /// `elements ← elements of rank root`.
+    /// Copies the elements of rank `root` to every rank.
     #[doc = doc_errors!("broadcast")]
     pub fn broadcast<T: Element>(&self, elements: &mut [T], root: usize) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.broadcast(buffer, root)))
     }
 
-    /// `elements of rank root ← op over ranks`; the others' are not changed.
+    /// Reduces over all ranks to rank `root`, in place; the others' elements are not changed.
     #[doc = doc_errors!("reduce")]
     pub fn reduce<T: Element>(&self, elements: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.reduce(buffer, op, root)))
     }
 
-    /// Block r of `all` on the root ← `mine` of rank r. Only the root passes `all`.
+    /// Gathers `mine` of rank r as block r of `all`, on the root. Only the root passes `all`.
     #[doc = doc_errors!("gather")]
     pub fn gather<T: Element>(&self, mine: &[T], all: Option<&mut [T]>, root: usize) -> Result<()> {
         let comm = self.comm;
@@ -92,7 +92,7 @@ impl<'a> Blocking<'a> {
         })
     }
 
-    /// `mine` of rank r ← block r of `all` on the root. Only the root passes `all`.
+    /// Scatters block r of `all` on the root to `mine` of rank r. Only the root passes `all`.
     #[doc = doc_errors!("scatter")]
     pub fn scatter<T: Element>(&self, all: Option<&[T]>, mine: &mut [T], root: usize) -> Result<()> {
         let comm = self.comm;
@@ -102,25 +102,25 @@ impl<'a> Blocking<'a> {
         })
     }
 
-    /// Block r of `all` ← `mine` of rank r.
+    /// Gathers `mine` of rank r as block r of `all`, on every rank.
     #[doc = doc_errors!("all_gather")]
     pub fn all_gather<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
         self.pair(mine, all, |comm, mine, all| comm.block_on(comm.all_gather(mine, all)))
     }
 
-    /// `mine ← op over ranks of block r of all`.
+    /// Reduces block r of `all` over all ranks to `mine` of rank r.
     #[doc = doc_errors!("reduce_scatter")]
     pub fn reduce_scatter<T: Element>(&self, all: &[T], mine: &mut [T], op: ReduceOp) -> Result<()> {
         self.pair(all, mine, |comm, all, mine| comm.block_on(comm.reduce_scatter(all, mine, op)))
     }
 
-    /// Block s of `received` on rank r ← block r of `sent` on rank s.
+    /// Sends block r of `sent` on rank s to block s of `received` on rank r.
     #[doc = doc_errors!("all_to_all")]
     pub fn all_to_all<T: Element>(&self, sent: &[T], received: &mut [T]) -> Result<()> {
         self.pair(sent, received, |comm, sent, received| comm.block_on(comm.all_to_all(sent, received)))
     }
 
-    /// All-to-all with unequal counts.
+    /// Sends unequal numbers of elements from every rank to every other.
     #[doc = doc_errors!("all_to_all_v")]
     pub fn all_to_all_v<T: Element>(
         &self,
@@ -134,13 +134,13 @@ impl<'a> Blocking<'a> {
         })
     }
 
-    /// `elements ← Σ over ranks of weight × elements`, in place, with the weights of `schedule` at `step`.
+    /// Mixes with neighbours, in place: `elements ← Σ weight × elements`, with the weights of `schedule` at `step`.
     #[doc = doc_errors!("gossip")]
     pub fn gossip<T: Element>(&self, elements: &mut [T], schedule: &dyn Schedule, step: u64) -> Result<()> {
         self.lend_mut(elements, |buffer| self.comm.block_on(self.comm.gossip(buffer, schedule, step)))
     }
 
-    /// As [`Blocking::gossip`], and the same of `weight`, over directed graphs.
+    /// Mixes elements, and `weight` with them, over directed graphs.
     #[doc = doc_errors!("push_sum")]
     pub fn push_sum<T: Element>(
         &self,
@@ -153,7 +153,7 @@ impl<'a> Blocking<'a> {
         self.lend_mut(elements, |buffer| comm.block_on(comm.push_sum(buffer, weight, schedule, step)))
     }
 
-    /// As [`Blocking::gossip`], with encoded messages.
+    /// Mixes with neighbours by encoded messages.
     #[doc = doc_errors!("gossip_encoded")]
     pub fn gossip_encoded(
         &self,

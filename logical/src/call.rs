@@ -25,27 +25,27 @@ use hexagram_physical::transport::{Label, Land, Source};
 use hexagram_physical::{Buffer, Peer, Result};
 use std::ops::Range;
 
-/// Some elements of a buffer.
+/// Range of elements of a buffer.
 #[derive(Clone)]
 pub struct Part<'a> {
-    /// The buffer.
+    /// Buffer that the elements are of.
     pub buffer: &'a Buffer,
-    /// Which of its elements.
+    /// Place of the elements in the buffer.
     pub range: Range<usize>,
 }
 
 impl<'a> Part<'a> {
-    /// All of a buffer.
+    /// Returns all elements of a buffer.
     pub fn whole(buffer: &'a Buffer) -> Self {
         Part { buffer, range: 0..buffer.len() }
     }
 
-    /// Some of it.
+    /// Returns a range of a buffer's elements.
     pub fn of(buffer: &'a Buffer, range: Range<usize>) -> Self {
         Part { buffer, range }
     }
 
-    /// The first `len` of them.
+    /// Returns the first `len` of these elements.
     pub(crate) fn first(&self, len: usize) -> Self {
         Part { buffer: self.buffer, range: self.range.start..self.range.start + len }
     }
@@ -59,7 +59,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// One operation of a communicator.
+/// Operation of a communicator under way.
 pub struct Call<'a> {
     terms: Terms<'a>,
     group: &'a Group,
@@ -71,7 +71,7 @@ impl<'a> Call<'a> {
         Call { terms, group, label }
     }
 
-    /// The same operation, for a message whose count is a matter between two ranks only.
+    /// Returns the same operation for a message of `count` elements, a number that only its two ranks agree on.
     pub fn counting(&self, count: usize) -> Self {
         let mut label = self.label;
         label.fingerprint.count = count as u64;
@@ -142,8 +142,8 @@ impl<'a> Call<'a> {
         MessageSender { rank: self.peer(rank), during, ends: Some(self.terms) }
     }
 
-    /// `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a message that rank `sender`
-    /// encoded.
+    /// Decodes a message: `to ← to + weight × decode(from)`, or `to ← decode(from)` without a weight; `from` is a
+    /// message that rank `sender` encoded.
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with the sender, if it is no message of the codec; as
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
         self.sender(sender).decode(codec, from, weight, to)
     }
 
-    /// Moves bytes that can be moved now. For between two pieces of work, so that the wire is busy meanwhile.
+    /// Moves bytes that can be moved now. Call it between two pieces of work, to keep the wire busy meanwhile.
     pub fn progress(&self) {
         self.terms.transport.progress();
     }
@@ -173,9 +173,9 @@ impl<'a> Call<'a> {
         Ok(self.group.members()[rank])
     }
 
-    /// Has the backend carry out the whole operation, if it offers to: see
-    /// [`Collectives`](hexagram_physical::native::Collectives). `None`, and the views are released, if it is to be done
-    /// by messages.
+    /// Lets the backend carry out the whole operation, if it offers to: see
+    /// [`Collectives`](hexagram_physical::native::Collectives). `None`, and the views are released, if it is to be
+    /// done by messages.
     pub fn native(&self, input: Option<ReadView>, output: WriteView) -> Option<Operation<'a>> {
         let native = self.terms.transport.native()?;
         if !native.offers(&self.label, input.as_ref(), &output) {

@@ -16,46 +16,47 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes above which no backend carries a collective out at once.
+/// Size in bytes above which no backend carries a collective out at once.
 const AT_ONCE: usize = 4096;
 
-/// One thread's membership in a group of ranks. It stays on the thread that opened it.
+/// Membership of one thread in a group of ranks. It stays on the thread that opened it.
 ///
 /// Operations run one after another on each *lane*; operations on different lanes may be in flight together. All ranks
 /// must call the same operations in the same order on each lane; where they do not, both sides get
 /// [`Error::Mismatch`]. After any failed operation the communicator is poisoned and refuses further ones.
 #[derive(Clone)]
 pub struct Communicator {
-    shared: Rc<Shared>,
+    shared: Rc<GroupShare>,
     lane: usize,
-    /// Collectives begun on this lane.
+    /// Number of collectives begun on this lane.
     sequence: Rc<Cell<u64>>,
 }
 
-/// What all groups over one endpoint have in common.
-struct Line {
+/// State that all groups over one endpoint share.
+struct EndpointShare {
     world: World,
     endpoint: Rc<dyn Transport>,
     poison: Poison,
     activity: Arc<Activity>,
     /// First number that no group has, as far as this rank knows.
     free_group: Cell<u32>,
-    /// Deals out queues of the device under test, if that is not the host.
+    /// Source of queues of the device under test, if that is not the host.
     queues_under_test: Cell<Option<fn() -> Queue>>,
 }
 
-/// What all lanes of one communicator have in common.
-struct Shared {
-    line: Rc<Line>,
+/// State that all lanes of one communicator share.
+struct GroupShare {
+    line: Rc<EndpointShare>,
     group: Group,
     lanes: RefCell<HashMap<usize, Rc<Cell<u64>>>>,
-    /// Messages to and from each rank so far.
+    /// Number of messages to each rank so far.
     sent: Vec<Cell<u64>>,
+    /// Number of messages from each rank so far.
     received: Vec<Cell<u64>>,
 }
 
 impl Communicator {
-    /// All ranks of `world`, over a channel that the other ranks open too.
+    /// Opens a communicator of all ranks of `world`, over a channel that the other ranks open too.
     ///
     /// # Errors
     /// As [`World::open`].
@@ -63,25 +64,26 @@ impl Communicator {
         Self::open_beside(world, channel, Arc::default())
     }
 
-    /// The same for a thread beside that of another communicator, which keeps what it does.
+    /// Opens a communicator for a thread beside that of another one, with whose `activity` it is reported.
     pub(crate) fn open_beside(world: &World, channel: u16, activity: Arc<Activity>) -> Result<Self> {
         let endpoint = world.open(channel)?;
         let group = Group::world(endpoint.rank(), endpoint.size());
         let poison = Poison::default();
         let free_group = Cell::new(1);
         let queues_under_test = Cell::new(None);
-        let line = Line { world: world.clone(), endpoint, poison, activity, free_group, queues_under_test };
+        let line =
+            EndpointShare { world: world.clone(), endpoint, poison, activity, free_group, queues_under_test };
         Ok(Self::over(Rc::new(line), group))
     }
 
-    fn over(line: Rc<Line>, group: Group) -> Self {
+    fn over(line: Rc<EndpointShare>, group: Group) -> Self {
         let counters = || (0..group.size()).map(|_| Cell::new(0)).collect();
         let sent = counters();
         let received = counters();
-        Self::on_lane(&Rc::new(Shared { line, group, lanes: RefCell::default(), sent, received }), 0)
+        Self::on_lane(&Rc::new(GroupShare { line, group, lanes: RefCell::default(), sent, received }), 0)
     }
 
-    /// Another group over the same endpoint.
+    /// Returns a communicator of another group over the same endpoint.
     pub(crate) fn with_group(&self, group: Group) -> Self {
         Self::over(Rc::clone(&self.shared.line), group)
     }
@@ -100,34 +102,34 @@ impl Communicator {
         self.shared.line.free_group.get()
     }
 
-    /// Groups up to here exist.
+    /// Notes that all groups below `free` exist.
     pub(crate) fn take_groups(&self, free: u32) {
         self.shared.line.free_group.set(free);
     }
 
-    fn on_lane(shared: &Rc<Shared>, lane: usize) -> Self {
+    fn on_lane(shared: &Rc<GroupShare>, lane: usize) -> Self {
         let sequence = Rc::clone(shared.lanes.borrow_mut().entry(lane).or_default());
         Communicator { shared: Rc::clone(shared), lane, sequence }
     }
 
-    /// The same group on another lane, whose operations may overlap with those of this one.
+    /// Returns the same group on another lane, whose operations may overlap with those of this one.
     ///
     /// Asking for a lane twice gives the same lane: its operations are counted on.
     pub fn lane(&self, lane: usize) -> Self {
         Self::on_lane(&self.shared, lane)
     }
 
-    /// This rank in the group.
+    /// Returns this rank in the group.
     pub fn rank(&self) -> usize {
         self.shared.group.rank()
     }
 
-    /// Number of ranks in the group.
+    /// Returns the number of ranks in the group.
     pub fn size(&self) -> usize {
         self.shared.group.size()
     }
 
-    /// The rank in the world of each rank of the group.
+    /// Returns the rank in the world of each rank of the group.
     pub fn world_ranks(&self) -> &[usize] {
         self.shared.group.members()
     }
@@ -136,12 +138,12 @@ impl Communicator {
         self.shared.group.members()[rank]
     }
 
-    /// The world that the group is of.
+    /// Returns the world that the group is part of.
     pub fn world(&self) -> &World {
         &self.shared.line.world
     }
 
-    /// What the threads do that were started beside this communicator, on whichever of its lanes and groups.
+    /// Returns what the threads are doing that were started beside this communicator, on any of its lanes and groups.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.shared.line.activity
     }
@@ -152,12 +154,12 @@ impl Communicator {
         self.world().set_deadline(deadline);
     }
 
-    /// Something that other threads can ring to end this thread's wait.
+    /// Returns the bell that other threads can ring to end this thread's wait.
     pub fn bell(&self) -> Arc<dyn Bell> {
         self.endpoint().bell()
     }
 
-    /// The endpoint underneath, for those who drive several operations by themselves.
+    /// Returns the endpoint underneath, for those who drive several operations by themselves.
     pub fn endpoint(&self) -> &dyn Transport {
         &*self.shared.line.endpoint
     }
@@ -167,12 +169,13 @@ impl Communicator {
         drive::block_on(self.endpoint(), future)
     }
 
-    /// The same primitives on plain slices, blocking.
+    /// Returns the same primitives on plain slices, blocking.
     pub fn blocking(&self) -> Blocking<'_> {
         Blocking::new(self)
     }
 
-    /// Gives up: every operation here fails from now on, and the other ranks are told that it was because of `error`.
+    /// Ends the work of all ranks: every operation here fails from now on, and the other ranks are told that it was
+    /// because of `error`.
     pub fn give_up(&self, error: &Error) {
         self.shared.line.poison.spread(self.endpoint().health(), error);
     }
@@ -198,7 +201,7 @@ impl Communicator {
         if elements.len() > AT_ONCE || !self.shared.group.is_world() {
             return None;
         }
-        let Line { endpoint, poison, .. } = &*self.shared.line;
+        let EndpointShare { endpoint, poison, .. } = &*self.shared.line;
         let native = endpoint.native()?;
         let label = match self.label(Kind::Collective, fingerprint, self.sequence.get()) {
             Ok(label) => label,
@@ -257,10 +260,10 @@ impl Communicator {
         Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
     }
 
-    /// An operation under a label that is not of this communicator's own counting.
+    /// Starts an operation under a label that is not of this communicator's own counting.
     pub(crate) fn begin(&self, label: Label) -> Result<Call<'_>> {
-        let Shared { line, group, .. } = &*self.shared;
-        let Line { world, endpoint, poison, .. } = &**line;
+        let GroupShare { line, group, .. } = &*self.shared;
+        let EndpointShare { world, endpoint, poison, .. } = &**line;
         poison.check(endpoint.health(), &label)?;
         let terms = Terms { transport: &**endpoint, poison, deadline: world.deadline() };
         Ok(Call::new(terms, group, label))
@@ -270,8 +273,9 @@ impl Communicator {
         self.shared.group.check(rank)
     }
 
-    /// A zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on it need no
-    /// staging copies; an ordinary buffer where the transport has no such memory, and in a group that was split off.
+    /// Returns a zeroed buffer in memory that the other ranks of this host can read directly, so that collectives on
+    /// it need no staging copies; an ordinary buffer where the transport has no such memory, and in a group that was
+    /// split off.
     ///
     /// All ranks call this in the same order with the same arguments, and pass such a buffer to an operation either all
     /// or none.

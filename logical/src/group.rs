@@ -2,19 +2,20 @@
 
 use crate::{Buffer, Communicator, DType, Error, Result};
 
-/// Tags of collectives and of messages between two ranks are counted apart: not every rank sees the latter.
+/// Kind of operation. Tags of collectives and of messages between two ranks are counted apart: not every rank sees
+/// the latter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Collective = 0,
     Message = 1,
 }
 
-/// Which ranks of the endpoint a communicator is of.
+/// Ranks of an endpoint that a communicator is of.
 pub(crate) struct Group {
-    /// Unique among the groups that any two of its members are both in; 0 is the world.
+    /// Number, unique among the groups that any two of its members are both in; 0 is the world.
     number: u32,
     rank: usize,
-    /// By rank in the group, the rank in the world.
+    /// Rank in the world of each rank of the group.
     members: Vec<usize>,
 }
 
@@ -39,7 +40,7 @@ impl Group {
         self.number == 0
     }
 
-    /// What tags name the communicator by.
+    /// Returns the number by which tags name the communicator.
     pub(crate) fn communicator(&self, kind: Kind) -> u32 {
         2 * self.number + kind as u32
     }
@@ -56,11 +57,11 @@ impl Group {
     }
 }
 
-/// What one rank brings to a split, as three numbers.
+/// Contribution of one rank to a split, as three numbers.
 struct Wish {
     color: Option<u32>,
     key: i64,
-    /// The first number that none of its groups has.
+    /// First number that none of its groups has.
     free: u32,
 }
 
@@ -112,8 +113,8 @@ impl Communicator {
         Ok(Some(self.with_group(Group { number: first + index as u32, rank, members })))
     }
 
-    /// The group of some ranks of this one, in the order given; `None` on the others. All ranks of this group call it
-    /// with the same list.
+    /// Creates the group of some ranks of this one, in the order given; `None` on the others. All ranks of this group
+    /// call it with the same list.
     ///
     /// # Errors
     /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others' lists

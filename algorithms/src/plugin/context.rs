@@ -7,17 +7,17 @@ use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
 
-/// A bucket's way to the other ranks, in a step.
+/// Access of a bucket to the other ranks, in one step.
 #[derive(Clone)]
 pub struct Context {
     pub(crate) comm: Communicator,
-    /// If the engine's options ask for hierarchical communication.
+    /// Hosts and leaders, if the engine's options ask for hierarchical communication.
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
 }
 
-/// A step, as the training loop sees it.
+/// One step of the training loop.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct StepInfo {
     pub(crate) step: u64,
@@ -25,40 +25,41 @@ pub(crate) struct StepInfo {
 }
 
 impl Context {
-    /// All ranks, in the bucket's own lane.
+    /// Returns the communicator of all ranks, in the bucket's own lane.
     pub fn comm(&self) -> &Communicator {
         &self.comm
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.comm.size()
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn rank(&self) -> usize {
         self.comm.rank()
     }
 
-    /// Steps of the optimizer before this one, counted from the first of this training, through checkpoints.
+    /// Returns the number of the optimizer's steps before this one, counted from the first of this training, through
+    /// checkpoints.
     pub fn step(&self) -> u64 {
         self.present.step
     }
 
-    /// For an algorithm that communicates every `interval` steps, the first included: which of its rounds is this step's,
-    /// counted from 0; none in the steps between. It depends on the step alone, so that neither a checkpoint nor another
+    /// Returns which round this step is, counted from 0, of an algorithm that communicates every `interval` steps, the
+    /// first included; `None` in the steps between. It depends on the step alone, so that neither a checkpoint nor another
     /// cut of the buckets sets it back.
     pub fn round(&self, interval: u64) -> Option<u64> {
         let round = self.step().checked_div(interval)?;
         self.step().is_multiple_of(interval).then_some(round)
     }
 
-    /// The bucket's number in the plan.
+    /// Returns the bucket's number in the plan.
     pub fn bucket(&self) -> usize {
         self.bucket
     }
 
-    /// The learning rate of this step.
+    /// Returns the learning rate of this step.
     ///
     /// # Errors
     /// [`Error::Usage`] if the training loop has not told it.
@@ -68,12 +69,12 @@ impl Context {
         })
     }
 
-    /// An encoding for this bucket, whose draws are not those of another bucket's.
+    /// Creates an encoding for this bucket, whose draws differ from those of the other buckets.
     pub fn encoding(&self, codec: Arc<dyn Codec>, feedback: Feedback) -> Encoding {
         Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 
-    /// The same, of a codec whose messages are reduced while they are encoded.
+    /// Creates an encoding for this bucket of a codec whose messages are reduced while they are encoded.
     pub fn linear_encoding(
         &self,
         codec: Arc<dyn LinearCodec>,
@@ -82,7 +83,7 @@ impl Context {
         Encoding::linear(codec).with_feedback(feedback).with_seed(self.bucket as u64)
     }
 
-    /// `buffer ← mean over ranks`, hierarchically if the engine's options say so.
+    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine's options say so.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -93,7 +94,7 @@ impl Context {
         }
     }
 
-    /// [`Context::mean`] in low precision; hierarchically, only what leaders exchange is encoded.
+    /// Does what [`Context::mean`] does in low precision; hierarchically, only what leaders exchange is encoded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
@@ -104,7 +105,8 @@ impl Context {
         }
     }
 
-    /// [`Context::mean`] in few numbers, everyone's message going to everyone; hierarchically, only leaders' messages.
+    /// Does what [`Context::mean`] does with few numbers, every rank's message going to every other; hierarchically,
+    /// only leaders' messages.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
@@ -115,7 +117,8 @@ impl Context {
         }
     }
 
-    /// [`Context::mean`] reduced while it is encoded; hierarchically, only what leaders exchange is encoded.
+    /// Does what [`Context::mean`] does with messages that are reduced while they are encoded; hierarchically, only
+    /// what leaders exchange is encoded.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_linear`].
@@ -130,7 +133,7 @@ impl Context {
         }
     }
 
-    /// `work`, which makes a mean, among all ranks; hierarchically, as [`Hierarchy::among_leaders`].
+    /// Runs `work`, which makes a mean, among all ranks; hierarchically, as [`Hierarchy::among_leaders`].
     ///
     /// # Errors
     /// What `work` returns; as [`Hierarchy::among_leaders`].
@@ -145,8 +148,9 @@ impl Context {
         }
     }
 
-    /// `gradients ← work(γ · gradients) / γ`: what `work` remembers of them is of the parameters' scale, and stays right
-    /// when γ changes. While γ is 0, nothing is worked on, and the gradients become 0.
+    /// Runs `work` on the update instead of the gradients, `gradients ← work(γ · gradients) / γ`: what `work`
+    /// remembers of them is of the parameters' scale, and stays right when γ changes. While γ is 0, nothing is worked
+    /// on, and the gradients become 0.
     ///
     /// # Errors
     /// What `work` returns, and as [`Context::learning_rate`].
@@ -165,8 +169,8 @@ impl Context {
         self.scale(1.0 / rate, gradients)
     }
 
-    /// `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the place of ranks, each with
-    /// the mean of its ranks.
+    /// Mixes with neighbours: `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the
+    /// place of ranks, each with the mean of its ranks.
     ///
     /// # Errors
     /// As [`Communicator::gossip`].
@@ -177,7 +181,7 @@ impl Context {
         }
     }
 
-    /// [`Context::gossip`] in low precision; hierarchically, only what leaders exchange is encoded.
+    /// Does what [`Context::gossip`] does in low precision; hierarchically, only what leaders exchange is encoded.
     ///
     /// # Errors
     /// As [`Communicator::gossip_encoded`].
@@ -211,8 +215,9 @@ impl Context {
         }
     }
 
-    /// `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the column-stochastic matrix of `round`;
-    /// hierarchically, hosts take the place of ranks, which have one weight then.
+    /// Mixes over a directed graph: `buffer ← Σⱼ pᵢⱼ bufferⱼ` and `weight ← Σⱼ pᵢⱼ weightⱼ` with the
+    /// column-stochastic matrix of `round`; hierarchically, hosts take the place of ranks, which have one weight
+    /// then.
     ///
     /// # Errors
     /// As [`Communicator::push_sum`].
@@ -229,7 +234,7 @@ impl Context {
         }
     }
 
-    /// A zeroed buffer of the same type and length.
+    /// Returns a zeroed buffer of the same type and length, beside `buffer`.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -237,7 +242,7 @@ impl Context {
         buffer.beside(buffer.dtype(), buffer.len())
     }
 
-    /// A copy of a buffer.
+    /// Returns a copy of a buffer, beside it.
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
@@ -245,7 +250,7 @@ impl Context {
         buffer.copied()
     }
 
-    /// `to ← from`.
+    /// Copies all elements: `to ← from`.
     ///
     /// # Errors
     /// [`Error::Usage`] if types or lengths differ.
@@ -253,7 +258,7 @@ impl Context {
         to.write_all()?.copy_from(&from.read_all()?)
     }
 
-    /// The square root of the sum of all squares, summed in double precision.
+    /// Returns the square root of the sum of all squares, summed in double precision.
     ///
     /// # Errors
     /// [`Error::Usage`] unless it is of f32 or f64.
@@ -261,7 +266,7 @@ impl Context {
         with_float!(buffer.dtype(), T => Ok(squares(&buffer.host::<T>()?).sqrt()))
     }
 
-    /// `to ← factor · to`.
+    /// Multiplies all elements: `to ← factor · to`.
     ///
     /// # Errors
     /// [`Error::Usage`] for integers.
@@ -269,7 +274,7 @@ impl Context {
         to.write_all()?.scale(factor)
     }
 
-    /// `to ← to + weight · from`.
+    /// Adds a multiple: `to ← to + weight · from`.
     ///
     /// # Errors
     /// [`Error::Usage`] if types or lengths differ, and for integers.
@@ -277,7 +282,7 @@ impl Context {
         to.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
-    /// `to ← own · to + weight · from`.
+    /// Blends two buffers: `to ← own · to + weight · from`.
     ///
     /// # Errors
     /// As [`Context::add_scaled`].
@@ -285,7 +290,7 @@ impl Context {
         self.combine(own, to, &[(weight, from)])
     }
 
-    /// `to ← own · to + Σ weight · from`, in the order of the terms, in one pass, rounded once.
+    /// Combines buffers: `to ← own · to + Σ weight · from`, in the order of the terms, in one pass, rounded once.
     ///
     /// # Errors
     /// As [`Context::add_scaled`].

@@ -6,7 +6,8 @@ use crate::{Buffer, Communicator, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Block r of `all` ← `mine` of rank r, on every rank. `all` holds n blocks of the length of `mine`.
+    /// Gathers everyone's elements on every rank: block r of `all` ← `mine` of rank r. `all` holds n blocks of the
+    /// length of `mine`.
     ///
     /// Ring, n − 1 steps. Bytes sent per rank: (n−1)/n · S, S being the size of `all`. Memory: none. Determinism: bytes
     /// are copied.

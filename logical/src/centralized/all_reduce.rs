@@ -8,7 +8,7 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::native::Size;
 
 impl Communicator {
-    /// `buffer ← op over ranks of buffer`, in place, on every rank.
+    /// Reduces a buffer over all ranks, in place, on every rank: `buffer ← op over ranks of buffer`.
     ///
     /// | size S | how | steps | bytes sent per rank |
     /// |---|---|---|---|
@@ -37,7 +37,7 @@ impl Communicator {
         self.all_reduce_as(fingerprint, buffer, op).await
     }
 
-    /// The same on borrowed elements, blocking: few of them are not even lent.
+    /// Reduces borrowed elements, blocking; few of them are not even lent.
     pub(crate) fn all_reduce_blocking<T: Element>(&self, elements: &mut [T], op: ReduceOp) -> Result<()> {
         let fingerprint = fingerprint(T::DTYPE, elements.len(), op)?;
         match self.at_once(fingerprint, bytemuck::cast_slice_mut(elements)) {
@@ -48,7 +48,7 @@ impl Communicator {
         }
     }
 
-    /// The same under a fingerprint of the caller's, for an `op` that the elements have.
+    /// Reduces under a fingerprint of the caller's, for an `op` that the elements have.
     pub(super) async fn all_reduce_as(
         &self,
         fingerprint: Fingerprint,
@@ -65,7 +65,7 @@ impl Communicator {
         .await
     }
 
-    /// Its messages, within an operation.
+    /// Sends and receives the messages of an all-reduce, within an operation.
     pub(super) async fn reduce_everywhere(
         &self,
         call: &Call<'_>,
@@ -88,7 +88,7 @@ impl Communicator {
     }
 }
 
-/// What ranks have to agree on.
+/// Returns the fingerprint that ranks have to agree on.
 ///
 /// # Errors
 /// [`Error::Usage`](crate::Error::Usage) if the elements have no such reduction.

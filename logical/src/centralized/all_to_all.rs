@@ -6,7 +6,8 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
 impl Communicator {
-    /// Block s of `received` on rank r ← block r of `sent` on rank s. Both hold n blocks of equal length.
+    /// Sends each rank a block of its own: block s of `received` on rank r ← block r of `sent` on rank s. Both hold n
+    /// blocks of equal length.
     ///
     /// n − 1 steps; in step k every rank sends to the rank k places on. Bytes sent per rank: (n−1)/n · S. Memory: none.
     /// Determinism: bytes are copied.
@@ -23,8 +24,8 @@ impl Communicator {
         self.all_to_all_v(sent, &counts, received, &counts).await
     }
 
-    /// All-to-all with unequal counts: `sent` holds `send_counts[r]` elements for each rank r, in the order of ranks, and
-    /// `received` gets `recv_counts[s]` elements from each rank s.
+    /// Sends each rank a number of elements of its own: `sent` holds `send_counts[r]` elements for each rank r, in
+    /// the order of ranks, and `received` gets `recv_counts[s]` elements from each rank s.
     ///
     /// Steps, memory and determinism as [`Communicator::all_to_all`]. Bytes sent: those of `sent` but this rank's own.
     ///
@@ -71,7 +72,7 @@ impl Communicator {
         .await
     }
 
-    /// Where each rank's elements lie.
+    /// Returns the place of each rank's elements.
     fn layout(&self, counts: &[usize], buffer: &Buffer) -> Result<Vec<Range<usize>>> {
         let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
         if counts.len() != self.size() || total != Some(buffer.len()) {

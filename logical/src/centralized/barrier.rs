@@ -4,7 +4,7 @@ use crate::{Buffer, Communicator, DType, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Returns on every rank after it was called on every rank.
+    /// Waits until every rank has called it.
     ///
     /// Dissemination, ⌈log₂ n⌉ rounds: in round k every rank tells the one 2ᵏ places on. Bytes sent per rank: ⌈log₂ n⌉
     /// headers. Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.

@@ -4,7 +4,7 @@ use crate::{Buffer, Call, Communicator, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `buffer ← buffer of rank root`, on every rank.
+    /// Copies the buffer of rank `root` to every rank.
     ///
     /// Binomial tree, ⌈log₂ n⌉ rounds: in round k the ranks that have the data pass it 2ᵏ places on. Bytes sent: (n − 1) · S
     /// over all ranks, at most ⌈log₂ n⌉ · S by one. Memory: none. Determinism: bytes are copied.
@@ -32,7 +32,7 @@ impl Communicator {
         .await
     }
 
-    /// Its messages, within an operation.
+    /// Sends and receives the messages of a broadcast, within an operation.
     pub(super) async fn spread(&self, call: &Call<'_>, buffer: &Buffer, root: usize) -> Result<()> {
         let size = self.size();
         let place = (self.rank() + size - root) % size;

@@ -9,7 +9,7 @@ use super::share::{block, chunk};
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 
 impl Communicator {
-    /// `buffer ← op over ranks`, from contributions that are prepared already.
+    /// Reduces a few bytes, `buffer ← op over ranks`, from contributions that are prepared already.
     pub(super) async fn exchange(&self, call: &Call<'_>, buffer: &Buffer, op: ReduceOp) -> Result<()> {
         let rank = self.rank();
         let size = self.size();
@@ -31,7 +31,7 @@ impl Communicator {
         (0..size).try_for_each(|owner| self.combine(&blocks, buffer, owner, op))
     }
 
-    /// Chunk `owner` of the result: contributions of ranks owner + 1, owner + 2, …, owner.
+    /// Forms chunk `owner` of the result: contributions of ranks owner + 1, owner + 2, …, owner.
     fn combine(&self, blocks: &Buffer, buffer: &Buffer, owner: usize, op: ReduceOp) -> Result<()> {
         let rank = self.rank();
         let size = self.size();

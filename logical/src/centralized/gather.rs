@@ -5,7 +5,8 @@ use crate::{Buffer, Call, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// Block r of `all` on rank `root` ← `mine` of rank r. Only the root passes `all`, n blocks of the length of `mine`.
+    /// Gathers everyone's elements on rank `root`: block r of `all` ← `mine` of rank r. Only the root passes `all`, n
+    /// blocks of the length of `mine`.
     ///
     /// One message to the root from every other rank. Bytes sent: the size of `mine`, by all but the root. Memory: none.
     /// Determinism: bytes are copied.

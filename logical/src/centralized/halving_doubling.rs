@@ -14,7 +14,7 @@ use super::share::chunk;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use std::ops::Range;
 
-/// A rank's part in it.
+/// Part of one rank in the algorithm.
 pub(super) struct HalvingDoubling {
     rank: usize,
     size: usize,
@@ -22,8 +22,9 @@ pub(super) struct HalvingDoubling {
     core: usize,
 }
 
-/// Steps that no exchange between cores uses, of which there are at most 2 · 16.
+/// Step of the message to a rank below the largest power of two; exchanges use the steps below 2 · 16.
 const FOLD: usize = 100;
+/// Step of that rank's answer, the result.
 const UNFOLD: usize = 101;
 
 impl HalvingDoubling {
@@ -33,7 +34,7 @@ impl HalvingDoubling {
         HalvingDoubling { rank, size, core: 1 << size.ilog2() }
     }
 
-    /// `buffer ← op over ranks`. `complete` finishes a range that is reduced wholly.
+    /// Reduces a buffer over all ranks. `complete` finishes a range that is reduced wholly.
     pub(super) async fn all_reduce(
         &self,
         call: &Call<'_>,
@@ -60,7 +61,7 @@ impl HalvingDoubling {
         Ok(())
     }
 
-    /// Elements of the chunks of `distance` ranks around `rank`: an aligned group.
+    /// Returns the elements of the chunks of `distance` ranks around `rank`: an aligned group.
     fn group(&self, buffer: &Buffer, rank: usize, distance: usize) -> Range<usize> {
         let first = rank / distance * distance;
         let edge = |index| chunk(buffer.len(), self.core, index);

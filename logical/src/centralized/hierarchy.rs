@@ -29,24 +29,24 @@ use crate::encoding::Encoding;
 use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
-/// A group, and its groups of each host and of leaders. See [`Communicator::hierarchy`].
+/// Group of ranks with its groups of each host and of leaders. See [`Communicator::hierarchy`].
 #[derive(Clone)]
 pub struct Hierarchy {
     all: Communicator,
     host: Communicator,
-    /// On leaders only.
+    /// Group of leaders, on leaders only.
     leaders: Option<Communicator>,
-    /// By host in the order of leaders, its ranks in the whole group, lowest first.
+    /// Ranks of each host in the whole group, lowest first; hosts in the order of their leaders.
     hosts: Vec<Vec<usize>>,
-    /// This rank's place among the hosts.
+    /// Index of this rank's host.
     mine: usize,
 }
 
-/// The leader, in its host's group.
+/// Rank of the leader in its host's group.
 const LEADER: usize = 0;
 
 impl Communicator {
-    /// The hierarchy of hosts in this group. All ranks of the group call it.
+    /// Splits the group into hosts and their leaders. All ranks of the group call it.
     ///
     /// # Errors
     /// As [`Communicator::split`].
@@ -74,17 +74,17 @@ impl Communicator {
 }
 
 impl Hierarchy {
-    /// The ranks of this host.
+    /// Returns the group of this host's ranks.
     pub fn host(&self) -> &Communicator {
         &self.host
     }
 
-    /// One rank of each host, on these ranks.
+    /// Returns the group of leaders, one rank of each host; `None` on other ranks.
     pub fn leaders(&self) -> Option<&Communicator> {
         self.leaders.as_ref()
     }
 
-    /// The same ranks on another lane, as [`Communicator::lane`].
+    /// Returns the same ranks on another lane, as [`Communicator::lane`].
     pub fn lane(&self, lane: usize) -> Self {
         Hierarchy {
             all: self.all.lane(lane),
@@ -95,12 +95,12 @@ impl Hierarchy {
         }
     }
 
-    /// By host, its ranks in the whole group.
+    /// Returns the ranks of each host in the whole group.
     pub fn hosts(&self) -> &[Vec<usize>] {
         &self.hosts
     }
 
-    /// The host of a rank, and the rank's place on it.
+    /// Returns the host of a rank, and the rank's place on it.
     fn place(&self, rank: usize) -> (usize, usize) {
         let found = self
             .hosts
@@ -110,8 +110,8 @@ impl Hierarchy {
         found.unwrap_or_default()
     }
 
-    /// `buffer ← op over ranks of buffer`, on every rank. Bytes sent: S by every rank but leaders; by a leader, besides what
-    /// the table above says, at most ⌈log₂ k⌉ · S. Memory: none.
+    /// Reduces a buffer over all ranks, in place, on every rank. Bytes sent: S by every rank but leaders; by a
+    /// leader, besides what the table above says, at most ⌈log₂ k⌉ · S. Memory: none.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -132,8 +132,8 @@ impl Hierarchy {
         self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
     }
 
-    /// [`Communicator::all_reduce_encoded`] of the hosts' sums: only what goes between hosts is encoded, and only leaders
-    /// remember anything of it. Bytes sent and memory besides as [`Hierarchy::all_reduce`].
+    /// Reduces the hosts' sums by [`Communicator::all_reduce_encoded`]: only what goes between hosts is encoded, and
+    /// only leaders remember anything of it. Bytes sent and memory besides as [`Hierarchy::all_reduce`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`].
@@ -157,7 +157,8 @@ impl Hierarchy {
         self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
     }
 
-    /// [`Communicator::all_reduce_sparse`] of the hosts' sums: only leaders send messages, and remember anything of them.
+    /// Reduces the hosts' sums by [`Communicator::all_reduce_sparse`]: only leaders send messages, and remember
+    /// anything of them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_sparse`].
@@ -173,8 +174,8 @@ impl Hierarchy {
         self.among_leaders(buffer, op, work).await
     }
 
-    /// [`Communicator::all_reduce_linear`] of the hosts' sums: only what goes between hosts is encoded, and only leaders
-    /// remember anything of it.
+    /// Reduces the hosts' sums by [`Communicator::all_reduce_linear`]: only what goes between hosts is encoded, and
+    /// only leaders remember anything of it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_linear`].
@@ -212,8 +213,8 @@ impl Hierarchy {
         self.host.broadcast(buffer, LEADER).await
     }
 
-    /// `buffer of rank root ← op over ranks of buffer`; the others' buffers are not changed. Bytes sent: S by every rank
-    /// but the root. Memory: S on leaders.
+    /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed. Bytes sent: S by every
+    /// rank but the root. Memory: S on leaders.
     ///
     /// # Errors
     /// As [`Communicator::reduce`].
@@ -251,7 +252,7 @@ impl Hierarchy {
         self.host.operate(fingerprint, hand_over).await
     }
 
-    /// `buffer ← buffer of rank root`, on every rank. Memory: none.
+    /// Copies the buffer of rank `root` to every rank. Memory: none.
     ///
     /// # Errors
     /// As [`Communicator::broadcast`].
@@ -278,7 +279,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Block r of `all` ← `mine` of rank r, on every rank. Memory: the blocks of the largest host, on leaders.
+    /// Gathers `mine` of rank r as block r of `all`, on every rank. Memory: the blocks of the largest host, on
+    /// leaders.
     ///
     /// # Errors
     /// As [`Communicator::all_gather`].
@@ -307,7 +309,7 @@ impl Hierarchy {
         self.host.operate(fingerprint, async |call| self.host.spread(call, all, LEADER).await).await
     }
 
-    /// `mine ← op over ranks of block r of all`, on rank r; `all` is not changed. Memory: the size of `all`.
+    /// Reduces block r of `all` over all ranks to `mine` of rank r; `all` is not changed. Memory: the size of `all`.
     ///
     /// # Errors
     /// As [`Communicator::reduce_scatter`].
@@ -331,14 +333,14 @@ impl Hierarchy {
         self.host.operate(fingerprint, scatter).await
     }
 
-    /// On every leader, `sum ← op over ranks of its host of sum`; a mean remains to be completed.
+    /// Reduces each host's buffers on its leader; a mean remains to be completed.
     async fn reduce_to_leaders(&self, fingerprint: Fingerprint, sum: &Buffer, op: ReduceOp) -> Result<()> {
         self.all.before_reduce(op, sum, 0..sum.len())?;
         let climb = async |call: &Call<'_>| self.host.climb(call, sum, summing(op), LEADER).await;
         self.host.operate(fingerprint, climb).await
     }
 
-    /// The blocks of a host's ranks to their places on its leader.
+    /// Gathers the blocks of a host's ranks in their places on its leader.
     async fn gather_blocks(&self, call: &Call<'_>, all: &Buffer, len: usize) -> Result<()> {
         if self.leaders.is_none() {
             return call.send(LEADER, 0, all, block(len, self.all.rank()))?.await.map(drop);
@@ -352,7 +354,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Each rank's block of `sum` from its host's leader.
+    /// Scatters each rank's block of `sum` from its host's leader.
     async fn scatter_blocks(&self, call: &Call<'_>, sum: &Buffer, mine: &Buffer) -> Result<()> {
         let len = mine.len();
         if self.leaders.is_none() {
@@ -369,7 +371,7 @@ impl Hierarchy {
     }
 }
 
-/// What is done before a mean is divided.
+/// Returns the reduction before a mean is divided.
 fn summing(op: ReduceOp) -> ReduceOp {
     if op == ReduceOp::Mean { ReduceOp::Sum } else { op }
 }

@@ -6,7 +6,7 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::ops::Range;
 
 impl Communicator {
-    /// `buffer of rank root ← op over ranks of buffer`; the others' buffers are not changed.
+    /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed.
     ///
     /// Binomial tree, ⌈log₂ n⌉ rounds for each piece of 4 MiB. Bytes sent: S by every rank but the root. Memory: a piece, on
     /// the ranks that add on behalf of others. Determinism: the tree fixes the order, counted from the root.
@@ -26,7 +26,7 @@ impl Communicator {
         self.operate(fingerprint, async |call| self.climb(call, buffer, op, root).await).await
     }
 
-    /// Its messages, within an operation.
+    /// Sends and receives the messages of a reduce, within an operation.
     pub(super) async fn climb(
         &self,
         call: &Call<'_>,
@@ -62,18 +62,18 @@ impl Communicator {
     }
 }
 
-/// A binomial tree, as one rank climbs it with one piece.
+/// Binomial tree, as one rank climbs it with one piece.
 struct Tree {
     size: usize,
     root: usize,
-    /// Of this rank, counted from the root.
+    /// Place of this rank, counted from the root.
     place: usize,
-    /// The tag of the first round.
+    /// Tag of the first round.
     first: usize,
 }
 
 impl Tree {
-    /// Adds what comes from below, and hands the sum on; whether this is the top.
+    /// Adds the sums of the ranks below, and sends the result on; returns true at the root.
     async fn climb(&self, call: &Call<'_>, sum: &Buffer, at: Range<usize>, op: ReduceOp) -> Result<bool> {
         let rank = |place: usize| (place + self.root) % self.size;
         for (round, tag) in (self.first..).enumerate() {

@@ -6,8 +6,8 @@ use crate::{Buffer, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `mine ← op over ranks of block r of all`, on rank r. `all` holds n blocks of the length of `mine` and is not
-    /// changed.
+    /// Reduces a block for each rank: `mine ← op over ranks of block r of all`, on rank r. `all` holds n blocks of
+    /// the length of `mine` and is not changed.
     ///
     /// Ring, n − 1 steps for each piece of 4 MiB of a block. Bytes sent per rank: (n−1)/n · S. Memory: two pieces.
     /// Determinism: as [`Communicator::all_reduce`].

@@ -13,15 +13,15 @@ use std::ops::Range;
 
 /// Longest segment, in bytes: by measurement, short enough to overlap, long enough to cost little by itself.
 pub(crate) const SEGMENT: usize = 512 * 1024;
-/// Receives posted ahead, so that what arrives early has its place.
+/// Number of receives posted ahead, so that what arrives early has its place.
 pub(crate) const AHEAD: usize = 4;
 
-/// The place of a rank in the ring, and how a buffer is cut.
+/// Place of a rank in the ring, and cut of a buffer.
 pub(super) struct Ring {
     rank: usize,
     size: usize,
     len: usize,
-    /// Of every chunk.
+    /// Number of segments of every chunk.
     segments: usize,
 }
 
@@ -43,12 +43,12 @@ impl Ring {
         self.behind(1)
     }
 
-    /// Steps of one half.
+    /// Returns the number of steps of one half.
     pub(super) fn steps(&self) -> usize {
         self.size - 1
     }
 
-    /// The rank, or chunk, `distance` places behind this rank.
+    /// Returns the rank, or chunk, `distance` places behind this rank.
     pub(super) fn behind(&self, distance: usize) -> usize {
         (self.rank + self.size - distance % self.size) % self.size
     }
@@ -75,7 +75,7 @@ impl Ring {
     }
 }
 
-/// Some steps of the ring. Positions count the segments of all of them.
+/// Range of steps of the ring. Positions count the segments of all of them.
 struct Pass<'a> {
     ring: &'a Ring,
     call: &'a Call<'a>,
@@ -89,7 +89,7 @@ impl<'a> Pass<'a> {
         self.steps.start + position / self.ring.segments
     }
 
-    /// The elements of a position's segment, in the chunk `distance` places behind this rank.
+    /// Returns the elements of a position's segment, in the chunk `distance` places behind this rank.
     fn segment(&self, position: usize, distance: usize) -> Range<usize> {
         let Ring { size, len, segments, .. } = *self.ring;
         let whole = chunk(len, size, self.ring.behind(distance));

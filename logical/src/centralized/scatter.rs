@@ -5,7 +5,8 @@ use crate::{Buffer, Call, Communicator, Error, Land, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `mine` of rank r ← block r of `all` on rank `root`. Only the root passes `all`, n blocks of the length of `mine`.
+    /// Scatters one rank's blocks: `mine` of rank r ← block r of `all` on rank `root`. Only the root passes `all`, n
+    /// blocks of the length of `mine`.
     ///
     /// One message from the root to every other rank. Bytes sent: (n − 1) times the size of `mine`, by the root. Memory:
     /// none. Determinism: bytes are copied.

@@ -4,7 +4,7 @@ use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 pub(crate) use hexagram_physical::native::chunk;
 use std::ops::Range;
 
-/// Block `index` of blocks of `len` elements.
+/// Returns block `index` of blocks of `len` elements.
 pub(super) fn block(len: usize, index: usize) -> Range<usize> {
     index * len..(index + 1) * len
 }
@@ -12,10 +12,10 @@ pub(super) fn block(len: usize, index: usize) -> Range<usize> {
 /// Largest piece that an operation keeps aside at a time, in bytes: large enough to cost little by itself, and small beside
 /// what a rank has.
 const PIECE: usize = 4 << 20;
-/// Messages that one operation can tell apart.
+/// Number of messages that one operation can tell apart.
 pub(crate) const TAGS: usize = 1 << 16;
 
-/// In how many pieces, of so many `steps` each, `len` elements go through scratch memory.
+/// Returns the number of pieces, of `steps` steps each, in which `len` elements go through scratch memory.
 pub(super) fn pieces(len: usize, dtype: DType, steps: usize) -> usize {
     (len * dtype.size()).div_ceil(PIECE).min(TAGS / steps.max(1)).max(1)
 }
@@ -45,18 +45,18 @@ pub(super) fn check_op(op: ReduceOp, dtype: DType) -> Result<()> {
     Err(Error::usage(format!("there is no mean of {dtype}"), "use a sum, or a float type"))
 }
 
-/// Whether a buffer can be read now. Asked before an operation is counted, so that a caller may try again.
+/// Fails unless a buffer can be read now. Called before an operation is counted, so that a caller may try again.
 pub(crate) fn free_to_read(buffer: &Buffer) -> Result<()> {
     buffer.read_all().map(drop)
 }
 
-/// Whether a buffer can be written now; as [`free_to_read`].
+/// Fails unless a buffer can be written now; see [`free_to_read`].
 pub(crate) fn free_to_write(buffer: &Buffer) -> Result<()> {
     buffer.write_all().map(drop)
 }
 
 impl Communicator {
-    /// `range ← range × (1 ÷ n)`.
+    /// Divides a range by the number of ranks.
     fn divide(&self, buffer: &Buffer, range: Range<usize>) -> Result<()> {
         buffer.write(range)?.scale(1.0 / self.size() as f64)
     }
@@ -66,7 +66,7 @@ impl Communicator {
         if op == ReduceOp::Mean && buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
     }
 
-    /// Completes a result.
+    /// Completes a result: divides a mean that was not divided before summing.
     pub(super) fn after_reduce(&self, op: ReduceOp, buffer: &Buffer, range: Range<usize>) -> Result<()> {
         if op == ReduceOp::Mean && !buffer.dtype().is_half() { self.divide(buffer, range) } else { Ok(()) }
     }

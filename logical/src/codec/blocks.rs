@@ -6,19 +6,19 @@
 use super::CodecError;
 use std::fmt;
 
-/// How a run is cut, and what one block takes.
+/// Cut of a run into blocks, and size of one block's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// Numbers of a block; all of a run, if `None`.
+    /// Number of elements of a block; all of a run, if `None`.
     pub(super) size: Option<usize>,
-    /// Bytes of a header.
+    /// Size of a header, in bytes.
     pub(super) header: usize,
-    /// Bits of a number's code, 8 at most.
+    /// Size of a number's code, in bits, at most 8.
     pub(super) bits: usize,
 }
 
 impl Blocks {
-    /// Bytes of a run's message. What no memory could hold saturates.
+    /// Returns the size of a run's message, in bytes; saturates where no memory could hold it.
     pub(super) fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);
         let full = len / size;
@@ -26,7 +26,7 @@ impl Blocks {
         full.saturating_mul(block).saturating_add(if rest > 0 { self.block_len(rest) } else { 0 })
     }
 
-    /// Each block's numbers, header and codes; `to` holds [`Self::encoded_len`] bytes.
+    /// Returns each block's numbers, header and codes; `to` holds [`Self::encoded_len`] bytes.
     pub(super) fn encode<'a>(self, from: &'a [f32], to: &'a mut [u8]) -> impl Iterator<Item = Encode<'a>> {
         let (size, block) = self.sizes(from.len());
         let to = &mut to[..self.encoded_len(from.len())];
@@ -36,7 +36,7 @@ impl Blocks {
         })
     }
 
-    /// Each block's header, codes and numbers.
+    /// Returns each block's header, codes and numbers.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if `from` has another size than the message of so many numbers.
@@ -53,7 +53,7 @@ impl Blocks {
         }))
     }
 
-    /// Numbers and bytes of a full block, neither of which is 0.
+    /// Returns the number of elements and the size in bytes of a full block, neither of which is 0.
     fn sizes(self, len: usize) -> (usize, usize) {
         let size = self.size.unwrap_or(len).max(1);
         (size, self.block_len(size))
@@ -78,7 +78,7 @@ impl fmt::Display for Blocks {
 type Encode<'a> = (&'a [f32], &'a mut [u8], &'a mut [u8]);
 type Decode<'a> = (&'a [u8], &'a [u8], &'a mut [f32]);
 
-/// Fails unless the message has as many bytes as that of `to` has.
+/// Fails unless the message is as long as a message for `to`.
 ///
 /// # Errors
 /// [`CodecError::Damaged`].

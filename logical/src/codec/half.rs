@@ -10,7 +10,7 @@ use ::half::{bf16, f16};
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
 
-/// Sixteen-bit floats.
+/// Codec that rounds every number to a 16-bit float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Half {
     format: Format,
@@ -24,19 +24,20 @@ enum Format {
 }
 
 impl Half {
-    /// 5 bits of exponent, 10 of fraction: up to 65504, with at most 2⁻¹¹ of error from 2⁻¹⁴ on.
+    /// IEEE half precision, with 5 bits of exponent and 10 of fraction: up to 65504, with at most 2⁻¹¹ of error from
+    /// 2⁻¹⁴ on.
     pub const F16: Half = Half { format: Format::F16, not_finite: NotFinite::Refuse };
 
-    /// 8 bits of exponent, as f32, 7 of fraction: at most 2⁻⁸ of error, but for denormal numbers.
+    /// Bfloat16, with 8 bits of exponent, as f32, and 7 of fraction: at most 2⁻⁸ of error, but for denormal numbers.
     pub const BF16: Half = Half { format: Format::BF16, not_finite: NotFinite::Refuse };
 
-    /// What is done about NaN, and about what is infinite in this format.
+    /// Sets the treatment of NaN, and of what is infinite in this format.
     #[must_use]
     pub const fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Half { not_finite, ..self }
     }
 
-    /// Rounds `from`; whether all of it is finite in this format.
+    /// Rounds `from`; returns true if all of it is finite in this format.
     fn narrow(self, from: &[f32], to: &mut [u8]) -> bool {
         match self.format {
             Format::F16 => kernels::f32_to_f16(from, to),
@@ -67,7 +68,8 @@ impl Codec for Half {
         }
     }
 
-    /// f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for denormal numbers.
+    /// Returns what holds for the format. f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for
+    /// denormal numbers.
     fn properties(&self) -> Properties {
         let contraction = match self.format {
             Format::F16 => None,

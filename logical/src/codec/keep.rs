@@ -3,17 +3,17 @@
 use hexagram_physical::{Error, Result};
 use std::fmt;
 
-/// How many elements a sparse codec keeps.
+/// Number of elements that a sparse codec keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Keep {
-    /// So many; all if there are fewer.
+    /// A number of elements; all if there are fewer.
     Count(usize),
-    /// This part, rounded up: above 0, and 1 at most.
+    /// A part of the elements, rounded up: above 0, and at most 1.
     Ratio(f64),
 }
 
 impl Keep {
-    /// Itself, if anything is kept.
+    /// Returns itself, if anything is kept.
     pub(super) fn checked(self) -> Result<Self> {
         match self {
             Keep::Count(1..) => Ok(self),
@@ -25,7 +25,7 @@ impl Keep {
         }
     }
 
-    /// How many of `len`.
+    /// Returns the number of elements kept of `len`.
     pub(super) fn of(self, len: usize) -> usize {
         match self {
             Keep::Count(count) => count.min(len),
@@ -33,7 +33,7 @@ impl Keep {
         }
     }
 
-    /// δ of a codec that keeps k of d elements unscaled: k/d at least, for every d.
+    /// Returns the δ of a codec that keeps k of d elements unscaled: at least k/d, for every d.
     pub(super) fn contraction(self) -> Option<f64> {
         match self {
             Keep::Count(_) => None,

@@ -19,9 +19,10 @@ use super::CodecError;
 use hexagram_physical::Result;
 use std::fmt;
 
-/// Encodes runs of f32 as runs of f32 that add up.
+/// Codec that encodes runs of f32 as runs of f32 that add up.
 pub trait LinearCodec: Send + Sync + fmt::Debug {
-    /// Its name with all parameters that change its messages. Ranks whose names differ refuse to work together.
+    /// Returns its name with all parameters that change its messages. Ranks whose names differ refuse to work
+    /// together.
     fn name(&self) -> String;
 
     /// Fails unless it can encode runs of `len` elements.
@@ -33,15 +34,16 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Reductions in one operation, 1 at least.
+    /// Returns the number of reductions in one operation, at least 1.
     fn rounds(&self) -> usize {
         1
     }
 
-    /// Elements that a rank contributes to the reduction of a round, for `len` elements to encode.
+    /// Returns the number of elements that a rank contributes to the reduction of a round, for `len` elements to
+    /// encode.
     fn message_len(&self, round: usize, len: usize) -> usize;
 
-    /// Elements of memory for runs of `len`.
+    /// Returns the number of elements of memory for runs of `len`.
     fn memory_len(&self, len: usize) -> usize {
         let _ = len;
         0
@@ -54,8 +56,8 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
     /// wrong length.
     fn encode(&self, round: Round<'_>, memory: &mut [f32], to: &mut [f32]) -> Result<(), CodecError>;
 
-    /// `to ← decode(reduced)`, where `reduced` is what the last round's reduction has made of the messages: their sum or
-    /// their mean, and so is what comes out. `seed` is that of the rounds.
+    /// Decodes the reduced messages: `to ← decode(reduced)`, where `reduced` is what the last round's reduction has
+    /// made of the messages: their sum or their mean, and so is what comes out. `seed` is that of the rounds.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if a slice has the wrong length.
@@ -68,15 +70,15 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
     ) -> Result<(), CodecError>;
 }
 
-/// What a rank knows when a round begins.
+/// Input of one round of encoding.
 #[derive(Debug, Clone, Copy)]
 pub struct Round<'a> {
-    /// Which it is, from 0.
+    /// Number of the round, counted from 0.
     pub number: usize,
-    /// What is encoded; the same in all rounds.
+    /// Numbers to encode; the same in all rounds.
     pub from: &'a [f32],
-    /// What the reduction of the round before has given; empty in the first.
+    /// Result of the reduction of the round before; empty in the first.
     pub reduced: &'a [f32],
-    /// Equal on all ranks and in all rounds of one operation, and another in the next.
+    /// Seed, equal on all ranks and in all rounds of one operation, and different in the next.
     pub seed: u64,
 }

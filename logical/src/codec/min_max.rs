@@ -13,7 +13,7 @@ use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use hexagram_physical::device::kernels::{self, Range};
 use std::sync::Arc;
 
-/// Eight bits for each number, relative to the range of its block.
+/// Codec of eight bits for each number, relative to the range of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinMax8 {
     blocks: Blocks,
@@ -21,14 +21,14 @@ pub struct MinMax8 {
 }
 
 impl Default for MinMax8 {
-    /// In blocks of 2048, which are encoded in one pass over memory.
+    /// Returns the codec in blocks of 2048, which are encoded in one pass over memory.
     fn default() -> Self {
         Self::in_blocks(PIECE)
     }
 }
 
 impl MinMax8 {
-    /// One range for every `size` numbers, 1 at least.
+    /// Creates a codec with one range for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
         MinMax8 {
             blocks: Blocks { size: Some(size.max(1)), header: 8, bits: 8 },
@@ -36,12 +36,12 @@ impl MinMax8 {
         }
     }
 
-    /// One range for all numbers of a run: two passes over memory.
+    /// Creates a codec with one range for all numbers of a run: two passes over memory.
     pub fn whole() -> Self {
         MinMax8 { blocks: Blocks { size: None, header: 8, bits: 8 }, not_finite: NotFinite::Refuse }
     }
 
-    /// What is done about NaN and infinity. Where they propagate, all numbers of their block become NaN.
+    /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         MinMax8 { not_finite, ..self }
@@ -53,7 +53,8 @@ impl Codec for MinMax8 {
         format!("min-max-u8({}, {})", self.blocks, self.not_finite)
     }
 
-    /// ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖², so that δ = 1 − B/(2·255²).
+    /// Returns what follows from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖², so that δ = 1 −
+    /// B/(2·255²).
     fn properties(&self) -> Properties {
         let delta = |size: usize| 1.0 - size as f64 / (2.0 * 255.0 * 255.0);
         let contraction = self.blocks.size.map(delta).filter(|delta| *delta > 0.0);

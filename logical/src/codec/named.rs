@@ -4,10 +4,10 @@ use super::{Codec, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
 
-/// A codec with its defaults: QSGD with 7 levels, 1 % kept of what is sparse.
+/// Constructor of a codec with its defaults: QSGD with 7 levels, 1 % kept of what is sparse.
 type Make = fn() -> Result<Arc<dyn Codec>>;
 
-/// What sparse codecs keep.
+/// Part of the elements that sparse codecs keep.
 const KEPT: Keep = Keep::Ratio(0.01);
 
 const ALL: [(&str, Make); 7] = [
@@ -20,12 +20,12 @@ const ALL: [(&str, Make); 7] = [
     ("randomk", || Ok(Arc::new(RandomK::new(KEPT)?))),
 ];
 
-/// All names.
+/// Returns all names.
 pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// The codec of that name, with its defaults.
+/// Creates the codec of a name, with its defaults.
 ///
 /// # Errors
 /// [`Error::Usage`] that lists the names there are.

@@ -2,22 +2,22 @@
 
 use super::CodecError;
 
-/// Numbers that are looked at together: they and their codes stay in the first-level cache.
+/// Number of elements that are looked at together: they and their codes stay in the first-level cache.
 pub(super) const PIECE: usize = 2048;
 
-/// The error that names the first number that does not fit; `start` is the index of the first of all.
+/// Returns the error that names the first number that does not fit; `start` is the index of the first of all.
 pub(super) fn refuse(run: &[f32], start: usize, fits: impl Fn(f32) -> bool) -> CodecError {
     let mut numbered = run.iter().copied().enumerate();
     let (index, value) = numbered.find(|(_, x)| !fits(*x)).unwrap_or((run.len(), f32::NAN));
     CodecError::NotFinite { index: start + index, value }
 }
 
-/// 0 for NaN, and what exceeds ±`largest` cut to that.
+/// Returns 0 for NaN, and cuts what exceeds ±`largest` to that.
 pub(super) fn saturated(x: f32, largest: f32) -> f32 {
     if x.is_nan() { 0.0 } else { x.clamp(-largest, largest) }
 }
 
-/// The run, piece by piece, with all numbers [`saturated`]; and where each piece begins.
+/// Passes on the run, piece by piece, with all numbers [`saturated`], and with the index at which each piece begins.
 pub(super) fn saturated_pieces(run: &[f32], largest: f32, mut each: impl FnMut(usize, &[f32])) {
     let mut clean = [0.0; PIECE];
     for (number, piece) in run.chunks(PIECE).enumerate() {

@@ -23,13 +23,13 @@ use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What infinity saturates to: products of such numbers are still finite.
+/// Number to which infinity saturates: products of such numbers are still finite.
 const LARGEST: f32 = (1u128 << 96) as f32;
 
-/// A column is dropped if orthogonalizing leaves less of it.
+/// Part of a column that has to be left by orthogonalizing, lest it be dropped.
 const DEPENDENT: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// Low-rank factors of the matrices in a bucket.
+/// Codec of low-rank factors of the matrices in a bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PowerSgd {
     shapes: Vec<(usize, usize)>,
@@ -38,11 +38,11 @@ pub struct PowerSgd {
     matrices: Vec<Matrix>,
     /// Tensors that are not compressed.
     plain: Vec<Range<usize>>,
-    /// Where what is behind the tensors begins.
+    /// First element behind the tensors.
     tail: usize,
 }
 
-/// Where a matrix is, row by row.
+/// Place of a matrix, row by row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Matrix {
     start: usize,
@@ -51,8 +51,9 @@ struct Matrix {
 }
 
 impl PowerSgd {
-    /// For a bucket whose tensors have these shapes, (rows, columns), one after the other; whatever is behind them is not
-    /// compressed, and neither are tensors that factors of this rank would not make smaller: vectors, for example.
+    /// Creates a codec for a bucket whose tensors have these shapes, (rows, columns), one after the other; whatever
+    /// is behind them is not compressed, and neither are tensors that factors of this rank would not make smaller:
+    /// vectors, for example.
     ///
     /// # Errors
     /// [`Error::Usage`] if the rank is 0, or the tensors have more elements than memory.
@@ -79,7 +80,7 @@ impl PowerSgd {
         Ok(PowerSgd { shapes, rank, not_finite, matrices, plain, tail: start })
     }
 
-    /// What becomes of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.
+    /// Sets the treatment of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         PowerSgd { not_finite, ..self }
@@ -89,7 +90,7 @@ impl PowerSgd {
         self.plain.iter().cloned().chain(std::iter::once(self.tail..len))
     }
 
-    /// Elements of all P, or of all Q.
+    /// Returns the number of elements of all P, or of all Q.
     fn factors(&self, side: impl Fn(&Matrix) -> usize) -> usize {
         self.matrices.iter().map(|matrix| self.rank * side(matrix)).sum()
     }
@@ -119,7 +120,7 @@ impl PowerSgd {
         Err(CodecError::damaged(format!("{len} elements of {what}, not {want}")))
     }
 
-    /// P = M Q of every matrix.
+    /// Computes P = M Q of every matrix.
     fn project(&self, from: &[f32], seed: u64, memory: &mut [f32], mut to: &mut [f32]) {
         for (number, (matrix, (q, _))) in self.matrices.iter().zip(self.memories(memory)).enumerate() {
             for (c, q) in q.chunks_mut(matrix.cols).enumerate() {
@@ -131,7 +132,7 @@ impl PowerSgd {
         }
     }
 
-    /// Q = Mᵀ P̂ of every matrix, where `reduced` is P, and everything else as it is.
+    /// Computes Q = Mᵀ P̂ of every matrix, where `reduced` is P, and everything else as it is.
     fn project_back(&self, from: &[f32], mut reduced: &[f32], memory: &mut [f32], mut to: &mut [f32]) {
         for (matrix, (_, p_hat)) in self.matrices.iter().zip(self.memories(memory)) {
             let (p, rest) = reduced.split_at(p_hat.len());
@@ -151,7 +152,7 @@ impl PowerSgd {
         }
     }
 
-    /// Every matrix' part of the memory: Q's columns and P̂'s.
+    /// Returns every matrix' part of the memory: the columns of Q and of P̂.
     fn memories<'a>(&'a self, memory: &'a mut [f32]) -> impl Iterator<Item = (&'a mut [f32], &'a mut [f32])> {
         let mut rest = memory;
         self.matrices.iter().map(move |matrix| {
@@ -257,8 +258,8 @@ fn give_direction(column: &mut [f32], seed: u64) {
     column.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
 }
 
-/// Gram and Schmidt's, every projection taken away twice: then the rest is orthogonal (Giraud et al. 2005). Columns that
-/// depend on those before them become 0.
+/// Orthogonalizes by Gram and Schmidt's method, every projection taken away twice: then the rest is orthogonal
+/// (Giraud et al. 2005). Columns that depend on those before them become 0.
 fn orthogonalize(from: &[f32], rows: usize, to: &mut [f32]) {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for (from, to) in from.chunks(rows).zip(to.chunks_mut(rows)) {

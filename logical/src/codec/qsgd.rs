@@ -24,17 +24,17 @@ use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Bytes of a bucket's norm.
+/// Size of a bucket's norm, in bytes.
 const NORM: usize = 4;
 
-/// Elements of a bucket, at most: more than a run can have, and few enough that sizes do not overflow.
+/// Largest number of elements of a bucket: more than a run can have, and few enough that sizes do not overflow.
 const LONGEST: usize = usize::MAX / 16;
 
-/// Buckets of a smaller norm are multiplied by [`LIFT`] before they are divided by it, lest the quotient overflow.
+/// Norm below which buckets are multiplied by [`LIFT`] before they are divided by it, lest the quotient overflow.
 const SMALL: f32 = 1.0 / (1u64 << 63) as f32;
 const LIFT: f32 = (1u128 << 96) as f32;
 
-/// Quantization at random to levels of the norm.
+/// Codec that quantizes at random to levels of the norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Qsgd {
     levels: Levels,
@@ -43,8 +43,8 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// With so many levels above 0, in buckets of 512 elements, refusing NaN and infinity. One level makes codes of 2
-    /// bits, 3 of 3, 7 of 4, 127 of 8.
+    /// Creates a codec with `levels` levels above 0, in buckets of 512 elements, that refuses NaN and infinity. One
+    /// level makes codes of 2 bits, 3 of 3, 7 of 4, 127 of 8.
     ///
     /// # Errors
     /// [`Error::Usage`] unless there are 1 to 2¹⁵ levels.
@@ -56,7 +56,8 @@ impl Qsgd {
         Ok(Qsgd { levels, bucket: BLOCK, not_finite: NotFinite::default() })
     }
 
-    /// So many elements share a norm: fewer make the error smaller and the message larger. Multiples of 512 are fastest.
+    /// Sets the number of elements that share a norm: fewer make the error smaller and the message larger. Multiples
+    /// of 512 are fastest.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are none.
@@ -67,7 +68,7 @@ impl Qsgd {
         Ok(Qsgd { bucket: bucket.min(LONGEST), ..self })
     }
 
-    /// What becomes of NaN and infinity. They propagate to all of their bucket, as NaN.
+    /// Sets the treatment of NaN and infinity. They propagate to all of their bucket, as NaN.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Qsgd { not_finite, ..self }
@@ -77,7 +78,8 @@ impl Qsgd {
         NORM + len / BLOCK * self.levels.packed_len(BLOCK) + self.levels.packed_len(len % BLOCK)
     }
 
-    /// The message of a bucket that is not finite, or too small or too large to be divided by its norm at once.
+    /// Writes the message of a bucket that is not finite, or too small or too large to be divided by its norm at
+    /// once.
     fn encode_with_care(
         &self,
         from: &[f32],
@@ -190,7 +192,7 @@ impl Codec for Qsgd {
     }
 }
 
-/// The distance of levels; rounded down where the last would else be infinite.
+/// Returns the distance of levels; rounded down where the last would else be infinite.
 fn unit(norm: f32, levels: f32) -> f32 {
     let unit = norm / levels;
     if unit * levels <= f32::MAX || norm.is_nan() { unit } else { unit.next_down() }

@@ -20,10 +20,10 @@ use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 use std::sync::Arc;
 
-/// Bytes of the seed in a message.
+/// Size of the seed in a message, in bytes.
 const SEED: usize = 8;
 
-/// Keeps elements at random places.
+/// Codec that keeps elements at random places.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomK {
     keep: Keep,
@@ -32,7 +32,7 @@ pub struct RandomK {
 }
 
 impl RandomK {
-    /// The contraction: what is kept stays as it is. It refuses NaN and infinity.
+    /// Creates the contraction: what is kept stays as it is. It refuses NaN and infinity.
     ///
     /// # Errors
     /// [`hexagram_physical::Error::Usage`] if nothing is kept.
@@ -40,7 +40,7 @@ impl RandomK {
         Ok(RandomK { keep: keep.checked()?, scaled: false, not_finite: NotFinite::default() })
     }
 
-    /// What is kept is multiplied by d/k, so that the mean is right.
+    /// Creates the unbiased codec: what is kept is multiplied by d/k, so that the mean is right.
     ///
     /// # Errors
     /// As [`RandomK::new`].
@@ -48,14 +48,14 @@ impl RandomK {
         Ok(RandomK { scaled: true, ..RandomK::new(keep)? })
     }
 
-    /// What becomes of NaN and infinity, wherever in the input they are: everything that is kept becomes NaN if they
-    /// propagate.
+    /// Sets the treatment of NaN and infinity, wherever in the input they are: everything that is kept becomes NaN if
+    /// they propagate.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         RandomK { not_finite, ..self }
     }
 
-    /// What is kept of `from`, in the order of places.
+    /// Passes on what is kept of `from`, in the order of places.
     fn pick(&self, from: &[f32], seed: u64, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
         let finite = all_finite(from);
         if !finite && self.not_finite == NotFinite::Refuse {
@@ -149,18 +149,21 @@ impl LinearCodec for RandomK {
     }
 }
 
-/// The places that a seed decides: k different ones of d.
+/// Places that a seed decides: k different ones of d.
 struct Places {
     state: u64,
     len: usize,
     offset: usize,
-    /// Where the next stratum begins, and what is left of k × that over d.
+    /// First place of the next stratum.
     start: usize,
+    /// Sum of the parts of a place that strata have left over so far, in 1/k.
     remainder: usize,
+    /// Number of places still to come.
     left: usize,
     k: usize,
-    /// ⌊d/k⌋ and d mod k.
+    /// Width of a stratum, ⌊d/k⌋.
     width: usize,
+    /// Number of places that are left over, d mod k.
     excess: usize,
 }
 
@@ -191,7 +194,7 @@ impl Iterator for Places {
     }
 }
 
-/// A number below `limit`, in proportion to a random word; 0 if there is none.
+/// Returns a number below `limit`, in proportion to a random word; 0 if there is none.
 fn below(word: u64, limit: usize) -> usize {
     ((u128::from(word) * limit as u128) >> 64) as usize
 }

@@ -4,22 +4,23 @@ use super::{CodecError, NotFinite};
 use hexagram_physical::device::kernels::LANES;
 use hexagram_physical::device::kernels::reach::{MAGNITUDE, reaching, threshold};
 
-/// The magnitude of infinity; above it is NaN.
+/// Magnitude of infinity; above it is NaN.
 const INFINITY: u32 = f32::INFINITY.to_bits();
 
-/// Elements that are looked at together.
+/// Number of elements that are looked at together.
 const BLOCK: usize = 4096;
-/// Elements that the first threshold is guessed from, at most; and how far apart they are, at least.
+/// Largest number of elements from which the first threshold is guessed.
 const SAMPLE: usize = 1 << 14;
+/// Smallest distance between two of them.
 const APART: usize = 16;
 
-/// The candidates for the k largest elements.
+/// Candidates for the k largest elements.
 pub(super) struct Selection {
     k: usize,
     not_finite: NotFinite,
-    /// Elements below this magnitude are no candidates any more.
+    /// Magnitude below which elements are no candidates any more.
     least: u32,
-    /// In the order of indices.
+    /// Indices of the candidates, ascending.
     indices: Vec<usize>,
     magnitudes: Vec<u32>,
 }
@@ -29,7 +30,7 @@ impl Selection {
         Selection { k, not_finite, least: 0, indices: Vec::new(), magnitudes: Vec::new() }
     }
 
-    /// The indices of the k largest elements, in order.
+    /// Returns the indices of the k largest elements, in order.
     ///
     /// # Errors
     /// [`CodecError::NotFinite`] if such are refused and there is one, whether chosen or not.
@@ -44,7 +45,7 @@ impl Selection {
         Ok(self.indices.into_iter())
     }
 
-    /// A threshold that somewhat more than k elements of the sample's like reach.
+    /// Returns a threshold that somewhat more than k elements reach, if all are like the sample.
     fn guess(&self, from: &[f32]) -> u32 {
         // Odd, so that no power of two that the run has in its order hides elements.
         let stride = (from.len() / SAMPLE).max(APART) | 1;

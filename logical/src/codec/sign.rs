@@ -14,7 +14,7 @@ use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
 
-/// One bit for each number, its sign, and the mean absolute value of its block.
+/// Codec of one bit for each number, its sign, and of the mean absolute value of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sign {
     blocks: Blocks,
@@ -22,30 +22,32 @@ pub struct Sign {
 }
 
 impl Default for Sign {
-    /// In blocks of 2048.
+    /// Returns the codec in blocks of 2048.
     fn default() -> Self {
         Self::in_blocks(PIECE)
     }
 }
 
 impl Sign {
-    /// One scale for every `size` numbers, 1 at least.
+    /// Creates a codec with one scale for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
         Sign { blocks: Blocks { size: Some(size.max(1)), header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
     }
 
-    /// One scale for all numbers of a run.
+    /// Creates a codec with one scale for all numbers of a run.
     pub fn whole() -> Self {
         Sign { blocks: Blocks { size: None, header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
     }
 
-    /// What is done about NaN and infinity. Where they propagate, all numbers of their block become NaN or infinite.
+    /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN or
+    /// infinite.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Sign { not_finite, ..self }
     }
 
-    /// ‖x‖₁, when a sum in f32 has overflowed or is not finite: of what the policy makes of x, or `None` to refuse it.
+    /// Returns ‖x‖₁, when a sum in f32 has overflowed or is not finite: of what the policy makes of x, or `None` to
+    /// refuse it.
     fn careful_norm(&self, x: &[f32]) -> Option<f64> {
         let norm = |of: fn(f32) -> f32| x.iter().map(|x| f64::from(of(*x).abs())).sum::<f64>();
         match self.not_finite {

@@ -25,7 +25,7 @@ use hexagram_physical::device::kernels::Float;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 use std::sync::Arc;
 
-/// Keeps the largest elements.
+/// Codec that keeps the largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopK {
     keep: Keep,
@@ -33,7 +33,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// Keeps so many, and refuses NaN and infinity.
+    /// Creates a codec that keeps `keep` elements, and refuses NaN and infinity.
     ///
     /// # Errors
     /// [`hexagram_physical::Error::Usage`] if nothing is kept.
@@ -41,8 +41,8 @@ impl TopK {
         Ok(TopK { keep: keep.checked()?, not_finite: NotFinite::default() })
     }
 
-    /// What becomes of NaN and infinity. They propagate as what they are, and before all other elements; of more than k,
-    /// k propagate.
+    /// Sets the treatment of NaN and infinity. They propagate as what they are, and before all other elements; of
+    /// more than k, k propagate.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         TopK { not_finite, ..self }
@@ -120,13 +120,13 @@ impl Codec for TopK {
     }
 }
 
-/// What the sizes of a message's parts follow from.
+/// Layout of a message, from which the sizes of its parts follow.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     k: usize,
-    /// Bits of an index' low part.
+    /// Size of an index' low part, in bits.
     low: u32,
-    /// Bits of the string of high parts.
+    /// Size of the string of high parts, in bits.
     high: usize,
 }
 
@@ -138,7 +138,8 @@ impl Layout {
         Layout { k, low, high: k + ((len - 1) >> low) }
     }
 
-    /// Enough for both parts, wherever their last bytes end: without the padding, more elements could take fewer bytes.
+    /// Returns the size in bytes: enough for both parts, wherever their last bytes end: without the padding, more
+    /// elements could take fewer bytes.
     fn bytes(self) -> usize {
         if self.k == 0 {
             return 0;
@@ -147,7 +148,7 @@ impl Layout {
     }
 }
 
-/// The positions of the ones in a string of bits, in order.
+/// Positions of the ones in a string of bits, in order.
 struct Ones<'a> {
     from: std::slice::Chunks<'a, u8>,
     word: u64,

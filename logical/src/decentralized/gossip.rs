@@ -8,7 +8,8 @@ use crate::{Buffer, Communicator, DType, Error, Result};
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `xᵢ ← Σⱼ wᵢⱼ xⱼ` on every rank i, W being the matrix of `schedule` at `step`: one round of neighbour averaging.
+    /// Averages with neighbours once: `xᵢ ← Σⱼ wᵢⱼ xⱼ` on every rank i, where W is the matrix of `schedule` at
+    /// `step`.
     ///
     /// One step for all neighbours; segments of 512 KiB. Bytes sent per rank: S to every destination, so S in all for
     /// schedules of pairs and of one peer. Memory: for every source 4 segments, or S if that is less. A rank waits for its
@@ -34,7 +35,7 @@ impl Communicator {
         self.operate(fingerprint, async |call| Neighbours::of(self, call, &mixing).mix(buffer).await).await
     }
 
-    /// The matrix of a step, if it is fit for what is to be done with it.
+    /// Returns the matrix of a step, if it is as stochastic as the operation needs it.
     pub(super) fn mixing(&self, schedule: &dyn Schedule, step: u64, needs: Stochastic) -> Result<Mixing> {
         let mixing = schedule.mixing(self.size(), step)?;
         if mixing.size() != self.size() {
@@ -63,7 +64,7 @@ impl Communicator {
     }
 }
 
-/// What has to add up to 1.
+/// Part of a matrix that has to add up to 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stochastic {
     Rows,
@@ -71,7 +72,7 @@ pub(super) enum Stochastic {
     Both,
 }
 
-/// Fails unless weights can be applied to `buffer`, now.
+/// Fails unless `buffer` can be weighted, and written now.
 pub(super) fn mixable(buffer: &Buffer) -> Result<()> {
     if buffer.dtype().is_float() {
         return free_to_write(buffer);

@@ -8,37 +8,37 @@
 use crate::{Error, Result, hash};
 use std::collections::BTreeSet;
 
-/// How far a sum of weights may be from 1: weights that were rounded to f32 are fine, forgotten ones are not.
+/// Distance that a sum of weights may have from 1: weights that were rounded to f32 are fine, forgotten ones are not.
 const TOLERANCE: f64 = 1e-6;
 
-/// The weights of one step among all ranks: a square matrix, of which only what is not zero is kept.
+/// Weights of one step among all ranks: a square matrix, of which only what is not zero is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixing {
     own: Vec<f64>,
-    /// By receiver: senders, ascending, with their weights.
+    /// Senders to each receiver, ascending, with their weights.
     sources: Vec<Vec<(usize, f64)>>,
-    /// By sender: receivers, ascending.
+    /// Receivers from each sender, ascending.
     destinations: Vec<Vec<usize>>,
 }
 
-/// One rank's numbers on their way to another, with the weight that each side gives them: `w = source × destination`.
+/// Edge from one rank to another, with the weight that each side gives them: `w = source × destination`.
 ///
 /// Receivers that choose weights for their sources (pull) leave `destination` at 1, senders that choose them for their
 /// destinations (push) leave `source` at 1. Both are applied where the message is added, in one product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edge {
-    /// Who sends.
+    /// Rank that sends.
     pub from: usize,
-    /// Who receives.
+    /// Rank that receives.
     pub to: usize,
-    /// The receiver's weight for this source.
+    /// Weight of the receiver for this source.
     pub source: f64,
-    /// The sender's weight for this destination.
+    /// Weight of the sender for this destination.
     pub destination: f64,
 }
 
 impl Mixing {
-    /// Any graph: `own[i]` is the weight of rank i's own numbers, `edges` are all others.
+    /// Creates the matrix of any graph: `own[i]` is the weight of rank i's own numbers, `edges` are all others.
     ///
     /// # Errors
     /// [`Error::Usage`] if a rank is not there, a weight is not finite, or two edges connect the same ranks in the same
@@ -62,7 +62,7 @@ impl Mixing {
         mixing.checked()
     }
 
-    /// A matrix of `size` rows, one after another.
+    /// Creates a matrix of `size` rows, given one after another.
     ///
     /// # Errors
     /// [`Error::Usage`] if it is not square, or a weight is not finite.
@@ -77,8 +77,8 @@ impl Mixing {
         Self::of_edges((0..size).map(|rank| at(rank, rank)).collect(), &edges)
     }
 
-    /// Every rank takes its own numbers and those of its `sources` at equal weights; row-stochastic. Doubly so, if every
-    /// rank has as many sources, and as many take from it.
+    /// Creates a row-stochastic matrix in which every rank takes its own numbers and those of its `sources` at equal
+    /// weights. It is doubly stochastic if every rank has as many sources, and as many take from it.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -87,7 +87,8 @@ impl Mixing {
         Self::of_neighbours(size, sources, |own, _| even(own), |own, _| even(own))
     }
 
-    /// Every rank keeps as much of its numbers as it sends to each of its `destinations`; column-stochastic, for push-sum.
+    /// Creates a column-stochastic matrix, for push-sum, in which every rank keeps as much of its numbers as it sends
+    /// to each of its `destinations`.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -95,10 +96,10 @@ impl Mixing {
         Self::pull(size, destinations).map(Mixing::transposed)
     }
 
-    /// A graph whose `neighbours` take from each other, however many each has: `wᵢⱼ = 1 ÷ (1 + max(degreeᵢ, degreeⱼ))`,
-    /// and the rest is their own; symmetric and doubly stochastic. Source: Hastings, "Monte Carlo sampling methods using
-    /// Markov chains and their applications", 1970; Xiao, Boyd and Kim, "Distributed average consensus with
-    /// least-mean-square deviation", 2007 (as Metropolis weights).
+    /// Creates a doubly stochastic, symmetric matrix of a graph whose `neighbours` take from each other, however many
+    /// each has: `wᵢⱼ = 1 ÷ (1 + max(degreeᵢ, degreeⱼ))`, and the rest is their own; symmetric and doubly stochastic.
+    /// Source: Hastings, "Monte Carlo sampling methods using Markov chains and their applications", 1970; Xiao, Boyd
+    /// and Kim, "Distributed average consensus with least-mean-square deviation", 2007 (as Metropolis weights).
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -107,7 +108,8 @@ impl Mixing {
         Self::of_neighbours(size, neighbours, weight, |_, taken| 1.0 - taken)
     }
 
-    /// Ranks average in pairs; the others keep what they have. Symmetric and doubly stochastic.
+    /// Creates a symmetric, doubly stochastic matrix in which ranks average in pairs, and the others keep what they
+    /// have.
     ///
     /// # Errors
     /// As [`Mixing::of_edges`].
@@ -121,8 +123,8 @@ impl Mixing {
         Self::of_edges(own, &edges)
     }
 
-    /// Rank i takes from each of `neighbours(i)` at `weight(degree of i, degree of the other)`, and from itself at
-    /// `own(degree of i, sum of the others)`.
+    /// Creates a matrix in which rank i takes from each of `neighbours(i)` at `weight(degree of i, degree of the
+    /// other)`, and from itself at `own(degree of i, sum of the others)`.
     fn of_neighbours(
         size: usize,
         neighbours: impl Fn(usize) -> BTreeSet<usize>,
@@ -173,12 +175,12 @@ impl Mixing {
         Ok(self)
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.own.len()
     }
 
-    /// From whom `rank` takes, ascending, and at which weights.
+    /// Returns the ranks that `rank` takes from, ascending, with their weights.
     ///
     /// # Panics
     /// If there is no such rank; so do the other methods that take one.
@@ -186,12 +188,12 @@ impl Mixing {
         &self.sources[rank]
     }
 
-    /// To whom `rank` sends, ascending.
+    /// Returns the ranks that `rank` sends to, ascending.
     pub fn destinations(&self, rank: usize) -> &[usize] {
         &self.destinations[rank]
     }
 
-    /// `wᵢⱼ`: the weight at which rank `to` takes from rank `from`, which may be itself.
+    /// Returns `wᵢⱼ`, the weight at which rank `to` takes from rank `from`, which may be itself.
     pub fn weight(&self, to: usize, from: usize) -> f64 {
         if to == from {
             return self.own[to];
@@ -200,7 +202,8 @@ impl Mixing {
         found.map_or(0.0, |at| self.sources[to][at].1)
     }
 
-    /// Row `rank` of the matrix: everyone of whom it takes, itself included, ascending, and at which weights.
+    /// Returns row `rank` of the matrix: the ranks that it takes from, itself included, ascending, with their
+    /// weights.
     pub fn row(&self, rank: usize) -> Vec<(usize, f64)> {
         let mut row = self.sources[rank].clone();
         row.insert(row.partition_point(|(from, _)| *from < rank), (rank, self.own[rank]));
@@ -211,7 +214,7 @@ impl Mixing {
         (0..self.size()).map(|rank| (rank, self.row(rank)))
     }
 
-    /// The whole matrix, row by row, for analysis.
+    /// Returns the whole matrix, row by row, for analysis.
     pub fn dense(&self) -> Vec<f64> {
         let size = self.size();
         let mut dense = vec![0.0; size * size];
@@ -221,22 +224,22 @@ impl Mixing {
         dense
     }
 
-    /// Whether no weight is negative and every row adds up to 1.
+    /// Returns true if no weight is negative and every row adds up to 1.
     pub fn is_row_stochastic(&self) -> bool {
         self.adds_up(|to, _| to)
     }
 
-    /// Whether no weight is negative and every column adds up to 1.
+    /// Returns true if no weight is negative and every column adds up to 1.
     pub fn is_column_stochastic(&self) -> bool {
         self.adds_up(|_, from| from)
     }
 
-    /// Whether it is row- and column-stochastic.
+    /// Returns true if the matrix is row- and column-stochastic.
     pub fn is_doubly_stochastic(&self) -> bool {
         self.is_row_stochastic() && self.is_column_stochastic()
     }
 
-    /// Whether `wᵢⱼ = wⱼᵢ`.
+    /// Returns true if `wᵢⱼ = wⱼᵢ` for all i and j.
     pub fn is_symmetric(&self) -> bool {
         self.rows().all(|(to, row)| row.iter().all(|(from, weight)| self.weight(*from, to) == *weight))
     }
@@ -254,7 +257,7 @@ impl Mixing {
         sums.iter().all(|sum| (sum - 1.0).abs() <= TOLERANCE)
     }
 
-    /// 31 bits of the whole matrix: enough for ranks to notice that they mean different ones.
+    /// Returns 31 bits of a hash of the whole matrix: enough for ranks to notice that they mean different ones.
     pub(super) fn digest(&self) -> u32 {
         let words = self.rows().flat_map(|(to, row)| {
             row.into_iter().flat_map(move |(from, weight)| [to as u64, from as u64, weight.to_bits()])
@@ -264,7 +267,7 @@ impl Mixing {
     }
 }
 
-/// All pairs of different ranks.
+/// Returns all pairs of different ranks.
 fn pairs(size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..size)
         .flat_map(move |one| (0..size).map(move |other| (one, other)))

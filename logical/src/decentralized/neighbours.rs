@@ -11,20 +11,20 @@ use hexagram_physical::operation::Operation;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The step of a number that travels beside the buffer: behind all segments.
+/// Step of a number that is sent beside the buffer: behind all segments.
 pub(super) const BESIDE: usize = TAGS - 1;
 
-/// A rank, those it sends to, and those it takes from.
+/// Ranks that this rank sends to and takes from.
 pub(super) struct Neighbours<'a> {
     comm: &'a Communicator,
     call: &'a Call<'a>,
     mixing: &'a Mixing,
 }
 
-/// Messages under way, of one step.
+/// Messages of one step under way.
 pub(super) struct Flight<'a> {
     sends: Vec<Operation<'a>>,
-    /// In the order of sources.
+    /// Receives, in the order of sources.
     receives: VecDeque<Operation<'a>>,
 }
 
@@ -37,7 +37,7 @@ impl Flight<'_> {
         }
     }
 
-    /// Waits for the messages that are left, and until the rank's own have gone.
+    /// Waits for the messages that are left, and until this rank's own have been sent.
     pub(super) async fn land(self) -> Result<()> {
         for receive in self.receives {
             receive.await?;
@@ -82,7 +82,7 @@ impl<'a> Neighbours<'a> {
         Ok(Flight { sends, receives })
     }
 
-    /// `xᵢ ← Σⱼ wᵢⱼ xⱼ`, in segments: some are under way while one that has come is added up.
+    /// Computes `xᵢ ← Σⱼ wᵢⱼ xⱼ` in segments: some are under way while one that has come is added up.
     pub(super) async fn mix(&self, buffer: &Buffer) -> Result<()> {
         let len = buffer.len();
         let dtype = buffer.dtype();
@@ -109,7 +109,7 @@ impl<'a> Neighbours<'a> {
         Ok(())
     }
 
-    /// The sum of a segment, in the order of ranks.
+    /// Adds up a segment, in the order of ranks.
     pub(super) fn add_up(
         &self,
         inboxes: &[Buffer],

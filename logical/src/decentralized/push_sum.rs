@@ -7,8 +7,8 @@ use crate::{Buffer, Communicator, DType, Error, Land, Part, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `xᵢ ← Σⱼ pᵢⱼ xⱼ` and `weightᵢ ← Σⱼ pᵢⱼ weightⱼ` on every rank i, P being the matrix of `schedule` at `step`, whose
-    /// *columns* add up to 1: every rank shares out all that it has.
+    /// Mixes over a directed graph: `xᵢ ← Σⱼ pᵢⱼ xⱼ` and `weightᵢ ← Σⱼ pᵢⱼ weightⱼ` on every rank i, where P is the
+    /// matrix of `schedule` at `step`, whose *columns* add up to 1: every rank shares out all that it has.
     ///
     /// ```text
     /// xᵢ ← first numbers, weightᵢ ← 1

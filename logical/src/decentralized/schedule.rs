@@ -4,7 +4,7 @@ use super::mixing::Mixing;
 use crate::{Error, Result};
 use std::fmt;
 
-/// Who mixes with whom at which step.
+/// Schedule of mixing matrices, one for every step.
 ///
 /// Every rank asks its own copy, and all copies have to answer alike: the matrix is made from the number of ranks and the
 /// step alone. Where ranks' answers differ, a gossip ends in [`Error::Mismatch`], or, if no message meets another, in an
@@ -12,8 +12,8 @@ use std::fmt;
 ///
 /// It is an option of algorithms, so its `Debug` output has to say all that its answers depend on: ranks compare it.
 pub trait Schedule: fmt::Debug + Send + Sync {
-    /// The matrix of one step, among `size` ranks. It is made once an operation, in time and memory of the number of its
-    /// weights; keep a static one as [`Mixing`].
+    /// Returns the matrix of one step, among `size` ranks. It is made once an operation, in time and memory of the
+    /// number of its weights; keep a static one as [`Mixing`].
     ///
     /// # Errors
     /// [`Error::Usage`] if there is none for so many ranks.

@@ -7,7 +7,7 @@ use crate::encoding::mix;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
-/// A graph for any number of ranks, or several that take turns.
+/// Graph for any number of ranks, or several that take turns.
 ///
 /// σ₂ is the factor by which the distance from the mean shrinks, at most, with every step. docs/benchmarks.md has times.
 ///
@@ -29,22 +29,22 @@ pub enum Topology {
     /// Four neighbours on a grid whose edges are joined, equal weights. With a number of rows, which must divide the number
     /// of ranks; without, as square as can be.
     Torus(Option<usize>),
-    /// From the ranks 1, 2, 4, … places before, all at once, equal weights.
+    /// The ranks 1, 2, 4, … places before, all at once, at equal weights.
     Exponential,
-    /// From the rank 2ᵏ places before, half and half; k counts on with the step, to ⌈log₂ n⌉ and from 0 again. Source:
+    /// The rank 2ᵏ places before, half and half; k counts on with the step, to ⌈log₂ n⌉ and from 0 again. Source:
     /// Assran, Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019.
     OnePeerExponential,
     /// Pairs of ranks that differ in bit k, which counts on with the step; ranks without a partner wait.
     XorPairs,
     /// Rank 0 and each other, Hastings weights.
     Star,
-    /// Everyone, equal weights.
+    /// All ranks, at equal weights.
     Complete,
     /// Pairs that are drawn anew at every step; one is left over if the number of ranks is odd.
     RandomPairs {
-        /// Where the draws come from; the same on all ranks.
+        /// Seed of the draws, equal on all ranks.
         seed: u64,
-        /// How many pairs average at a step; all, without.
+        /// Number of pairs that average at a step; all pairs if `None`.
         pairs: Option<usize>,
     },
     /// Each rank of the lower half with one of the upper half, which moves on by one a step. Needs an even number of
@@ -87,17 +87,17 @@ impl Schedule for Topology {
     }
 }
 
-/// `ranks` modulo `size`, each once, without `rank` itself.
+/// Returns `ranks` modulo `size`, each once, without `rank` itself.
 fn others(rank: usize, ranks: impl IntoIterator<Item = usize>, size: usize) -> BTreeSet<usize> {
     ranks.into_iter().map(|other| other % size).filter(|other| *other != rank).collect()
 }
 
-/// 1, 2, 4, … below `size`.
+/// Returns 1, 2, 4, … below `size`.
 fn hops(size: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1usize), |hop| hop.checked_mul(2)).take_while(move |hop| *hop < size)
 }
 
-/// The hop whose turn it is; none with one rank.
+/// Returns the hop whose turn it is; 0 with one rank.
 fn turn(size: usize, step: u64) -> usize {
     let rounds = hops(size).count() as u64;
     step.checked_rem(rounds).map_or(0, |round| 1 << round)
@@ -124,7 +124,7 @@ fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
     })
 }
 
-/// Two after two of a shuffled order: Fisher and Yates's, with the draws of SplitMix64.
+/// Pairs neighbours of an order shuffled by Fisher and Yates's method, with the draws of SplitMix64.
 fn draw_pairs(size: usize, seed: u64) -> Vec<(usize, usize)> {
     let mut order: Vec<usize> = (0..size).collect();
     for last in (1..size).rev() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What becomes of a codec's error.
+/// Treatment of a codec's error.
 ///
 /// With C the codec, p what a rank wants to say, and c the message:
 ///
@@ -15,16 +15,16 @@ use std::fmt;
 /// | extrapolation | c = C((1 − t/2) pₜ + (t/2) pₜ₊₁) | estimates (ECD, Tang et al. 2018) | gossip |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Feedback {
-    /// It is lost.
+    /// The error is lost.
     #[default]
     None,
-    /// It is added to the next message.
+    /// The error is added to the next message.
     Error,
-    /// It is added to the next message, by workers and by the owner of each chunk.
+    /// The error is added to the next message, by workers and by the owner of each chunk.
     TwoLevel,
-    /// Differences from what the receivers have are sent.
+    /// Messages are differences from what the receivers have.
     Difference,
-    /// Extrapolations are sent, and averaged by the receivers.
+    /// Messages are extrapolations, which the receivers average.
     Extrapolation,
 }
 

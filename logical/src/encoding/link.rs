@@ -17,13 +17,13 @@ use hexagram_physical::codec::Codec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One sender's memory of the messages in one direction.
+/// Memory of one sender about its messages in one direction.
 pub(crate) enum FeedbackLink {
     /// Nothing is remembered.
     Direct,
-    /// e: what the messages lost so far.
+    /// Error e: the sum of what the messages lost so far.
     Error(Arc<Buffer>),
-    /// h: what the receivers have decoded so far.
+    /// Estimate h, which the receivers have decoded so far.
     Difference(Arc<Buffer>),
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct LinkNames {
     pub(crate) difference: &'static str,
 }
 
-/// How one message is made.
+/// Parameters of one message.
 #[derive(Clone, Copy)]
 pub(crate) struct Coding<'a> {
     pub(crate) codec: &'a dyn Codec,
-    /// Where the codec's draws come from.
+    /// Seed of the codec's draws.
     pub(crate) seed: u64,
     pub(crate) sender: MessageSender<'a>,
     /// Index of the first element, as errors name it.

@@ -6,12 +6,12 @@ use hexagram_physical::error::During;
 use hexagram_physical::operation::Terms;
 use hexagram_physical::{Error, Peer, Result};
 
-/// The rank that encodes a message, as errors name it.
+/// Rank that encodes a message, as errors name it.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageSender<'a> {
     pub(crate) rank: &'a Peer,
     pub(crate) during: During,
-    /// The operation that the message is part of, which an error ends on all ranks at once: they would otherwise hear of
+    /// Operation that the message is part of, which an error ends on all ranks at once: they would otherwise hear of
     /// what is dropped unfinished on the way out.
     pub(crate) ends: Option<Terms<'a>>,
 }
@@ -52,7 +52,8 @@ impl<'a> MessageSender<'a> {
         weight: Option<f32>,
         to: Part<'_>,
     ) -> Result<()> {
-        let decoded = to.write()?.decode(codec, &message.read()?, weight)?;
+        let mut elements = to.write()?;
+        let decoded = elements.decode(codec, &message.read()?, weight).map_err(|error| self.end(error))?;
         decoded.map_err(|refusal| self.damaged(&codec.name(), &refusal))
     }
 
@@ -78,7 +79,8 @@ impl<'a> MessageSender<'a> {
         self.end(Error::PeerFailed { culprit: self.rank.clone(), cause, during: self.during })
     }
 
-    fn end(&self, error: Error) -> Error {
+    /// Ends the operation on all ranks with this error, before what is in flight is dropped.
+    pub(crate) fn end(&self, error: Error) -> Error {
         if let Some(terms) = &self.ends {
             terms.poison.spread(terms.transport.health(), &error);
         }

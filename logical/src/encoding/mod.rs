@@ -30,11 +30,11 @@ use hexagram_physical::fingerprint::CodecDigest;
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
 
-/// A codec, a feedback and their memory, for one bucket on one rank.
+/// Codec with a feedback and the memory of both, for one bucket on one rank.
 #[derive(Debug)]
 pub struct Encoding<C: ?Sized = dyn Codec> {
     codec: Arc<C>,
-    /// The codec's.
+    /// Name of the codec.
     name: String,
     feedback: Feedback,
     seed: u64,
@@ -42,7 +42,7 @@ pub struct Encoding<C: ?Sized = dyn Codec> {
 }
 
 impl Encoding {
-    /// An encoding without feedback, with seed 0.
+    /// Creates an encoding without feedback, with seed 0.
     pub fn new(codec: Arc<dyn Codec>) -> Self {
         let name = codec.name();
         Encoding { codec, name, feedback: Feedback::None, seed: 0, state: State::default() }
@@ -50,7 +50,7 @@ impl Encoding {
 }
 
 impl Encoding<dyn LinearCodec> {
-    /// An encoding that is reduced while it is encoded; without feedback, with seed 0.
+    /// Creates an encoding whose messages are reduced while they are encoded, without feedback, with seed 0.
     pub fn linear(codec: Arc<dyn LinearCodec>) -> Self {
         let name = codec.name();
         Encoding { codec, name, feedback: Feedback::None, seed: 0, state: State::default() }
@@ -58,61 +58,61 @@ impl Encoding<dyn LinearCodec> {
 }
 
 impl<C: ?Sized> Encoding<C> {
-    /// What becomes of the codec's error.
+    /// Sets the treatment of the codec's error.
     #[must_use]
     pub fn with_feedback(self, feedback: Feedback) -> Self {
         Encoding { feedback, ..self }
     }
 
-    /// Where the draws of a stochastic codec come from.
+    /// Sets the seed of a stochastic codec's draws.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         Encoding { seed, ..self }
     }
 
-    /// The codec.
+    /// Returns the codec.
     pub fn codec(&self) -> &Arc<C> {
         &self.codec
     }
 
-    /// What becomes of the codec's error.
+    /// Returns the treatment of the codec's error.
     pub fn feedback(&self) -> Feedback {
         self.feedback
     }
 
-    /// Where the draws of a stochastic codec come from.
+    /// Returns the seed of a stochastic codec's draws.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// What is remembered.
+    /// Returns the memory of codec and feedback.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What is remembered, to be restored.
+    /// Returns the memory of codec and feedback, to be restored.
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
     }
 
-    /// What ranks compare: the codec with its parameters, the feedback, and the seed.
+    /// Returns the digest that ranks compare: of the codec with its parameters, the feedback, and the seed.
     pub fn digest(&self) -> CodecDigest {
         self.digest_with("")
     }
 
-    /// The same, with what else an operation needs all ranks to agree on.
+    /// Returns the digest together with the options that an operation needs all ranks to agree on.
     pub(crate) fn digest_with(&self, options: &str) -> CodecDigest {
         let name = format!("{} with {}, seed {}{options}", self.name, self.feedback, self.seed);
         CodecDigest::of(&name)
     }
 
-    /// A seed for one message: `what` names it within the operation (rank, chunk, segment, …).
+    /// Returns the seed of one message: `what` names it within the operation (rank, chunk, segment, …).
     pub fn draw(&self, what: &[u64]) -> u64 {
         let all = [self.seed, self.state.operations()];
         all.iter().chain(what).fold(0, |hash, word| mix(hash ^ word))
     }
 
-    /// Fails unless `feedback` is among those that an operation knows what to do with.
+    /// Fails unless the feedback is among those that an operation knows.
     /// # Errors
     /// [`Error::Usage`] otherwise.
     pub fn expect_feedback(&self, operation: &str, known: &[Feedback]) -> Result<()> {

@@ -29,28 +29,28 @@ use std::sync::Arc;
 pub struct State {
     operations: u64,
     entries: BTreeMap<&'static str, Arc<Buffer>>,
-    /// Restored, and not asked for yet.
+    /// Entries that were restored, and not asked for yet.
     restored: BTreeMap<String, Arc<Buffer>>,
 }
 
 impl State {
-    /// Operations so far: the draws of stochastic codecs follow from it.
+    /// Returns the number of operations so far, from which the draws of stochastic codecs follow.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Counts one more.
+    /// Counts one more operation.
     pub fn advance(&mut self) {
         self.operations += 1;
     }
 
-    /// Everything that is remembered, by name.
+    /// Returns all entries with their names.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Buffer)> {
         let entries = self.entries.iter().map(|(name, buffer)| (*name, &**buffer));
         entries.chain(self.restored.iter().map(|(name, buffer)| (name.as_str(), &**buffer)))
     }
 
-    /// The entry of a name, if there is one.
+    /// Returns the entry of a name, if there is one.
     pub fn get(&self, name: &str) -> Option<&Buffer> {
         self.entries().find(|(known, _)| *known == name).map(|(_, buffer)| buffer)
     }
@@ -67,12 +67,12 @@ impl State {
         Ok(state)
     }
 
-    /// Bytes of all entries.
+    /// Returns the size of all entries, in bytes.
     pub fn bytes(&self) -> usize {
         self.entries().map(|(_, buffer)| buffer.len() * buffer.dtype().size()).sum()
     }
 
-    /// Goes on where another state was: with its number of operations and its entries.
+    /// Restores the number of operations and the entries of another state.
     pub fn restore(&mut self, operations: u64, entries: impl IntoIterator<Item = (String, Buffer)>) {
         self.operations = operations;
         self.entries.clear();

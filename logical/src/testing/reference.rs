@@ -8,24 +8,25 @@ use hexagram_physical::codec::{Codec, CodecError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// All ranks of encoded all-reduces of one bucket, one after another.
+/// Simulation of all ranks of encoded all-reduces of one bucket, one after another.
 pub struct Reference {
     codec: Arc<dyn Codec>,
     feedback: Feedback,
-    /// Whose draws are those of the ranks.
+    /// Encoding whose draws are those of the ranks.
     encoding: Encoding,
     len: usize,
     weight: f32,
-    /// What each rank remembers of what it says: e, or h.
+    /// Memory of each rank about its messages: e, or h.
     pub workers: Vec<Vec<f32>>,
-    /// What owners remember, of all chunks: s, or m.
+    /// Memory of the owners of all chunks: s, or m.
     pub owners: Vec<f32>,
-    /// What everyone has heard.
+    /// Results that everyone has decoded.
     heard: Vec<f32>,
 }
 
 impl Reference {
-    /// Of `ranks` ranks with such an encoding, for buffers of `len` elements. It begins where `encoding` counts to.
+    /// Creates `ranks` ranks with such an encoding, for buffers of `len` elements. They begin where `encoding` counts
+    /// to.
     pub fn new(encoding: &Encoding, ranks: usize, len: usize, op: ReduceOp) -> Self {
         let codec = encoding.codec().clone();
         let feedback = encoding.feedback();
@@ -39,7 +40,7 @@ impl Reference {
         Reference { codec, feedback, encoding: own, len, weight, workers, owners, heard }
     }
 
-    /// The result of `all_reduce_encoded`, from what each rank has in a range of its buffer.
+    /// Returns the result of `all_reduce_encoded`, from what each rank has in a range of its buffer.
     ///
     /// # Errors
     /// What the codec says, as [`Error::Usage`].
@@ -61,7 +62,7 @@ impl Reference {
         Ok(result)
     }
 
-    /// The result of `all_reduce_sparse`, likewise.
+    /// Returns the result of `all_reduce_sparse`, from what each rank has.
     ///
     /// # Errors
     /// As [`Reference::all_reduce_encoded`].
@@ -118,7 +119,7 @@ impl Reference {
         Ok(sum)
     }
 
-    /// The message of a rank that has `numbers`.
+    /// Returns the message of a rank that has `numbers`.
     fn say(
         &mut self,
         rank: usize,

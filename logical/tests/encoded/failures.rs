@@ -23,6 +23,11 @@ fn all_fail(body: impl Fn(&Communicator) -> Result<()> + Sync, check: impl Fn(us
     }
 }
 
+/// Returns true if tests run on a device other than the host.
+fn on_device() -> bool {
+    !testing::zeroed(DType::F32, 0).queue().is_host()
+}
+
 fn encoding() -> Encoding {
     Encoding::new(Arc::new(Half::F16))
 }
@@ -90,8 +95,14 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
         (Error::NotFinite { place, index, tensor: None, .. }, true) => {
             assert_eq!((place.rank, *index), (rank, at));
         }
+        // On a device, work that fails late is told by its queue, which counts within a message.
+        (Error::Usage { .. }, true) if on_device() => {
+            assert!(error.to_string().contains("is NaN"), "{error}");
+        }
         (Error::PeerFailed { culprit, cause, .. }, false) => {
-            assert!(culprit.rank == place && cause.contains(&format!("element {at} is NaN")), "{error}");
+            let named = cause.contains(&format!("element {at} is NaN"));
+            let late = on_device() && cause.contains("is NaN");
+            assert!(culprit.rank == place && (named || late), "{error}");
         }
         _ => panic!("rank {rank}: {error}"),
     };

@@ -6,10 +6,10 @@ use hexagram_physical::codec::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
 
-/// Elements packed at a time.
+/// Number of elements packed at a time.
 const PIECE: usize = 2048;
 
-/// Keeps signs only. Either zero is positive, and NaN is refused.
+/// Codec that keeps signs only. Either zero is positive, and NaN is refused.
 #[derive(Debug)]
 pub(super) struct Ballot;
 
@@ -60,7 +60,7 @@ impl Codec for Ballot {
 }
 
 impl Ballot {
-    /// Makes sure that a message is of so many elements.
+    /// Fails unless a message is of `len` elements.
     pub(super) fn check(&self, message: &[u8], len: usize) -> Result<(), CodecError> {
         if message.len() == self.encoded_len(len) {
             return Ok(());
@@ -69,10 +69,10 @@ impl Ballot {
     }
 }
 
-/// Enough for 2³² voters.
+/// Number of bit planes, enough for 2³² voters.
 const PLANES: usize = 32;
 
-/// What most of the ballots say, bit by bit, all as long as `result`; a tie is 0.
+/// Writes the bits that most ballots have, all as long as `result`; a tie is 0.
 ///
 /// Counts are bit planes: bit i of plane p is bit p of the count of element i. They begin so high that the count overflows
 /// with the first vote beyond half of all.
@@ -99,7 +99,7 @@ pub(super) fn count(ballots: &[&[u8]], result: &mut [u8]) {
     }
 }
 
-/// Up to eight bytes, the missing ones 0.
+/// Returns up to eight bytes as a word, the missing ones 0.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     let here = bytes.len().min(8);

@@ -10,7 +10,8 @@ use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use hexagram_physical::memory::WriteView;
 
 impl Communicator {
-    /// `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, from what rank i has as xᵢ; w is 1 for a sum and 1/n for a mean.
+    /// Reduces messages while they are encoded: `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, where xᵢ is the buffer of
+    /// rank i and w is 1 for a sum and 1/n for a mean.
     ///
     /// With C the codec, D its decoding, and y the result:
     ///
@@ -78,7 +79,7 @@ impl Communicator {
     }
 }
 
-/// A linear codec at work on buffers.
+/// Linear codec at work on buffers.
 struct Linear<'a> {
     call: &'a Call<'a>,
     codec: &'a dyn LinearCodec,

@@ -24,10 +24,10 @@ use crate::encoding::{Encoding, LinkNames};
 use crate::{Buffer, DType, Error, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Names of what a rank remembers of its contributions.
+/// Names of a rank's memory of its contributions.
 const WORKER_NAMES: LinkNames = LinkNames { error: "error", difference: "estimate" };
 
-/// Returns what an encoding remembers of `len` elements under a name, beside `served`; zero at first.
+/// Returns an encoding's memory of `len` elements under a name, made beside `served`; zero at first.
 fn entry<C: ?Sized>(
     encoding: &mut Encoding<C>,
     name: &'static str,
@@ -37,7 +37,7 @@ fn entry<C: ?Sized>(
     Ok(encoding.state_mut().entry(served, name, DType::F32, len)?.0)
 }
 
-/// Codecs encode f32.
+/// Fails unless a buffer is of f32, which is what codecs encode.
 fn check_dtype(buffer: &Buffer) -> Result<()> {
     if buffer.dtype() == DType::F32 {
         return Ok(());
@@ -45,7 +45,7 @@ fn check_dtype(buffer: &Buffer) -> Result<()> {
     Err(Error::usage(format!("codecs encode f32, not {}", buffer.dtype()), "convert to f32 first"))
 }
 
-/// Only sums and means are linear.
+/// Fails unless `op` is a sum or a mean, which alone are linear.
 fn check_op(op: ReduceOp) -> Result<()> {
     if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
         return Ok(());
@@ -53,7 +53,7 @@ fn check_op(op: ReduceOp) -> Result<()> {
     Err(Error::usage(format!("there is no encoded {op}"), "use a sum or a mean"))
 }
 
-/// What each contribution counts.
+/// Returns the weight of each contribution.
 fn weight(op: ReduceOp, ranks: usize) -> f32 {
     if op == ReduceOp::Mean { 1.0 / ranks as f32 } else { 1.0 }
 }

@@ -9,7 +9,7 @@ use crate::{Buffer, Call, Communicator, Part, ReduceOp, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Both roles of one rank in one operation.
+/// Worker and owner roles of one rank in one operation.
 pub(super) struct Roles<'a> {
     rank: usize,
     buffer: &'a Buffer,
@@ -22,15 +22,15 @@ pub(super) struct Roles<'a> {
     start: usize,
 }
 
-/// What an owner remembers of its chunk.
+/// Memory of an owner for its chunk.
 enum Owner {
     Forgetful,
-    /// What its messages lost, in which it sums contributions.
+    /// Error of its messages so far, in which it sums contributions.
     Error {
         error: Arc<Buffer>,
         link: FeedbackLink,
     },
-    /// The mean of all contributions so far, and what everyone has decoded of it, in all chunks.
+    /// Mean of all contributions so far, and the estimate of it that everyone has decoded, in all chunks.
     Difference {
         mean: Arc<Buffer>,
         decoded: Arc<Buffer>,
@@ -57,7 +57,7 @@ impl Owner {
     }
 }
 
-/// Whose message a draw is for.
+/// Role whose message a draw is for.
 const WORKER: u64 = 0;
 const OWNER: u64 = 1;
 
@@ -99,7 +99,7 @@ impl<'a> Roles<'a> {
         Part::of(self.buffer, segment.range.clone())
     }
 
-    /// A segment's elements counted from the beginning of this rank's chunk.
+    /// Returns a segment's elements counted from the beginning of this rank's chunk.
     fn owned(&self, segment: &Segment) -> Range<usize> {
         segment.range.start - self.start..segment.range.end - self.start
     }

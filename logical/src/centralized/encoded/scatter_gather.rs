@@ -9,7 +9,8 @@ use crate::{Buffer, Call, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `buffer ← D(C(w · Σᵢ D(C(xᵢ))))` on every rank, from what rank i has as xᵢ; w is 1 for a sum and 1/n for a mean.
+    /// Reduces encoded chunks: `buffer ← D(C(w · Σᵢ D(C(xᵢ))))` on every rank, where xᵢ is the buffer of rank i and w
+    /// is 1 for a sum and 1/n for a mean.
     ///
     /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in [`Segments`](super::Segments). What a rank
     /// says, and what becomes of it, depends on the feedback (e and h are remembered by each rank, of all elements):
@@ -66,7 +67,7 @@ pub(in crate::centralized) fn check(buffer: &Buffer, op: ReduceOp, encoding: &En
     free_to_write(buffer)
 }
 
-/// What all ranks of an encoded all-reduce agree on.
+/// Returns the fingerprint that all ranks of an encoded all-reduce agree on.
 pub(in crate::centralized) fn fingerprint(buffer: &Buffer, op: ReduceOp, encoding: &Encoding) -> Fingerprint {
     Fingerprint {
         reduce: Some(op),

@@ -16,51 +16,51 @@ use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
 use hexagram_physical::operation::Operation;
 use std::ops::Range;
 
-/// Elements of a segment. By measurement: few enough that what is decoded n times and encoded again stays in the
-/// second-level cache, many enough that a message of signs is worth its system call.
+/// Number of elements of a segment. By measurement: few enough that what is decoded n times and encoded again stays
+/// in the second-level cache, many enough that a message of signs is worth its system call.
 const SEGMENT: usize = 64 * 1024;
-/// Segments begin at multiples of this within their chunk, so that codecs in blocks have whole ones.
+/// Number of elements at whose multiples segments begin within their chunk, so that codecs in blocks have whole ones.
 const BLOCK: usize = 2048;
-/// Segments by which a stage is behind the one before.
+/// Number of segments by which a stage is behind the one before.
 const LAG: usize = 2;
-/// Segments under way at a time.
+/// Number of segments under way at a time.
 const DEPTH: usize = 2 * LAG + 1;
 
-/// How a buffer is cut among ranks, and each rank's chunk into segments. Codecs see one segment at a time.
+/// Cut of a buffer among ranks, and of each rank's chunk into segments. Codecs see one segment at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Segments {
     len: usize,
     ranks: usize,
-    /// Elements of a segment, but for the last of a chunk.
+    /// Number of elements of a segment, but for the last of a chunk.
     elements: usize,
 }
 
 impl Segments {
-    /// The segments of `len` elements among `ranks`.
+    /// Cuts `len` elements among `ranks` ranks.
     pub fn of(len: usize, ranks: usize) -> Self {
         let fewest = len.div_ceil(ranks).div_ceil(TAGS / 2);
         Segments { len, ranks, elements: fewest.next_multiple_of(BLOCK).max(SEGMENT) }
     }
 
-    /// Of every chunk, one at least.
+    /// Returns the number of segments in every chunk, at least 1.
     pub fn count(&self) -> usize {
         self.len.div_ceil(self.ranks).div_ceil(self.elements).max(1)
     }
 
-    /// The elements of one of them, which may be none.
+    /// Returns the elements of one segment, which may be empty.
     pub fn range(&self, owner: usize, index: usize) -> Range<usize> {
         let chunk = chunk(self.len, self.ranks, owner);
         let start = chunk.start.saturating_add(index.saturating_mul(self.elements)).min(chunk.end);
         start..start.saturating_add(self.elements).min(chunk.end)
     }
 
-    /// Elements of the longest.
+    /// Returns the number of elements of the longest segment.
     pub fn longest(&self) -> usize {
         self.len.div_ceil(self.ranks).min(self.elements)
     }
 }
 
-/// One segment.
+/// Segment of one owner's chunk.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub(super) owner: usize,
@@ -68,7 +68,7 @@ pub(super) struct Segment {
     pub(super) range: Range<usize>,
 }
 
-/// What a rank does with each segment that is not empty. Messages are written to the beginning of a part; the result is
+/// Work of a rank on each segment that is not empty. Messages are written to the beginning of a part; the result is
 /// their size in bytes.
 pub(super) trait Stages {
     /// Returns the size of the largest message for `len` elements, in bytes.
@@ -90,7 +90,7 @@ pub(super) trait Stages {
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
 }
 
-/// Takes all segments of `buffer` through all stages.
+/// Passes all segments of `buffer` through all stages.
 pub(super) async fn run(
     comm: &Communicator,
     call: &Call<'_>,
@@ -123,25 +123,25 @@ struct Pipeline<'a, S> {
     cut: Segments,
     rank: usize,
     ranks: usize,
-    /// Bytes of the largest message.
+    /// Size of the largest message, in bytes.
     largest: usize,
-    /// Segment s is in slot s modulo their number.
+    /// Slots of the segments under way; segment s is in slot s modulo their number.
     slots: Vec<Slot<'a>>,
 }
 
-/// A segment's index under way: n segments, of n owners.
+/// Segments of one index under way: n of them, of n owners.
 struct Slot<'a> {
-    /// This rank's message for each owner; where the owner is this rank, among `contributed`.
+    /// Message of this rank for each owner; where the owner is this rank, among `contributed`.
     outgoing: Buffer,
-    /// Each rank's message about this rank's segment.
+    /// Contribution of each rank to this rank's segment.
     contributed: Buffer,
-    /// Each owner's result.
+    /// Message of each owner with its result.
     results: Buffer,
     sends: Vec<Operation<'a>>,
-    /// From each rank but this one, in order; none from this one.
+    /// Receives from each rank, in order; none from this one.
     contributions: Vec<Option<Operation<'a>>>,
     outcomes: Vec<Option<Operation<'a>>>,
-    /// Bytes of what this rank contributed about its own segment, and of what that was settled to.
+    /// Sizes in bytes of this rank's contribution to its own segment, and of the result.
     own: (usize, usize),
 }
 
@@ -183,7 +183,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         block(self.largest, rank)
     }
 
-    /// The first bytes of a rank's place among messages.
+    /// Returns the first bytes of a rank's place among messages.
     fn message(&self, rank: usize, bytes: usize) -> Range<usize> {
         let start = self.place(rank).start;
         start..start + bytes
@@ -236,7 +236,7 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         Ok(())
     }
 
-    /// Waits for what the others say about this rank's segment, and tells them what becomes of it.
+    /// Waits for the others' contributions to this rank's segment, and sends them the result.
     async fn combine(&mut self, index: usize) -> Result<()> {
         let contributions = std::mem::take(&mut self.slot(index).contributions);
         let own = self.slot(index).own.0;

@@ -8,7 +8,8 @@ use crate::{Buffer, Call, Communicator, DType, Land, Part, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
-    /// `buffer ← w · Σᵢ D(C(xᵢ))` on every rank, from what rank i has as xᵢ; w is 1 for a sum and 1/n for a mean.
+    /// Reduces small messages that every rank gets: `buffer ← w · Σᵢ D(C(xᵢ))` on every rank, where xᵢ is the buffer
+    /// of rank i and w is 1 for a sum and 1/n for a mean.
     ///
     /// With C the codec, which sees the whole buffer at once, and D its decoding:
     ///
@@ -66,7 +67,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// `sum ← sum + w Σ D(cᵢ)`; where the sum is the buffer itself, which has been said, it begins at 0.
+    /// Adds up all messages: `sum ← sum + w Σ D(cᵢ)`; where the sum is the buffer itself, which has been sent, it
+    /// begins at 0.
     async fn gather_and_add(
         &self,
         call: &Call<'_>,

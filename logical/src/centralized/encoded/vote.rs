@@ -11,8 +11,8 @@ use hexagram_physical::memory::ReadView;
 use std::borrow::Cow;
 
 impl Communicator {
-    /// `buffer ← sgn(Σᵢ sgn(xᵢ))` on every rank, from what rank i has as xᵢ: 1 or −1. sgn(0) is 1, of either zero, and so
-    /// is that of a vote that ends in a tie.
+    /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
+    /// is the buffer of rank i. sgn(0) is 1, of either zero, and so is that of a vote that ends in a tie.
     ///
     /// Every rank owns a chunk: it gets the signs of all ranks, packed, counts them, and sends everyone the signs of the
     /// result. Steps and memory are those of [`Communicator::all_reduce_encoded`]. Bytes sent per rank: with b(d) = ⌈d/8⌉
@@ -62,7 +62,8 @@ impl Stages for Vote<'_> {
     ) -> Result<usize> {
         let len = segment.range.len();
         let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
-        let ballots: Vec<_> = views.iter().map(on_host).collect::<Result<_>>()?;
+        let ballots: Result<Vec<_>> = views.iter().map(on_host).collect();
+        let ballots = ballots.map_err(|error| call.own().end(error))?;
         for (rank, ballot) in ballots.iter().enumerate() {
             let checked = Ballot.check(ballot, len);
             checked.map_err(|refusal| call.sender(rank).damaged(&Ballot.name(), &refusal))?;

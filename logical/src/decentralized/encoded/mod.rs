@@ -38,37 +38,37 @@ use super::schedule::Schedule;
 use crate::centralized::{free_to_read, free_to_write};
 use crate::encoding::{Encoding, Feedback, FeedbackLink};
 use crate::{Buffer, Communicator, DType, Error, Result};
-use rules::{Copies, Round, sum};
+use rules::{Copies, GossipRound, sum};
 
-/// How gossip at low precision goes on. Equal on all ranks.
+/// Options of gossip at low precision, equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GossipOptions {
-    /// γ, above 0 and at most 1: how far to go towards the neighbours. A coarse codec needs a small one: CHOCO was tuned to
-    /// .34 for 4-bit QSGD and .04 for top-k of 1 % on a ring of 9.
+    /// Consensus step γ, above 0 and at most 1: the part of the way to the neighbours' mean. A coarse codec needs a
+    /// small one: CHOCO was tuned to .34 for 4-bit QSGD and .04 for top-k of 1 % on a ring of 9.
     pub consensus: f64,
-    /// Of what differences are, with [`Feedback::Difference`].
+    /// Numbers whose differences [`Feedback::Difference`] sends.
     pub difference: Difference,
 }
 
 impl Default for GossipOptions {
-    /// γ = 1, CHOCO.
+    /// Returns γ = 1 and CHOCO.
     fn default() -> Self {
         GossipOptions { consensus: 1.0, difference: Difference::default() }
     }
 }
 
-/// Of what the differences are that [`Feedback::Difference`] sends.
+/// Numbers whose differences [`Feedback::Difference`] sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Difference {
-    /// Of what ranks have before they mix: CHOCO. They mix what all have decoded, and keep what the codec lost.
+    /// Numbers before mixing: CHOCO. Ranks mix what all have decoded, and keep what the codec lost.
     #[default]
     BeforeMixing,
-    /// Of what ranks have after mixing: DCD. What all have decoded is what each goes on with.
+    /// Numbers after mixing: DCD. Each rank goes on with what all have decoded.
     AfterMixing,
 }
 
 impl Communicator {
-    /// One round of neighbour averaging in which messages are encoded; formulas and conditions are those of the tables in
+    /// Averages with neighbours once by encoded messages; formulas and conditions are those of the tables in
     /// [`decentralized::encoded`](crate::decentralized::encoded).
     ///
     /// | feedback | | mean over ranks |
@@ -108,7 +108,7 @@ impl Communicator {
         let codec = encoding.digest_with(&format!(", {options:?}"));
         self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
             let consensus = options.consensus;
-            let round = Round { comm: self, call, mixing: &mixing, x: buffer, encoding, consensus };
+            let round = GossipRound { comm: self, call, mixing: &mixing, x: buffer, encoding, consensus };
             match &rule {
                 Rule::None => round.without_feedback().await,
                 Rule::Error(link) => round.with_error(link).await,
@@ -173,7 +173,7 @@ impl GossipOptions {
     }
 }
 
-/// One of the rules, with what it remembers.
+/// Rule of a round, with its memory.
 enum Rule {
     None,
     Error(FeedbackLink),

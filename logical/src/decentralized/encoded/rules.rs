@@ -6,11 +6,11 @@ use crate::encoding::{Encoding, FeedbackLink};
 use crate::{Buffer, Call, Communicator, DType, Error, Land, Part, Result};
 use std::sync::Arc;
 
-/// What is known of what everyone has decoded: one's own x̂ᵢ (with extrapolation, x′), and the sum of all, x̂ᵢ included.
+/// Estimates that everyone has decoded: this rank's x̂ᵢ (with extrapolation, x′), and the sum of all, x̂ᵢ included.
 pub(super) struct Copies {
     pub(super) own: Arc<Buffer>,
     pub(super) neighbours: Arc<Buffer>,
-    /// The digest of the matrix that the sum was formed with, and 1; 0 at first.
+    /// Digest of the matrix that the sum was formed with, plus 1; 0 at first.
     graph: Arc<Buffer>,
 }
 
@@ -24,7 +24,7 @@ impl Copies {
         Ok(Copies { own, neighbours, graph })
     }
 
-    /// Fails if another matrix has been used, as nothing is known of what its neighbours have decoded.
+    /// Fails if another matrix was used before, whose neighbours' estimates are not known.
     pub(super) fn check(&self, mixing: &Mixing) -> Result<()> {
         let known = self.graph.host::<i64>()?[0];
         if known == 0 || known == number(mixing) {
@@ -48,26 +48,26 @@ fn number(mixing: &Mixing) -> i64 {
     i64::from(mixing.digest()) + 1
 }
 
-/// A round under way.
-pub(super) struct Round<'a> {
+/// GossipRound of encoded gossip under way.
+pub(super) struct GossipRound<'a> {
     pub(super) comm: &'a Communicator,
     pub(super) call: &'a Call<'a>,
     pub(super) mixing: &'a Mixing,
-    /// xᵢ.
+    /// Numbers of this rank, xᵢ.
     pub(super) x: &'a Buffer,
     pub(super) encoding: &'a Encoding,
-    /// γ.
+    /// Consensus step γ.
     pub(super) consensus: f64,
 }
 
-impl Round<'_> {
+impl GossipRound<'_> {
     pub(super) async fn without_feedback(&self) -> Result<()> {
         let mixed = self.scratch()?;
         self.exchange(Part::whole(self.x), &mixed, 1.0, |decode| decode(-1.0, Part::whole(&mixed))).await?;
         sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
     }
 
-    /// DeepSqueeze.
+    /// Mixes by DeepSqueeze.
     pub(super) async fn with_error(&self, link: &FeedbackLink) -> Result<()> {
         let mixed = self.scratch()?;
         let whole = 0..self.x.len();
@@ -80,7 +80,7 @@ impl Round<'_> {
         sum(&[(1.0, None), (self.consensus, Some(&mixed))], self.x)
     }
 
-    /// CHOCO.
+    /// Mixes by CHOCO.
     pub(super) async fn difference_before(&self, copies: &Copies) -> Result<()> {
         let Copies { own, neighbours, .. } = copies;
         let link = copies.link();
@@ -93,7 +93,7 @@ impl Round<'_> {
         sum(&[(1.0, None), (gamma, Some(neighbours)), (-gamma, Some(own))], self.x)
     }
 
-    /// DCD.
+    /// Mixes by DCD.
     pub(super) async fn difference_after(&self, copies: &Copies) -> Result<()> {
         let Copies { own, neighbours, .. } = copies;
         let link = copies.link();
@@ -107,7 +107,7 @@ impl Round<'_> {
         sum(&[(1.0, Some(own))], self.x)
     }
 
-    /// ECD.
+    /// Mixes by ECD.
     pub(super) async fn extrapolate(&self, copies: &Copies) -> Result<()> {
         let Copies { own: last, neighbours, .. } = copies;
         let extrapolation = self.scratch()?;
@@ -133,7 +133,7 @@ impl Round<'_> {
         factor: f64,
         meanwhile: impl FnOnce(&dyn Fn(f32, Part<'_>) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let Round { comm, call, mixing, encoding, .. } = *self;
+        let GossipRound { comm, call, mixing, encoding, .. } = *self;
         let codec = &**encoding.codec();
         let rank = comm.rank();
         let neighbours = Neighbours::of(comm, call, mixing);
