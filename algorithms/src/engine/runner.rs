@@ -6,7 +6,7 @@
 //! different hooks would wait for each other for ever.
 
 use super::plan::name_tensor;
-use super::scheduler::{Done, Memory, receive};
+use super::scheduler::{Done, Memory};
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
@@ -15,7 +15,7 @@ use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::drive::{self, Wait};
-use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Queue, Result};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Queue, Result, runtime};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -185,12 +185,14 @@ impl HookRunner {
     }
 
     /// Works until the training thread is gone or a hook fails.
-    pub(super) fn run(mut self, incoming: &Receiver<Request>) {
+    pub(super) async fn run(mut self, incoming: &Receiver<Request>) {
         drive::beside_computation();
         let mut wait = Wait::default();
         loop {
-            let arrived = if self.running.is_empty() {
-                receive(incoming).map_err(|_| TryRecvError::Disconnected)
+            let is_idle = self.running.is_empty();
+            // A thread of its own has nothing else to do; a task must not block those beside it.
+            let arrived = if is_idle && !runtime::is_replaced() {
+                incoming.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
                 incoming.try_recv()
             };
@@ -205,8 +207,8 @@ impl HookRunner {
                 let _ = self.outgoing.send(Err(error));
                 return;
             }
-            if !self.running.is_empty() {
-                wait.round(self.comm.endpoint());
+            if !self.running.is_empty() || (is_idle && runtime::is_replaced()) {
+                wait.rest(self.comm.endpoint()).await;
             }
         }
     }

@@ -3,9 +3,12 @@
 use super::runner::{HookRunner, PLUGIN, Request};
 use crossbeam_channel::{Receiver, RecvError, Sender, TryRecvError, bounded, unbounded};
 use hexagram_logical::runtime::{self, Thread};
-use hexagram_logical::{Bell, Buffer, Communicator, Error, Result};
+use hexagram_logical::{Bell, Buffer, Communicator, Error, Result, drive};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 /// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
 #[derive(Default)]
@@ -64,24 +67,27 @@ impl Scheduler {
         let (outgoing, done) = unbounded();
         let (started, starting) = bounded(1);
         let world = comm.world().clone();
-        let open = move || {
+        let open = async move || {
             let comm = Communicator::open(&world, channel)?;
-            let hierarchy = if hierarchical { Some(comm.block_on(comm.hierarchy())?) } else { None };
+            let hierarchy = match hierarchical {
+                true => Some(drive::run(comm.endpoint(), comm.hierarchy()).await?),
+                false => None,
+            };
             Ok((comm, hierarchy))
         };
-        let run = move || match open() {
+        let run = async move || match open().await {
             Err(error) => drop(started.send(Err(error))),
             Ok((comm, hierarchy)) => {
                 // Whoever asked has either this answer or none to wait for.
                 let _ = started.send(Ok(comm.bell()));
                 let reported = outgoing.clone();
                 let runner = HookRunner::new(comm, hierarchy, streams, outgoing);
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| runner.run(&incoming))) {
+                if let Err(panic) = caught(runner.run(&incoming)).await {
                     let _ = reported.send(Err(Error::panicked(PLUGIN, &*panic)));
                 }
             }
         };
-        let thread = runtime::spawn("hexagram-comm", run)?;
+        let thread = runtime::spawn_task("hexagram-comm", run)?;
         let bell = receive(&starting).map_err(|_| died())??;
         let requests = Requests { sender: Arc::new(Mutex::new(Some(to_thread))), bell };
         Ok(Scheduler { requests, done, thread: Some(thread) })
@@ -123,7 +129,7 @@ impl Drop for Scheduler {
 }
 
 /// Waits for a message of the other thread, as its world wants it.
-pub(super) fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvError> {
+fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvError> {
     runtime::wait_for(
         || receiver.recv(),
         || match receiver.try_recv() {
@@ -132,6 +138,17 @@ pub(super) fn receive<T>(receiver: &Receiver<T>) -> std::result::Result<T, RecvE
             Err(TryRecvError::Empty) => None,
         },
     )
+}
+
+/// Runs `future` to its end or to its panic.
+async fn caught<F: Future>(future: F) -> std::thread::Result<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Ok(Poll::Pending) => Poll::Pending,
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 fn died() -> Error {

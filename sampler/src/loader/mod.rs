@@ -17,6 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
+//! The loader takes threads and clocks from the system: what it does, reading and decoding, takes the machine's time even
+//! where ranks are simulated.
+//!
 //! | file | what is in it |
 //! |---|---|
 //! | `options.rs` | parameters, and which contradict each other |
