@@ -22,7 +22,7 @@ impl Entry {
     /// Writes new values into `Var` and tap, in one pass.
     pub(crate) fn publish(&self, values: &ReadView) -> Result<()> {
         let tensors: Vec<&Tensor> = std::iter::once(self.var.as_tensor()).chain(&self.tap).collect();
-        overwrite(&tensors, values.bytes())
+        overwrite(&tensors, values)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::parameters::{Entries, Entry, Tapped};
 use crate::tap::Engine;
-use crate::values::{dtype, lend, overwrite, seems_same, to_buffer, to_tensor};
+use crate::values::{dtype, host_bytes, lend, overwrite, seems_same, to_buffer, to_tensor};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, VarBuilder, VarMap};
@@ -105,7 +105,7 @@ impl Replica {
         for Entry { var, .. } in &self.tensors {
             let mut values = to_buffer(var)?;
             self.engine.initial().broadcast(&mut values)?;
-            overwrite(&[var], values.read(0..values.len())?.bytes())?;
+            overwrite(&[var], &values.read_all()?)?;
         }
         self.refresh()
     }
@@ -130,7 +130,7 @@ impl Replica {
                 statistics.iter().map(|entry| to_buffer(&entry.var)).collect::<Result<Vec<_>>>()?;
             self.engine.synchronize_buffers(&mut buffers)?;
             for (entry, buffer) in statistics.iter().zip(&buffers) {
-                overwrite(&[&entry.var], buffer.read(0..buffer.len())?.bytes())?;
+                overwrite(&[&entry.var], &buffer.read_all()?)?;
             }
         }
         Ok(self.engine.forward()?)
@@ -255,7 +255,7 @@ impl Replica {
                     self.engine.set_parameter(index, values)?;
                 }
                 let tap: Vec<&Tensor> = tap.iter().collect();
-                overwrite(&tap, values.read(0..values.len())?.bytes())
+                overwrite(&tap, &values.read_all()?)
             })?;
         }
         Ok(())
@@ -307,7 +307,7 @@ impl Replica {
         for Entry { var, .. } in &self.tensors {
             let mut values = to_buffer(var)?;
             comm.block_on(comm.all_reduce(&mut values, ReduceOp::Mean))?;
-            overwrite(&[var], values.read(0..values.len())?.bytes())?;
+            overwrite(&[var], &values.read_all()?)?;
         }
         self.refresh()
     }
@@ -321,7 +321,7 @@ impl Replica {
         let mut digest = hash::START;
         for Entry { var, .. } in &self.parameters {
             lend(var, |values| {
-                digest = hash::of_bytes(digest, values.read_all()?.bytes().iter().copied());
+                digest = hash::of_bytes(digest, host_bytes(&values.read_all()?)?.iter().copied());
                 Ok(())
             })?;
         }
@@ -376,7 +376,7 @@ impl Replica {
                 return Err(Error::usage(format!("the checkpoint has another `{}`", entry.name), remedy));
             }
             let tensors: Vec<&Tensor> = std::iter::once(entry.var.as_tensor()).chain(&entry.tap).collect();
-            overwrite(&tensors, values.read(0..values.len())?.bytes())
+            overwrite(&tensors, &values.read_all()?)
         });
         self.told(loaded)?;
         self.settled()?;

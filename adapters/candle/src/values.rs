@@ -77,7 +77,7 @@ pub(crate) fn to_tensor(view: &ReadView, dtype: DType, shape: &Shape) -> Result<
         DType::BF16 => candle_core::DType::BF16,
         _ => candle_core::DType::F32,
     };
-    Ok(Tensor::from_raw_buffer(view.bytes(), candle, shape.dims(), &Device::Cpu)?)
+    Ok(Tensor::from_raw_buffer(host_bytes(view)?, candle, shape.dims(), &Device::Cpu)?)
 }
 
 /// Elements up to which [`seems_same`] looks at all of a tensor, and at how many of a larger one.
@@ -98,11 +98,16 @@ pub(crate) fn seems_same(one: &Tensor, other: &Tensor, turn: u64) -> Result<bool
     }))
 }
 
+/// Returns the bytes of a view, which candle wants in host memory.
+pub(crate) fn host_bytes(view: &ReadView) -> Result<&[u8]> {
+    view.host_bytes().ok_or_else(not_on_cpu)
+}
+
 /// Puts the elements of a flat buffer into tensors that exist, reading it once.
-pub(crate) fn overwrite(tensors: &[&Tensor], elements: &[u8]) -> Result<()> {
+pub(crate) fn overwrite(tensors: &[&Tensor], elements: &ReadView) -> Result<()> {
     /// Still in the cache when the second tensor gets it.
     const PIECE: usize = 16 << 10;
-    for (piece, at) in elements.chunks(PIECE).zip((0..).step_by(PIECE)) {
+    for (piece, at) in host_bytes(elements)?.chunks(PIECE).zip((0..).step_by(PIECE)) {
         for tensor in tensors {
             tensor.inplace_op1(&Put { piece, at })?;
         }

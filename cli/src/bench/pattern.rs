@@ -142,8 +142,7 @@ fn mix(number: u64) -> u64 {
 
 /// Overwrites a buffer, so that what is found in it later was written there.
 pub(super) fn spoil(buffer: &mut Buffer) -> Result<()> {
-    let all = 0..buffer.len();
-    buffer.write(all)?.bytes_mut().fill(0x55);
+    buffer.write_all()?.host_bytes_mut().unwrap_or_default().fill(0x55);
     Ok(())
 }
 
@@ -204,7 +203,7 @@ mod tests {
             assert_eq!(pattern.wrong(2, &buffer).unwrap(), 0, "{operation:?} {dtype}");
             for spoilt in [0..1, 24..25, 7..19] {
                 let count = spoilt.len() as u64;
-                buffer.write(spoilt).unwrap().bytes_mut().fill(0x55);
+                buffer.write(spoilt).unwrap().host_bytes_mut().unwrap().fill(0x55);
                 let wrong = pattern.wrong(2, &buffer).unwrap();
                 assert_eq!(wrong, count, "{operation:?} {dtype}");
                 buffer = carried_out(pattern, dtype, 2, 25);

@@ -60,7 +60,7 @@ impl ReadView {
     }
 
     /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
     }
@@ -153,13 +153,13 @@ impl WriteView {
     }
 
     /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
     }
 
     /// Returns the bytes for writing of a view that is known to be in host memory.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes_mut().unwrap_or_default()
     }
