@@ -9,6 +9,18 @@ use crate::{Buffer, Communicator, Element, ReduceOp, Result};
 
 /// A communicator's primitives as blocking calls on slices. Errors, bytes and determinism are those of the method of the
 /// same name on [`Communicator`].
+///
+/// ```
+/// use hexagram_logical::TransportKind;
+/// use hexagram_logical::testing::spawn;
+///
+/// let gathered = spawn(TransportKind::Thread, 2, |comm| {
+///     let mut all = [0i64; 2];
+///     comm.blocking().all_gather(&[10 + comm.rank() as i64], &mut all)?;
+///     Ok(all)
+/// });
+/// assert_eq!(gathered.unwrap(), [[10, 11]; 2]);
+/// ```
 pub struct Blocking<'a> {
     comm: &'a Communicator,
 }

@@ -24,6 +24,18 @@ const AT_ONCE: usize = 4096;
 /// Operations run one after another on each *lane*; operations on different lanes may be in flight together. All ranks
 /// must call the same operations in the same order on each lane; where they do not, both sides get
 /// [`Error::Mismatch`]. After any failed operation the communicator is poisoned and refuses further ones.
+///
+/// ```
+/// use hexagram_logical::testing::spawn;
+/// use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+///
+/// let means = spawn(TransportKind::Thread, 2, |comm| {
+///     let mut gradient = Buffer::from_slice(&[comm.rank() as f32, 4.0])?;
+///     comm.block_on(comm.all_reduce(&mut gradient, ReduceOp::Mean))?;
+///     Ok(gradient.host::<f32>()?.to_vec())
+/// });
+/// assert_eq!(means.unwrap(), [[0.5, 4.0]; 2]);
+/// ```
 #[derive(Clone)]
 pub struct Communicator {
     shared: Rc<GroupShare>,

@@ -30,6 +30,22 @@ use crate::{Buffer, Call, Communicator, Land, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 /// Group of ranks with its groups of each host and of leaders. See [`Communicator::hierarchy`].
+///
+/// ```
+/// use hexagram_logical::testing::spawn_hosts;
+/// use hexagram_logical::{Buffer, ReduceOp};
+///
+/// // Three ranks, of which the first two are on one host.
+/// let sums = spawn_hosts(&[0, 0, 1], |comm| {
+///     let mut buffer = Buffer::from_slice(&[comm.rank() as f32])?;
+///     comm.block_on(async {
+///         let hierarchy = comm.hierarchy().await?;
+///         hierarchy.all_reduce(&mut buffer, ReduceOp::Sum).await
+///     })?;
+///     Ok(buffer.host::<f32>()?[0])
+/// });
+/// assert_eq!(sums.unwrap(), [3.0; 3]);
+/// ```
 #[derive(Clone)]
 pub struct Hierarchy {
     all: Communicator,
