@@ -37,6 +37,8 @@ pub struct Segments {
 
 impl Segments {
     /// Cuts `len` elements among `ranks` ranks.
+    ///
+    /// Length and number of ranks alone decide, never a rank's device: all ranks have to cut alike.
     pub fn of(len: usize, ranks: usize) -> Self {
         let fewest = len.div_ceil(ranks).div_ceil(TAGS / 2);
         Segments { len, ranks, elements: fewest.next_multiple_of(BLOCK).max(SEGMENT) }
