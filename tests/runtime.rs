@@ -16,7 +16,7 @@ const ABOVE: [&str; 6] =
     ["physical/src", "logical/src", "algorithms/src", "adapters/candle/src", "cli/src", "src"];
 
 /// Folders and files that may name the system's clocks, threads and sockets, and why.
-const EXEMPT: [(&str, &str); 13] = [
+const EXEMPT: [(&str, &str); 14] = [
     ("physical/src/runtime", "is the place"),
     ("physical/src/thread/", "is a backend"),
     ("physical/src/shm/", "is a backend"),
@@ -24,6 +24,7 @@ const EXEMPT: [(&str, &str); 13] = [
     ("physical/src/mpi/", "is a backend"),
     ("physical/src/doorbell.rs", "is what backends stand on"),
     ("physical/src/testing/late.rs", "is a device, with threads of its own"),
+    ("physical/src/testing/transport/", "is tests of transports, which run on the system"),
     ("physical/src/launch/", "starts and ends processes of the system, which no simulated world has"),
     ("physical/src/patience.rs", "measures how fast this machine wakes a thread"),
     ("physical/src/bootstrap/local.rs", "connects as the system does, for the runtime and for shared memory"),

@@ -11,6 +11,33 @@
 //!   }
 //! ```
 //!
+//! A step of two ranks, as threads of one process:
+//!
+//! ```
+//! use candle_core::{DType, Device, Module, Tensor};
+//! use candle_nn::{Optimizer, SGD, VarMap, linear};
+//! use hexagram_candle::algorithms::logical::testing::spawn;
+//! use hexagram_candle::algorithms::logical::{Error, TransportKind};
+//! use hexagram_candle::{Replica, ReplicaOptions, Result};
+//!
+//! let identical = spawn(TransportKind::Thread, 2, |comm| {
+//!     let train = || -> Result<bool> {
+//!         let varmap = VarMap::new();
+//!         let build = |vb| linear(3, 1, vb);
+//!         let (model, mut replica) = Replica::build(&comm, &varmap, ReplicaOptions::default(), build)?;
+//!         let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?;
+//!         // Each rank has samples of its own.
+//!         let x = Tensor::full(comm.rank() as f32, (4, 3), &Device::Cpu)?;
+//!         let loss = model.forward(&x)?.sqr()?.mean_all()?;
+//!         replica.backward_step(&mut optimizer, &loss)?;
+//!         replica.is_identical()
+//!     };
+//!     train().map_err(|error| Error::usage(error.to_string(), "see the example"))
+//! })?;
+//! assert_eq!(identical, [true, true]);
+//! # Ok::<(), hexagram_candle::algorithms::logical::Error>(())
+//! ```
+//!
 //! Faster, and the same for every algorithm, is the engine's own optimizer: set [`EngineOptions::optimizer`] in
 //! [`ReplicaOptions::engine`], call [`Replica::set_learning_rate`], and then, for each batch, [`Replica::forward`] and
 //! [`Replica::step`] in place of `backward_step`. [`sync_batch_norm`] normalizes over the samples of all ranks.
@@ -19,7 +46,7 @@
 //!
 //! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the model
 //! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
-//! that costs memory for a copy of the parameters. CPU tensors only, for now.
+//! that costs memory for a copy of the parameters. CPU tensors only, for now. The crate has no features.
 
 mod error;
 mod parameters;
