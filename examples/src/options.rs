@@ -1,4 +1,4 @@
-//! What the command line asks for, checked before anything starts, so that bad input is one line from one process.
+//! Options of the command line, checked before anything starts, so that bad input is one line from one process.
 
 use crate::data::Data;
 use crate::defaults::{self, Kind};

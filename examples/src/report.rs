@@ -1,4 +1,4 @@
-//! What a run says of itself at its end: a few lines for people, or one line of JSON.
+//! Report of a run at its end: a few lines for people, or one line of JSON.
 
 use serde_json::{Map, Value, json};
 

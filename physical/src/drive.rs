@@ -113,13 +113,13 @@ pub async fn run<F: Future>(transport: &dyn Transport, future: F) -> F::Output {
     }
 }
 
-/// From here on this thread waits without taking time from one that computes: it yields a few times, and parks.
+/// Makes this thread wait without taking time from one that computes, from here on: it yields a few times, and parks.
 pub fn beside_computation() {
     BESIDE.set(true);
 }
 
-/// How often this thread has parked, for those who count polls as time: after a park they no longer follow each other at
-/// once.
+/// Returns the number of parks of this thread, for those who count polls as time: after a park they no longer follow
+/// each other at once.
 pub(crate) fn parks() -> u64 {
     PARKS.get()
 }
@@ -132,7 +132,7 @@ pub struct Wait {
     /// Time spent on them, as far as this thread was running.
     spent: Duration,
     stopwatch: Option<Stopwatch>,
-    /// Whether ranks shared this core then.
+    /// True if ranks shared this core then.
     crowded: bool,
 }
 
@@ -194,7 +194,7 @@ fn has_moved(transport: &dyn Transport) -> bool {
     transport.progress() | DRIVER.with(|driver| driver.take_woken())
 }
 
-/// Whether so many ranks of one host have to share its cores.
+/// Returns true if so many ranks of one host have to share its cores.
 pub(crate) fn crowded(local_ranks: usize) -> bool {
     // All cores of the host, as launchers bind each rank to some of them.
     // SAFETY: sysconf has no preconditions.

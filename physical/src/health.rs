@@ -1,4 +1,4 @@
-//! What is known about the ranks of a world: who has left, who failed first, and who waits for whom.
+//! State of the ranks of a world: which have left, which failed first, and which wait for which.
 //!
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a failed connection is only a suspicion, so that the verdict can name the rank that really failed: far longer
-/// than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
+/// Time for which a failed connection is only a suspicion, so that the verdict can name the rank that really failed:
+/// far longer than a verdict takes, as even a starved process must not blame a neighbour that has ended because of it.
 pub(crate) const GRACE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(10);
 /// The variable that says how long a rank may be silent, and what it may say.
@@ -28,7 +28,7 @@ pub const SILENCE_HELP: &str = "\
 Environment: HEXAGRAM_SILENCE is for how many seconds a rank may be stopped or cut off before the others give it up, 1 to \
 86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
 
-/// How closely the processes of a job watch each other. The same on all ranks.
+/// Intervals at which the processes of a job watch each other. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigilance {
     /// Between two heartbeats, which a thread that does nothing else sends (250 ms). Also how long an operation has to
@@ -71,8 +71,8 @@ impl Vigilance {
         }
     }
 
-    /// After what silence a process counts as failed: its last heartbeat came up to one interval before it fell silent,
-    /// and may have been late by half of one.
+    /// Returns the silence after which a process counts as failed: its last heartbeat came up to one interval before it
+    /// fell silent, and may have been late by half of one.
     pub(crate) fn tolerance(&self) -> Duration {
         self.silence.saturating_add(self.beat * 3 / 2)
     }
@@ -87,8 +87,8 @@ impl Vigilance {
         Ok(())
     }
 
-    /// How long it may take until all that is pending elsewhere is known here: a beat until it is published, one until
-    /// rank 0 knows, one until it answers, and one to be sure.
+    /// Returns the time until all that is pending elsewhere is known here: a beat until it is published, one until rank
+    /// 0 knows, one until it answers, and one to be sure.
     pub(crate) fn hearsay(&self) -> Duration {
         self.beat.saturating_mul(4)
     }
@@ -97,14 +97,14 @@ impl Vigilance {
 /// The first failure of a world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Who failed.
+    /// Rank that failed.
     pub culprit: Peer,
-    /// How, as a verb phrase.
+    /// Cause of the failure, as a verb phrase.
     pub cause: String,
 }
 
 impl Verdict {
-    /// The error with which it ends what a rank is doing.
+    /// Returns the error with which the verdict ends what a rank is doing.
     pub(crate) fn error(&self, during: During) -> Error {
         Error::PeerFailed { culprit: self.culprit.clone(), cause: self.cause.clone(), during }
     }
@@ -136,7 +136,7 @@ impl Board {
     }
 }
 
-/// What one rank knows about all ranks.
+/// Knowledge of one rank about all ranks.
 pub struct Health {
     rank: usize,
     board: Arc<Board>,
@@ -144,12 +144,12 @@ pub struct Health {
 }
 
 impl Health {
-    /// The view of one rank, for a world whose ranks are processes. Everyone is well.
+    /// Creates the view of one rank, for a world whose ranks are processes. Everyone is well.
     pub(crate) fn new(rank: usize, peers: Vec<Peer>) -> Self {
         Self::watching(rank, peers, Vigilance::default())
     }
 
-    /// The same, with a vigilance that the user chose.
+    /// Creates the same view, with a vigilance that the user chose.
     pub(crate) fn watching(rank: usize, peers: Vec<Peer>, vigilance: Vigilance) -> Self {
         let left = peers.iter().map(|_| AtomicBool::new(false)).collect();
         // Everyone tells rank 0, and ranks that are threads share its board.
@@ -160,32 +160,32 @@ impl Health {
         Health { rank, board: Arc::new(board), reporter: OnceLock::new() }
     }
 
-    /// The view of another rank in the same process.
+    /// Returns the view of another rank in the same process.
     pub(crate) fn of_rank(&self, rank: usize) -> Self {
         Health { rank, board: Arc::clone(&self.board), reporter: OnceLock::new() }
     }
 
-    /// This rank.
+    /// Returns this rank's peer.
     pub(crate) fn mine(&self) -> &Peer {
         &self.board.peers[self.rank]
     }
 
-    /// Names and processes, by rank.
+    /// Returns names and processes, by rank.
     pub fn peers(&self) -> &[Peer] {
         &self.board.peers
     }
 
-    /// The first failure, if there was one.
+    /// Returns the first failure, if there was one.
     pub fn verdict(&self) -> Option<&Verdict> {
         self.board.verdict.get()
     }
 
-    /// Whether `rank` has finished and said so.
+    /// Returns true if `rank` has finished and said so.
     pub fn has_left(&self, rank: usize) -> bool {
         self.board.left[rank].load(Ordering::Acquire)
     }
 
-    /// Has this rank give up, and tells the others why: `cause` is a verb phrase. Only the first failure counts.
+    /// Gives up for this rank, and tells the others why: `cause` is a verb phrase. Only the first failure counts.
     pub fn give_up(&self, cause: &str) {
         self.blame(self.rank, cause);
     }
@@ -199,8 +199,8 @@ impl Health {
         }
     }
 
-    /// What `error`, with which something began in vain that all ranks begin together, is a symptom of; the others are
-    /// told that they need not wait for this rank.
+    /// Returns the failure of which `error` is a symptom, with which something began in vain that all ranks begin
+    /// together; the others are told that they need not wait for this rank.
     pub(crate) fn explain(&self, error: Error, during: During) -> Error {
         // The verdict may be on its way here, unless what this rank lacks is its own failure.
         let is_own = matches!(&error, Error::System { cause, .. } if exhausted(cause));
@@ -249,7 +249,7 @@ impl Health {
         &self.board.vigilance
     }
 
-    /// What is known about who waits for whom.
+    /// Returns what is known about who waits for whom.
     pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
         self.board.waits()
     }
@@ -260,7 +260,7 @@ impl Health {
         Notice { board: Arc::clone(&self.board), rank: self.rank, number, since: runtime::now() }
     }
 
-    /// For whom everyone in this operation waits in the end; nobody if that is not known.
+    /// Returns the ranks for which everyone in this operation waits in the end; nobody if that is not known.
     pub(crate) fn stragglers(&self, label: &Label) -> Vec<Straggler> {
         let missing = self.waits().missing(label);
         let straggler = |Missing { rank, within }: Missing| {

@@ -20,7 +20,7 @@ const BRIEF: u32 = 64;
 /// Times that what has arrived is read before it is judged that something has not: more than a full socket holds.
 const LAST_LOOKS: u32 = 64;
 
-/// Whether the operations of one communicator can still be trusted. The first failure stays.
+/// First failure of a communicator, after which none of its operations can be trusted.
 #[derive(Debug, Default)]
 pub struct Poison(RefCell<Option<String>>);
 
@@ -62,14 +62,14 @@ impl Poison {
     }
 }
 
-/// What an operation needs besides its ticket.
+/// Context of an operation besides its ticket.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
     /// The endpoint it was posted on.
     pub transport: &'a dyn Transport,
-    /// Where its failure is recorded.
+    /// Record of its failure.
     pub poison: &'a Poison,
-    /// How long nothing of it may move.
+    /// Longest time in which nothing of it may move.
     pub deadline: Duration,
 }
 
@@ -81,7 +81,7 @@ pub struct Operation<'a> {
     ticket: Option<Ticket>,
     /// In vain.
     polls: u32,
-    /// How often this thread had parked at the last look.
+    /// Number of parks of this thread at the last look.
     parks: u64,
     peer: Source,
     label: Label,
@@ -114,9 +114,9 @@ impl<'a> Operation<'a> {
         During::Operation(self.label.fingerprint, self.label.tag)
     }
 
-    /// Whether to leave the clock and the peers' state alone for now: most operations end within the first polls, and looks
-    /// that cost little see the end of the others sooner. A verdict is seen at once; and a thread that parks between polls,
-    /// or that a foreign executor polls, does not poll often enough to wait with the rest.
+    /// Returns true to leave the clock and the peers' state alone for now: most operations end within the first polls,
+    /// and looks that cost little see the end of the others sooner. A verdict is seen at once; and a thread that parks
+    /// between polls, or that a foreign executor polls, does not poll often enough to wait with the rest.
     fn is_brief(&mut self, foreign: bool) -> bool {
         self.polls = self.polls.saturating_add(1);
         let often = drive::parks() == std::mem::replace(&mut self.parks, drive::parks());
@@ -124,7 +124,7 @@ impl<'a> Operation<'a> {
         often && skip && self.terms.transport.health().verdict().is_none()
     }
 
-    /// Why a pending operation cannot go on, if so.
+    /// Returns the reason why a pending operation cannot go on, if there is one.
     fn obstacle(&mut self) -> Option<Error> {
         let transport = self.terms.transport;
         let health = transport.health();
@@ -180,7 +180,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// How long nothing has moved.
+    /// Returns the time in which nothing has moved.
     fn waited(&mut self) -> Duration {
         let moved = self.ticket.map_or(0, |ticket| self.terms.transport.moved(ticket));
         if moved > std::mem::replace(&mut self.moved, moved) {

@@ -1,4 +1,4 @@
-//! How long a thread that waits stays awake. Open this to see why it is that long.
+//! Patience of a thread that waits: the time for which it stays awake. Open this to see why it is that long.
 //!
 //! To wake a parked thread takes a while, in which whoever woke it waits in turn. If that one gave up sooner than the
 //! thread wakes, both would park in turns for ever, at a hundred times the cost of a look. So patience is a multiple of
@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
-/// How many times as long as a wake-up a thread waits before it parks.
+/// Ratio of that time to the time of a wake-up.
 const MULTIPLE: u32 = 8;
 /// Shortest patience, also where waking is quick or cannot be measured: a core that halts takes some 50 µs to wake.
 const LEAST: Duration = Duration::from_micros(400);
@@ -30,7 +30,7 @@ fn of(wake_up: Option<Duration>) -> Duration {
     wake_up.map_or(LEAST, |wake_up| (wake_up * MULTIPLE).clamp(LEAST, MOST))
 }
 
-/// The longest of some wake-ups; `None` if there can be no second thread.
+/// Returns the longest of some wake-ups; `None` if there can be no second thread.
 fn measure() -> Option<Duration> {
     let turn = Arc::new(AtomicU32::new(0));
     let theirs = Arc::clone(&turn);

@@ -60,8 +60,8 @@ pub trait Runtime: Send + Sync {
     /// Waits until `transport` may have something to do, or `at_most` is over.
     fn park(&self, transport: &dyn Transport, at_most: Duration);
 
-    /// Does the same for a task: once it is ready, time has passed. Whoever drives tasks by an executor of their own keeps
-    /// the waker and answers that it is not. The default blocks the thread.
+    /// Waits as [`Runtime::park`] does, for a task: once it is ready, time has passed. Whoever drives tasks by an
+    /// executor of their own keeps the waker and answers that it is not. The default blocks the thread.
     fn poll_park(&self, transport: &dyn Transport, at_most: Duration, context: &mut Context<'_>) -> Poll<()> {
         let _ = context;
         self.park(transport, at_most);

@@ -1,5 +1,5 @@
-//! Who waits for whom: what the operations lack that have been pending for a while, and for which ranks everyone waits
-//! in the end. Open this to see how a deadline finds the rank that caused it.
+//! Waits of the ranks for each other: what the operations lack that have been pending for a while, and for which ranks
+//! everyone waits in the end. Open this to see how a deadline finds the rank that caused it.
 //!
 //! Each process knows what its own operations wait for; heartbeats carry that to rank 0, and back what follows from it.
 //! Edges lead from an operation to the ranks that it waits for, and from there to whatever these wait for. A rank that
@@ -43,9 +43,9 @@ pub(crate) struct Answer {
 pub(crate) struct Waits {
     /// By rank, with a number by which it can be withdrawn.
     of: Vec<Vec<(u64, Wait)>>,
-    /// Whether that is of all ranks, or only of this process's.
+    /// True if that is of all ranks, and not only of this process's.
     complete: bool,
-    /// What rank 0 made of it, where it is not.
+    /// Answers of rank 0, where it is another process.
     answers: Vec<Answer>,
     next: u64,
     /// The last operation of each lane about which a rank has warned.
@@ -53,7 +53,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Nobody waits. `complete` if every rank's waits will be entered here.
+    /// Creates the state in which nobody waits. `complete` if every rank's waits will be entered here.
     pub(crate) fn new(size: usize, complete: bool) -> Self {
         let of = vec![Vec::new(); size];
         Waits { of, complete, answers: Vec::new(), next: 0, warned: HashMap::new() }
@@ -71,7 +71,7 @@ impl Waits {
         self.of[rank].retain(|(other, _)| *other != number);
     }
 
-    /// What `rank` has entered, for others to know.
+    /// Returns what `rank` has entered, for others to know.
     pub(crate) fn of(&self, rank: usize) -> Vec<Wait> {
         self.of[rank].iter().take(MOST_WAITS).map(|(_, wait)| wait.clone()).collect()
     }
@@ -86,7 +86,7 @@ impl Waits {
         self.answers = answers;
     }
 
-    /// For every operation in which somebody waits, the ranks that it waits for in the end.
+    /// Returns for every operation in which somebody waits the ranks that it waits for in the end.
     pub(crate) fn answers(&self) -> Vec<Answer> {
         let mut answers: Vec<Answer> = Vec::new();
         for (_, Wait { label, .. }) in self.of.iter().flatten() {
@@ -97,7 +97,7 @@ impl Waits {
         answers
     }
 
-    /// For whom everyone in this operation waits in the end; nobody if that is not known.
+    /// Returns the ranks for which everyone in this operation waits in the end; nobody if that is not known.
     pub(crate) fn missing(&self, label: &Label) -> Vec<Missing> {
         let label = label.whole();
         if self.complete {
@@ -136,7 +136,7 @@ impl Waits {
         elsewhere.map(missing).take(MOST_RANKS).collect()
     }
 
-    /// Whether `rank` has not yet warned about this operation.
+    /// Returns true if `rank` has not yet warned about this operation.
     pub(crate) fn first_warning(&mut self, rank: usize, label: &Label) -> bool {
         let sequence = label.tag.sequence();
         self.warned.insert((rank, label.tag.series()), sequence) != Some(sequence)

@@ -20,7 +20,7 @@ const POLLS: u32 = 10;
 /// Makes a future on the thread that drives it, so that the future need not be [`Send`].
 pub type Task = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// How a thread ended: well, or by this panic.
+/// End of a thread: well, or by this panic.
 type End = std::thread::Result<()>;
 
 /// A thread or task that was spawned. Dropping it lets the work go on by itself.
@@ -30,7 +30,7 @@ pub struct Thread(Kind);
 #[derive(Debug)]
 enum Kind {
     System(thread::JoinHandle<()>),
-    /// Where it leaves how it ended.
+    /// Thread of another runtime, with the place in which it leaves how it ended.
     Given(Arc<OnceLock<Mutex<Option<End>>>>),
 }
 

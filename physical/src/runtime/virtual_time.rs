@@ -53,7 +53,7 @@ struct Schedule {
     /// Number of waits so far: of threads that may go on at the same time, the one that has waited longest goes first.
     waits: u64,
     waiting: BTreeMap<(Duration, u64), Number>,
-    /// Those that have not ended.
+    /// Threads that have not ended.
     threads: BTreeMap<Number, Thread>,
 }
 
