@@ -49,14 +49,14 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Codec: Send + Sync + fmt::Debug {
-    /// Its name with all parameters that change its messages, as people read it: `qsgd(levels 7, bucket 512)`. Ranks
+    /// Returns the name with all parameters that change its messages, as people read it: `qsgd(levels 7, bucket 512)`. Ranks
     /// whose names differ refuse to work together.
     fn name(&self) -> String;
 
-    /// What a primitive or a proof may rely on.
+    /// Returns the properties that a primitive or a proof may rely on.
     fn properties(&self) -> Properties;
 
-    /// Size of the largest message that `len` elements can become, in bytes. Monotonic in `len`.
+    /// Returns the size of the largest message that `len` elements can become, in bytes. Monotonic in `len`.
     fn encoded_len(&self, len: usize) -> usize;
 
     /// Returns true if every message is as long as the largest, so that its size is known before it is encoded: then a
@@ -78,14 +78,14 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity.
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError>;
 
-    /// `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and may come from a faulty
+    /// Adds a decoded message: `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and may come from a faulty
     /// peer; `to` has as many elements as were encoded.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if `from` is no message for so many elements; `to` may have changed.
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError>;
 
-    /// `to ← decode(from)`.
+    /// Decodes a message: `to ← decode(from)`.
     ///
     /// # Errors
     /// As [`Codec::decode_add`].
@@ -95,21 +95,21 @@ pub trait Codec: Send + Sync + fmt::Debug {
     }
 }
 
-/// What is known about a codec C, for all x.
+/// Properties of a codec C, for all x.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Properties {
-    /// E C(x) = x.
+    /// True if E C(x) = x.
     pub unbiased: bool,
     /// The δ for which E‖C(x) − x‖² ≤ (1 − δ)‖x‖², if there is one above 0. It may depend on the length; then this is
     /// that of the longest run that it is declared for, or `None`.
     pub contraction: Option<f64>,
-    /// Whether C(x) + C(y) = C(x + y) for equal seeds, up to rounding.
+    /// True if C(x) + C(y) = C(x + y) for equal seeds, up to rounding.
     pub linear: bool,
-    /// What its error is in proportion to.
+    /// Quantity that its error is in proportion to.
     pub noise: Noise,
 }
 
-/// What the error of a codec is in proportion to.
+/// Quantity that the error of a codec is in proportion to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noise {
     /// ‖x‖, or the range of x.
@@ -118,7 +118,7 @@ pub enum Noise {
     Absolute,
 }
 
-/// What a built-in codec does about NaN and infinity. Never does finite garbage come out.
+/// Treatment of NaN and infinity by a built-in codec. Never does finite garbage come out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NotFinite {
     /// Encoding fails, and names the element.
@@ -140,27 +140,27 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// Why a codec cannot encode or decode.
+/// Reason why a codec cannot encode or decode.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CodecError {
     /// An element is NaN or infinite, or would be in the message, and the codec refuses such.
     #[error("element {index} is {value}")]
     NotFinite {
-        /// Which element of the run.
+        /// Index of the element in the run.
         index: usize,
-        /// What it is.
+        /// Value of the element.
         value: f32,
     },
     /// A message is none of this codec.
     #[error("the message cannot be decoded: {what}")]
     Damaged {
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         what: String,
     },
 }
 
 impl CodecError {
-    /// A message that is none of this codec.
+    /// Creates the error of a message that is none of this codec.
     pub fn damaged(what: impl Into<String>) -> Self {
         CodecError::Damaged { what: what.into() }
     }

@@ -22,7 +22,7 @@ impl DType {
     pub const ALL: [DType; 7] =
         [DType::U8, DType::I32, DType::I64, DType::F16, DType::BF16, DType::F32, DType::F64];
 
-    /// Bytes per element.
+    /// Returns the number of bytes per element.
     pub const fn size(self) -> usize {
         match self {
             DType::U8 => 1,
@@ -32,12 +32,12 @@ impl DType {
         }
     }
 
-    /// Whether it is a floating-point type, which [`ReduceOp::Mean`] asks for.
+    /// Returns true for a floating-point type, which [`ReduceOp::Mean`] asks for.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// Whether sums need care: 16-bit floats overflow and lose small terms, so means are divided before summing.
+    /// Returns true if sums need care: 16-bit floats overflow and lose small terms, so means are divided before summing.
     pub const fn is_half(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
@@ -67,7 +67,7 @@ mod sealed {
 
 /// A Rust type that a buffer can hold.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + 'static {
-    /// Its name at run time.
+    /// Element type at run time.
     const DTYPE: DType;
 }
 
@@ -81,11 +81,11 @@ macro_rules! elements {
 }
 elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
 
-/// How contributions of several ranks become one.
+/// Reduction: the rule by which contributions of several ranks become one.
 ///
 /// Integer sums and products wrap.
 ///
-/// Of floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of IEEE
+/// For floats, each combination of two is the same in either order, to the last bit: minimum and maximum are those of IEEE
 /// 754-2019, so that they are NaN as soon as one contribution is, and −0 is less than +0; and whatever NaN comes out of any
 /// reduction is the positive quiet one without a payload (`f32::NAN`). A single rank's sum, product, minimum and
 /// maximum are its contribution as it is.

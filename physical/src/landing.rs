@@ -22,12 +22,12 @@ impl Landing {
         Landing { view, land, filled: 0, odd: [0; WIDEST], odd_len: 0 }
     }
 
-    /// Size of the largest message that fits, in bytes.
+    /// Returns the size of the largest message that fits, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.view.byte_len()
     }
 
-    /// Whether a message of so many bytes is what the receive expects.
+    /// Returns true if the receive expects a message of so many bytes.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         match self.land {
             Land::AtMost => bytes <= self.capacity() as u64,
@@ -35,23 +35,23 @@ impl Landing {
         }
     }
 
-    /// Bytes that have landed.
+    /// Returns the number of bytes that have landed.
     pub(crate) fn landed(&self) -> usize {
         self.filled
     }
 
-    /// Bytes of an element that has arrived in part: where the next ones belong in a buffer that is to be aligned.
+    /// Returns the number of bytes of an element that has arrived in part: where the next ones belong in a buffer that is to be aligned.
     pub(crate) fn odd(&self) -> usize {
         self.odd_len
     }
 
-    /// Where the message goes.
+    /// Returns the view that the message goes to.
     #[cfg(feature = "mpi")]
     pub(crate) fn view(&self) -> &WriteView {
         &self.view
     }
 
-    /// Where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].
+    /// Returns the place where a transport may store the next bytes directly; it then reports them with [`Landing::stored`].
     pub(crate) fn direct(&mut self) -> Option<&mut [u8]> {
         match self.land {
             Land::Copy | Land::AtMost => Some(&mut self.view.bytes_mut()[self.filled..]),
