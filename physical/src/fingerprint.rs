@@ -1,4 +1,4 @@
-//! What a rank believes it is doing, in 16 bytes that ride in the header of every message.
+//! Fingerprints of operations: what a rank believes it is doing, in 16 bytes that ride in the header of every message.
 //!
 //! The receiver compares it with what it believes itself. Ranks that disagree about operation, element type, count,
 //! reduction or root therefore learn of it from the first message, at no cost in messages.
