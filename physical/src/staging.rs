@@ -59,7 +59,7 @@ impl Staging {
         mark(ticket)
     }
 
-    /// Posts what has been copied down. Whether anything was.
+    /// Posts what has been copied down. Returns true if anything was.
     #[cold]
     fn advance(&self) -> bool {
         let mut table = self.table.borrow_mut();
@@ -99,7 +99,7 @@ impl Transport for Staging {
     }
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
-        // What is sent under the tag of a message that is still being copied comes after that.
+        // What is sent on the lane of a message that is still being copied comes after that.
         let overtakes = || self.table.borrow().overtakes(to, &label);
         if view.is_on_host() && (self.copying.get() == 0 || !overtakes()) {
             return self.transport.post_send(to, label, view);

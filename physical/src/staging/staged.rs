@@ -111,10 +111,10 @@ impl Staged {
         Ok(Staged { label, copies, step: Step::Native(input, None), arriving, _departing: departing })
     }
 
-    /// Returns rank and tag of a message that is not posted yet.
+    /// Returns rank and lane of a message that is not posted yet.
     fn unsent(&self) -> Option<(usize, Tag)> {
         match self.step {
-            Step::Send(to, _) => Some((to, self.label.tag)),
+            Step::Send(to, _) => Some((to, self.label.tag.series())),
             Step::Native(..) | Step::Posted(_) | Step::Failed => None,
         }
     }
@@ -222,12 +222,13 @@ impl Table {
         self.operations.iter().filter(|(_, staged)| staged.is_waiting()).count()
     }
 
-    /// Returns true if a message with this label would overtake one that is still being copied.
+    /// Returns true if a message with this label would overtake one of its lane that is still being copied. Its receiver
+    /// would take it for the proof that the earlier one never comes.
     pub(super) fn overtakes(&self, to: usize, label: &Label) -> bool {
-        self.operations.iter().any(|(_, staged)| staged.unsent() == Some((to, label.tag)))
+        self.operations.iter().any(|(_, staged)| staged.unsent() == Some((to, label.tag.series())))
     }
 
-    /// Posts what has been copied; messages of one tag in order. Whether anything was.
+    /// Posts what has been copied; messages of one lane in order. Returns true if anything was.
     pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
         let mut behind = Vec::new();
         let mut moved = false;

@@ -1,7 +1,8 @@
 //! Every transport carries a device's memory as it does the host's; and waiting for copies is what makes it so.
 
+use crate::codec::{Codec, CodecError, Noise, Properties};
 use crate::device::Queue;
-use crate::drive::block_on;
+use crate::drive::{block_on, waker};
 use crate::dtype::{DType, Element, ReduceOp};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
@@ -13,7 +14,9 @@ use crate::testing::{cases, on_threads, skipped_under_mpi, spawn, spawn_hosts};
 use crate::transport::{Got, Label, Land, Source, Transport, TransportKind};
 use crate::world::World;
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, Instant};
 
 const LENGTHS: [usize; 4] = [0, 1, 1001, 70_003];
 const LANDS: [Land; 4] = [Land::Copy, Land::AtMost, Land::Reduce(ReduceOp::Sum), Land::Reduce(ReduceOp::Max)];
@@ -238,6 +241,120 @@ fn equal_tags_stay_in_order_whatever_has_to_be_copied() {
             end.wait(send).unwrap();
         }
     });
+}
+
+#[test]
+fn messages_of_a_lane_stay_in_order_whatever_has_to_be_copied() {
+    const LONG: usize = 500_000;
+    for transport in on_threads() {
+        spawn(transport, 2, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            let first = end.label(OperationKind::SendRecv, DType::F32, LONG);
+            let second = end.label(OperationKind::SendRecv, DType::F32, 1);
+            let many = end.buffer(&vec![1.0f32; LONG]);
+            let one = Buffer::from_slice(&[2.0f32]).unwrap();
+            if world.rank() == 0 {
+                // The first takes a while to be copied; the second could be sent at once.
+                let sends = [end.send(first, &many, LONG), end.send(second, &one, 1)];
+                sends.into_iter().for_each(|send| assert!(end.wait(send).is_ok()));
+            } else {
+                end.wait(end.recv(first, &many, Land::Reduce(ReduceOp::Sum))).unwrap();
+                end.wait(end.recv(second, &one, Land::Copy)).unwrap();
+                assert_eq!(many.host::<f32>().unwrap()[LONG - 1], 2.0);
+            }
+        });
+    }
+}
+
+/// Without the bell, a rank whose only message is being copied would sleep until its park is over.
+#[test]
+fn the_end_of_a_copy_ends_the_park() {
+    const PARK: Duration = Duration::from_secs(60);
+    const LEN: usize = 300_000;
+    for transport in on_threads() {
+        spawn(transport, 1, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            let label = end.label(OperationKind::SendRecv, DType::F32, LEN);
+            let buffer = end.buffer(&vec![1.0f32; LEN]);
+            let start = Instant::now();
+            let ticket = end.transport.post_send(0, label, buffer.read_all().unwrap());
+            let into = Buffer::zeroed(DType::F32, LEN).unwrap();
+            let recv = end.transport.post_recv(Source::Rank(0), label, into.write_all().unwrap(), Land::Copy);
+            let waker = waker();
+            for ticket in [ticket, recv] {
+                while end.transport.poll(ticket, &mut Context::from_waker(&waker)).is_pending() {
+                    if !end.transport.progress() {
+                        end.transport.park(PARK);
+                    }
+                }
+            }
+            assert!(start.elapsed() < PARK, "{transport}");
+        });
+    }
+}
+
+/// Refuses everything.
+#[derive(Debug)]
+struct Refusing;
+
+impl Codec for Refusing {
+    fn name(&self) -> String {
+        "refusing".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: true, contraction: Some(1.0), linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        len
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(Refusing))
+    }
+
+    fn encode(&self, from: &[f32], _: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        Err(CodecError::NotFinite { index: 3, value: from[3] })
+    }
+
+    fn decode_add(&self, _: &[u8], _: f32, _: &mut [f32]) -> Result<(), CodecError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_message_whose_codec_refused_is_not_sent() {
+    for transport in on_threads() {
+        spawn(transport, 2, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            let label = end.label(OperationKind::SendRecv, DType::U8, 8);
+            let gradient = end.buffer(&[f32::NAN; 8]);
+            let message = end.buffer(&[0u8; 8]);
+            if world.rank() == 0 {
+                let mut to = message.write_all().unwrap();
+                assert_eq!(to.encode(&Refusing, &gradient.read_all().unwrap(), 0).unwrap().unwrap(), 8);
+                drop(to);
+                let sent = end.wait(end.send(label, &message, 8));
+                let names = matches!(&sent, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
+                assert!(names, "{transport}: {sent:?}");
+                assert!(message.write_all().is_ok(), "its memory is free");
+                // The other rank learns of it before this one leaves.
+                message.queue().check().unwrap();
+            } else {
+                let received = end.wait(end.recv(label, &message, Land::Copy));
+                let blames = matches!(&received, Err(Error::PeerFailed { culprit, .. }) if culprit.rank == 0);
+                assert!(blames, "{transport}: {received:?}");
+            }
+        });
+    }
 }
 
 #[test]
