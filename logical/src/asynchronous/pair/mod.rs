@@ -129,7 +129,7 @@ impl PairExchange {
     /// Averages this rank's value with that of `peer`; done when both have changed.
     ///
     /// # Errors
-    /// [`Error::Usage`] if `peer` is this rank, or none. What [`Pending::wait`] says: as every operation, when a rank
+    /// [`Error::Usage`] if `peer` is this rank, or none. The [`Pending`] fails as every operation does, when a rank
     /// has failed, or the codec refuses a value.
     pub fn exchange(&self, peer: usize) -> Pending<Exchanged> {
         let rank = self.service.rank();

@@ -131,7 +131,7 @@ impl Window {
     /// # Errors
     /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
     /// where the codec refuses x: nothing is sent then. Where it can be encoded for some of several receivers only,
-    /// because of what is remembered of them, the service ends. What [`Pending::wait`] says: as every operation, when a
+    /// because of what is remembered of them, the service ends. The [`Pending`] fails as every operation does, when a
     /// rank has failed.
     pub fn put(&self, self_weight: f64, to: &[(usize, f64)]) -> Pending<()> {
         self.write(PUT, self_weight, to).unwrap_or_else(|error| self.service.refused(error))
@@ -193,8 +193,8 @@ impl Window {
     /// [`Window`] for bytes, memory, determinism.
     ///
     /// # Errors
-    /// [`Error::Usage`] for ranks that are no in-neighbours and weights that are not finite. What [`Pending::wait`] says:
-    /// as every operation, when a rank has failed, or its codec refuses its value.
+    /// [`Error::Usage`] for ranks that are no in-neighbours and weights that are not finite. The [`Pending`] fails
+    /// as every operation does, when a rank has failed, or its codec refuses its value.
     pub fn get(&self, from: &[(usize, f64)]) -> Pending<()> {
         self.fetch(from).unwrap_or_else(|error| self.service.refused(error))
     }
