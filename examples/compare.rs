@@ -9,6 +9,7 @@ use clap::Parser;
 use hexagram::algorithms::registry;
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
+use hexagram_examples::Failure;
 use hexagram_examples::plot::{Comparison, Curve};
 use hexagram_examples::progress::{EXIT_CODES, failure, note, options};
 use hexagram_examples::report::bytes;
@@ -18,8 +19,6 @@ use std::process::{Command, ExitCode, Stdio};
 
 #[path = "train.rs"]
 mod train;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// Tells a process that it is a run.
 const RUN: &str = "HEXAGRAM_EXAMPLE_RUN";

@@ -1,4 +1,4 @@
-//! What hooks, copies and overlap add to a candle training step: `cargo run --release --example overhead`.
+//! Measures what hooks, copies and overlap add to a candle training step: `cargo run --release --example overhead`.
 //!
 //! The ranks take turns, each turn in periods of several steps that all ranks begin together:
 //!
@@ -19,12 +19,11 @@ use hexagram::launch::{Job, as_rank};
 use hexagram::physical::stdout::print;
 use hexagram::{Buffer, Communicator, JoinOptions, Placement, ReduceOp, TransportKind, World};
 use hexagram_candle::{Replica, ReplicaOptions};
+use hexagram_examples::Failure;
 use hexagram_examples::progress::{EXIT_CODES, failure, options};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-
-type Failure = Box<dyn std::error::Error>;
 
 const LEARNING_RATE: f64 = 1e-3;
 
@@ -163,7 +162,7 @@ fn together(comm: &Communicator, options: &Options) -> Result<(Net, Replica, SGD
     Ok((net, replica, SGD::new(varmap.all_vars(), LEARNING_RATE)?))
 }
 
-/// Buffers like those of the engine.
+/// Creates buffers like those of the engine.
 fn registered(comm: &Communicator, replica: &Replica) -> Result<Vec<Buffer>, Failure> {
     let buckets = replica.engine().telemetry().buckets().into_iter();
     Ok(buckets.map(|(dtype, len)| comm.registered(dtype, len)).collect::<hexagram::Result<_>>()?)

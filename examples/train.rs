@@ -13,6 +13,7 @@ use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
+use hexagram_examples::Failure;
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
 use hexagram_examples::made_with::MadeWith;
@@ -27,8 +28,6 @@ use hexagram_examples::start::{since_launch, start};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
-
-type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn main() -> ExitCode {
     let begun = SystemTime::now();
@@ -80,7 +79,8 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     // After resuming: a learning rate that has changed goes before the one that was saved.
     replica.set_learning_rate(checked.learning_rate);
     saves.check(&replica)?;
-    (log.steps, log.resumed_at) = (replica.engine().steps(), replica.engine().steps());
+    log.steps = replica.engine().steps();
+    log.resumed_at = log.steps;
     for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
@@ -152,7 +152,7 @@ fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
 
 type Loader = DataLoader<(Array<f32>, Array<u32>)>;
 
-/// Batches of the images that this rank trains on: an equal share of a new shuffle in each epoch.
+/// Returns a loader of the images that this rank trains on: an equal share of a new shuffle in each epoch.
 fn share(train: &Images, world: &World, options: &Options) -> Result<Loader, Failure> {
     let sampler = DistributedSampler::new(DistributedOptions {
         len: train.len(),
@@ -302,7 +302,8 @@ impl<'a> Log<'a> {
         let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
         let first_step = self.steps + 1;
         self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
-        (self.blocked_s, self.steps_s) = (self.blocked_s + blocked, self.steps_s + steps);
+        self.blocked_s += blocked;
+        self.steps_s += steps;
         let bytes_before = std::mem::replace(&mut self.bytes, bytes_sent as u64);
         self.samples += samples;
         self.steps += losses.len() as u64;

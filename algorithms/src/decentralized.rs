@@ -32,7 +32,7 @@ use hexagram_logical::{Buffer, Result};
 pub struct Decentralized(DPsgd);
 
 impl Decentralized {
-    /// Averages with these, every `interval` steps, 1 or more.
+    /// Creates the algorithm that averages with `peers` every `interval` steps, 1 or more.
     pub fn new(peers: impl Into<Peers>, interval: u64) -> Self {
         Decentralized(DPsgd { peers: peers.into(), interval, adapt_then_combine: false })
     }

@@ -81,7 +81,8 @@ impl Dgc {
         if kept != state.kept {
             let mut next = self.encoding(context, kept)?;
             std::mem::swap(next.state_mut(), state.encoding.state_mut());
-            (state.encoding, state.kept) = (next, kept);
+            state.encoding = next;
+            state.kept = kept;
         }
         Ok(())
     }

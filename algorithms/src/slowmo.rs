@@ -99,7 +99,8 @@ impl Algorithm for SlowMo {
         }
         context.mean(&mut bucket.parameters).await?;
         let rate = state.rates / state.steps as f64;
-        (state.steps, state.rates) = (0, 0.0);
+        state.steps = 0;
+        state.rates = 0.0;
         if rate == 0.0 {
             return context.copy(&bucket.parameters, &state.start);
         }

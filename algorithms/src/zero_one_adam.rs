@@ -265,7 +265,8 @@ impl ZeroOneAdam {
             context.copy(way, z)?;
             context.scale(1.0 / state.moved, z)?;
         }
-        (state.local, state.moved) = (0, 0.0);
+        state.local = 0;
+        state.moved = 0.0;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What synchronous SGD would send, to compare an algorithm's bytes with: measured, not computed, since how many bytes an
+//! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since how many bytes an
 //! all-reduce sends depends on transport, size and number of ranks.
 
 use candle_nn::VarMap;

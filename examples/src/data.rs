@@ -1,6 +1,7 @@
-//! What there is to learn from, and to judge the result by: the digits compiled in, a file of such digits, or a folder
+//! Images to learn from, and to judge the result by: the digits compiled in, a file of such digits, or a folder
 //! with MNIST or CIFAR-10. Open this file to train on images of your own.
 
+use crate::Failure;
 use crate::digits::Digits;
 use hexagram::logical::hash;
 use hexagram::sampler::dataset::{Cause, Cifar10, Dataset, DatasetError, Fetch, Items, Mnist, Rows, Zip};
@@ -10,8 +11,6 @@ use std::sync::Arc;
 
 /// Images of channels × rows × columns, from 0.0 to 1.0, and what they show, from 0 to 9.
 pub type Images = Arc<dyn Dataset<Sample = (Array<f32>, u32)>>;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// Images to learn from, and images that are never trained on.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! What a training program needs around hexagram: data that is at hand, figures on disk, a picture of the run
+//! Things that a training program needs around hexagram: data that is at hand, figures on disk, a picture of the run
 //! and a bar on the terminal. Open it when you write a training program and want to borrow a piece; nothing
 //! here communicates but `start` and `baseline`.
 //!
@@ -30,3 +30,6 @@ pub mod progress;
 pub mod report;
 pub mod saves;
 pub mod start;
+
+/// The error that ends an example.
+pub type Failure = Box<dyn std::error::Error>;

@@ -14,7 +14,7 @@ const FIXED: [&str; 3] = ["--algorithm", "--optimizer", "--dtype"];
 pub struct MadeWith(Vec<(&'static str, String)>);
 
 impl MadeWith {
-    /// Lists those of a training. Reads all of the data to learn.
+    /// Collects the facts of a training. Reads all of the data to learn from.
     ///
     /// # Errors
     /// What keeps an image from being read.

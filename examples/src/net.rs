@@ -32,7 +32,7 @@ impl Net {
 }
 
 impl Module for Net {
-    /// Logits (batch × classes) of images (batch × channels × rows × columns).
+    /// Returns the logits (batch × classes) of images (batch × channels × rows × columns).
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let mut x = images.clone();
         for convolution in &self.convolutions {

@@ -259,7 +259,7 @@ fn titled<'a>(
     Ok(page.split_vertically(56).1)
 }
 
-/// Letters of a size, in plotters' units: 1.24 of them are a pixel of the SVG.
+/// Returns the style of letters of a size, in plotters' units: 1.24 of them are a pixel of the SVG.
 fn text(size: i32, color: &'static RGBColor) -> TextStyle<'static> {
     TextStyle::from(("sans-serif", size)).color(color)
 }

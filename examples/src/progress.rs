@@ -1,4 +1,4 @@
-//! How far a run is: a bar on the terminal of rank 0, and plain lines where there is no terminal. Open this
+//! Progress of a run: a bar on the terminal of rank 0, and plain lines where there is no terminal. Open this
 //! file when you wonder why nothing, or too much, is printed.
 //!
 //! Everything goes to the standard error, so that the output of a program stays its own.

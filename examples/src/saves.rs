@@ -3,14 +3,13 @@
 //!
 //! A save that fails, because the disk is full, say, ends nothing: the training goes on, and the next save tries again.
 
+use crate::Failure;
 use crate::made_with::MadeWith;
 use crate::options::Options;
 use hexagram::Error;
 use hexagram::algorithms::checkpoint::{Checkpoints, Record};
 use hexagram::sampler::loader::{DataLoader, LoaderState};
 use hexagram_candle::Replica;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// The checkpoints of one training, on one rank; none if nobody asked for them.
 pub struct Saves {

@@ -1,5 +1,6 @@
 //! One rank, or all of them: finds out whether a launcher has started this process, and starts the ranks if none has.
 
+use crate::Failure;
 use crate::metrics::Metrics;
 use crate::options::Checked;
 use crate::progress::note;
@@ -15,8 +16,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const STARTED: &str = "HEXAGRAM_EXAMPLE_STARTED";
 /// Variable with the number of threads that candle may use; read once, when it first computes.
 const THREADS: &str = "RAYON_NUM_THREADS";
-
-type Failure = Box<dyn std::error::Error>;
 
 /// Runs `rank` as this process's rank, or starts all ranks and waits for them.
 ///

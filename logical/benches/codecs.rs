@@ -83,7 +83,8 @@ impl<'a> Bench<'a> {
         let add = self.measure(&from, codec, "decode-add", |_| {
             codec.decode_add(black_box(&message[..used]), 1e-3, black_box(&mut sum)).unwrap();
         });
-        (self.from, self.sum) = (from, sum);
+        self.from = from;
+        self.sum = sum;
         encode.into_iter().chain(add).collect()
     }
 

@@ -45,7 +45,7 @@ pub use blocking::Blocking;
 pub use call::{Call, Part};
 pub use centralized::Hierarchy;
 pub use communicator::Communicator;
-/// Where the work on a buffer is done, in order.
+/// A queue of a device, which does the work on its buffers in order.
 pub use hexagram_physical::device::Queue;
 /// Waiting, for a thread that drives several operations at a time.
 pub use hexagram_physical::drive;

@@ -26,7 +26,7 @@ pub fn spawn<R: Send>(
     testing::spawn(transport, ranks, on_channel(&body)).into_iter().collect()
 }
 
-/// Like [`spawn`] with the mixed transport, rank r pretending to run on host `hosts[r]`.
+/// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
 ///
 /// # Errors
 /// As [`spawn`].

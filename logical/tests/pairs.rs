@@ -231,7 +231,8 @@ fn bytes_are_those_of_the_formula() {
                     comm.blocking().barrier()?;
                     let before = sent();
                     comm.blocking().barrier()?;
-                    let (before, barrier) = (sent(), sent() - before);
+                    let barrier = sent() - before;
+                    let before = before + barrier;
                     comm.blocking().barrier()?;
                     if comm.rank() == first {
                         pair.exchange(1 - first).blocking()?;

@@ -117,7 +117,7 @@ impl Fingerprint {
         Fingerprint { operation, dtype, reduce: None, root: None, registered: false, codec: None, count }
     }
 
-    /// For the wire.
+    /// Returns the bytes that go over the wire.
     pub fn to_bytes(self) -> [u8; FINGERPRINT_BYTES] {
         let mut bytes = [0; FINGERPRINT_BYTES];
         bytes[0] = self.operation as u8;
@@ -130,7 +130,7 @@ impl Fingerprint {
         bytes
     }
 
-    /// `None` if the bytes name something that this version does not know.
+    /// Reads the bytes from the wire; returns `None` if they name something that this version does not know.
     pub fn from_bytes(bytes: &[u8; FINGERPRINT_BYTES]) -> Option<Self> {
         let [operation, dtype, reduce, registered, r0, r1, r2, r3, tail @ ..] = *bytes;
         let tail = u64::from_le_bytes(tail);

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Alignment of every buffer that is allocated here, in bytes: a cache line, and any SIMD register of today.
 pub const ALIGNMENT: usize = 64;
 
-/// What keeps memory that somebody else has allocated: it is dropped when neither buffer nor view is left.
+/// Owner of memory that somebody else has allocated: it is dropped when neither buffer nor view is left.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ enum Owner {
     Foreign(Keeper),
 }
 
-/// Which registered memory this is, to the endpoint that it was registered with.
+/// Identity of registered memory at the endpoint that it was registered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Registration {
     /// Unique within the process.
@@ -379,7 +379,7 @@ impl Buffer {
 }
 
 impl Memory {
-    /// The same memory, written by `queue`.
+    /// Returns the same memory, written by `queue`.
     fn at(mut self, queue: &Queue) -> Self {
         let place =
             |queue: &Arc<dyn DeviceQueue>| Place { queue: Arc::clone(queue), order: Order::default() };

@@ -51,7 +51,7 @@ impl Size {
     }
 }
 
-/// Elements of chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
+/// Returns the range of elements in chunk `index` when `len` elements are shared among `ranks`: sizes differ by one at most.
 pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.
     let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;

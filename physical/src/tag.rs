@@ -28,10 +28,10 @@ impl Tag {
         Ok(Tag { communicator, lane: narrow("lane", lane)?, step: narrow("step", step)?, sequence })
     }
 
-    /// Another step of the same operation.
+    /// Returns the tag of another step of the same operation.
     ///
     /// # Errors
-    /// As [`Tag::new`].
+    /// Fails where [`Tag::new`] does.
     pub fn at_step(self, step: usize) -> Result<Self> {
         Ok(Tag { step: narrow("step", step)?, ..self })
     }

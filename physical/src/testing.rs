@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Longest that a world may take to come together in a test.
 const JOIN: Duration = Duration::from_secs(30);
 
-/// What a matrix of tests runs on: every transport whose ranks can be threads, with each number of `ranks`.
+/// Lists the transports and sizes of a matrix of tests: every transport whose ranks can be threads, with each number of `ranks`.
 ///
 /// In processes that `mpirun` started with `HEXAGRAM_TEST=mpi`, only the world that they are, if its size is among
 /// `ranks`: so the same tests run over MPI, one at a time (`--test-threads=1`). Standard error tells which tests do, and
@@ -46,10 +46,10 @@ pub fn cases(ranks: &[usize]) -> Vec<(TransportKind, usize)> {
     fail("HEXAGRAM_TEST=mpi is for a build with the feature `mpi`")
 }
 
-/// What tests run on whose ranks also meet behind the transport's back, at a barrier of the process: every transport whose
+/// Lists the transports for tests whose ranks also wait for each other at a barrier of the process: every transport whose
 /// ranks can be threads; none in processes that `mpirun` started with `HEXAGRAM_TEST=mpi`.
 pub fn on_threads() -> impl Iterator<Item = TransportKind> {
-    let skipped = skipped_under_mpi("its ranks meet at a barrier of the process");
+    let skipped = skipped_under_mpi("its ranks wait at a barrier of the process");
     TransportKind::ALL.into_iter().filter(move |_| !skipped)
 }
 
@@ -72,7 +72,7 @@ pub fn skipped_under_mpi(reason: &str) -> bool {
     is_under_mpi()
 }
 
-/// Whether `mpirun` has started this process to run tests over MPI.
+/// Returns true if `mpirun` has started this process to run tests over MPI.
 fn is_under_mpi() -> bool {
     variable("HEXAGRAM_TEST").is_some_and(|what| what == "mpi")
 }
@@ -114,19 +114,19 @@ pub fn spawn<R: Send>(transport: TransportKind, ranks: usize, body: impl Fn(Worl
     }
 }
 
-/// Like [`spawn`] with the mixed transport, rank r pretending to run on host `hosts[r]`.
+/// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
 ///
 /// # Panics
-/// As [`spawn`].
+/// Panics where [`spawn`] does.
 pub fn spawn_hosts<R: Send>(hosts: &[usize], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     let on = |host: &usize| JoinOptions { host: Some(format!("host {host} of a test")), ..options() };
     spawn_as(&hosts.iter().map(on).collect::<Vec<_>>(), body)
 }
 
-/// Like [`spawn`], rank r joining with its own options.
+/// Runs ranks as [`spawn`] does, rank r joining with its own options.
 ///
 /// # Panics
-/// As [`spawn`].
+/// Panics where [`spawn`] does.
 pub fn spawn_as<R: Send>(options: &[JoinOptions], body: impl Fn(World) -> R + Sync) -> Vec<R> {
     refuse_under_mpi();
     let size = options.len();
@@ -161,7 +161,7 @@ fn run<R: Send>(
     ranks.unwrap_or_else(|error| fail(error))
 }
 
-/// Every process that `mpirun` started would have ranks of its own, and the test would say nothing about MPI.
+/// Fails under `mpirun`: every process would have ranks of its own, and the test would say nothing about MPI.
 fn refuse_under_mpi() {
     if is_under_mpi() {
         fail("a test whose ranks are threads has to say so: testing::skipped_under_mpi");

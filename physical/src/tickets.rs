@@ -93,7 +93,7 @@ impl Tickets {
         }
     }
 
-    /// Voids a ticket: an operation that was cancelled, or whose outcome was taken.
+    /// Closes a ticket whose operation was cancelled, or whose outcome was taken.
     pub fn close(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slot(ticket) {
             slot.stand = Stand::Free;

@@ -26,8 +26,8 @@ const FRESH: u32 = 1 << 15;
 
 /// All ranks of one job, as this rank sees them. Cheap to clone, and free to move between threads; endpoints are not.
 ///
-/// The last clone to be dropped says goodbye to the other ranks. On rank 0, over which the ranks watch each other, that
-/// takes until all others have said so too, or one has failed; at most for the operation deadline. If it happens while
+/// The last clone to be dropped tells the other ranks that this one leaves. On rank 0, over which the ranks watch each
+/// other, that takes until all others have left too, or one has failed; at most for the operation deadline. If it happens while
 /// the thread panics, the others are told that this rank failed.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
@@ -44,7 +44,7 @@ struct Inner {
     deadline: AtomicU64,
     /// Next channel that [`World::fresh_channel`] gives.
     fresh: AtomicU32,
-    /// Dropped first, so that the goodbye is said while the data connections are still open.
+    /// Dropped first, so that the rank leaves while the data connections are still open.
     control: Option<Control>,
 }
 

@@ -1,4 +1,4 @@
-//! How tensors are cut into blocks for the transform: for weights, matrices of up to 64 × 64; for vectors, runs of up to
+//! Cuts tensors into blocks for the transform: for weights, matrices of up to 64 × 64; for vectors, runs of up to
 //! 64; all of a tensor's blocks of one size.
 
 use super::dct::{Dct, transform, transform_back};

@@ -26,7 +26,7 @@ impl LargestOfEach {
         LargestOfEach { keep, blocks }
     }
 
-    /// Coefficients of all blocks.
+    /// Returns the number of coefficients of all blocks.
     fn len(&self) -> usize {
         self.blocks.last().map_or(0, |block| block.end)
     }

@@ -96,7 +96,9 @@ impl Backward {
     /// Goes on with another plan, and moves gradients that are there into its buffers.
     pub(super) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
         self.plan.relocate(&self.buffers()?, &plan, &buffers.iter().collect::<Vec<_>>())?;
-        (self.slots, self.plan, self.observed) = (slots(&plan, buffers), plan, None);
+        self.slots = slots(&plan, buffers);
+        self.plan = plan;
+        self.observed = None;
         Ok(())
     }
 

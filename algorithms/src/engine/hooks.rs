@@ -1,4 +1,4 @@
-//! What a framework calls from inside its backward pass.
+//! The calls that a framework makes from inside its backward pass.
 
 use super::backward::{Backward, lock};
 use crate::bytes::on_host;

@@ -1,4 +1,4 @@
-//! What all ranks begin with: rank 0's state, and buckets and states before the first pass.
+//! The start of all ranks: rank 0's state, and buckets and states before the first pass.
 
 use super::shared::flat_broadcast;
 use super::{DataParallel, backward};

@@ -1,4 +1,4 @@
-//! How the engine works: everything that is not the algorithm's to say.
+//! Options of the engine: everything that is not the algorithm's to say.
 
 use super::Autotune;
 use super::clip::check_limit;

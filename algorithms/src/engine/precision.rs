@@ -122,7 +122,8 @@ impl Scaler {
         if overflow {
             self.scale *= self.options.backoff;
         } else if self.clean >= self.options.interval && (self.scale * self.options.growth).is_finite() {
-            (self.scale, self.clean) = (self.scale * self.options.growth, 0);
+            self.scale *= self.options.growth;
+            self.clean = 0;
         }
         if self.scale < SMALLEST {
             let what = format!("gradients overflow even with the loss multiplied by {:e}", self.scale);

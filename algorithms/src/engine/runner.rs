@@ -300,7 +300,8 @@ impl HookRunner {
             }
             let lane = &mut self.lanes[bucket];
             outcome.map_err(|error| name_tensor(&lane.tensors, error))?;
-            (lane.instance, lane.busy) = (instance, false);
+            lane.instance = instance;
+            lane.busy = false;
             // What has arrived meanwhile is newer.
             lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
             lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
@@ -364,5 +365,5 @@ impl HookCall {
 }
 
 fn missing() -> Error {
-    Error::usage("a hook was asked for before its bucket was there", "report this: the engine sender hooks")
+    Error::usage("a hook was asked for before its bucket was there", "report this defect of the engine")
 }

@@ -1,4 +1,4 @@
-//! What replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at the end.
+//! State that replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at the end.
 
 use super::backward::Results;
 use super::options::Buffers;

@@ -177,14 +177,15 @@ impl DataParallel {
     fn fitting(&self, record: &Record) -> Result<Option<Plan>> {
         let own = self.facts();
         for name in ["algorithm", "ranks", "rank"] {
-            let (saved, own): (String, String) = (record.noted(name)?, own.noted(name)?);
+            let saved: String = record.noted(name)?;
+            let own: String = own.noted(name)?;
             if saved != own {
                 return Err(does_not_fit(format!("is of {name} {saved}, not {own}")));
             }
         }
         same_model(&record.noted::<String>("model")?, &own.noted::<String>("model")?)?;
-        let (saved, own): (String, String) =
-            (record.noted("algorithm-options")?, own.noted("algorithm-options")?);
+        let saved: String = record.noted("algorithm-options")?;
+        let own: String = own.noted("algorithm-options")?;
         if saved != own {
             let what = format!("the checkpoint is of {saved}, not {own}");
             let remedy = "load it with the options it was saved with, and then switch to the new ones";
@@ -279,7 +280,8 @@ fn model(plan: &Plan) -> String {
 }
 
 fn same_model(saved: &str, own: &str) -> Result<()> {
-    let (saved, own): (Vec<&str>, Vec<&str>) = (saved.lines().collect(), own.lines().collect());
+    let saved: Vec<&str> = saved.lines().collect();
+    let own: Vec<&str> = own.lines().collect();
     for (saved, own) in saved.iter().zip(&own) {
         if saved != own {
             return Err(does_not_fit(format!("is of a model with {saved}, where this one has {own}")));

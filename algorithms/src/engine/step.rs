@@ -34,7 +34,8 @@ impl DataParallel {
     fn begin_forward(&mut self) -> Result<()> {
         if !self.forwarded {
             self.hand_over(Stage::Forward, false)?;
-            (self.forwarded, self.unsettled) = (true, true);
+            self.forwarded = true;
+            self.unsettled = true;
         }
         Ok(())
     }

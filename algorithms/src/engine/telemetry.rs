@@ -1,4 +1,4 @@
-//! What an engine tells about itself: how long it waited, how the model is cut, what autotune has found.
+//! Figures of an engine: the time it waited, the buckets of the model, and the findings of autotune.
 
 use super::autotune::Tuning;
 use super::{DataParallel, backward};

@@ -1,4 +1,4 @@
-//! What algorithms refuse before the first step: options and element types that they cannot work with. Open this to
+//! Checks before the first step: they refuse options and element types that an algorithm cannot work with. Open this to
 //! check those of an algorithm of your own.
 
 use crate::plugin::Bucket;

@@ -1,4 +1,4 @@
-//! What a hook has at hand besides the bucket: the ranks, the step, and arithmetic on buffers.
+//! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
 
 use super::float::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};

@@ -1,4 +1,4 @@
-//! What a checkpoint holds of an algorithm's state: one list of names, for saving and for loading.
+//! Fields of an algorithm's state in a checkpoint: one list of names, for saving and for loading.
 //!
 //! An algorithm names each part of its state once; whether the part is copied out or in is the [`Fields`]' business. So
 //! the two directions cannot differ.
@@ -130,9 +130,8 @@ impl Fields {
                     }
                 }
                 Direction::Loading(rest) => {
-                    let (of_it, others) =
+                    let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
                         std::mem::take(rest).into_iter().partition(|(name, _)| name.starts_with(&prefix));
-                    let (of_it, others): (BTreeMap<_, _>, BTreeMap<_, _>) = (of_it, others);
                     *rest = others;
                     let short = |(name, buffer): (String, Buffer)| (name[prefix.len()..].to_owned(), buffer);
                     memory.restore(operations, of_it.into_iter().map(short));

@@ -1,4 +1,4 @@
-//! What a plugin is written against: the trait, and what its hooks are given. Open this to write an algorithm.
+//! The interface of a plugin: the trait, and the arguments of its hooks. Open this to write an algorithm.
 
 mod algorithm;
 mod bucket;

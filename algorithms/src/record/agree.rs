@@ -1,4 +1,5 @@
-//! Whether all ranks could do something of their own, such as writing a file: either all go on, or all err with the reason.
+//! Agreement of all ranks on whether each could do its own part, such as writing a file: either all go on, or all err with
+//! the reason.
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 

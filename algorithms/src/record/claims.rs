@@ -1,4 +1,4 @@
-//! Whose directory it is: of two trainings that were given the same one, the second is refused, for each would delete, or
+//! Claims on directories: of two trainings that were given the same one, the second is refused, for each would delete, or
 //! mix with its own, what the other saves.
 
 use hexagram_logical::{Error, Result};

@@ -1,4 +1,4 @@
-//! Whether an algorithm goes on from a checkpoint as if nothing had been: [`resumes_exactly`].
+//! A test that an algorithm goes on from a checkpoint as if nothing had been: [`resumes_exactly`].
 
 use super::{Setup, Trainer};
 use crate::bytes::bytes_of;

@@ -1,4 +1,4 @@
-//! Where the time of every rank went: what each one computed and communicated, on one clock. Open this to see why a step
+//! Traces of the time of every rank: what each one computed and communicated, on one clock. Open this to see why a step
 //! takes as long as it does, and which rank the others wait for.
 //!
 //! [`DataParallel::trace`](crate::DataParallel::trace) switches recording on, for any algorithm;

@@ -1,4 +1,4 @@
-//! What is recorded, and the two recorders: one for the training thread, one for the communication thread.
+//! Spans, and the two recorders of them: one for the training thread, one for the communication thread.
 //!
 //! Recording a span is a look at the clock and a push; nothing is sent or written before the trace is collected.
 

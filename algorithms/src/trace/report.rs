@@ -141,7 +141,8 @@ fn rank_report(rank: &RankTrace) -> RankReport {
     let mut windows: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     for span in rank.spans.iter().filter(|span| !span.kind.is_communication()) {
         let (start, end, whole) = windows.entry(span.step).or_insert((span.start, span.end, false));
-        (*start, *end) = (span.start.min(*start), span.end.max(*end));
+        *start = span.start.min(*start);
+        *end = span.end.max(*end);
         *whole |= span.kind == Kind::Backward;
     }
     let mut all = Shares::default();

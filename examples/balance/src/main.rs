@@ -1,5 +1,5 @@
-//! What it costs to give ranks samples of different lengths at random, and what balancing saves: trains a character model
-//! on several ranks with each of three samplers. `cargo run --release -p hexagram-balance`.
+//! Measures what it costs to give ranks samples of different lengths at random, and what balancing saves: trains a
+//! character model on several ranks with each of three samplers. `cargo run --release -p hexagram-balance`.
 //!
 //! All ranks wait for the slowest in every step. Read [`train`], whose `options` are all that differs.
 

@@ -135,13 +135,13 @@ impl Worker {
             self.stage = Stage::Leaving;
             self.dispatcher.last_heard.set(Stopwatch::start());
             let others = (0..self.dispatcher.comm.size()).filter(|peer| *peer != rank);
-            let goodbye = |peer| -> Task {
+            let leave = |peer| -> Task {
                 let dispatcher = Rc::clone(&self.dispatcher);
                 Box::pin(async move {
                     dispatcher.send_leave(peer).await.unwrap_or_else(|error| drop(dispatcher.fail(error)));
                 })
             };
-            self.own.extend(others.map(goodbye));
+            self.own.extend(others.map(leave));
             return None;
         }
         let left = self.dispatcher.left.borrow();

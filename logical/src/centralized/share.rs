@@ -1,4 +1,4 @@
-//! What the centralized primitives have in common.
+//! Helpers that the centralized primitives have in common.
 
 use crate::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 pub(crate) use hexagram_physical::native::chunk;

@@ -1,4 +1,4 @@
-//! How many elements a sparse codec keeps.
+//! The number of elements that a sparse codec keeps.
 
 use hexagram_physical::{Error, Result};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is done about NaN and infinity, once a kernel has said that there are some: none of this is in a fast path.
+//! The treatment of NaN and infinity, once a kernel has said that there are some: none of this is in a fast path.
 
 use super::CodecError;
 

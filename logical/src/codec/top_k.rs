@@ -102,8 +102,7 @@ impl Codec for TopK {
         let mut low = Unpacker::new(low);
         let mut ones = Ones::new(high);
         let mut last = None;
-        let mut number = 0;
-        for value in values.as_chunks().0 {
+        for (number, value) in values.as_chunks().0.iter().enumerate() {
             let above = ones.next().and_then(|bit| bit.checked_sub(number));
             let index = above.map(|high| high << layout.low | low.pull(layout.low) as usize);
             let Some((index, x)) = index.filter(|i| last < Some(*i)).and_then(|i| Some((i, to.get_mut(i)?)))
@@ -111,7 +110,7 @@ impl Codec for TopK {
                 return Err(CodecError::damaged(format!("index {number} of {} is none", layout.k)));
             };
             *x = (*x + weight * f32::from_le_bytes(*value)).canonical();
-            (last, number) = (Some(index), number + 1);
+            last = Some(index);
         }
         match ones.next() {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What an encoding remembers: named buffers, and how many operations it has seen. Save it with a checkpoint.
+//! The state of an encoding: named buffers, and the number of operations so far. Save it with a checkpoint.
 //!
 //! State belongs to one rank and one bucket layout: it cannot be restored with other ranks or buckets.
 

@@ -148,7 +148,8 @@ const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 /// A run of several blocks whose elements 2500 and 4000 are bad.
 fn spoilt(bad: f32) -> Vec<f32> {
     let mut x: Vec<f32> = (0..5000).map(|i| (i % 17) as f32 - 8.0).collect();
-    (x[2500], x[4000]) = (bad, f32::NAN);
+    x[2500] = bad;
+    x[4000] = f32::NAN;
     x
 }
 

@@ -176,7 +176,8 @@ fn wrong_lengths_are_refused() {
 fn nan_and_infinity_are_refused_or_propagate_or_saturate() {
     let codec = PowerSgd::new(&[(20, 30), (20, 30)], 2).unwrap();
     let mut x = plain(1200, 1);
-    (x[77], x[78]) = (f32::INFINITY, f32::NAN);
+    x[77] = f32::INFINITY;
+    x[78] = f32::NAN;
     let round = Round { number: 0, from: &x, reduced: &[], seed: 0 };
     let error = codec.encode(round, &mut vec![0.0; 200], &mut vec![0.0; 80]).unwrap_err();
     assert!(matches!(error, CodecError::NotFinite { index: 77, value: f32::INFINITY }), "{error}");

@@ -136,7 +136,8 @@ fn buckets_of_every_size_come_back() {
 #[test]
 fn nan_and_infinity_are_refused_or_propagate_or_saturate() {
     let mut x = plain(1200, 1);
-    (x[700], x[800]) = (f32::NEG_INFINITY, f32::NAN);
+    x[700] = f32::NEG_INFINITY;
+    x[800] = f32::NAN;
     let codec = Qsgd::new(7).unwrap();
     let error = encoded(&codec, &x, 0).unwrap_err();
     assert!(matches!(error, CodecError::NotFinite { index: 700, value: f32::NEG_INFINITY }), "{error}");

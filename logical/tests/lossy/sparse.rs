@@ -79,7 +79,9 @@ fn places_beyond_four_gigabytes_would_fit_random_messages() {
 #[test]
 fn nan_and_infinity_are_refused_or_come_first_or_saturate() {
     let mut x = plain(20_000, 1);
-    (x[5000], x[9000], x[19_000]) = (f32::NAN, f32::NEG_INFINITY, f32::NAN);
+    x[5000] = f32::NAN;
+    x[9000] = f32::NEG_INFINITY;
+    x[19_000] = f32::NAN;
     let codec = top(Keep::Ratio(0.01));
     let error = encoded(&codec, &x, 0).unwrap_err();
     assert!(matches!(error, CodecError::NotFinite { index: 5000, .. }), "{error}");

@@ -106,7 +106,8 @@ fn bytes_sent_are_those_of_the_formulas() {
                     comm.blocking().barrier()?;
                     let before = sent();
                     comm.blocking().barrier()?;
-                    let (before, barrier) = (sent(), sent() - before);
+                    let barrier = sent() - before;
+                    let before = before + barrier;
                     comm.blocking().barrier()?;
                     server.blocking().push(0..len, &vector(&vec![1.0; len]))?;
                     server.blocking().pull(0..len, &mut vector(&vec![0.0; len]))?;

@@ -107,7 +107,8 @@ fn bytes_of(comm: &Communicator, operation: impl FnOnce() -> Result<()>) -> Resu
     comm.blocking().barrier()?;
     let before = sent();
     comm.blocking().barrier()?;
-    let (before, barrier) = (sent(), sent() - before);
+    let barrier = sent() - before;
+    let before = before + barrier;
     // Nobody begins before all have read their counters.
     comm.blocking().barrier()?;
     operation()?;

@@ -125,7 +125,7 @@ impl ReadView {
 }
 
 impl WriteView {
-    /// As [`ReadView::copy_down`].
+    /// Does the same as [`ReadView::copy_down`].
     pub(crate) fn copy_down(&self) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
         copying_down(&self.span())
     }

@@ -96,7 +96,7 @@ impl fmt::Debug for Queue {
 pub struct Allocation {
     /// Address of the first byte, which only the device may follow.
     pub address: NonNull<u8>,
-    /// What frees the memory when it is dropped. Work in flight keeps it.
+    /// Owner of the memory, which is freed when it is dropped. Work in flight keeps it.
     pub keeper: Keeper,
 }
 
@@ -180,14 +180,14 @@ pub trait Event: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What has gone wrong in the work of a queue.
+/// A failure in the work of a queue.
 #[derive(Debug, Clone)]
 pub enum Failure {
     /// A codec refused what it was to encode or decode.
     Refused {
         /// Name of the codec.
         codec: String,
-        /// What it said. Elements count from the beginning of what was to be encoded at a time.
+        /// Reason of the codec. Elements count from the beginning of what was to be encoded at a time.
         refusal: CodecError,
     },
     /// Something else, such as a fault of the device.

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 /// Elements converted at a time: three blocks of f32 stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
+/// Computes `to ← to ∘ from`. Both hold whole elements and equally many; `to` is aligned, `from` need not be.
 pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::U8 => integers::<u8>(op, from, to),
@@ -24,7 +24,7 @@ pub(crate) fn reduce(op: ReduceOp, dtype: DType, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// `to ← to × factor`, for float types.
+/// Computes `to ← to × factor`, for float types.
 pub(crate) fn scale(dtype: DType, factor: f64, to: &mut [u8]) {
     match dtype {
         DType::F64 => kernels::scale_f64(factor, bytemuck::cast_slice_mut(to)),
@@ -45,7 +45,7 @@ pub(super) fn canonicalize(dtype: DType, to: &mut [u8]) {
     }
 }
 
-/// `to ← to + weight × from`, for float types; as [`reduce`].
+/// Computes `to ← to + weight × from`, for float types. Both are as in [`reduce`].
 pub(crate) fn add_scaled(dtype: DType, weight: f64, from: &[u8], to: &mut [u8]) {
     match dtype {
         DType::F64 => combine(from, to, |from: &[f64], to| {

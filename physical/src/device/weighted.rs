@@ -1,5 +1,5 @@
 //! Host kernel for weighted sums of several runs: each element is computed in wider floats, and rounded once. Neighbour
-//! averaging lives on it.
+//! averaging uses it most.
 //!
 //! Runs go through blocks that stay in the first-level cache, so that however many terms there are, every run is read once
 //! and the result is written once.
@@ -12,7 +12,8 @@ use half::{bf16, f16};
 /// Elements at a time: a block of f64 and those of the terms stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// `to ← Σ weight × term`, in order, where no term is `to` as it was. All hold equally many elements, at their alignment.
+/// Computes `to ← Σ weight × term`, in order; `None` is the term that `to` holds. All hold equally many elements, at their
+/// alignment.
 pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     match dtype {
         DType::F64 => typed(terms, to, add_f64, narrow_f64),
@@ -23,7 +24,8 @@ pub(crate) fn sum(dtype: DType, terms: &[(f64, Option<&[u8]>)], to: &mut [u8]) {
     }
 }
 
-/// `add` is told whether a term is the first, which is not added to zero: that would lose the sign of another.
+/// Computes the sum of typed terms. `add` is told whether a term is the first, which is not added to zero: −0 would become
+/// +0.
 fn typed<T: bytemuck::Pod, W: bytemuck::Pod>(
     terms: &[(f64, Option<&[u8]>)],
     to: &mut [u8],
@@ -74,7 +76,7 @@ where
     }
 }
 
-/// Nothing is narrower, but NaNs become one.
+/// Copies the sum, with every NaN as the one NaN.
 fn narrow_f64(to: &mut [f64], sum: &[f64]) {
     to.iter_mut().zip(sum).for_each(|(to, sum)| *to = sum.canonical());
 }

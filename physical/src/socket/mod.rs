@@ -62,7 +62,7 @@ pub(crate) enum Tls {}
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
-    /// Refuses: this build has no TLS.
+    /// Fails, since this build has no TLS.
     pub(crate) fn load(_: &TlsFiles) -> Result<Self> {
         Err(Error::setup(
             "this build cannot speak TLS",

@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// A member's, whose sleep `bell` ends.
+    /// Creates the identity of a member whose sleep `bell` ends.
     pub(crate) fn new(member: &Membership, kind: TransportKind, bell: Arc<dyn Bell>) -> Self {
         Identity {
             kind,

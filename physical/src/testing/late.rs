@@ -128,7 +128,7 @@ impl Drop for Handle {
     }
 }
 
-/// What the worker and the queues share.
+/// State that the worker and the queues share.
 struct Shared {
     name: String,
     omission: Option<Omission>,
@@ -142,7 +142,7 @@ struct State {
     bells: Vec<(Point, Arc<dyn Bell>)>,
     /// By queue, the first.
     failures: Vec<Option<Failure>>,
-    /// Of queues for others.
+    /// Number of waits of queues for others.
     waits: u64,
     over: bool,
 }

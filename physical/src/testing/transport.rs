@@ -1,4 +1,4 @@
-//! What every transport promises, as tests that any transport can be put through: matching, landing, cancelling, failing.
+//! Promises of every transport, as tests that any transport can be put through: matching, landing, cancelling, failing.
 //! Open this when you write a transport; [`transport_matrix!`](crate::transport_matrix) runs all of them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -66,7 +66,7 @@ macro_rules! transport_matrix {
 /// The transports over which a test of the matrix runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matrix {
-    /// Those of [`cases`]: the built-in ones, or that of MPI.
+    /// The transports of [`cases`]: the built-in ones, or that of MPI.
     BuiltIn,
     /// One, such as one that a program has registered.
     Only(TransportKind),
@@ -99,7 +99,7 @@ impl Matrix {
 pub struct End {
     /// The endpoint.
     pub transport: Rc<dyn Transport>,
-    /// Where failures are recorded.
+    /// Record of failures.
     pub poison: Poison,
     /// Longest time that nothing of an operation may move.
     pub deadline: Duration,

@@ -1,4 +1,4 @@
-//! What start-up asks of a transport: to prepare, to connect once the peers are known, and to open endpoints.
+//! The steps that start-up asks of a transport: to prepare, to connect once the peers are known, and to open endpoints.
 //!
 //! A world comes together in three steps, in all of which a transport has its part:
 //!

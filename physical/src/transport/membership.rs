@@ -1,4 +1,4 @@
-//! What a rank knows of its world once everyone has joined: what a transport connects with.
+//! Facts that a rank knows of its world once everyone has joined, with which a transport connects.
 
 use super::Traffic;
 use crate::bootstrap::hosts::Hosts;

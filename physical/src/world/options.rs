@@ -1,4 +1,4 @@
-//! How a rank joins a world: what a program may choose, and what the environment says where it does not.
+//! Options with which a rank joins a world: those of the program first, and the environment where it chooses nothing.
 
 use crate::bootstrap::{interface, variable};
 use crate::error::Result;

@@ -29,7 +29,7 @@ fn a_failure_is_told_once_and_the_end_is_prompt() {
             assert!(error.to_string().contains("gave up on purpose"), "{error}");
             let started = Instant::now();
             drop(end);
-            assert!(started.elapsed() < Duration::from_secs(30), "the goodbye was stuck");
+            assert!(started.elapsed() < Duration::from_secs(30), "leaving was stuck");
         });
     }
 }

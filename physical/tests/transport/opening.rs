@@ -1,4 +1,4 @@
-//! Channels that are opened: once each, apart from each other, with ranks and not with strangers.
+//! Channels that are opened: once each, apart from each other, with ranks and not with foreign connections.
 
 use crate::{End, label};
 use hexagram_physical::dtype::DType;
@@ -28,7 +28,7 @@ fn a_world_that_cannot_open_a_channel_says_whose_fault_it_is() {
 }
 
 #[test]
-fn strangers_at_the_data_port_neither_delay_nor_enter() {
+fn foreign_connections_to_the_data_port_neither_delay_nor_enter() {
     if skipped_under_mpi("it is about sockets") {
         return;
     }
@@ -38,10 +38,10 @@ fn strangers_at_the_data_port_neither_delay_nor_enter() {
         let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("0A"));
         let ports = listening.filter_map(|line| line.split_whitespace().nth(1)?.rsplit_once(':'));
         let ports: Vec<u16> = ports.filter_map(|(_, port)| u16::from_str_radix(port, 16).ok()).collect();
-        let strangers: Vec<_> =
+        let foreign: Vec<_> =
             ports.iter().filter_map(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).ok()).collect();
-        assert!(!strangers.is_empty());
-        let mut scanner = strangers[0].try_clone().unwrap();
+        assert!(!foreign.is_empty());
+        let mut scanner = foreign[0].try_clone().unwrap();
         let _ = std::io::Write::write_all(&mut scanner, &[0; 200]);
         let end = End::new(world);
         let out = Buffer::from_slice(&[1f32]).unwrap();
@@ -50,6 +50,6 @@ fn strangers_at_the_data_port_neither_delay_nor_enter() {
         let send = end.send(peer, label(0, 0, 1), &out);
         end.wait(end.recv(Source::Rank(peer), label(0, 0, 1), &into, Land::Copy)).unwrap();
         end.wait(send).unwrap();
-        drop(strangers);
+        drop(foreign);
     });
 }

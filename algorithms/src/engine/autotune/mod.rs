@@ -103,6 +103,12 @@ impl Tuner {
         Some(Tuner { autotune, search: None, steps: 0, taken: Vec::new(), last: None, done: false })
     }
 
+    /// Forgets the times of the warm-up or of the trial that has ended.
+    fn start_over(&mut self) {
+        self.steps = 0;
+        self.taken.clear();
+    }
+
     /// Counts a step; returns true if it was the last of the warm-up or of a trial.
     fn count(&mut self, present: Tuning) -> bool {
         let now = runtime::now();
@@ -178,7 +184,7 @@ impl DataParallel {
             let candidates = self.candidates(tuner);
             tuner.done = candidates.iter().all(Vec::is_empty);
             tuner.search = Some(Search::new(present, candidates));
-            (tuner.steps, tuner.taken) = (0, Vec::new());
+            tuner.start_over();
             return Ok(());
         };
         let mut slowest = [median(&mut tuner.taken)];
@@ -186,7 +192,7 @@ impl DataParallel {
         search.measured(slowest[0]);
         while let Some(next) = search.next() {
             if self.apply(next)? {
-                (tuner.steps, tuner.taken) = (0, Vec::new());
+                tuner.start_over();
                 return Ok(());
             }
             search.keep_buckets(present.bucket_bytes);
@@ -239,7 +245,8 @@ impl DataParallel {
             return Ok(false);
         }
         self.scheduler.call(move |runner| runner.tune(streams, hierarchical))?;
-        (self.options.bucket_bytes, self.options.streams) = (bucket_bytes, streams);
+        self.options.bucket_bytes = bucket_bytes;
+        self.options.streams = streams;
         self.options.hierarchical = hierarchical;
         Ok(true)
     }

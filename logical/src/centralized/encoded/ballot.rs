@@ -89,7 +89,9 @@ pub(super) fn count(ballots: &[&[u8]], result: &mut [u8]) {
         for ballot in ballots {
             let mut carry = word(&ballot[start..]);
             for count in &mut counts[..planes] {
-                (*count, carry) = (*count ^ carry, *count & carry);
+                let both = *count & carry;
+                *count ^= carry;
+                carry = both;
             }
             over |= carry;
         }

@@ -1,9 +1,9 @@
-//! Weighted sums of f32 slices: what decoders are made of.
+//! Weighted sums of f32 slices, for decoders.
 
 use super::{Float, Set};
 
 dispatched!(
-    /// `to ← to + weight × from`, of equal lengths; product and sum are rounded one by one.
+    /// Computes `to ← to + weight × from`, of equal lengths; product and sum are rounded one by one.
     pub fn add_scaled(weight: f32, from: &[f32], to: &mut [f32]) = add_scaled_kernel
 );
 

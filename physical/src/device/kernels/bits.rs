@@ -1,6 +1,6 @@
 //! Numbers of any width, one after the other in bytes, the lowest bit first. Open this to pack indices or short codes.
 
-/// Bytes that `count` numbers of `width` bits take.
+/// Returns how many bytes `count` numbers of `width` bits take.
 pub const fn packed_len(count: usize, width: u32) -> usize {
     // 8 numbers take `width` bytes; so nothing overflows that the numbers themselves would not.
     count / 8 * width as usize + (count % 8 * width as usize).div_ceil(8)
@@ -16,7 +16,7 @@ pub struct Packer<'a> {
 }
 
 impl<'a> Packer<'a> {
-    /// Begins at the first byte.
+    /// Creates one that begins at the first byte.
     pub fn new(to: &'a mut [u8]) -> Self {
         Packer { to, at: 0, held: 0, bits: 0 }
     }
@@ -43,7 +43,7 @@ impl<'a> Packer<'a> {
         self.bits %= 8;
     }
 
-    /// Writes what is left of the last byte, and says how many bytes were written.
+    /// Writes what is left of the last byte, and returns how many bytes were written in all.
     ///
     /// # Panics
     /// If there is no room.
@@ -65,12 +65,12 @@ pub struct Unpacker<'a> {
 }
 
 impl<'a> Unpacker<'a> {
-    /// Begins at the first byte.
+    /// Creates one that begins at the first byte.
     pub fn new(from: &'a [u8]) -> Self {
         Unpacker { from, held: 0, bits: 0 }
     }
 
-    /// The next number, of `width` bits, 56 at most.
+    /// Reads the next number, of `width` bits, 56 at most.
     #[inline(always)]
     pub fn pull(&mut self, width: u32) -> u64 {
         while self.bits < width {

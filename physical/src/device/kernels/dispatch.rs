@@ -9,31 +9,31 @@ use super::portable::Portable;
 use super::x86::{Avx2, Avx512};
 use std::sync::LazyLock;
 
-/// An instruction set: what kernels do differently on each. Everything else is left to the compiler.
+/// An instruction set, with the operations that kernels do differently on each. The compiler does the rest.
 ///
 /// A value is the proof that the machine has the instructions, so that methods are safe to call.
 pub(super) trait Set: Copy {
-    /// f16 of each, to the nearest, ties to even; NaNs stay NaN, with the upper bits of their payload.
+    /// Rounds each to f16, to the nearest, ties to even; NaNs stay NaN, with the upper bits of their payload.
     fn f16_of(self, x: [f32; LANES]) -> [u16; LANES];
 
-    /// Each f16 as f32.
+    /// Converts each f16 to f32, exactly.
     fn f32_of(self, x: [u16; LANES]) -> [f32; LANES];
 
-    /// Reads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of which
+    /// Loads 16 numbers that another process may write meanwhile, as relaxed atomic loads would: by instructions of which
     /// the compiler knows nothing.
     ///
     /// # Safety
-    /// They are mapped and aligned.
+    /// The numbers are mapped and aligned.
     unsafe fn load_shared(self, from: *const f32) -> [f32; LANES];
 
-    /// Bit i is set if xᵢ < 0.
+    /// Returns a mask whose bit i is set if xᵢ < 0.
     fn negative(self, x: [f32; LANES]) -> u16;
 
-    /// `size` in all lanes, negated where a bit is set.
+    /// Returns `size` in all lanes, negated where a bit is set.
     fn signed(self, size: f32, bits: u16) -> [f32; LANES];
 
-    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything; how
-    /// many there are.
+    /// Writes `first + i` for every xᵢ that has a magnitude of `least` at least, in order, and after that anything. Returns
+    /// how many there are.
     fn reaching(self, least: u32, x: &[f32; LANES], first: u32, to: &mut [u32; LANES]) -> usize;
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// The best of this machine.
+    /// Returns the best instruction set of this machine.
     pub(super) fn current() -> Level {
         #[cfg(test)]
         if let Some(level) = forced::LEVEL.get() {
@@ -58,7 +58,7 @@ impl Level {
         *BEST
     }
 
-    /// All of this machine, the best first.
+    /// Returns all instruction sets of this machine, the best first.
     fn all() -> Vec<Level> {
         #[cfg(target_arch = "x86_64")]
         let best = [Avx512::detect().map(Level::Avx512), Avx2::detect().map(Level::Avx2)];

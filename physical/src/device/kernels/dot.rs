@@ -1,9 +1,9 @@
-//! Inner products: what low-rank codecs are made of.
+//! Inner products, for low-rank codecs.
 
 use super::{Float, LANES, Set};
 
 dispatched!(
-    /// Σ x y, of equal lengths, in four times 16 sums that are added pairwise.
+    /// Returns Σ x y, of equal lengths, in four times 16 sums that are added pairwise.
     pub fn dot(x: &[f32], y: &[f32]) -> f32 = dot_kernel
 );
 

@@ -1,6 +1,6 @@
-//! Random words: what seeds and keys are made of.
+//! Random words, for seeds and keys.
 
-/// SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
+/// Mixes a word by SplitMix64: one step of Steele, Lea and Flood's generator, whose output passes for random in every bit.
 #[inline]
 pub fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -9,17 +9,17 @@ pub fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// What the draws of every block follow from.
+/// Keys from which the draws of every block follow.
 #[derive(Debug, Clone, Copy)]
 pub struct Keys(u64);
 
 impl Keys {
-    /// Those of a seed.
+    /// Derives the keys from a seed.
     pub fn new(seed: u64) -> Self {
         Keys(mix(seed))
     }
 
-    /// The key of a block.
+    /// Returns the key of a block.
     #[inline]
     pub fn of(self, block: usize) -> u64 {
         mix(self.0 ^ block as u64)

@@ -1,5 +1,5 @@
-//! What becomes of NaN and of zeros, so that a result depends on the operands' values alone, not on their order: open
-//! this before you write a kernel that computes floats.
+//! Rules for NaN and zeros, by which a result depends on the operands' values alone, not on their order. Open this
+//! before you write a kernel that computes floats.
 //!
 //! Of two NaNs, x86 keeps the first one's payload, and its default NaN is negative, ARM's positive; a compiler may swap
 //! the operands of a sum. So whatever is NaN becomes one NaN before it is stored.
@@ -11,18 +11,18 @@ pub trait Float: bytemuck::Pod + PartialOrd + Add<Output = Self> + Mul<Output = 
     /// The NaN that every NaN result is: positive and quiet, without a payload.
     const NAN: Self;
 
-    /// Whether it is any NaN.
+    /// Returns true for any NaN.
     fn is_nan(self) -> bool;
 
-    /// The number itself, and the one NaN for any other.
+    /// Returns the number itself, and [`Float::NAN`] for any NaN.
     #[must_use]
     fn canonical(self) -> Self;
 
-    /// IEEE 754-2019's minimum: NaN if one of both is, and −0 is less than +0.
+    /// Returns IEEE 754-2019's minimum: NaN if one of both is, and −0 is less than +0.
     #[must_use]
     fn minimum(self, other: Self) -> Self;
 
-    /// IEEE 754-2019's maximum: NaN if one of both is, and +0 is greater than −0.
+    /// Returns IEEE 754-2019's maximum: NaN if one of both is, and +0 is greater than −0.
     #[must_use]
     fn maximum(self, other: Self) -> Self;
 }

@@ -24,7 +24,7 @@ pub const BLOCK: usize = ROWS * LANES;
 const ROWS: usize = 32;
 const SIGN: u32 = 1 << 31;
 
-/// How many levels there are above 0.
+/// Number of levels above 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Levels(u32);
 
@@ -32,41 +32,41 @@ impl Levels {
     /// The largest number of levels: with more, codes would be hardly shorter than f32.
     pub const MOST: u32 = 1 << 15;
 
-    /// So many levels, from 1 to [`Levels::MOST`].
+    /// Creates the number if it is in 1 ..= [`Levels::MOST`].
     pub fn new(levels: u32) -> Option<Levels> {
         (1..=Levels::MOST).contains(&levels).then_some(Levels(levels))
     }
 
-    /// How many there are.
+    /// Returns the number of levels.
     pub fn count(self) -> u32 {
         self.0
     }
 
-    /// Bits of a code: one for the sign, and as many as the largest level needs.
+    /// Returns the bits of a code: one for the sign, and as many as the largest level needs.
     pub fn bits(self) -> u32 {
         1 + u32::BITS - self.0.leading_zeros()
     }
 
-    /// Bytes of `len` codes, of [`BLOCK`] at most.
+    /// Returns the number of bytes that `len` codes take, [`BLOCK`] at most.
     pub fn packed_len(self, len: usize) -> usize {
         packed_len(len, self.bits())
     }
 
-    /// Bits after the point of s |x| / ‖x‖: as many as let the largest sum fit 31 bits.
+    /// Returns the bits after the point of s |x| / ‖x‖: as many as let the largest sum fit 31 bits.
     fn fraction(self) -> u32 {
         31 - self.bits()
     }
 }
 
 dispatched!(
-    /// ‖x‖₂². Not finite if and only if an element is not: even the largest squares are far from overflow.
+    /// Returns ‖x‖₂². It is not finite if and only if an element is not: even the largest squares are far from overflow.
     pub fn sum_of_squares(x: &[f32]) -> f64 = sum_of_squares_kernel
 );
 
 dispatched!(
-    /// Buckets of `bucket` elements, one after the other: the norm as f32, little endian, and the packed blocks, drawn
-    /// with the keys from `block` on. Stops at a bucket that is not finite, or whose norm is below 2⁻⁶⁴ or beyond f32; how
-    /// many it has written.
+    /// Encodes buckets of `bucket` elements, one after the other: the norm as f32, little endian, and the packed blocks,
+    /// drawn with the keys from `block` on. Stops at a bucket that is not finite, or whose norm is below 2⁻⁶⁴ or beyond
+    /// f32. Returns the number of buckets written.
     ///
     /// # Panics
     /// If `to` has no room.
@@ -89,10 +89,11 @@ dispatched!(
 );
 
 dispatched!(
-    /// `to ← to + weight × unit × level`, or without the first term if `fresh`; false if a level exceeds the largest.
+    /// Computes `to ← to + weight × unit × level`, or without the first term if `fresh`. Returns false if a level exceeds
+    /// the largest.
     ///
     /// # Panics
-    /// As [`encode_levels`].
+    /// Panics where [`encode_levels`] does.
     pub fn decode_levels(
         levels: Levels,
         unit: f32,
@@ -103,7 +104,7 @@ dispatched!(
     ) -> bool = decode_kernel
 );
 
-/// Single precision will do where no square is too large for it, nor all of them too small to matter.
+/// Sums the squares of each block in single precision, unless a square is too large for it, or all are too small.
 #[inline(always)]
 fn sum_of_squares_kernel<S: Vectors>(set: S, x: &[f32]) -> f64 {
     let mut squares = 0.0;
@@ -118,7 +119,7 @@ fn sum_of_squares_kernel<S: Vectors>(set: S, x: &[f32]) -> f64 {
 /// A block with less than this is summed up in double precision: what underflows is 2⁻⁴⁰ of it at most.
 const SMALL: f32 = 1.0 / (1u128 << 100) as f32;
 
-/// Four times 16 sums, added pairwise.
+/// Sums squares in four times 16 sums, which are added pairwise.
 #[inline(always)]
 fn lanes_of_squares<S: Vectors>(set: S, x: &[f32]) -> f32 {
     let zero = set.floats([0.0; LANES]);
@@ -182,13 +183,14 @@ fn encode_buckets_kernel<S: Vectors>(
         for x in x.chunks(BLOCK) {
             let (to, after) = rest.split_at_mut(levels.packed_len(x.len()));
             encode_kernel(set, levels, norm, keys.of(block), x, to);
-            (rest, block) = (after, block + 1);
+            rest = after;
+            block += 1;
         }
     }
     x.len().div_ceil(bucket)
 }
 
-/// What numbers are divided by without care.
+/// Least norm by which numbers are divided without care.
 const ORDINARY: f32 = 1.0 / (1u128 << 64) as f32;
 
 #[inline(always)]
@@ -223,7 +225,7 @@ fn encode_kernel<S: Vectors>(set: S, levels: Levels, norm: f32, key: u64, x: &[f
     }
 }
 
-/// What rounding a block needs.
+/// Constants with which the numbers of a block are rounded to levels.
 struct Round<S: Vectors> {
     set: S,
     scale: S::Floats,
@@ -262,7 +264,7 @@ impl<S: Vectors> Round<S> {
     }
 }
 
-/// Where the lanes' generators begin.
+/// Returns the states in which the lanes' generators begin.
 #[inline(always)]
 fn start(key: u64) -> [u32; LANES] {
     let low = key as u32;
@@ -342,7 +344,7 @@ fn decode_kernel<S: Vectors>(
     set.to_words(sum.largest).iter().all(|level| *level <= levels.0)
 }
 
-/// What accumulating a block needs.
+/// Constants with which the levels of a block are added up, and the largest levels.
 struct Sum<S: Vectors> {
     set: S,
     unit: S::Floats,
@@ -388,7 +390,7 @@ mod tests {
 
     const KEY: u64 = 0x0123_4567_89ab_cdef;
 
-    /// The code of one element, drawn step by step.
+    /// Returns the code of one element, drawn step by step.
     fn code(levels: Levels, norm: f32, index: usize, x: f32) -> u64 {
         let mut state = start(KEY)[index % LANES];
         for _ in 0..=index / LANES {

@@ -17,13 +17,14 @@ pub struct Range {
 }
 
 impl Range {
-    /// That of both.
+    /// Returns the range that covers both.
     #[must_use]
     pub fn merge(self, other: Range) -> Range {
         Range { min: lesser(self.min, other.min), max: greater(self.max, other.max) }
     }
 
-    /// A power of two by which numbers are multiplied before they are subtracted, and 255 ÷ what becomes of the range.
+    /// Returns the power of two by which numbers are multiplied before they are subtracted, and 255 ÷ the range that this
+    /// gives.
     fn steps(self) -> (f32, f32) {
         let range = self.max - self.min;
         let power = match range {
@@ -45,22 +46,22 @@ const STRIDE: usize = 256;
 const AHEAD: usize = 3072;
 
 dispatched!(
-    /// The range of numbers, or `None` if one of them is NaN or infinite. Of none, it is 0 to 0.
+    /// Returns the range of numbers, or `None` if one of them is NaN or infinite; 0 to 0 for no numbers.
     pub fn range(from: &[f32]) -> Option<Range> = range_kernel
 );
 
 dispatched!(
-    /// A code for each number, which saturates outside the range.
+    /// Writes a code for each number, which saturates outside the range.
     pub fn quantize(from: &[f32], range: Range, to: &mut [u8]) = quantize_kernel
 );
 
 dispatched!(
-    /// `to ← x̂`. A range that is not finite gives what is not finite either.
+    /// Computes `to ← x̂`. A range that is not finite gives what is not finite either.
     pub fn dequantize(from: &[u8], range: Range, to: &mut [f32]) = dequantize_kernel
 );
 
 dispatched!(
-    /// `to ← to + weight × x̂`.
+    /// Computes `to ← to + weight × x̂`.
     pub fn add_dequantized(from: &[u8], range: Range, weight: f32, to: &mut [f32]) = add_kernel
 );
 
@@ -113,7 +114,7 @@ fn quantize_kernel<S: Set>(_: S, from: &[f32], range: Range, to: &mut [u8]) {
     }
 }
 
-/// The nearest of 0 … 255, ties to even.
+/// Rounds to the nearest of 0 … 255, ties to even.
 #[inline(always)]
 fn code(y: f32) -> u8 {
     // Beside 1.5 × 2²³ the last place is 1, and the addition rounds.

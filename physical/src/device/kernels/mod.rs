@@ -51,7 +51,7 @@ pub const LANES: usize = 16;
 /// Accumulators of a reduction: enough to hide the latency of an addition.
 const WIDE: usize = 4 * LANES;
 
-/// All lanes in one, by halves: lane i with lane i + 32, then with i + 16, and so on.
+/// Combines all lanes into one, by halves: lane i with lane i + 32, then with i + 16, and so on.
 #[inline(always)]
 fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
     let lanes: [T; WIDE / 2] = from_fn(|lane| combine(lanes[lane], lanes[lane + WIDE / 2]));
@@ -61,8 +61,8 @@ fn fold<T: Copy>(lanes: [T; WIDE], combine: impl Fn(T, T) -> T) -> T {
     combine(combine(lanes[0], lanes[2]), combine(lanes[1], lanes[3]))
 }
 
-/// Asks for so many numbers' cache lines, which need not exist: for kernels that read a block twice, lest the memory is
-/// idle while they do.
+/// Prefetches the cache lines of `len` numbers, which need not exist: for kernels that read a block twice, lest the
+/// memory is idle while they do.
 #[inline(always)]
 fn prefetch(at: *const f32, len: usize) {
     for line in (0..len).step_by(LANES) {

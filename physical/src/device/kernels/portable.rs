@@ -1,11 +1,11 @@
-//! What kernels do on every target: bit tricks on f32 that any vector unit can do.
+//! The instruction set of every target, by bit tricks on f32 that any vector unit can do.
 
 use super::LANES;
 use super::dispatch::Set;
 use super::reach::MAGNITUDE;
 use std::array::from_fn;
 
-/// What the target has anyway.
+/// The instructions that the target has anyway.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
@@ -98,7 +98,7 @@ impl Set for Portable {
 const F16_INFINITY: u32 = 0x7c00;
 const F32_INFINITY: u32 = 0x7f80_0000;
 
-/// How many more the exponent's bias of f32 is than that of f16, in place.
+/// The exponent's bias of f32 minus that of f16, at the exponent's place in f32.
 const REBIAS: u32 = (127 - 15) << 23;
 
 #[inline(always)]

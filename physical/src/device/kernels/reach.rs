@@ -1,5 +1,5 @@
-//! Magnitudes: which elements reach a threshold, and which threshold so many reach. Open this for how the largest are
-//! selected.
+//! Magnitudes: finds the elements that reach a threshold, and the threshold that a number of elements reach. Open this
+//! for how the largest are selected.
 //!
 //! A magnitude is the bits of an f32 without the sign, as a number: of the same order as |x|, NaN above infinity.
 
@@ -9,13 +9,13 @@ use super::{LANES, Set, WIDE, fold};
 pub const MAGNITUDE: u32 = u32::MAX >> 1;
 
 dispatched!(
-    /// Whether no element is NaN or infinite.
+    /// Returns true if no element is NaN or infinite.
     pub fn all_finite(x: &[f32]) -> bool = all_finite_kernel
 );
 
 dispatched!(
-    /// Writes to `places` where elements have a magnitude of `least` at least, in order: how many there are. What is
-    /// behind so many places has no meaning.
+    /// Writes to `places` the indices of elements whose magnitude is `least` or more, in order, and returns their number.
+    /// The places behind them have no meaning.
     ///
     /// # Panics
     /// If `x` has 2³² elements, or `places` fewer than [`LANES`] more than `x`.
@@ -23,7 +23,7 @@ dispatched!(
 );
 
 dispatched!(
-    /// A threshold that at least `few` and at most `many` of these magnitudes reach; if there is none, for too many are
+    /// Returns a threshold that at least `few` and at most `many` of these magnitudes reach; if there is none, for too many are
     /// equal, the largest that `few` reach. `few` is 1 at least, and no more than there are.
     pub fn threshold(few: usize, many: usize, magnitudes: &[u32]) -> u32 = threshold_kernel
 );
@@ -62,7 +62,8 @@ fn threshold_kernel<S: Set>(_: S, few: usize, many: usize, magnitudes: &[u32]) -
     let mut all = u32::MAX;
     let mut any = 0;
     for magnitude in magnitudes {
-        (all, any) = (all & magnitude, any | magnitude);
+        all &= magnitude;
+        any |= magnitude;
     }
     let open = u32::BITS - (all ^ any).leading_zeros();
     let mut least = (u64::from(any) >> open << open) as u32;
@@ -73,7 +74,8 @@ fn threshold_kernel<S: Set>(_: S, few: usize, many: usize, magnitudes: &[u32]) -
         }
         let higher = count_reaching(least | 1 << bit, magnitudes);
         if higher >= few {
-            (least, reached) = (least | 1 << bit, higher);
+            least |= 1 << bit;
+            reached = higher;
         }
     }
     least

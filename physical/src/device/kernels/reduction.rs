@@ -1,4 +1,4 @@
-//! Element-wise reductions of floats: what all-reduce and its kin compute with. Every NaN that comes out is the one NaN.
+//! Element-wise reductions of floats, with which all-reduce and its kin compute. Every NaN that comes out is the one NaN.
 
 use super::float::Float;
 use super::{LANES, Set};
@@ -8,27 +8,27 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 dispatched!(
-    /// `to ← to ∘ from`, of equal lengths; a mean adds.
+    /// Computes `to ← to ∘ from`, of equal lengths; a mean adds.
     pub fn reduce_f32(op: ReduceOp, from: &[f32], to: &mut [f32]) = reduce_kernel
 );
 
 dispatched!(
-    /// `to ← to ∘ from`, of equal lengths; a mean adds.
+    /// Computes `to ← to ∘ from`, of equal lengths; a mean adds.
     pub fn reduce_f64(op: ReduceOp, from: &[f64], to: &mut [f64]) = reduce_kernel
 );
 
 dispatched!(
-    /// `to ← to + from`, of equal lengths, where another process may write `from` meanwhile.
+    /// Computes `to ← to + from`, of equal lengths, where another process may write `from` meanwhile.
     pub(crate) fn add_shared(from: SharedFloats<'_>, to: &mut [f32]) = add_shared_kernel
 );
 
 dispatched!(
-    /// `to ← to × factor`, computed in f64 and rounded once.
+    /// Computes `to ← to × factor`, computed in f64 and rounded once.
     pub fn scale_f32(factor: f64, to: &mut [f32]) = scale_f32_kernel
 );
 
 dispatched!(
-    /// `to ← to × factor`.
+    /// Computes `to ← to × factor`.
     pub fn scale_f64(factor: f64, to: &mut [f64]) = scale_f64_kernel
 );
 
@@ -51,6 +51,8 @@ pub(crate) struct SharedFloats<'a> {
 }
 
 impl SharedFloats<'_> {
+    /// Creates a view of the `len` numbers from `start` on.
+    ///
     /// # Safety
     /// They are mapped, aligned and initialised for as long as the lifetime says, and this process writes them atomically
     /// at most.
@@ -59,7 +61,7 @@ impl SharedFloats<'_> {
     }
 }
 
-/// One number that another process may write meanwhile.
+/// Loads one number that another process may write meanwhile.
 ///
 /// # Safety
 /// It is mapped and aligned.

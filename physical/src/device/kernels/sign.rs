@@ -4,18 +4,18 @@ use super::{Float, LANES, Set, WIDE, fold};
 use std::array::from_fn;
 
 dispatched!(
-    /// Packs the signs, and sums the absolute values: in f32, with 64 lanes, so give it some thousands at a time. NaN
+    /// Packs the signs, and returns the sum of absolute values, in f32 with 64 lanes: give it some thousands at a time. NaN
     /// counts as positive, and makes the sum NaN. `to` has a byte for every 8 begun.
     pub fn pack_signs(from: &[f32], to: &mut [u8]) -> f64 = pack_kernel
 );
 
 dispatched!(
-    /// `to ← ±size`, after the signs.
+    /// Computes `to ← ±size`, after the signs.
     pub fn unpack_signs(from: &[u8], size: f32, to: &mut [f32]) = unpack_kernel
 );
 
 dispatched!(
-    /// `to ← to ± size`, after the signs.
+    /// Computes `to ← to ± size`, after the signs.
     pub fn add_signs(from: &[u8], size: f32, to: &mut [f32]) = add_kernel
 );
 

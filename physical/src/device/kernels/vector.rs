@@ -7,7 +7,7 @@ use super::portable::Portable;
 use super::{Float, LANES, Set};
 use std::array::from_fn;
 
-/// What an instruction set does with 16 lanes.
+/// Operations of an instruction set on 16 lanes.
 pub(super) trait Vectors: Set {
     /// 16 × u32.
     type Words: Copy;
@@ -18,7 +18,7 @@ pub(super) trait Vectors: Set {
     fn to_words(self, x: Self::Words) -> [u32; LANES];
     fn floats(self, x: [f32; LANES]) -> Self::Floats;
     fn to_floats(self, x: Self::Floats) -> [f32; LANES];
-    /// The bits of floats.
+    /// Returns the bits of floats.
     fn bits(self, x: Self::Floats) -> Self::Words;
     fn with_bits(self, x: Self::Words) -> Self::Floats;
 
@@ -26,7 +26,7 @@ pub(super) trait Vectors: Set {
     fn and(self, x: Self::Words, y: Self::Words) -> Self::Words;
     fn add(self, x: Self::Words, y: Self::Words) -> Self::Words;
     fn multiply(self, x: Self::Words, y: Self::Words) -> Self::Words;
-    /// The larger of numbers below 2³¹.
+    /// Returns the larger of numbers below 2³¹, lane by lane.
     fn larger(self, x: Self::Words, y: Self::Words) -> Self::Words;
     /// Shifts to the left, by less than 32.
     fn left(self, x: Self::Words, count: u32) -> Self::Words;
@@ -35,13 +35,13 @@ pub(super) trait Vectors: Set {
 
     fn sum(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
     fn product(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
-    /// x where x < y, and y elsewhere.
+    /// Returns x where x < y, and y elsewhere.
     fn smaller(self, x: Self::Floats, y: Self::Floats) -> Self::Floats;
-    /// Each number, and the one NaN for what is NaN.
+    /// Returns each number, and [`Float::NAN`] for any NaN.
     fn canonical(self, x: Self::Floats) -> Self::Floats;
-    /// Without fractions; the numbers are at least 0 and below 2³¹.
+    /// Drops the fractions of numbers that are at least 0 and below 2³¹.
     fn truncated(self, x: Self::Floats) -> Self::Words;
-    /// Of numbers below 2³¹.
+    /// Converts numbers below 2³¹ to floats.
     fn converted(self, x: Self::Words) -> Self::Floats;
 }
 

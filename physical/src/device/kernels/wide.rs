@@ -1,19 +1,19 @@
-//! Sums of f32 slices in f64: what weighted sums that round once are made of.
+//! Sums of f32 slices in f64, for weighted sums that round once.
 
 use super::{Float, Set};
 
 dispatched!(
-    /// `to ← weight × from`, of equal lengths.
+    /// Computes `to ← weight × from`, of equal lengths.
     pub fn scaled_wide(weight: f64, from: &[f32], to: &mut [f64]) = scaled_kernel
 );
 
 dispatched!(
-    /// `to ← to + weight × from`, of equal lengths; product and sum are rounded one by one.
+    /// Computes `to ← to + weight × from`, of equal lengths; product and sum are rounded one by one.
     pub fn add_scaled_wide(weight: f64, from: &[f32], to: &mut [f64]) = add_scaled_kernel
 );
 
 dispatched!(
-    /// `to ← from`, of equal lengths, each to the nearest f32, and NaNs to the one NaN.
+    /// Rounds `from` to `to`, of equal lengths, each to the nearest f32, and NaNs to the one NaN.
     pub fn narrow(from: &[f64], to: &mut [f32]) = narrow_kernel
 );
 

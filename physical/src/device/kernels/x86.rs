@@ -1,4 +1,4 @@
-//! What kernels do with AVX2 and AVX-512, where the compiler would not think of it.
+//! Instructions of AVX2 and AVX-512, where the compiler would not choose them by itself.
 
 use super::LANES;
 use super::dispatch::Set;
@@ -16,7 +16,7 @@ pub(super) struct Avx2(());
 pub(super) struct Avx512(());
 
 impl Avx2 {
-    /// The proof that this machine has it.
+    /// Returns the proof that this machine has it, or `None`.
     pub(super) fn detect() -> Option<Self> {
         let all = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("popcnt");
         all.then_some(Avx2(()))
@@ -24,17 +24,17 @@ impl Avx2 {
 }
 
 impl Avx512 {
-    /// The proof that this machine has it.
+    /// Returns the proof that this machine has it, or `None`.
     pub(super) fn detect() -> Option<Self> {
         let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         Avx2::detect().filter(|_| all).map(|_| Avx512(()))
     }
 }
 
-/// [`Set::load_shared`] in two registers.
+/// Does [`Set::load_shared`] in two registers.
 ///
 /// # Safety
-/// As there, on a machine that has AVX.
+/// The numbers are mapped and aligned, and the machine has AVX.
 #[inline]
 #[target_feature(enable = "avx")]
 unsafe fn load_256(from: *const f32) -> [f32; LANES] {
@@ -53,10 +53,10 @@ unsafe fn load_256(from: *const f32) -> [f32; LANES] {
     }
 }
 
-/// [`Set::load_shared`] in one register.
+/// Does [`Set::load_shared`] in one register.
 ///
 /// # Safety
-/// As there, on a machine that has AVX-512F.
+/// The numbers are mapped and aligned, and the machine has AVX-512F.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load_512(from: *const f32) -> [f32; LANES] {
@@ -145,7 +145,8 @@ impl Set for Avx2 {
         let mut count = 0;
         while left != 0 {
             to[count % LANES] = first + left.trailing_zeros();
-            (left, count) = (left & (left - 1), count + 1);
+            left &= left - 1;
+            count += 1;
         }
         count
     }

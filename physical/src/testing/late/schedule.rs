@@ -7,7 +7,7 @@
 use crate::device::Failure;
 use std::collections::VecDeque;
 
-/// What is done in one go; its failure is kept.
+/// Work that is done in one go; its failure is kept.
 pub(super) type Job = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// Steps of all queues together, above which work is done although nobody waits for it.
@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-/// What has been enqueued, and what is waited for.
+/// Jobs that have been enqueued, and points that are waited for.
 pub(super) struct Schedule {
     lines: Vec<Line>,
     /// Lines that no queue has any more. Steps are counted on by the next queue that gets one.

@@ -1,4 +1,4 @@
-//! Channels that are opened: once each, apart from each other, with ranks and not with strangers.
+//! Channels that are opened: once each, apart from each other, with ranks and not with foreign connections.
 
 use super::Matrix;
 use crate::Error;
