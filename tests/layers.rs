@@ -90,10 +90,16 @@ fn algorithm_files_name_no_transport_and_no_device() {
     let folder = root().join("algorithms/src");
     for file in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
         let text = if file.is_file() { fs::read_to_string(&file).unwrap() } else { continue };
+        // The example on the crate's front page starts ranks, and so names what carries their messages.
+        let text = if file.ends_with("lib.rs") { without_front_page(&text) } else { text };
         for word in ["physical", "Transport", "Host", "TcpStream", "shm"] {
             assert!(!text.contains(word), "{} names {word}", file.display());
         }
     }
+}
+
+fn without_front_page(text: &str) -> String {
+    text.lines().filter(|line| !line.starts_with("//!")).collect::<Vec<_>>().join("\n")
 }
 
 /// Which top-level modules of `algorithms` each of them imports, its tests aside.
