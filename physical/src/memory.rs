@@ -182,23 +182,31 @@ impl Lent {
         }
     }
 
-    /// Removes the entry from the ledger, or puts another in its place.
-    fn replace(&self, by: Option<Lease>) {
+    /// Puts another entry in the place of this one.
+    fn replace(&mut self, by: Lease) {
         let mut ledger = self.memory.ledger();
-        let Lease { start, end, access } = self.lease;
-        let entry = ledger.leases.iter().position(|l| l.start == start && l.end == end && l.access == access);
-        if let Some(entry) = entry {
-            ledger.leases.swap_remove(entry);
+        if let Some(entry) = self.entry(&ledger) {
+            ledger.leases[entry] = by;
         }
-        ledger.leases.extend(by);
-        // Whoever sees that nothing is in use sees what was written through this lease.
-        self.memory.in_use.store(ledger.leases.len(), Ordering::Release);
+        drop(ledger);
+        self.lease = by;
+    }
+
+    /// Returns the place of the entry in the ledger.
+    fn entry(&self, ledger: &Ledger) -> Option<usize> {
+        let Lease { start, end, access } = self.lease;
+        ledger.leases.iter().position(|l| l.start == start && l.end == end && l.access == access)
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.replace(None);
+        let mut ledger = self.memory.ledger();
+        if let Some(entry) = self.entry(&ledger) {
+            ledger.leases.swap_remove(entry);
+        }
+        // Whoever sees that nothing is in use sees what was written through this lease.
+        self.memory.in_use.store(ledger.leases.len(), Ordering::Release);
     }
 }
 

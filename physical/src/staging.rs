@@ -38,6 +38,8 @@ fn unmark(ticket: Ticket) -> Option<Ticket> {
 /// An endpoint that stages what is not in host memory.
 pub(crate) struct Staging {
     transport: Rc<dyn Transport>,
+    /// The transport's, which every poll asks for.
+    health: Arc<Health>,
     table: RefCell<Table>,
     /// Staged operations that are not posted yet.
     copying: Cell<usize>,
@@ -46,7 +48,8 @@ pub(crate) struct Staging {
 impl Staging {
     /// Puts such an endpoint around a transport's.
     pub(crate) fn around(transport: Rc<dyn Transport>) -> Rc<dyn Transport> {
-        Rc::new(Staging { transport, table: RefCell::default(), copying: Cell::new(0) })
+        let health = Arc::clone(transport.health());
+        Rc::new(Staging { transport, health, table: RefCell::default(), copying: Cell::new(0) })
     }
 
     /// Takes an operation into the table, or the reason why it cannot begin.
@@ -91,7 +94,7 @@ impl Transport for Staging {
     }
 
     fn health(&self) -> &Arc<Health> {
-        self.transport.health()
+        &self.health
     }
 
     fn bell(&self) -> Arc<dyn Bell> {
@@ -183,14 +186,17 @@ impl Collectives for Staging {
     }
 
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
-        self.transport.native().map_or(AtOnce::Not, |native| native.at_once(label, bytes))
+        match self.transport.native() {
+            Some(native) => native.at_once(label, bytes),
+            None => AtOnce::Not,
+        }
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
         let on_host = output.is_on_host() && input.as_ref().is_none_or(ReadView::is_on_host);
-        match self.transport.native().filter(|_| on_host) {
-            Some(native) => native.post(label, input, output),
-            None => self.stage(Staged::native(label, input, output, &self.transport.bell())),
+        match self.transport.native() {
+            Some(native) if on_host => native.post(label, input, output),
+            _ => self.stage(Staged::native(label, input, output, &self.transport.bell())),
         }
     }
 }

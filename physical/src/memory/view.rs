@@ -81,8 +81,7 @@ impl ReadView {
     pub(crate) fn into_first(mut self, bytes: usize) -> ReadView {
         let Lease { start, end, access } = self.0.lease;
         let lease = Lease { start, end: end.min(start + bytes), access };
-        self.0.replace(Some(lease));
-        self.0.lease = lease;
+        self.0.replace(lease);
         self
     }
 
@@ -167,8 +166,7 @@ impl WriteView {
     /// Turns this into a view for reading.
     pub(crate) fn into_read(mut self) -> ReadView {
         let lease = Lease { access: Access::Read, ..self.0.lease };
-        self.0.replace(Some(lease));
-        self.0.lease = lease;
+        self.0.replace(lease);
         ReadView(self.0, self.1)
     }
 
