@@ -5,6 +5,9 @@
 //! event of that copy has happened; what arrives lands in host memory, and is copied up, or up and reduced, by the queue
 //! of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory only.
 //!
+//! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the endpoint
+//! that is polled fails instead of waiting, whichever it is.
+//!
 //! A staged receive is over when its last work is enqueued: whatever is asked of the memory afterwards waits for that.
 
 mod staged;
@@ -43,13 +46,20 @@ pub(crate) struct Staging {
     table: RefCell<Table>,
     /// Staged operations that are not posted yet.
     copying: Cell<usize>,
+    /// Set once a staged operation could not be posted, until an operation of this endpoint has failed for it.
+    failing: Cell<bool>,
 }
 
 impl Staging {
     /// Puts such an endpoint around a transport's.
     pub(crate) fn around(transport: Rc<dyn Transport>) -> Rc<dyn Transport> {
-        let health = Arc::clone(transport.health());
-        Rc::new(Staging { transport, health, table: RefCell::default(), copying: Cell::new(0) })
+        Rc::new(Staging {
+            health: Arc::clone(transport.health()),
+            transport,
+            table: RefCell::default(),
+            copying: Cell::new(0),
+            failing: Cell::new(false),
+        })
     }
 
     /// Takes an operation into the table, or the reason why it cannot begin.
@@ -58,7 +68,7 @@ impl Staging {
         let mut table = self.table.borrow_mut();
         let ticket = table.open(staged);
         table.advance(&*self.transport);
-        self.copying.set(table.waiting());
+        self.note(&table);
         mark(ticket)
     }
 
@@ -67,8 +77,24 @@ impl Staging {
     fn advance(&self) -> bool {
         let mut table = self.table.borrow_mut();
         let moved = table.advance(&*self.transport);
-        self.copying.set(table.waiting());
+        self.note(&table);
         moved
+    }
+
+    fn note(&self, table: &Table) {
+        self.copying.set(table.waiting());
+        self.failing.set(table.has_failed());
+    }
+
+    /// Ends a pending operation if an earlier one could not be posted. Its own caller may come to that one much later: it
+    /// waits for what other ranks will not send before they have got the message.
+    #[cold]
+    fn fail(&self, ticket: Ticket) -> Poll<Result<Got>> {
+        self.failing.set(false);
+        let failure = self.table.borrow_mut().take_failure();
+        let Some(error) = failure else { return Poll::Pending };
+        self.cancel(ticket);
+        Poll::Ready(Err(error))
     }
 
     #[cold]
@@ -118,17 +144,21 @@ impl Transport for Staging {
     }
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
-        match unmark(ticket) {
+        let outcome = match unmark(ticket) {
             None => self.transport.poll(ticket, context),
             Some(ticket) => self.poll_staged(ticket, context),
+        };
+        if outcome.is_pending() && self.failing.get() {
+            return self.fail(ticket);
         }
+        outcome
     }
 
     fn cancel(&self, ticket: Ticket) {
         let Some(ticket) = unmark(ticket) else { return self.transport.cancel(ticket) };
         let mut table = self.table.borrow_mut();
         table.cancel(ticket, &*self.transport);
-        self.copying.set(table.waiting());
+        self.note(&table);
     }
 
     fn progress(&self) -> bool {

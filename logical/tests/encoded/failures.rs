@@ -93,7 +93,8 @@ fn what_is_not_finite_is_named_by_rank_and_element() {
     ];
     let check = |rank, error: Error, place: usize, at: usize| match (&error, rank == place) {
         (Error::NotFinite { place, index, tensor: None, .. }, true) => {
-            assert_eq!((place.rank, *index), (rank, at));
+            // On a device the codec refuses later, when only the place within the message is known.
+            assert!(place.rank == rank && (*index == at || on_device()), "{error}");
         }
         // On a device, work that fails late is told by its queue, which counts within a message.
         (Error::Usage { .. }, true) if on_device() => {

@@ -204,6 +204,8 @@ fn error(failure: Failure, queue: &Queue, label: &Label, transport: &dyn Transpo
 pub(super) struct Table {
     tickets: Tickets,
     operations: Vec<(Ticket, Staged)>,
+    /// The first failure to post that no operation has failed for.
+    failure: Option<Error>,
 }
 
 impl Table {
@@ -212,9 +214,24 @@ impl Table {
         let ticket = self.tickets.open();
         match staged {
             Ok(staged) => self.operations.push((ticket, staged)),
-            Err(error) => self.tickets.finish(ticket, Err(error)),
+            Err(error) => self.fail(ticket, error),
         }
         ticket
+    }
+
+    fn fail(&mut self, ticket: Ticket, error: Error) {
+        self.failure.get_or_insert_with(|| error.clone());
+        self.tickets.finish(ticket, Err(error));
+    }
+
+    /// Returns true if an operation could not be posted, and none has failed for that.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Takes the failure for which an operation is to fail.
+    pub(super) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
     }
 
     /// Returns the number of operations that wait for a copy.
@@ -232,6 +249,7 @@ impl Table {
     pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
         let mut behind = Vec::new();
         let mut moved = false;
+        let mut failed = Vec::new();
         for (ticket, staged) in &mut self.operations {
             let unsent = staged.unsent();
             let overtakes = unsent.is_some_and(|message| behind.contains(&message));
@@ -242,9 +260,10 @@ impl Table {
             moved = true;
             if let Err(error) = staged.post(transport) {
                 staged.step = Step::Failed;
-                self.tickets.finish(*ticket, Err(error));
+                failed.push((*ticket, error));
             }
         }
+        failed.into_iter().for_each(|(ticket, error)| self.fail(ticket, error));
         moved
     }
 
@@ -263,6 +282,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Poll<Result<Got>> {
         if let Poll::Ready(failed) = self.tickets.poll(ticket) {
+            self.failure = None;
             self.remove(ticket);
             return Poll::Ready(failed);
         }

@@ -14,7 +14,7 @@ use crate::testing::{cases, on_threads, skipped_under_mpi, spawn, spawn_hosts};
 use crate::transport::{Got, Label, Land, Source, Transport, TransportKind};
 use crate::world::World;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::task::Context;
 use std::time::{Duration, Instant};
 
@@ -330,31 +330,42 @@ impl Codec for Refusing {
 }
 
 #[test]
-fn a_message_whose_codec_refused_is_not_sent() {
+fn a_message_whose_codec_refused_is_not_sent_and_fails_whatever_waits() {
     for transport in on_threads() {
-        spawn(transport, 2, |world| {
-            let late = Late::new(0);
-            let mut end = End::new(&world, vec![late.queue()]);
-            let label = end.label(OperationKind::SendRecv, DType::U8, 8);
-            let gradient = end.buffer(&[f32::NAN; 8]);
-            let message = end.buffer(&[0u8; 8]);
-            if world.rank() == 0 {
-                let mut to = message.write_all().unwrap();
-                assert_eq!(to.encode(&Refusing, &gradient.read_all().unwrap(), 0).unwrap().unwrap(), 8);
-                drop(to);
-                let sent = end.wait(end.send(label, &message, 8));
-                let names = matches!(&sent, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
-                assert!(names, "{transport}: {sent:?}");
-                assert!(message.write_all().is_ok(), "its memory is free");
-                // The other rank learns of it before this one leaves.
-                message.queue().check().unwrap();
-            } else {
-                let received = end.wait(end.recv(label, &message, Land::Copy));
-                let blames = matches!(&received, Err(Error::PeerFailed { culprit, .. }) if culprit.rank == 0);
-                assert!(blames, "{transport}: {received:?}");
-            }
-        });
+        for awaits_answer in [false, true] {
+            // Nobody errs while the other is still opening its endpoint: it could not.
+            let open = Barrier::new(2);
+            spawn(transport, 2, |world| refuse(&world, &open, awaits_answer));
+        }
     }
+}
+
+/// Rank 0 sends what its codec refuses, and waits for that, or for the answer to it.
+fn refuse(world: &World, open: &Barrier, awaits_answer: bool) {
+    let late = Late::new(0);
+    let mut end = End::new(world, vec![late.queue()]);
+    open.wait();
+    let label = end.label(OperationKind::SendRecv, DType::U8, 8);
+    let gradient = end.buffer(&[f32::NAN; 8]);
+    let message = end.buffer(&[0u8; 8]);
+    let answer = Buffer::zeroed(DType::U8, 8).unwrap();
+    if world.rank() == 1 {
+        let received = end.wait(end.recv(label, &message, Land::Copy));
+        let blames = matches!(&received, Err(Error::PeerFailed { culprit, .. }) if culprit.rank == 0);
+        assert!(blames, "{received:?}");
+        return;
+    }
+    let mut to = message.write_all().unwrap();
+    assert_eq!(to.encode(&Refusing, &gradient.read_all().unwrap(), 0).unwrap().unwrap(), 8);
+    drop(to);
+    let send = end.send(label, &message, 8);
+    let outcome = match awaits_answer {
+        true => end.wait(end.recv(label, &answer, Land::Copy)),
+        false => end.wait(send),
+    };
+    let names = matches!(&outcome, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
+    assert!(names, "{outcome:?}");
+    assert!(answer.write_all().is_ok(), "its memory is free");
 }
 
 #[test]
