@@ -9,6 +9,7 @@ use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::Buffer;
 use crate::operation::{Operation, Poison, Terms};
 use crate::tag::Tag;
+use crate::testing::late::tests::Whole;
 use crate::testing::late::{Late, Omission};
 use crate::testing::{cases, on_threads, skipped_under_mpi, spawn, spawn_hosts};
 use crate::transport::{Got, Label, Land, Source, Transport, TransportKind};
@@ -220,6 +221,33 @@ fn a_wait_that_is_left_out_is_seen_on_every_transport() {
         // Of every landing: the message is written from another queue, and what has landed read by another.
         assert!(changed.count() >= 2 * LANDS.len(), "{transport}");
         assert!(ring(&Late::leaving_out(Omission::HostWaits)) != want, "{transport}");
+    }
+}
+
+#[test]
+fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
+    let late = Late::new(0);
+    for transport in on_threads() {
+        let errors = spawn(transport, 2, |world| {
+            let mut end = End::new(&world, vec![late.queue()]);
+            let question = end.label(OperationKind::SendRecv, DType::U8, 4);
+            let answer = end.label(OperationKind::SendRecv, DType::U8, 4);
+            let [message, into] = [(); 2].map(|()| end.buffer(&[0u8; 4]));
+            if world.rank() == 0 {
+                return end.wait(end.recv(question, &into, Land::Copy)).unwrap_err();
+            }
+            let x = end.buffer(&[f32::NAN]);
+            let codec = Whole { fixed: true };
+            message.write_all().unwrap().encode(&codec, &x.read_all().unwrap(), 0).unwrap().unwrap();
+            let asked = end.send(question, &message, 4);
+            let error = end.wait(end.recv(answer, &into, Land::Copy)).unwrap_err();
+            assert!(matches!(end.wait(asked), Err(Error::NotFinite { .. })));
+            error
+        });
+        for error in &errors {
+            assert!(error.to_string().contains("is NaN on rank 1"), "{transport}: {error}");
+        }
+        assert!(matches!(&errors[1], Error::NotFinite { index: 0, .. }), "{transport}: {}", errors[1]);
     }
 }
 

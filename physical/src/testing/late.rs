@@ -62,13 +62,7 @@ impl Late {
     fn start(seed: u64, omission: Option<Omission>) -> Self {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let name = format!("late:{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        let state = State {
-            schedule: Schedule::new(seed),
-            bells: Vec::new(),
-            failures: Vec::new(),
-            waits: 0,
-            over: false,
-        };
+        let state = State { schedule: Schedule::new(seed), bells: Vec::new(), waits: 0, over: false };
         let shared = Arc::new(Shared {
             name,
             omission,
@@ -83,11 +77,8 @@ impl Late {
 
     /// Creates a queue.
     pub fn queue(&self) -> Queue {
-        let mut state = self.0.0.state();
-        let number = state.schedule.open();
-        let queues = state.failures.len().max(number + 1);
-        state.failures.resize(queues, None);
-        Queue::of(Arc::new(LateQueue { device: Arc::clone(&self.0), number }))
+        let number = self.0.0.state().schedule.open();
+        Queue::of(Arc::new(LateQueue { device: Arc::clone(&self.0), number, failure: Arc::default() }))
     }
 
     /// Returns how often queues have waited for others so far.
@@ -110,10 +101,7 @@ impl Drop for Late {
     fn drop(&mut self) {
         // What nobody waits for holds memory, which holds its queue, which holds the device.
         let mut state = self.0.0.state();
-        (0..state.failures.len()).for_each(|queue| {
-            let end = state.schedule.end(queue);
-            state.schedule.want(end);
-        });
+        state.schedule.want_all();
         self.0.0.wanted.notify_one();
     }
 }
@@ -140,8 +128,6 @@ struct Shared {
 struct State {
     schedule: Schedule,
     bells: Vec<(Point, Arc<dyn Bell>)>,
-    /// By queue, the first.
-    failures: Vec<Option<Failure>>,
     /// Number of waits of queues for others.
     waits: u64,
     over: bool,
@@ -161,12 +147,9 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let failure = catch_unwind(AssertUnwindSafe(job))
-                .unwrap_or_else(|panic| Err(Failure::Fault(Error::panicked("a kernel", &*panic))))
-                .err();
+            job();
             state = self.state();
             state.schedule.finish(queue);
-            state.failures[queue] = state.failures[queue].take().or(failure);
             let bells = state.take_bells();
             drop(state);
             self.done.notify_all();
@@ -218,6 +201,8 @@ impl Cells {
 struct LateQueue {
     device: Arc<Handle>,
     number: usize,
+    /// First failure of the queue's jobs, which may outlive the queue: the next one of this number has its own.
+    failure: Arc<Mutex<Option<Failure>>>,
 }
 
 impl LateQueue {
@@ -226,7 +211,14 @@ impl LateQueue {
     }
 
     fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) {
-        let job: Job = Box::new(job);
+        let first = Arc::clone(&self.failure);
+        let job: Job = Box::new(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(job))
+                .unwrap_or_else(|panic| Err(Failure::Fault(Error::panicked("a kernel", &*panic))));
+            if let Err(failure) = outcome {
+                first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+            }
+        });
         self.shared().state().schedule.enqueue(self.number, job);
         self.shared().wanted.notify_one();
     }
@@ -234,9 +226,7 @@ impl LateQueue {
 
 impl Drop for LateQueue {
     fn drop(&mut self) {
-        let mut state = self.shared().state();
-        state.failures[self.number] = None;
-        state.schedule.close(self.number);
+        self.shared().state().schedule.close(self.number);
     }
 }
 
@@ -348,7 +338,7 @@ impl DeviceQueue for LateQueue {
     }
 
     fn take_failure(&self) -> Option<Failure> {
-        self.shared().state().failures[self.number].take()
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -399,4 +389,4 @@ impl Event for LateEvent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -84,10 +84,6 @@ impl Algorithm for Encodes {
 
 #[test]
 fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
-    // A device refuses late: when other ranks may have gone on, and it is no longer known what the codec was given.
-    if !queue().is_host() {
-        return;
-    }
     for transport in TransportKind::ALL {
         let step = |comm: &Communicator| {
             let mut engine = DataParallel::new(comm, parameters(4, 10), Arc::new(Encodes), options(40, 80))?;
@@ -104,7 +100,10 @@ fn an_element_that_cannot_be_encoded_is_named_by_rank_tensor_and_index() {
         for (rank, error) in errors.into_iter().map(Option::unwrap).enumerate() {
             match error {
                 Error::NotFinite { place, tensor: Some(tensor), index, .. } => {
-                    assert_eq!((rank, place.rank, &*tensor, index), (2, 2, "p1", 7), "{transport}");
+                    assert_eq!((rank, place.rank), (2, 2), "{transport}");
+                    // A device tells late, when it is no longer known what the codec was given.
+                    let is_named = (&*tensor, index) == ("p1", 7);
+                    assert!(is_named || !queue().is_host(), "{tensor} {index} over {transport}");
                 }
                 other => assert!(rank != 2 && other.to_string().contains("is NaN on rank 2"), "{other}"),
             }

@@ -147,8 +147,8 @@ fn busy_memory_is_busy_as_on_the_host() {
 
 /// Keeps every number, and refuses NaN.
 #[derive(Debug)]
-struct Whole {
-    fixed: bool,
+pub(crate) struct Whole {
+    pub(crate) fixed: bool,
 }
 
 impl Codec for Whole {
@@ -224,6 +224,20 @@ fn a_refusal_is_told_to_the_next_who_waits_and_to_nobody_else() {
     encode(&Whole { fixed: true }).unwrap();
     assert!(message.host::<u8>().is_err());
     assert!(message.host::<u8>().is_ok());
+}
+
+#[test]
+fn a_failure_ends_with_its_queue() {
+    let late = Late::new(0);
+    let x = Buffer::from_slice_on(&late.queue(), &[f32::NAN]).unwrap();
+    let message = Buffer::zeroed_on(&late.queue(), DType::U8, 4).unwrap();
+    message.write_all().unwrap().encode(&Whole { fixed: true }, &x.read_all().unwrap(), 0).unwrap().unwrap();
+    let event = message.queue().device().unwrap().record();
+    drop((x, message));
+    assert!(event.wait(Duration::from_secs(60)));
+    for queue in [late.queue(), late.queue(), late.queue()] {
+        queue.check().unwrap();
+    }
 }
 
 #[test]
