@@ -299,7 +299,9 @@ impl HookRunner {
                 hook_ends(trace, span, &self.comm);
             }
             let lane = &mut self.lanes[bucket];
-            outcome.map_err(|error| name_tensor(&lane.tensors, error))?;
+            // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a wrong one.
+            let is_own = memory.gradients.as_ref().is_some_and(|gradients| gradients.queue().is_host());
+            outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;
             lane.instance = instance;
             lane.busy = false;
             // What has arrived meanwhile is newer.

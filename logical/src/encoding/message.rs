@@ -26,7 +26,8 @@ impl<'a> MessageSender<'a> {
     /// size in bytes.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses.
+    /// [`Error::NotFinite`] with this rank and the index of an element that the codec refuses. A device finds out late:
+    /// within an operation whoever next waits for its queue gets the error, at the latest the send of the message.
     pub(crate) fn encode(
         &self,
         codec: &dyn Codec,
@@ -38,6 +39,12 @@ impl<'a> MessageSender<'a> {
         let elements = from.read()?;
         let mut message = to.write()?;
         let encoded = message.encode(codec, &elements, seed).map_err(|error| self.end(error))?;
+        // What is part of no operation says at once whose value it was, and remembers nothing of a message that is none.
+        let found_late = match &self.ends {
+            None => to.buffer.queue().refusal()?.map(|refusal| counted_from(from.range.start, refusal)),
+            Some(_) => None,
+        };
+        let encoded = found_late.map_or(encoded, Err);
         encoded.map_err(|refusal| self.refused(&codec.name(), start, refusal))
     }
 
@@ -85,5 +92,15 @@ impl<'a> MessageSender<'a> {
             terms.poison.spread(terms.transport.health(), &error);
         }
         error
+    }
+}
+
+/// Returns what a device has refused, its element counted from element `start` of the memory on.
+fn counted_from(start: usize, refusal: CodecError) -> CodecError {
+    match refusal {
+        CodecError::NotFinite { index, value } => {
+            CodecError::NotFinite { index: index.saturating_sub(start), value }
+        }
+        refusal => refusal,
     }
 }

@@ -11,6 +11,10 @@
 //! # Failures
 //! Work that runs late fails late. The first [`Failure`] of a queue is kept until somebody waits for the queue, who gets
 //! it: access from the program, a message that is sent, or [`Queue::check`]. On the host, work fails at once.
+//!
+//! So what a codec refuses is found within the operation, before the message leaves; it names this rank, and the element
+//! as it lies in the device's memory, but no tensor, and perhaps the operation of a later message of the same queue. What is part of no
+//! operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names what the host would.
 
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
@@ -83,6 +87,19 @@ impl Queue {
     /// longer than 300 s. Never on the host.
     pub fn check(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
+    }
+
+    /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
+    ///
+    /// # Errors
+    /// As there, where the failure is another one.
+    pub fn refusal(&self) -> Result<Option<CodecError>> {
+        let Some(queue) = &self.0 else { return Ok(None) };
+        match finish(&**queue)? {
+            Some(Failure::Refused { refusal, .. }) => Ok(Some(refusal)),
+            Some(failure) => Err(failure.into_error(queue.device())),
+            None => Ok(None),
+        }
     }
 }
 
@@ -187,7 +204,7 @@ pub enum Failure {
     Refused {
         /// Name of the codec.
         codec: String,
-        /// Reason of the codec. Elements count from the beginning of what was to be encoded at a time.
+        /// Reason of the codec. Elements count from the beginning of the memory in which they lie.
         refusal: CodecError,
     },
     /// Something else, such as a fault of the device.
@@ -212,12 +229,15 @@ impl Failure {
 
 /// Waits until the queue has done what was enqueued so far, and takes its failure.
 pub(crate) fn synchronize(queue: &dyn DeviceQueue) -> Result<()> {
+    finish(queue)?.map_or(Ok(()), |failure| Err(failure.into_error(queue.device())))
+}
+
+/// Waits until the queue has done what was enqueued so far, and returns its failure.
+fn finish(queue: &dyn DeviceQueue) -> Result<Option<Failure>> {
     let happened = queue.record().wait(LIMIT);
-    if let Some(failure) = queue.take_failure() {
-        return Err(failure.into_error(queue.device()));
-    }
-    if happened {
-        return Ok(());
+    let failure = queue.take_failure();
+    if happened || failure.is_some() {
+        return Ok(failure);
     }
     let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
     Err(Error::system(format!("wait {LIMIT:?} for a queue of {}", queue.device()), cause, "see what it does"))

@@ -302,10 +302,14 @@ impl DeviceQueue for LateQueue {
         let Some(codec) = codec.shared() else { return false };
         self.enqueue(move || {
             let largest = codec.encoded_len(from.len());
+            let before = from.offset() / from.dtype().size();
             let size = Cells::combine(&from, &to, |from, to| host::encode(&*codec, from, to, seed))?;
             let refusal = match size {
                 Ok(size) if size == largest => return Ok(()),
                 Ok(size) => CodecError::damaged(format!("{size} bytes, where all messages have {largest}")),
+                Err(CodecError::NotFinite { index, value }) => {
+                    CodecError::NotFinite { index: before + index, value }
+                }
                 Err(refusal) => refusal,
             };
             Err(Failure::Refused { codec: codec.name(), refusal })
