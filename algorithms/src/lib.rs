@@ -54,10 +54,9 @@
 //!     engine.hooks().ready_slice(0, &[4.0 * comm.rank() as f32, 1.0])?;
 //!     engine.finish()?;
 //!     engine.step()?;
-//!     Ok(engine.parameter(0)?.bytes().to_vec())
+//!     engine.values::<f32>(0)
 //! })?;
-//! let updated: Vec<u8> = [0.0f32, 0.5].iter().flat_map(|weight| weight.to_ne_bytes()).collect();
-//! assert_eq!(weights, [updated.clone(), updated]);
+//! assert_eq!(weights, [[0.0, 0.5], [0.0, 0.5]]);
 //! # Ok::<(), hexagram_algorithms::logical::Error>(())
 //! ```
 //!

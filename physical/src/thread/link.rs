@@ -90,7 +90,7 @@ impl Bell for Mailbox {
     fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) {
-            let _bed = lock(&self.park_lock);
+            let _park = lock(&self.park_lock);
             self.wake.notify_all();
         }
     }
