@@ -300,7 +300,8 @@ impl HookRunner {
             }
             let lane = &mut self.lanes[bucket];
             // What a device refuses is found late, perhaps by another bucket: then no tensor is named, rather than a wrong one.
-            let is_own = memory.gradients.as_ref().is_some_and(|gradients| gradients.queue().is_host());
+            let buffer = memory.gradients.as_ref().or(memory.parameters.as_ref());
+            let is_own = buffer.is_some_and(|buffer| buffer.queue().is_host());
             outcome.map_err(|error| if is_own { name_tensor(&lane.tensors, error) } else { error })?;
             lane.instance = instance;
             lane.busy = false;
