@@ -89,6 +89,21 @@ impl Queue {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
     }
 
+    /// Checks each queue that writes one of these buffers as [`Queue::check`] does, once.
+    ///
+    /// # Errors
+    /// As there; the failures of the queues that come after are kept for whoever waits for those.
+    pub fn check_all<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> Result<()> {
+        let mut checked: Vec<Queue> = Vec::new();
+        for queue in buffers.into_iter().map(Buffer::queue) {
+            if !checked.contains(&queue) {
+                queue.check()?;
+                checked.push(queue);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
     ///
     /// # Errors
@@ -102,6 +117,18 @@ impl Queue {
         }
     }
 }
+
+/// Handles are equal if they are of one queue.
+impl PartialEq for Queue {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            (mine, theirs) => mine.is_none() && theirs.is_none(),
+        }
+    }
+}
+
+impl Eq for Queue {}
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -227,6 +227,19 @@ fn a_refusal_is_told_to_the_next_who_waits_and_to_nobody_else() {
 }
 
 #[test]
+fn all_queues_of_a_pass_are_checked_at_once() {
+    let late = Late::new(0);
+    let buffers = [(); 3].map(|()| Buffer::zeroed_on(&late.queue(), DType::U8, 4).unwrap());
+    let x = Buffer::from_slice_on(&late.queue(), &[f32::NAN]).unwrap();
+    let mut last = buffers[2].write_all().unwrap();
+    last.encode(&Whole { fixed: true }, &x.read_all().unwrap(), 0).unwrap().unwrap();
+    drop(last);
+    Queue::check_all(&buffers[..2]).unwrap();
+    assert!(Queue::check_all(&buffers).unwrap_err().to_string().contains("element 0 is NaN"));
+    Queue::check_all(&buffers).unwrap();
+}
+
+#[test]
 fn a_failure_ends_with_its_queue() {
     let late = Late::new(0);
     let x = Buffer::from_slice_on(&late.queue(), &[f32::NAN]).unwrap();
