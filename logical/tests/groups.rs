@@ -5,9 +5,10 @@
 
 use hexagram_logical::asynchronous::{Background, Service, Window};
 use hexagram_logical::codec::MinMax8;
+use hexagram_logical::decentralized::{Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{self, cases, skipped_under_mpi, spawn, spawn_hosts};
-use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result, TransportKind};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, ReduceOp, Result, TransportKind};
 use std::sync::{Arc, Barrier};
 
 const RANKS: [usize; 5] = [1, 2, 3, 4, 8];
@@ -272,30 +273,53 @@ fn hierarchical_low_precision_is_the_same_on_all_ranks() {
     }
 }
 
-/// Only leaders remember anything, and so only they can notice: the others hear of it at once.
-#[test]
-fn a_leader_whose_memory_does_not_fit_tells_the_others() {
+/// Runs what only leaders refuse, on two hosts of two ranks each: the others hear of it at once, in these words.
+fn only_leaders_refuse(words: &str, refused: impl Fn(&Hierarchy, &Communicator) -> Result<()> + Sync) {
     if skipped_under_mpi("its ranks pretend to be on several hosts") {
         return;
     }
     let opened = Barrier::new(4);
     let errors = spawn_hosts(&[0, 0, 1, 1], |comm| {
         let hierarchy = comm.block_on(comm.hierarchy())?;
-        let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
-        let mut reduce = |len| {
-            let mut buffer = filled(comm.rank(), len);
-            comm.block_on(hierarchy.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))
-        };
-        reduce(50)?;
+        comm.blocking().barrier()?;
         opened.wait();
-        Ok(reduce(60).unwrap_err())
+        Ok(refused(&hierarchy, &comm).unwrap_err())
     })
     .unwrap();
     for (rank, error) in errors.iter().enumerate() {
         let told = matches!(error, Error::Usage { .. } | Error::PeerFailed { .. });
-        assert!(told && error.to_string().contains("remembers 50"), "rank {rank}: {error}");
+        assert!(told && error.to_string().contains(words), "rank {rank}: {error}");
     }
     assert!(errors.iter().any(|error| matches!(error, Error::Usage { .. })), "{errors:?}");
+}
+
+/// Only leaders remember anything, and so only they can notice.
+#[test]
+fn a_leader_whose_memory_does_not_fit_tells_the_others() {
+    let encoding = || Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Error);
+    only_leaders_refuse("remembers 50", |hierarchy, comm| {
+        let mut encoding = encoding();
+        [50, 60].into_iter().try_for_each(|len| {
+            let mut buffer = filled(comm.rank(), len);
+            comm.block_on(hierarchy.all_reduce_encoded(&mut buffer, ReduceOp::Mean, &mut encoding))
+        })
+    });
+    only_leaders_refuse("remembers 50", |hierarchy, comm| {
+        let mut encoding = encoding();
+        [50, 60].into_iter().try_for_each(|len| {
+            let mut buffer = filled(comm.rank(), len);
+            comm.block_on(hierarchy.all_reduce_sparse(&mut buffer, ReduceOp::Mean, &mut encoding))
+        })
+    });
+}
+
+/// Only leaders ask the schedule, for as many ranks as there are hosts.
+#[test]
+fn a_leader_without_a_matrix_for_the_hosts_tells_the_others() {
+    only_leaders_refuse("a mixing matrix for 4 ranks was used among 2", |hierarchy, comm| {
+        let schedule = Topology::Ring.mixing(4, 0)?;
+        comm.block_on(hierarchy.gossip(&mut filled(comm.rank(), 50), &schedule, 0))
+    });
 }
 
 #[test]

@@ -162,12 +162,12 @@ impl Hierarchy {
         scatter_gather::check(buffer, op, encoding)?;
         let fingerprint = scatter_gather::fingerprint(buffer, op, encoding);
         self.reduce_to_leaders(fingerprint, buffer, op).await?;
-        if let Some(leaders) = &self.leaders {
-            // What is remembered may not fit the buffer: the host's other ranks wait for its leader by now.
-            let reduced = leaders.all_reduce_encoded(buffer, summing(op), encoding).await;
-            reduced.inspect_err(|error| self.all.give_up(error))?;
-            self.all.after_reduce(op, buffer, 0..buffer.len())?;
-        } else {
+        let reduced = self.lead(async |leaders| {
+            leaders.all_reduce_encoded(buffer, summing(op), encoding).await?;
+            self.all.after_reduce(op, buffer, 0..buffer.len())
+        });
+        reduced.await?;
+        if self.leaders.is_none() {
             encoding.state_mut().advance();
         }
         self.host.operate(fingerprint, async |call| self.host.spread(call, buffer, LEADER).await).await
@@ -219,14 +219,24 @@ impl Hierarchy {
         work: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
     ) -> Result<()> {
         self.host.reduce(buffer, ReduceOp::Sum, LEADER).await?;
-        if let Some(leaders) = &self.leaders {
+        let led = self.lead(async |leaders| {
             if op == ReduceOp::Mean {
                 let factor = leaders.size() as f64 / self.all.size() as f64;
                 buffer.write_all()?.scale(factor)?;
             }
-            work(leaders, buffer).await?;
-        }
+            work(leaders, buffer).await
+        });
+        led.await?;
         self.host.broadcast(buffer, LEADER).await
+    }
+
+    /// Runs `work` on the leaders, for whom the ranks of their hosts wait by now: these hear at once of an error that only
+    /// a leader can have, such as a memory that does not fit, or a schedule without a matrix for so many hosts.
+    pub(crate) async fn lead(&self, work: impl AsyncFnOnce(&Communicator) -> Result<()>) -> Result<()> {
+        match &self.leaders {
+            Some(leaders) => work(leaders).await.inspect_err(|error| self.all.give_up(error)),
+            None => Ok(()),
+        }
     }
 
     /// Reduces a buffer over all ranks to rank `root`; the others' buffers are not changed. Bytes sent: S by every

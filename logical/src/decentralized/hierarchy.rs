@@ -84,9 +84,7 @@ impl Hierarchy {
         mix: impl AsyncFnOnce(&Communicator, &mut Buffer) -> Result<()>,
     ) -> Result<()> {
         self.host().all_reduce(buffer, ReduceOp::Mean).await?;
-        if let Some(leaders) = self.leaders() {
-            mix(leaders, buffer).await?;
-        }
+        self.lead(async |leaders| mix(leaders, buffer).await).await?;
         self.host().broadcast(buffer, 0).await
     }
 }
