@@ -225,9 +225,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Deletes a directory; if it cannot, it only takes space.
-/// What the files of a directory that is `called` so were saved as, if one can be read and the others say the same. All
-/// are looked at only where the directory's name says otherwise.
+/// Returns the name that the files of a directory, which is `called` so, were saved as, if one can be read and the others
+/// say the same. All are looked at only where the directory's name says otherwise.
 fn inside(directory: &Path, called: Name) -> Option<Name> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
@@ -239,6 +238,7 @@ fn inside(directory: &Path, called: Name) -> Option<Name> {
     (name == called || saved.all(|other| other == first)).then_some(name)
 }
 
+/// Deletes a directory; if it cannot, it only takes space.
 fn delete(path: &Path) {
     match fs::remove_dir_all(path) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => {
