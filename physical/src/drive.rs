@@ -147,7 +147,7 @@ impl Wait {
         }
         if let Some(runtime) = runtime::current() {
             // Nobody spins in virtual time: it would not pass.
-            return DRIVER.with(|driver| driver.park(transport, || runtime.park(transport, TICK)));
+            return DRIVER.with(|driver| driver.park(transport, || runtime.park(&transport, TICK)));
         }
         let beside = BESIDE.get();
         if self.idle.is_multiple_of(LOOKS) && !beside {
@@ -178,7 +178,7 @@ impl Wait {
                     if std::mem::replace(&mut is_over, true) {
                         return Poll::Ready(());
                     }
-                    runtime.poll_park(transport, TICK, context)
+                    runtime.poll_park(&transport, TICK, context)
                 };
                 poll_fn(rested).await;
             }

@@ -6,9 +6,9 @@
 use crate::bootstrap::{exhausted, variable};
 use crate::doorbell::Bell;
 use crate::error::{During, Error, Peer, Result, Straggler};
+use crate::message::Label;
 use crate::runtime::{self, Instant};
 use crate::stopwatch::Stopwatch;
-use crate::transport::Label;
 use crate::waits::{Missing, Waits};
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;

@@ -4,7 +4,7 @@
 
 use crate::device;
 use crate::memory::WriteView;
-use crate::transport::Land;
+use crate::message::Land;
 
 /// Largest element, in bytes.
 pub(crate) const WIDEST: usize = 8;

@@ -49,6 +49,7 @@ pub mod launch;
 mod limits;
 mod matching;
 pub mod memory;
+mod message;
 mod mixed;
 #[cfg(feature = "mpi")]
 mod mpi;

@@ -9,7 +9,8 @@ use crate::fingerprint::Fingerprint;
 use crate::health::Health;
 use crate::landing::Landing;
 use crate::memory::WriteView;
-use crate::transport::{Got, Label, Land, Source, Ticket};
+use crate::message::{Got, Label, Land, Source};
+use crate::tickets::Ticket;
 use std::collections::VecDeque;
 
 /// A receive that waits for its message.

@@ -16,7 +16,8 @@
 use crate::bootstrap::variable;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
-use crate::transport::{Label, Ticket};
+use crate::message::Label;
+use crate::tickets::Ticket;
 use std::ops::Range;
 
 /// Bytes that a rank posts to begin a native collective over shared memory, beside its contribution or the 12 bytes that

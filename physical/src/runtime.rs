@@ -33,7 +33,7 @@ pub use rustix::event::{PollFd, PollFlags};
 pub use thread::{Task, Thread, block_on, receive, spawn, spawn_task, wait_for, wait_while};
 pub use virtual_time::VirtualTime;
 
-use crate::transport::Transport;
+use crate::doorbell::Bell;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -57,14 +57,14 @@ pub trait Runtime: Send + Sync {
     /// Ends the caller's turn, and begins its next one after `duration`. Zero lets others run that can.
     fn sleep(&self, duration: Duration);
 
-    /// Waits until `transport` may have something to do, or `at_most` is over.
-    fn park(&self, transport: &dyn Transport, at_most: Duration);
+    /// Waits until `endpoint` may have something to do, or `at_most` is over.
+    fn park(&self, endpoint: &dyn Park, at_most: Duration);
 
     /// Waits as [`Runtime::park`] does, for a task: once it is ready, time has passed. Whoever drives tasks by an
     /// executor of their own keeps the waker and answers that it is not. The default blocks the thread.
-    fn poll_park(&self, transport: &dyn Transport, at_most: Duration, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_park(&self, endpoint: &dyn Park, at_most: Duration, context: &mut Context<'_>) -> Poll<()> {
         let _ = context;
-        self.park(transport, at_most);
+        self.park(endpoint, at_most);
         Poll::Ready(())
     }
 
@@ -118,6 +118,16 @@ pub trait Runtime: Send + Sync {
     /// # Errors
     /// Those of bind(2) and listen(2).
     fn listen_local(&self, name: &str) -> io::Result<UnixListener>;
+}
+
+/// Place where a thread parks while it has nothing to do: its endpoint, whatever the
+/// [`Transport`](crate::Transport).
+pub trait Park {
+    /// Returns the bell that ends the park.
+    fn bell(&self) -> Arc<dyn Bell>;
+
+    /// Waits as the system does: until there is something to do, the bell rings, or `at_most` is over.
+    fn park(&self, at_most: Duration);
 }
 
 thread_local! {

@@ -2,7 +2,7 @@
 //! when you write a backend: a [`Ticket`] comes from here.
 
 use crate::error::Result;
-use crate::transport::Got;
+use crate::message::Got;
 use std::task::Poll;
 
 /// Names an operation that was posted and has not been taken by a successful poll.

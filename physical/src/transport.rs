@@ -14,14 +14,14 @@ mod traffic;
 
 use crate::device::Queue;
 pub use crate::doorbell::Bell;
-use crate::dtype::{DType, ReduceOp};
-use crate::error::{Error, Peer, Result};
-use crate::fingerprint::Fingerprint;
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::health::Health;
 pub use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{Buffer, ReadView, WriteView};
+pub use crate::message::{Got, Label, Land, Source};
 use crate::native::Collectives;
-use crate::tag::Tag;
+use crate::runtime::Park;
 pub use crate::tickets::{Ticket, Tickets};
 pub use backend::{ANNOUNCEMENT_BYTES, Backend, Fabric, Introduction, Prepared, ProbeResult, Sharing, Site};
 pub use kind::TransportKind;
@@ -36,74 +36,6 @@ pub use traffic::{Tally, Traffic};
 /// Bytes that every message counts beside its payload, on every transport: what tag, fingerprint and length take on a
 /// byte stream. A transport that frames nothing counts them too, so that counts agree.
 pub const HEADER_BYTES: usize = 48;
-
-/// Identity of a message, and the operation that its sender or receiver takes it for.
-///
-/// Between two ranks, all messages of one operation carry the same fingerprint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Label {
-    /// Identity of the message.
-    pub tag: Tag,
-    /// Properties of the operation on which both sides must agree.
-    pub fingerprint: Fingerprint,
-}
-
-impl Label {
-    /// Returns the label of the operation as a whole, at step 0.
-    pub(crate) fn whole(&self) -> Label {
-        Label { tag: self.tag.operation(), ..*self }
-    }
-
-    /// Returns the error of a rank that meets `theirs` under its own label.
-    pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
-        Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
-    }
-
-    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
-    pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
-        let of = |bytes: u64| {
-            let count = bytes / self.fingerprint.dtype.size() as u64;
-            Fingerprint { count, ..self.fingerprint }
-        };
-        Label { fingerprint: of(expected as u64), ..*self }.mismatch(of(got), peer)
-    }
-}
-
-/// Sender from which a receive accepts a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// Only this rank.
-    Rank(usize),
-    /// Whoever sends the tag first.
-    Any,
-}
-
-impl Source {
-    pub(crate) fn accepts(self, from: usize) -> bool {
-        self == Source::Any || self == Source::Rank(from)
-    }
-}
-
-/// Treatment of the bytes that a receive gets: stored, or combined with what is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Land {
-    /// `view ← message`.
-    Copy,
-    /// `view ← view ∘ message`, element by element.
-    Reduce(ReduceOp),
-    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages whose
-    /// size only their sender knows.
-    AtMost,
-}
-
-/// Outcome of a finished operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Got {
-    /// The other rank.
-    pub peer: usize,
-    /// Payload, in bytes.
-    pub bytes: usize,
-}
 
 /// One thread's connection to every rank of a world.
 ///
@@ -169,7 +101,8 @@ pub trait Transport {
     /// `limit`.
     ///
     /// # Errors
-    /// As [`Buffer::zeroed`]; [`Error::System`] and [`Error::Setup`] if a peer does not do the same.
+    /// As [`Buffer::zeroed`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a peer does
+    /// not do the same.
     fn register(&self, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
         Buffer::zeroed(dtype, len)
     }
@@ -181,5 +114,15 @@ pub trait Transport {
     /// As [`Transport::register`] and [`Buffer::zeroed_on`].
     fn register_on(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
         if queue.is_host() { self.register(dtype, len, limit) } else { Buffer::zeroed_on(queue, dtype, len) }
+    }
+}
+
+impl Park for &dyn Transport {
+    fn bell(&self) -> Arc<dyn Bell> {
+        Transport::bell(*self)
+    }
+
+    fn park(&self, at_most: Duration) {
+        Transport::park(*self, at_most);
     }
 }

@@ -6,8 +6,8 @@
 //! waits for nobody is a *straggler*: it is alive, but somewhere else. Ranks that wait for each other in a circle are in
 //! different operations, and these are named.
 
+use crate::message::Label;
 use crate::tag::Tag;
-use crate::transport::Label;
 use std::collections::HashMap;
 
 /// Waits that one rank makes known; of more, the oldest.

@@ -1,9 +1,8 @@
 //! A runtime in virtual time, whose threads take turns. Use it to test what waits for seconds, in milliseconds and with
 //! the same outcome every time.
 
-use super::{Instant, Runtime, within};
+use super::{Instant, Park, Runtime, within};
 use crate::bootstrap::local;
-use crate::transport::Transport;
 use rustix::event::{PollFd, Timespec};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -119,7 +118,7 @@ impl Runtime for VirtualTime {
         self.0.sleep(duration);
     }
 
-    fn park(&self, _: &dyn Transport, at_most: Duration) {
+    fn park(&self, _: &dyn Park, at_most: Duration) {
         self.0.sleep(LOOK.min(at_most));
     }
 

@@ -16,8 +16,8 @@
 use super::super::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::hosts::Locality;
 use crate::fingerprint::Fingerprint;
+use crate::message::Label;
 use crate::tag::Tag;
-use crate::transport::Label;
 use crate::waits::{Answer, Missing, Wait};
 use std::io;
 

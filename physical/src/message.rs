@@ -1,0 +1,74 @@
+//! The words in which one message is spoken of: which it is, who sends it, where its bytes go, and what came of it.
+
+use crate::dtype::ReduceOp;
+use crate::error::{Error, Peer};
+use crate::fingerprint::Fingerprint;
+use crate::tag::Tag;
+
+/// Identity of a message, and the operation that its sender or receiver takes it for.
+///
+/// Between two ranks, all messages of one operation carry the same fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Label {
+    /// Identity of the message.
+    pub tag: Tag,
+    /// Properties of the operation on which both sides must agree.
+    pub fingerprint: Fingerprint,
+}
+
+impl Label {
+    /// Returns the label of the operation as a whole, at step 0.
+    pub(crate) fn whole(&self) -> Label {
+        Label { tag: self.tag.operation(), ..*self }
+    }
+
+    /// Returns the error of a rank that meets `theirs` under its own label.
+    pub(crate) fn mismatch(&self, theirs: Fingerprint, peer: Peer) -> Error {
+        Error::Mismatch { sequence: self.tag.sequence(), mine: self.fingerprint, theirs, peer }
+    }
+
+    /// Returns the error of a rank that gets `got` bytes where it expected another number, though both call the same operation.
+    pub(crate) fn wrong_size(&self, got: u64, expected: usize, peer: Peer) -> Error {
+        let of = |bytes: u64| {
+            let count = bytes / self.fingerprint.dtype.size() as u64;
+            Fingerprint { count, ..self.fingerprint }
+        };
+        Label { fingerprint: of(expected as u64), ..*self }.mismatch(of(got), peer)
+    }
+}
+
+/// Sender from which a receive accepts a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Only this rank.
+    Rank(usize),
+    /// Whoever sends the tag first.
+    Any,
+}
+
+impl Source {
+    pub(crate) fn accepts(self, from: usize) -> bool {
+        self == Source::Any || self == Source::Rank(from)
+    }
+}
+
+/// Treatment of the bytes that a receive gets: stored, or combined with what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Land {
+    /// `view ← message`.
+    Copy,
+    /// `view ← view ∘ message`, element by element.
+    Reduce(ReduceOp),
+    /// The first bytes of `view ← message`, which may be shorter than the view; [`Got`] has its size. For messages whose
+    /// size only their sender knows.
+    AtMost,
+}
+
+/// Outcome of a finished operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Got {
+    /// The other rank.
+    pub peer: usize,
+    /// Payload, in bytes.
+    pub bytes: usize,
+}
