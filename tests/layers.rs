@@ -2,6 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "the other tests that read sources need more of it")]
+#[path = "language/paths.rs"]
+mod paths;
+#[allow(dead_code, reason = "the other tests that read sources need more of it")]
+#[path = "language/source.rs"]
+mod source;
+
+use paths::Named;
+use source::{Source, test_modules};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +29,9 @@ const LAYERS: [(&str, &str, &[&str]); 11] = [
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram"]),
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
+
+/// Folders of the transports that are built in.
+const BACKENDS: [&str; 5] = ["thread", "shm", "tcp", "mixed", "mpi"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -56,6 +68,16 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Returns what a file names, tests and all.
+fn named_in(file: &Path) -> Vec<Named> {
+    paths::named(&Source::whole("", &fs::read_to_string(file).unwrap()))
+}
+
+/// Returns true if a path has these names beside each other.
+fn passes(path: &[String], names: &[&str]) -> bool {
+    path.windows(names.len()).any(|part| part == names)
+}
+
 /// What the README begins with fits on a screen.
 #[test]
 fn the_first_examples_are_small() {
@@ -73,6 +95,9 @@ fn manifests_depend_downwards_only() {
         let upward: Vec<_> = dependencies(&manifest).into_iter().filter(|d| !allowed.contains(d)).collect();
         assert!(upward.is_empty(), "{name} must not depend on {upward:?}");
     }
+    // By another name, a package of the workspace would be on nobody's list.
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(!manifest.contains("package = \"hexagram"), "a package has another name in the workspace");
 }
 
 #[test]
@@ -87,8 +112,9 @@ fn every_package_is_in_the_table() {
 /// Algorithms reach devices and transports only through the logical layer's own words.
 #[test]
 fn algorithm_files_name_no_transport_and_no_device() {
-    let folder = root().join("algorithms/src");
-    for file in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+    let folder = fs::read_dir(root().join("algorithms/src")).unwrap();
+    let own = root().join("examples/own-algorithm/src/lib.rs");
+    for file in folder.map(|entry| entry.unwrap().path()).chain([own]) {
         let text = if file.is_file() { fs::read_to_string(&file).unwrap() } else { continue };
         // The example on the crate's front page starts ranks, and so names what carries their messages.
         let text = if file.ends_with("lib.rs") { without_front_page(&text) } else { text };
@@ -104,25 +130,28 @@ fn without_front_page(text: &str) -> String {
 
 /// Which top-level modules of `algorithms` each of them imports, its tests aside.
 fn imports_between_modules(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for file in sources(folder) {
-        let inside = file.strip_prefix(folder).unwrap();
-        let is_test = inside.components().any(|part| part.as_os_str().to_str().unwrap().starts_with("tests"));
-        let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
-        if is_test || home == "lib" {
-            continue;
-        }
-        let text = fs::read_to_string(&file).unwrap();
-        let tested = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-        let code = text[..tested].lines().filter(|line| !line.trim_start().starts_with("//"));
-        for path in code.flat_map(|line| line.split("crate::").skip(1)) {
-            let name: String = path.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if name != home {
-                imports.entry(home.to_owned()).or_default().insert(name);
-            }
+    let texts: Vec<_> =
+        sources(folder).into_iter().map(|file| (fs::read_to_string(&file).unwrap(), file)).collect();
+    let tests: Vec<PathBuf> = texts.iter().flat_map(|(text, file)| test_modules(text, file)).collect();
+    let mut imports = BTreeMap::new();
+    for (text, file) in &texts {
+        let is_test = tests.iter().any(|test| file == test || file.starts_with(test.with_extension("")));
+        let inside = file.strip_prefix(folder).unwrap().to_str().unwrap();
+        if !is_test {
+            add_imports(&mut imports, inside, text);
         }
     }
     imports
+}
+
+/// Adds the top-level modules that a source `inside` the crate names to those of its own module.
+fn add_imports(imports: &mut BTreeMap<String, BTreeSet<String>>, inside: &str, text: &str) {
+    let home = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let named = paths::named(&Source::new(inside, text));
+    for path in named.iter().filter_map(|named| paths::within_crate(&named.path, inside)) {
+        let module = path.first().filter(|module| *module != home && home != "lib");
+        imports.entry(home.to_owned()).or_default().extend(module.cloned());
+    }
 }
 
 /// A circle of imports that can be reached from `from`, if there is one.
@@ -149,23 +178,89 @@ fn modules_of_algorithms_import_each_other_one_way_only() {
     }
 }
 
+#[test]
+fn circles_are_found_however_they_are_written() {
+    let back = [
+        "use crate::checkpoint::Saved;",
+        "use crate::{checkpoint::{self as saves}, trace};",
+        "use super::super::checkpoint as saves;",
+        "fn f() { crate::checkpoint::save(); }",
+        "use super::{super::checkpoint::Saved, step};",
+        "use crate as root; fn f() { root::checkpoint::save(); }",
+    ];
+    for text in back {
+        let mut imports = BTreeMap::new();
+        add_imports(&mut imports, "checkpoint/save.rs", "use crate::engine::Engine;");
+        add_imports(
+            &mut imports,
+            "engine/mod.rs",
+            "mod hooks; #[cfg(test)] mod tests { use crate::checkpoint; }",
+        );
+        assert_eq!(circle(&imports, "engine", &mut Vec::new()), None);
+        add_imports(&mut imports, "engine/hooks.rs", text);
+        assert!(circle(&imports, "engine", &mut Vec::new()).is_some(), "{text}");
+    }
+}
+
 /// Each layer is reached by its own name or by the names that the layer above gives: whoever reaches through a layer into
 /// the one below it depends on both without saying so.
 #[test]
 fn nobody_tunnels_through_a_layer() {
     const ABOVE: [&str; 4] = ["algorithms", "adapters", "cli", "examples"];
     for file in ABOVE.iter().flat_map(|folder| sources(&root().join(folder))) {
-        let text = fs::read_to_string(&file).unwrap();
-        assert!(!text.contains("logical::physical"), "{} reaches through logical", file.display());
+        let tunnel = named_in(&file).into_iter().find(is_tunnel);
+        assert_eq!(tunnel, None, "{} reaches through logical", file.display());
     }
     for layer in ["logical", "algorithms", "sampler", "adapters/candle"] {
         for file in sources(&root().join(layer).join("src")) {
             let text = fs::read_to_string(&file).unwrap();
-            let is_open = text.contains("pub use hexagram_physical as")
-                || text.contains("pub use hexagram_physical::*");
-            assert!(!is_open, "{} lets others through to physical", file.display());
+            assert!(!opens(&text), "{} lets others through to physical", file.display());
         }
     }
+}
+
+fn is_tunnel(named: &Named) -> bool {
+    passes(&named.path, &["logical", "physical"])
+        || passes(&named.path, &["hexagram_logical", "physical"])
+        || passes(&named.path, &["hexagram_logical", "hexagram_physical"])
+}
+
+/// Returns true if a source hands out all of physical, and not single names of it.
+fn opens(text: &str) -> bool {
+    const ALL: [&str; 3] = ["hexagram_physical", "hexagram_physical::*", "hexagram_physical::self"];
+    let code = Source::whole("", text).code;
+    let handed_out = code.split("pub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or_default());
+    let hands_out = handed_out
+        .flat_map(|tree| paths::named(&Source::whole("", &format!("use {tree};"))))
+        .any(|named| ALL.contains(&named.text().as_str()));
+    hands_out || code.contains("pub extern crate hexagram_physical")
+}
+
+#[test]
+fn tunnels_are_found_however_they_are_written() {
+    let tunnels = [
+        "use hexagram_logical::physical::Error;",
+        "use hexagram_logical::{Communicator, physical::{Error, Result}};",
+        "use hexagram::logical::{self as primitives}; fn f() { primitives::physical::now(); }",
+        "fn f() { hexagram_logical\n    ::physical::now(); }",
+        "use hexagram::{logical as l}; use l::physical;",
+    ];
+    for text in tunnels {
+        assert!(paths::named(&Source::whole("", text)).iter().any(is_tunnel), "{text}");
+    }
+    let open = [
+        "pub use hexagram_physical as physical;",
+        "pub use hexagram_physical::*;",
+        "pub use hexagram_physical;",
+        "pub use hexagram_physical::{self as physical};",
+        "pub use {hexagram_physical as below, std::fmt};",
+        "pub mod physical { pub use hexagram_physical::*; }",
+        "pub extern crate hexagram_physical;",
+    ];
+    for text in open {
+        assert!(opens(text), "{text}");
+    }
+    assert!(!opens("pub use hexagram_physical::{Error, runtime};\nuse hexagram_physical as physical;"));
 }
 
 /// Logical primitives are written against the transport trait, never against one transport.
@@ -176,6 +271,11 @@ fn primitives_know_no_backend() {
         for word in ["physical::tcp", "physical::shm", "physical::thread", "TransportKind::Tcp", "std::net"] {
             assert!(!text.contains(word), "{} names {word}", file.display());
         }
+        let named = named_in(&file);
+        for backend in BACKENDS {
+            let backend = |named: &&Named| passes(&named.path, &["hexagram_physical", backend]);
+            assert_eq!(named.iter().find(backend), None, "{} names a backend", file.display());
+        }
     }
 }
 
@@ -183,10 +283,9 @@ fn primitives_know_no_backend() {
 /// made of two others.
 #[test]
 fn backends_know_neither_each_other_nor_the_layers_above() {
-    const BACKENDS: [&str; 5] = ["thread", "shm", "tcp", "mixed", "mpi"];
     let folder = root().join("physical/src");
     for file in sources(&folder) {
-        let text = fs::read_to_string(&file).unwrap();
+        let named = named_in(&file);
         let inside = file.strip_prefix(&folder).unwrap();
         let home = inside.components().next().unwrap().as_os_str().to_str().unwrap().to_owned();
         // The table of the built-in transports, and the world of threads, which nobody joins.
@@ -197,7 +296,11 @@ fn backends_know_neither_each_other_nor_the_layers_above() {
             if home == "mixed" && ["shm", "tcp"].contains(&backend) {
                 continue;
             }
-            assert!(!text.contains(&format!("crate::{backend}::")), "{} imports {backend}", inside.display());
+            let is_of = |named: &&Named| {
+                let path = paths::within_crate(&named.path, inside.to_str().unwrap());
+                path.is_some_and(|path| path.first().is_some_and(|first| first == backend))
+            };
+            assert_eq!(named.iter().find(is_of), None, "{} imports {backend}", inside.display());
         }
     }
 }

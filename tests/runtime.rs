@@ -4,19 +4,31 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 #[allow(dead_code, reason = "the other test that reads sources needs more of it")]
+#[path = "language/paths.rs"]
+mod paths;
+#[allow(dead_code, reason = "the other test that reads sources needs more of it")]
 #[path = "language/source.rs"]
 mod source;
 
 use source::Source;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Sources above the backends.
-const ABOVE: [&str; 6] =
-    ["physical/src", "logical/src", "algorithms/src", "adapters/candle/src", "cli/src", "src"];
+const ABOVE: [&str; 8] = [
+    "physical/src",
+    "logical/src",
+    "algorithms/src",
+    "adapters/candle/src",
+    "cli/src",
+    "src",
+    "examples/own-algorithm/src",
+    "examples/own-transport/src",
+];
 
 /// Folders and files that may name the system's clocks, threads and sockets, and why.
-const EXEMPT: [(&str, &str); 14] = [
+const EXEMPT: [(&str, &str); 16] = [
     ("physical/src/runtime", "is the place"),
     ("physical/src/thread/", "is a backend"),
     ("physical/src/shm/", "is a backend"),
@@ -34,10 +46,12 @@ const EXEMPT: [(&str, &str); 14] = [
         "sets the system's timeouts, and waits by the runtime where they do not pass",
     ),
     ("cli/src/check/", "looks at this machine"),
+    ("examples/own-algorithm/src/main.rs", "is a program, which says how long it has taken"),
+    ("examples/own-transport/src/", "is a transport"),
 ];
 
 /// What the standard library and the system are asked by; a name that begins with a letter is looked for as a whole.
-const WORDS: [&str; 26] = [
+const WORDS: [&str; 32] = [
     "Instant::now",
     "SystemTime",
     "UNIX_EPOCH",
@@ -45,6 +59,8 @@ const WORDS: [&str; 26] = [
     "thread::spawn",
     "thread::scope",
     "thread::sleep",
+    "thread::sleep_ms",
+    "thread::park",
     "thread::Builder",
     "Builder::new",
     "spawn_scoped",
@@ -55,44 +71,43 @@ const WORDS: [&str; 26] = [
     "recv_deadline",
     "TcpStream::connect",
     "TcpStream::connect_timeout",
+    "TcpStream>::connect",
     "TcpListener::bind",
     "UdpSocket",
     "UnixStream::connect",
+    "UnixStream::connect_addr",
     "UnixListener::bind",
     "UnixListener::bind_addr",
     "to_socket_addrs",
     "rustix::event",
     "set_socket_timeout",
     "tokio",
+    "mio",
+    "socket2",
 ];
 
-/// Where a source names one of them, as `path:line: word`.
+/// Modules that nobody imports all names of.
+const MODULES: [&str; 4] = ["std::thread::*", "std::time::*", "std::net::*", "std::os::unix::net::*"];
+
+/// Where a source names one of them, as `path:line: word`, whatever it calls them.
 fn named(source: &Source) -> Vec<String> {
-    // `use std::thread::{self, Builder}` names `thread::Builder`.
-    let mut groups: Vec<(usize, String)> = Vec::new();
-    for module in ["thread", "time"] {
-        for (at, opened) in source.code.match_indices(&format!("std::{module}::{{")) {
-            let inner = source.code[at + opened.len()..].split('}').next().unwrap_or_default();
-            groups.extend(inner.split(',').map(|name| (at, format!("{module}::{}", name.trim()))));
-        }
-    }
-    let grouped = |(at, name): &(usize, String)| (source.line(*at), name.clone());
     let lines = source.code.lines().enumerate().map(|(at, text)| (at + 1, text.to_owned()));
-    let lines: Vec<_> = lines.chain(groups.iter().map(grouped)).collect();
+    let paths = paths::named(source).into_iter().map(|named| (named.line, named.text()));
     let is_letter =
         |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
-    let mut found = Vec::new();
-    for (line, text) in lines {
+    let mut found = BTreeSet::new();
+    for (line, text) in lines.chain(paths) {
         for word in WORDS {
             let is_whole = |at: usize| {
                 !is_letter(text[..at].chars().last()) && !is_letter(text[at + word.len()..].chars().next())
             };
             if text.match_indices(word).any(|(at, _)| is_whole(at)) {
-                found.push(format!("{}:{line}: {word}", source.path));
+                found.insert((line, word));
             }
         }
+        found.extend(MODULES.into_iter().filter(|module| text == *module).map(|module| (line, module)));
     }
-    found
+    found.into_iter().map(|(line, word)| format!("{}:{line}: {word}", source.path)).collect()
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -150,6 +165,25 @@ fn what_is_named_is_found() {
     assert_eq!(find("fn f() { let t = std::time::Instant::now(); }").len(), 2);
     assert_eq!(find("use std::thread::{self, Builder};\nuse std::time::{Duration, Instant};").len(), 2);
     assert_eq!(find("fn f() { thread::sleep(d); }"), ["x.rs:1: thread::sleep"]);
+    let by_another_name = [
+        "use std::time::Instant as Clock; fn f() { Clock::now(); }",
+        "use std::{thread as threads, io};\nfn f() { threads::spawn(g); }",
+        "use std::{sync::{Arc, mpsc}, time::{Duration, Instant as Clock}};",
+        "use std::thread::{\n    self as threads,\n    Builder as Maker,\n};\nfn f() { Maker::new(); }",
+        "fn f() {\n    std::thread\n        ::scope(g);\n}",
+        "use std::thread::*; fn f() { spawn(g); }",
+        "use std::time::{self as t}; fn f() -> t::Instant { g() }",
+        "use std::net::TcpStream as Stream; fn f() { Stream::connect(a); }",
+        "fn f() { <std::net::TcpStream>::connect(a); }",
+        "use std::net::*;",
+        "pub use std::time::SystemTime as Date;",
+        "use tokio::time as clock; fn f() { clock::sleep(d); }",
+        "fn f() { std::thread::Builder::new().spawn(g); }",
+        "use std as s; fn f() { s::thread::park(); }",
+    ];
+    for text in by_another_name {
+        assert!(!find(text).is_empty(), "{text}");
+    }
     let unnamed = "// Instant::now\nuse std::time::Duration; fn f() { runtime::sleep(d); runtime::now(); my_thread::spawner(); }\n\
                    #[cfg(test)] mod tests { fn g() { thread::sleep(d); } }";
     assert_eq!(find(unnamed), [""; 0]);

@@ -43,10 +43,17 @@ fn label(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::path::PathBuf;
+
+    /// A decoder's name, a file of its corpus, and the bytes in it, which are written by what speaks to the decoder.
+    pub(crate) type Seed = (&'static str, &'static str, Vec<u8>);
+
+    fn seeds() -> Vec<Seed> {
+        [bootstrap::seeds::seeds(), stream::fuzz::seeds()].concat()
+    }
 
     /// Inputs made from each one of the corpus.
     const CHILDREN: usize = 2000;
@@ -71,6 +78,24 @@ mod tests {
         let manifest = std::fs::read_to_string(folder("Cargo.toml")).unwrap();
         for (name, _) in TARGETS {
             assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in fuzz/Cargo.toml");
+        }
+    }
+
+    /// A protocol that has changed leaves a corpus behind that its decoders refuse at the first field.
+    #[test]
+    fn the_corpus_speaks_the_protocol_of_this_build() {
+        for (name, file, bytes) in seeds() {
+            let found = std::fs::read(folder("corpus").join(name).join(file)).unwrap_or_default();
+            let remedy = "cargo test -p hexagram-physical --lib write_the_corpus -- --ignored";
+            assert!(found == bytes, "fuzz/corpus/{name}/{file} is of another protocol: {remedy}");
+        }
+    }
+
+    #[test]
+    #[ignore = "writes into fuzz/corpus, after a change of the protocol"]
+    fn write_the_corpus() {
+        for (name, file, bytes) in seeds() {
+            std::fs::write(folder("corpus").join(name).join(file), bytes).unwrap();
         }
     }
 

@@ -16,14 +16,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What is held in each crate, in percent at most: public functions whose documentation begins with no verb, all such
-/// functions, and first lines that are clauses.
-const HELD: Percent = [15.0, 15.0, 2.0];
+/// functions, and first lines that are clauses. Verbs that are not in the list yet have some room, and nothing else.
+const HELD: Percent = [6.0, 6.0, 0.0];
 
 type Percent = [f64; 3];
 
-/// What is held over all crates: names of more than two types in a crate, files of more than 500 lines, functions of more
-/// than 40, lines of the median function, statements that give several values at once.
-const HELD_IN_ALL: [usize; 5] = [0, 0, 12, 6, 0];
+/// What is held over all crates: functions that are documented as things, names of more than two types in a crate, files of
+/// more than 500 lines, functions of more than 40, lines of the median function, statements that give several values at
+/// once.
+const HELD_IN_ALL: [usize; 6] = [0, 0, 0, 12, 6, 0];
 
 fn root() -> &'static Path {
     Path::new(option_env!("CARGO_MANIFEST_DIR").unwrap_or("."))
@@ -116,6 +117,7 @@ fn print(name: &str, measure: &Measure) {
 fn list(measure: &Measure, below: &str) {
     let kinds = [
         ("begins with no verb", &measure.functions.offenders),
+        ("documented as a thing", &measure.things),
         ("begins with a clause", &measure.first_lines.offenders),
         ("a name of more than two types", &measure.recurring()),
         ("a long file", &measure.long_files),
@@ -151,6 +153,7 @@ fn documentation_names_and_functions_keep_to_the_line() {
     }
     print("all", &all);
     let totals = [
+        ("functions that are documented as things", all.things.len()),
         ("names of more than two types", recurring),
         ("files of more than 500 lines", all.long_files.len()),
         ("functions of more than 40 lines", all.long_functions.len()),
@@ -214,7 +217,11 @@ mod tests { struct Word; /** no */ fn g() { let (a, b) = (1, 2); } }
     assert_eq!((found.public_functions.all, found.public_functions.offenders.len()), (2, 2));
     assert_eq!(found.first_lines.offenders, ["x.rs:2: How it fails.", "x.rs:5: Of a type."]);
     assert_eq!(found.recurring(), ["Word ×3: x.rs:14, x.rs:14, x.rs:14"]);
+    assert_eq!(found.things, ["x.rs:10: The number."]);
     assert_eq!(found.tuples.len(), 2);
+    for text in ["let (a, b): (u8, u8) = (1, 2);", "let [mut a, b] =\n[1, 2];", "(a, b) = (b, a)"] {
+        assert_eq!(count(&format!("fn f() {{ {text} }}")).tuples.len(), 1, "{text}");
+    }
     assert_eq!(found.lengths, [1, 1, 1]);
     let right = "//! Reads.\n/// Samples the batch.\npub fn f() { if let (Some(a), b) = (x, y) {} let (c, d) = g(1, 2); }\n\
                  /// Returns `x`.\npub const fn x<'a>(c: char) -> bool { c == '{' }\n/// Length.\nconst N: usize = 2;\n";

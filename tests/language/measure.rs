@@ -16,6 +16,8 @@ const CLAUSES: [&str; 16] = [
     "What", "How", "Whether", "Of", "That", "Those", "Who", "Whom", "Whose", "Where", "When", "Which", "So",
     "As", "If", "Why",
 ];
+/// Words with which the documentation of a thing begins, and never that of a function.
+const ARTICLES: [&str; 9] = ["The", "A", "An", "This", "These", "Its", "Their", "It", "They"];
 /// Longest file and longest function, in lines.
 pub(crate) const LONGEST_FILE: usize = 500;
 pub(crate) const LONGEST_FUNCTION: usize = 40;
@@ -26,6 +28,8 @@ pub(crate) struct Measure {
     /// Documented functions, and those of them that are public.
     pub(crate) functions: Share,
     pub(crate) public_functions: Share,
+    /// Functions that are documented as things.
+    pub(crate) things: Vec<String>,
     /// First lines of documentation.
     pub(crate) first_lines: Share,
     /// By name, where types are defined.
@@ -94,6 +98,9 @@ impl Measure {
         if !source.is_next(doc.end, item) {
             return;
         }
+        if ARTICLES.contains(&word) {
+            self.things.push(place());
+        }
         let is_verb = begins_with_verb(&doc.first);
         self.functions.count(!is_verb, place);
         if item.is_public() || source.is_in_public_trait(item) {
@@ -151,6 +158,7 @@ impl Measure {
         self.lengths.extend(other.lengths);
         self.long_functions.extend(other.long_functions);
         self.long_files.extend(other.long_files);
+        self.things.extend(other.things);
         self.tuples.extend(other.tuples);
     }
 }
@@ -208,7 +216,8 @@ fn packs(text: &str) -> bool {
     let rest = text[pattern..].trim_start();
     // A type may stand between them.
     let is_typed = rest.starts_with(':');
-    let equals = if is_typed { rest.find('=') } else { rest.starts_with("= ").then_some(0) };
+    let is_given = rest.strip_prefix('=').is_some_and(|value| value.starts_with(char::is_whitespace));
+    let equals = if is_typed { rest.find('=') } else { is_given.then_some(0) };
     let Some(value) = equals.map(|at| rest[at + 1..].trim_start()) else { return false };
-    several(value).is_some_and(|end| value[end..].trim_start().starts_with(';'))
+    several(value).is_some_and(|end| value[end..].trim_start().starts_with([';', '}']))
 }

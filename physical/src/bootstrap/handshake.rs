@@ -244,6 +244,13 @@ pub(super) mod tests {
         build
     }
 
+    /// Returns a greeting of this protocol with a version and a challenge that never change.
+    pub(in crate::bootstrap) fn fixed_greeting() -> Vec<u8> {
+        let challenge: [u8; 32] = std::array::from_fn(|at| at as u8);
+        let version = *b"0.1.0\0\0\0\0\0\0\0\0\0\0\0";
+        [MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &version, &challenge].concat()
+    }
+
     /// Performs the callee's side on a blocking stream, as the build `mine`.
     pub(in crate::bootstrap) fn answer_as(
         mine: Build,

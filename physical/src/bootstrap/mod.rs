@@ -46,6 +46,8 @@ mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod secret;
 #[cfg(test)]
+pub(crate) mod seeds;
+#[cfg(test)]
 mod simulated;
 mod socket_owner;
 mod stream;

@@ -46,11 +46,11 @@ enum Outgoing {
     Copy(Buffer),
 }
 
-/// What lands in a device's view in the end.
+/// A receive into a device's view.
 struct Arriving {
     view: WriteView,
     land: Land,
-    /// Where the transport puts it.
+    /// Memory of the host into which the transport receives.
     copy: Buffer,
 }
 

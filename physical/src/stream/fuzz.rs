@@ -92,3 +92,24 @@ fn repair(bytes: &mut [u8]) {
         at = at.saturating_add(HEADER_BYTES).saturating_add(length);
     }
 }
+
+/// Returns headers and labels for the fuzzers' corpus, made by what writes them.
+#[cfg(test)]
+pub(crate) fn seeds() -> Vec<crate::fuzzing::tests::Seed> {
+    use crate::fingerprint::{Fingerprint, OperationKind};
+    use crate::tag::Tag;
+    use crate::transport::Label;
+    let label = |kind, dtype, count| Label {
+        tag: Tag::new(1, 2, 4, 3).unwrap(),
+        fingerprint: Fingerprint::new(kind, dtype, count),
+    };
+    let sum = label(OperationKind::AllReduce, DType::F32, 16);
+    let gather = label(OperationKind::Gather, DType::F64, 0);
+    let header = |length, label| Header { length, label }.to_bytes().to_vec();
+    vec![
+        ("frame_header", "all_reduce", header(64, sum)),
+        ("frame_header", "gather", header(0, gather)),
+        ("frame_header", "too_long", header(1 << 63, sum)),
+        ("label", "all_reduce", [sum.tag.to_bytes(), sum.fingerprint.to_bytes()].concat()),
+    ]
+}

@@ -173,10 +173,12 @@ pub(in crate::bootstrap) fn fuzz(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::bootstrap::message::LENGTH;
     use crate::dtype::DType;
     use crate::fingerprint::OperationKind;
+    use crate::fuzzing::tests::Seed;
 
     fn read(mut bytes: Vec<u8>, size: usize) -> io::Result<ControlMessage> {
         ControlMessage::read(Incoming::split(&mut bytes, CAP)?.ok_or_else(malformed)?, size)
@@ -204,6 +206,13 @@ mod tests {
             ControlMessage::Located(Locality { host: 4, kernel: 2 }),
             ControlMessage::Hosts(vec![Locality { host: 3, kernel: 3 }; 5]),
         ]
+    }
+
+    /// Returns the messages in a world of 5 ranks, below that number, for the fuzzers' corpus.
+    pub(in crate::bootstrap) fn seeds() -> Vec<Seed> {
+        let names = ["no_waits", "waits", "stragglers", "failure", "left", "located", "hosts"].into_iter();
+        let bytes = messages().into_iter().map(|message| [&[5], &message.write()[LENGTH..]].concat());
+        names.zip(bytes).map(|(file, bytes)| ("control_message", file, bytes)).collect()
     }
 
     #[test]

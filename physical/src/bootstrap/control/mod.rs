@@ -21,6 +21,8 @@ mod stream;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use messages::fuzz as fuzz_message;
+#[cfg(test)]
+pub(super) use messages::tests::seeds;
 
 use super::hosts::{Hosts, Locality};
 use super::join::ControlStreams;
