@@ -72,8 +72,8 @@ fn collectives(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     let blocking = comm.blocking();
     let size = comm.size();
-    let [mut registered, mut part] =
-        [comm.registered(DType::F32, 200_000)?, comm.registered(DType::F32, 30_000)?];
+    let mut registered = comm.registered(DType::F32, 200_000)?;
+    let mut part = comm.registered(DType::F32, 30_000)?;
     let mut whole = comm.registered(DType::F32, 30_000 * size)?;
     for round in 0.. {
         let len = [1, 40, 3000, 200_000][round % 4];
