@@ -195,11 +195,3 @@ impl Wait {
 fn has_moved(transport: &dyn Transport) -> bool {
     transport.progress() | DRIVER.with(|driver| driver.take_woken())
 }
-
-/// Returns true if so many ranks of one host have to share its cores.
-pub(crate) fn crowded(local_ranks: usize) -> bool {
-    // All cores of the host, as launchers bind each rank to some of them.
-    // SAFETY: sysconf has no preconditions.
-    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(cores).is_ok_and(|cores| local_ranks > cores)
-}

@@ -3,8 +3,9 @@
 //! The first failure is the *verdict*: it ends every operation of every rank with an error that names the culprit.
 //! Transports only ever suspect (a closed socket, a silent ring); whoever watches the processes decides.
 
-use crate::bootstrap::{exhausted, variable};
+use crate::bootstrap::exhausted;
 use crate::doorbell::Bell;
+use crate::environment::variable;
 use crate::error::{During, Error, Peer, Result, Straggler};
 use crate::message::Label;
 use crate::runtime::{self, Instant};

@@ -36,6 +36,7 @@ pub mod device;
 mod doorbell;
 pub mod drive;
 pub mod dtype;
+mod environment;
 pub mod error;
 pub mod fingerprint;
 #[cfg(any(test, feature = "fuzzing"))]

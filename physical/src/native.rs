@@ -13,7 +13,7 @@
 //! [`ReduceOp::Mean`](crate::ReduceOp::Mean) is done here completely: the sum divided by the number of ranks, of 16-bit
 //! floats the sum of contributions that were divided before.
 
-use crate::bootstrap::variable;
+use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::memory::{ReadView, WriteView};
 use crate::message::Label;

@@ -26,6 +26,14 @@ pub(crate) fn patience() -> Duration {
     *PATIENCE
 }
 
+/// Returns true if so many ranks of one host have to share its cores.
+pub(crate) fn crowded(local_ranks: usize) -> bool {
+    // All cores of the host, as launchers bind each rank to some of them.
+    // SAFETY: sysconf has no preconditions.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).is_ok_and(|cores| local_ranks > cores)
+}
+
 fn of(wake_up: Option<Duration>) -> Duration {
     wake_up.map_or(LEAST, |wake_up| (wake_up * MULTIPLE).clamp(LEAST, MOST))
 }

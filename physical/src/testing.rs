@@ -9,7 +9,8 @@ pub mod transport;
 
 pub use device::{buffer, queue, zeroed};
 
-use crate::bootstrap::{Launcher, Placement, Rendezvous, random, variable};
+use crate::bootstrap::{Launcher, Placement, Rendezvous, random};
+use crate::environment::variable;
 use crate::error::Result;
 use crate::health::Vigilance;
 use crate::launch::side_by_side;

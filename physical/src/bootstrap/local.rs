@@ -15,6 +15,11 @@ pub(crate) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
+/// Returns the system's name for the network namespace of this process, or an empty text.
+pub(super) fn network_namespace() -> String {
+    std::fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string()
+}
+
 /// Connects to the listener at `name`. The `timeout` also bounds every later read and write.
 ///
 /// # Errors

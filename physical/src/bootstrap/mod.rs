@@ -55,13 +55,14 @@ mod stream;
 mod tests;
 mod variables;
 
+pub use crate::environment::{variable, variable_os};
 pub(crate) use acceptor::Accept;
 pub(crate) use handshake::random;
 pub(crate) use local::{abstract_address, same_user};
 pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
 pub(crate) use stream::Listener;
-pub use variables::{Launcher, Placement, variable, variable_os};
+pub use variables::{Launcher, Placement};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
 
 use crate::runtime::{self, Instant};

@@ -6,7 +6,8 @@
 //! known by their names. A rank that was started by hand with a launcher's variables has no such ancestor, and ends by
 //! itself. The same holds for a rank whose launcher ended before it joined.
 
-use super::variables::{Launcher, variable};
+use super::variables::Launcher;
+use crate::environment::variable;
 use crate::process::Process;
 use crate::runtime::{self, PollFd, PollFlags};
 use rustix::process::{PidfdFlags, pidfd_open};

@@ -13,6 +13,7 @@
 //! once what many ranks have in common.
 
 use super::handshake::{Key, random};
+use super::local::network_namespace;
 use super::message::{Incoming, Outgoing, malformed};
 use super::variables::Placement;
 use crate::error::{Error, Peer, Result};
@@ -86,11 +87,6 @@ impl PeerInfo {
 /// Returns the system's name for its current boot, or an empty text.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
-}
-
-/// Returns the system's name for the network namespace of this process, or an empty text.
-pub(super) fn network_namespace() -> String {
-    std::fs::read_link("/proc/self/ns/net").unwrap_or_default().display().to_string()
 }
 
 /// Returns a name for the current `boot`. If the system does not tell it, returns a random one, as what is unknown

@@ -5,7 +5,8 @@
 //! launcher can tell. The flags are bytes of a memory file, one for each rank of the machine. Ranks of other launchers
 //! have none.
 
-use super::variables::{Launcher, Placement, variable};
+use super::variables::{Launcher, Placement};
+use crate::environment::variable;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::io;

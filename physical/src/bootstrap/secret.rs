@@ -7,8 +7,9 @@
 //! this user's next job, which recognizes it by its lost lock.
 
 use super::handshake::random;
-use super::peer_info::network_namespace;
-use super::variables::{Placement, variable_os};
+use super::local::network_namespace;
+use super::variables::Placement;
+use crate::environment::variable_os;
 use crate::error::{Error, Result};
 use crate::runtime;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock};

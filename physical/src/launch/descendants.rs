@@ -5,7 +5,8 @@
 //! another environment, or of another user, is not found.
 
 use crate::bootstrap::parent::STARTERS;
-use crate::bootstrap::{random, variable};
+use crate::bootstrap::random;
+use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::process;
 use rustix::process::Signal;

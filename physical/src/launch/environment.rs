@@ -13,7 +13,8 @@
 
 use super::Job;
 use super::rendezvous::RendezvousSetup;
-use crate::bootstrap::{of_other_launchers, registered, variable};
+use crate::bootstrap::{of_other_launchers, registered};
+use crate::environment::variable;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;

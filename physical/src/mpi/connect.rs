@@ -14,10 +14,10 @@ use super::link::{Comm, RequestSet};
 use crate::bootstrap::listeners::Listeners;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
 use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, deadline, random};
-use crate::drive::crowded;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::native::Check;
+use crate::patience::crowded;
 use crate::runtime;
 use crate::transport::{
     Backend, Fabric, Introduction, Membership, Prepared, Site, Traffic, Transport, TransportKind,

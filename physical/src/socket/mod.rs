@@ -6,7 +6,7 @@
 #[cfg(feature = "tls")]
 mod tls;
 
-use crate::bootstrap::variable_os;
+use crate::environment::variable_os;
 use crate::error::{Error, Result};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;

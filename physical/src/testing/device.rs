@@ -4,9 +4,9 @@
 
 use super::fail;
 use super::late::Late;
-use crate::bootstrap::variable;
 use crate::device::Queue;
 use crate::dtype::{DType, Element};
+use crate::environment::variable;
 use crate::memory::Buffer;
 use std::cell::RefCell;
 use std::sync::LazyLock;

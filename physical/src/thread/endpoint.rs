@@ -1,11 +1,11 @@
 //! Endpoint of one rank among threads: takes messages from its mailbox, matches them with receives and lands them.
 
 use super::link::{Mailbox, ThreadMessage};
-use crate::drive::crowded;
 use crate::error::Result;
 use crate::health::Health;
 use crate::matching::{Early, Match, Matcher, Posted};
 use crate::memory::{ReadView, WriteView};
+use crate::patience::crowded;
 use crate::tickets::Tickets;
 use crate::transport::{
     Bell, Got, HEADER_BYTES, Label, Land, Source, Tally, Ticket, Transport, TransportKind,

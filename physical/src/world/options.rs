@@ -1,6 +1,7 @@
 //! Options with which a rank joins a world: those of the program first, and the environment where it chooses nothing.
 
-use crate::bootstrap::{interface, variable};
+use crate::bootstrap::interface;
+use crate::environment::variable;
 use crate::error::Result;
 use crate::health::Vigilance;
 use crate::native::Check;

@@ -17,24 +17,13 @@ mod tests;
 
 use super::rendezvous::{ListenContext, Rendezvous};
 use super::secret;
+use crate::environment::variable;
 use crate::error::Result;
 use ranks::RankVariables;
 pub(crate) use ranks::{MAX_SIZE, of_other_launchers};
 pub(crate) use rendezvous::host_and_port;
 use slurm::SlurmStep;
-use std::ffi::OsString;
 use std::fmt;
-
-/// Returns the value of an environment variable. An empty or blank one counts as not set.
-pub fn variable(name: &str) -> Option<String> {
-    variable_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-/// Returns the value of an environment variable that need not be text, such as a path. An empty or blank one counts as
-/// not set.
-pub fn variable_os(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.to_string_lossy().trim().is_empty())
-}
 
 /// Launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
