@@ -5,7 +5,6 @@
 //! of f32, converted. Buckets are ordered by the parameter that completes them.
 
 use super::EngineOptions;
-use super::precision::wide;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
@@ -53,6 +52,11 @@ impl BucketPlan {
     fn bytes(&self) -> usize {
         self.len * self.dtype.size()
     }
+}
+
+/// Returns the element type that a parameter has in its bucket.
+pub(super) fn wide(dtype: DType) -> DType {
+    if dtype.is_half() { DType::F32 } else { dtype }
 }
 
 /// Returns the same error, about an element of a tensor instead of one of a bucket.

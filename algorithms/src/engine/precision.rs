@@ -139,11 +139,6 @@ impl Scaler {
     }
 }
 
-/// Returns the element type that a parameter has in its bucket.
-pub(super) fn wide(dtype: DType) -> DType {
-    if dtype.is_half() { DType::F32 } else { dtype }
-}
-
 fn half(dtype: DType) -> Half {
     let half = if dtype == DType::F16 { Half::F16 } else { Half::BF16 };
     half.with_not_finite(NotFinite::Propagate)

@@ -11,8 +11,7 @@
 //! ```
 
 use super::backward::Results;
-use super::plan::{Layout, Plan};
-use super::precision::wide;
+use super::plan::{Layout, Plan, wide};
 use super::{DataParallel, backward};
 use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
@@ -145,7 +144,7 @@ impl DataParallel {
         record
     }
 
-    pub(super) fn between_steps(&self) -> Result<()> {
+    fn between_steps(&self) -> Result<()> {
         let backward = backward::lock(&self.backward);
         let refuse = |what: &str| {
             let what = format!("a checkpoint was asked for {what}");

@@ -31,11 +31,6 @@ impl Fields {
         Fields { prefix: String::new(), direction: Direction::Loading(saved) }
     }
 
-    /// Returns true if parts are put in.
-    pub fn is_loading(&self) -> bool {
-        matches!(self.direction, Direction::Loading(_))
-    }
-
     /// Returns what was taken out.
     ///
     /// # Errors

@@ -1,19 +1,10 @@
 //! Agreement of ranks before they make something of a service together.
 
 use super::service::Service;
+use super::task::check_ranks;
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, DType, Error, Land, Result};
 use hexagram_physical::fingerprint::Fingerprint;
-
-/// Fails unless a communicator is of all ranks of a world of `size`, in their order.
-pub(super) fn check_ranks(comm: &Communicator, size: usize) -> Result<()> {
-    let ranks = comm.world_ranks();
-    if ranks.iter().copied().eq(0..size) {
-        return Ok(());
-    }
-    let what = format!("the communicator is of the ranks {ranks:?} of a world of {size}");
-    Err(Error::usage(what, "use one of all ranks, in their order"))
-}
 
 /// Fails unless values like this one, so encoded, can be averaged by the ranks of a service.
 pub(super) fn check(

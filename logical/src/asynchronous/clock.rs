@@ -1,9 +1,10 @@
 //! The staleness clock: who may go on, when nobody may be more than some steps ahead of the slowest.
 
-use super::agree::{agree, check_ranks};
+use super::agree::agree;
 use super::dispatcher::Outgoing;
 use super::pending::Pending;
 use super::service::{Handler, Landed, Reply, Served, Service};
+use super::task::check_ranks;
 use super::wire::Request;
 use crate::runtime;
 use crate::{Buffer, Communicator, DType, Peer, Result};

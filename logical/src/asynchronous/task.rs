@@ -1,6 +1,5 @@
 //! Tasks that communicate beside the thread that computes, each with a communicator of its own.
 
-use super::agree::check_ranks;
 use super::pending::{Ending, Pending};
 use crate::runtime::{self, Thread};
 use crate::{Communicator, Error, Result};
@@ -40,4 +39,14 @@ pub(super) async fn start(
     // The others wait for this rank's end of the channel.
     let thread = runtime::spawn_task(name, task).inspect_err(|error| comm.give_up(error))?;
     Ok((thread, opening.await?))
+}
+
+/// Fails unless a communicator is of all ranks of a world of `size`, in their order.
+pub(super) fn check_ranks(comm: &Communicator, size: usize) -> Result<()> {
+    let ranks = comm.world_ranks();
+    if ranks.iter().copied().eq(0..size) {
+        return Ok(());
+    }
+    let what = format!("the communicator is of the ranks {ranks:?} of a world of {size}");
+    Err(Error::usage(what, "use one of all ranks, in their order"))
 }

@@ -9,9 +9,10 @@ mod update;
 pub use client::BlockingServer;
 pub use update::{Add, Push, SgdUpdate, Update};
 
-use super::agree::{agree, check_ranks};
+use super::agree::agree;
 use super::clock::Clock;
 use super::service::Service;
+use super::task::check_ranks;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, DType, Result};
 use cache::Cache;
