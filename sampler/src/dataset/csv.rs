@@ -228,7 +228,8 @@ fn end(parser: &mut Reader, bytes: &[u8], start: usize) -> Option<usize> {
 
 /// Returns the fields of one record.
 fn split(parser: &mut Reader, record: &[u8]) -> Result<Vec<String>, String> {
-    let mut text = vec![0; record.len()];
+    // One more than there can be: the parser does not end a field where it could not write.
+    let mut text = vec![0; record.len() + 1];
     let mut ends = vec![0; record.len() + 1];
     let (result, _, written, mut fields) = parser.read_record(record, &mut text, &mut ends);
     if result == ReadRecordResult::InputEmpty {
@@ -258,6 +259,7 @@ mod tests {
         assert_eq!(fields(r#"a,"b,c","d ""e""",,"#), ["a", "b,c", "d \"e\"", "", ""]);
         assert_eq!(fields("\"two\nlines\",2\r\n"), ["two\nlines", "2"]);
         assert_eq!(fields("a,\"\"\n"), ["a", ""]);
+        assert_eq!([fields("alone"), fields("alone\n"), fields("\"alone\"")], [["alone"]; 3]);
         assert_eq!(split(&mut parser(b';'), b"a;b").unwrap(), ["a", "b"]);
         let error = split(&mut parser(b','), b"a,\xff").unwrap_err();
         assert!(error.contains("field 2 is no UTF-8"), "{error}");
