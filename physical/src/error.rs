@@ -24,8 +24,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let error = Error::usage("the buffer is empty", "give it at least one element");
 /// assert_eq!(error.to_string(), "the buffer is empty; give it at least one element");
 /// assert!(matches!(error, Error::Usage { .. }));
+/// // A `main` that returns it prints this, and so does `unwrap`.
+/// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another rank died, left early, or gave up. Its communicators cannot be used any more; restart the job.
@@ -139,6 +141,13 @@ pub enum Error {
         /// Instruction to correct the cause.
         remedy: String,
     },
+}
+
+impl fmt::Debug for Error {
+    /// Writes the text for people: it is what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {
