@@ -1,7 +1,8 @@
 //! hexagram: communication for distributed SGD.
 //!
-//! The facade: what `cargo add hexagram` gives. Each module is a layer and imports only those below it; the README has
-//! the picture and the reading path.
+//! This crate re-exports the others: [`physical`] moves bytes, [`logical`] has the primitives, [`algorithms`] the
+//! algorithms and the engine that runs them, [`sampler`] the samplers and the loader. Names that most programs need are
+//! here as well. To begin, [`testing::spawn`] runs ranks as threads, and [`World::join`] makes this process a rank of a job.
 //!
 //! ```
 //! use hexagram::testing::spawn;

@@ -1,5 +1,18 @@
-//! The `hexagram` program: starts, measures and checks distributed jobs, and shows what they would see. Each subcommand
-//! has a file of its own.
+//! The `hexagram` program: starts, measures and checks distributed jobs, and shows which samples each rank gets. Each
+//! subcommand has a file of its own.
+//!
+//! ```sh
+//! hexagram run -n 4 -- target/release/examples/train
+//! hexagram bench all_reduce --ranks 2 -b 8 -e 64M
+//! ```
+//!
+//! # Features
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `tls` | control and TCP connections inside TLS | a C compiler |
+//! | `mpi` | the `mpi` transport: ranks that mpirun starts and MPI connects | mpicc and libclang |
 
 mod bench;
 mod check;

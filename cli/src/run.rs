@@ -32,7 +32,7 @@ Examples:
 
 /// Run a program as several ranks, on this machine or on several.
 ///
-/// Each rank is one process, told by its environment which rank it is and how to meet the others; the program needs
+/// Each rank is one process, told by its environment which rank it is and where to find the others; the program needs
 /// no option for it. Lines of output begin with the rank that wrote them: `[2] epoch 1`.
 ///
 /// The first rank that fails ends the job and is named. Ctrl-C ends all ranks (SIGTERM, then SIGKILL after the grace
@@ -80,7 +80,7 @@ pub(crate) struct Run {
     /// Program that each rank runs: a path, or a name found in PATH
     program: PathBuf,
 
-    /// Its arguments
+    /// Arguments of the program
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }

@@ -64,7 +64,7 @@ pub(crate) struct Sample {
     #[arg(long, value_name = "FILE")]
     complexity: Option<PathBuf>,
 
-    /// Freedom of load balancing to follow chance, from 0 to 1 [default: 0]
+    /// Randomness of load balancing, from 0, best balanced, to 1, nearly random [default: 0]
     #[arg(long, value_name = "L", allow_negative_numbers = true)]
     random_level: Option<f64>,
 

@@ -26,7 +26,7 @@ const SILENCE: &str = "HEXAGRAM_SILENCE";
 const SILENCES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 /// The part of its `--help` in which a program that starts ranks speaks of that variable.
 pub const SILENCE_HELP: &str = "\
-Environment: HEXAGRAM_SILENCE is for how many seconds a rank may be stopped or cut off before the others give it up, 1 to \
+Environment: HEXAGRAM_SILENCE is the number of seconds that a rank may be stopped or cut off before the others give it up, 1 to \
 86400 [default: 4]; raise it to use a debugger. Set it alike for all ranks.";
 
 /// Intervals at which the processes of a job watch each other. The same on all ranks.

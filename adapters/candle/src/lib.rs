@@ -38,7 +38,7 @@
 //! # Ok::<(), hexagram_candle::algorithms::logical::Error>(())
 //! ```
 //!
-//! Faster, and the same for every algorithm, is the engine's own optimizer: set [`EngineOptions::optimizer`] in
+//! The engine's own optimizer is faster, and the same for every algorithm: set [`EngineOptions::optimizer`] in
 //! [`ReplicaOptions::engine`], call [`Replica::set_learning_rate`], and then, for each batch, [`Replica::forward`] and
 //! [`Replica::step`] in place of `backward_step`. [`sync_batch_norm`] normalizes over the samples of all ranks.
 //!
@@ -46,7 +46,7 @@
 //!
 //! Gradients are communicated while candle's backward pass goes on. candle has no hooks, so each parameter that the model
 //! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
-//! that costs memory for a copy of the parameters. CPU tensors only, for now. The crate has no features.
+//! that costs memory for a copy of the parameters. Tensors have to be on the CPU. The crate has no features.
 
 mod error;
 mod parameters;

@@ -64,7 +64,7 @@ pub(crate) struct Bench {
     #[arg(short, long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     end: usize,
 
-    /// From one size to the next
+    /// Factor from one size to the next
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
 

@@ -14,11 +14,11 @@ use report::Report;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-Lines that begin with ✓ are well, with - for your information, with ✗ must be mended, which the line says how to do.
+✓ begins what works, - what is for information, and ✗ what needs repair, with the way to repair it.
 
 Exit code: 0 if nothing has to be mended, 141 if nobody reads the report any more, else 1.";
 
-/// Check what this machine has for hexagram, and let two ranks speak over each transport.
+/// Check what this machine has for hexagram, and run an all-reduce of two processes over each transport.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
-A step burns the CPU time of the profile, layer by layer, forwards and backwards, and hands each layer's gradient over \
+A step uses the CPU time of the profile, layer by layer, forwards and backwards, and hands each layer's gradient over \
 when its backward is done; then plain SGD steps on real memory. With `--algorithm none` that is all: the local step. \
 What a step takes beyond that is the communication that the computation does not hide.
 
@@ -58,7 +58,7 @@ pub(crate) struct Step {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 
-    /// Steps that count
+    /// Steps that are measured
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
 
