@@ -37,29 +37,6 @@
 //! Reading order: [`plugin`] (the trait), [`gradient_all_reduce`] and [`local_sgd`] (the simplest plugins, one for
 //! gradients and one for parameters), [`engine`]. A plugin of your own is tested with [`testing`].
 //!
-//! ```
-//! use hexagram_algorithms::logical::testing::spawn;
-//! use hexagram_algorithms::logical::{Buffer, DType, TransportKind};
-//! use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
-//! use std::sync::Arc;
-//!
-//! let weights = spawn(TransportKind::Thread, 2, |comm| {
-//!     let weights = Parameter { name: "weights".into(), dtype: DType::F32, shape: vec![2] };
-//!     let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
-//!     let mut engine = DataParallel::new(&comm, vec![weights], Arc::new(GradientAllReduce), options)?;
-//!     engine.set_learning_rate(0.5);
-//!     engine.set_parameter(0, &Buffer::from_slice(&[1.0f32, 1.0])?)?;
-//!     // One step; the gradient's mean over ranks is [2, 1].
-//!     engine.begin(Mode::Synchronize)?;
-//!     engine.hooks().ready_slice(0, &[4.0 * comm.rank() as f32, 1.0])?;
-//!     engine.finish()?;
-//!     engine.step()?;
-//!     engine.values::<f32>(0)
-//! })?;
-//! assert_eq!(weights, [[0.0, 0.5], [0.0, 0.5]]);
-//! # Ok::<(), hexagram_algorithms::logical::Error>(())
-//! ```
-//!
 //! # Features
 //! None is on by default.
 //!

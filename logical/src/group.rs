@@ -89,6 +89,18 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_gather`]; [`Error::Usage`] after 2³¹ groups.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{TransportKind};
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// // Even and odd ranks, each group numbered in the order of ranks here.
+    /// let color = comm.rank() as u32 % 2;
+    /// let half = comm.block_on(comm.split(Some(color), 0))?;
+    /// assert_eq!(half.map(|half| half.rank()), Some(comm.rank() / 2));
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         let mine = Wish { color, key, free: self.free_group() };
         let mine = Buffer::from_slice(&mine.to_numbers())?;
@@ -119,6 +131,16 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`] if a rank is named twice or does not exist, or, on a rank of the new group, if the others' lists
     /// are different; as [`Communicator::split`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{TransportKind};
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// let pair = comm.block_on(comm.subgroup(&[3, 1]))?;
+    /// assert_eq!(pair.map(|pair| pair.rank()), [None, Some(1), None, Some(0)][comm.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn subgroup(&self, ranks: &[usize]) -> Result<Option<Communicator>> {
         for (at, rank) in ranks.iter().enumerate() {
             self.check_rank(*rank)?;

@@ -45,17 +45,12 @@ pub use blocking::Blocking;
 pub use call::{Call, Part};
 pub use centralized::Hierarchy;
 pub use communicator::Communicator;
-/// A queue of a device, which does the work on its buffers in order.
 pub use hexagram_physical::device::Queue;
-/// Waiting, for a thread that drives several operations at a time.
 pub use hexagram_physical::drive;
 pub use hexagram_physical::hash;
-/// Counted views of a buffer: what an integrator gives the library to read and to write tensors by.
 pub use hexagram_physical::memory::{ReadView, WriteView};
 pub use hexagram_physical::native::NOTICE_BYTES;
-/// Files that are written whole or not at all.
 pub use hexagram_physical::output;
-/// Clocks, sleeps, threads and sockets, which a simulated world may give out.
 pub use hexagram_physical::runtime;
 pub use hexagram_physical::transport::{Bell, HEADER_BYTES, Land};
 pub use hexagram_physical::{

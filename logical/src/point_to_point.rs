@@ -17,6 +17,21 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) on the receiver if element types or counts differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     comm.block_on(comm.send(&Buffer::from_slice(&[7, 8])?, 1))?;
+    /// } else {
+    ///     let mut x = Buffer::zeroed(DType::I32, 2)?;
+    ///     comm.block_on(comm.recv(&mut x, 0))?;
+    ///     assert_eq!(*x.host::<i32>()?, [7, 8]);
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn send(&self, buffer: &Buffer, to: usize) -> Result<()> {
         free_to_read(buffer)?;
         let body = async |call: &Call<'_>| call.send(to, 0, buffer, 0..buffer.len())?.await.map(drop);
@@ -28,6 +43,22 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::send`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 2, |comm| {
+    /// let rank = comm.rank();
+    /// let mut x = Buffer::from_slice(&[rank as i32])?;
+    /// if rank == 0 {
+    ///     comm.block_on(comm.send(&x, 1))?;
+    /// } else {
+    ///     comm.block_on(comm.recv(&mut x, 0))?;
+    /// }
+    /// assert_eq!(*x.host::<i32>()?, [0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn recv(&self, buffer: &mut Buffer, from: usize) -> Result<()> {
         free_to_write(buffer)?;
         let whole = 0..buffer.len();

@@ -91,13 +91,16 @@ elements!(u8 => U8, i32 => I32, i64 => I64, f16 => F16, bf16 => BF16, f32 => F32
 /// maximum are its contribution as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum ReduceOp {
+    /// Sum of the contributions.
     Sum = 0,
     /// Sum divided by the number of ranks; floats only. In 16 bits each contribution is divided before summing.
     Mean = 1,
+    /// Least contribution.
     Min = 2,
+    /// Greatest contribution.
     Max = 3,
+    /// Product of the contributions.
     Product = 4,
 }
 

@@ -9,7 +9,7 @@ use crate::{bootstrap, stream};
 /// A decoder, and the name of its fuzzer and corpus.
 pub type FuzzTarget = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [FuzzTarget; 11] = [
     ("frame_header", stream::fuzz::frame_header),
     ("inbox", stream::fuzz::inbox),

@@ -65,7 +65,7 @@ pub struct Early<M> {
 
 /// Outcome of the search for the counterpart of a new receive or message.
 pub enum Match<T> {
-    /// The counterpart.
+    /// Message or receive that matches.
     Found(T),
     /// A counterpart of the same operation with another fingerprint, and that of the message.
     Conflict(T, Fingerprint),

@@ -37,7 +37,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Bytes of all contributions together, up to which sizes are small.
+    /// Largest size of all contributions together, in bytes, that counts as small.
     pub const SMALL: usize = 64 * 1024;
     /// Bytes of one contribution, up to which sizes are not large.
     pub const MIDDLE: usize = 256 * 1024;

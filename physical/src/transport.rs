@@ -42,6 +42,32 @@ pub const HEADER_BYTES: usize = 48;
 /// Messages between two ranks that carry equal tags are matched in the order in which they were sent. A rank finishes
 /// one operation of a lane before it begins the next, so a message of a later operation proves that nothing more comes
 /// for an earlier one.
+///
+/// ```
+/// # use hexagram_physical::testing::spawn;
+/// # use hexagram_physical::{Buffer, DType, TransportKind};
+/// # use hexagram_physical::transport::{Label, Land, Source};
+/// # use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+/// # use hexagram_physical::tag::Tag;
+/// # use std::{future::poll_fn, time::Duration};
+/// spawn(TransportKind::Thread, 2, |world| {
+///     let endpoint = world.open(0)?;
+///     let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::I32, 1);
+///     let label = Label { tag: Tag::new(0, 0, 0, 0)?, fingerprint };
+///     let buffer = Buffer::from_slice(&[7 * world.rank() as i32])?;
+///     let ticket = match world.rank() {
+///         0 => endpoint.post_recv(Source::Rank(1), label, buffer.write_all()?, Land::Copy),
+///         _ => endpoint.post_send(0, label, buffer.read_all()?),
+///     };
+///     let done = poll_fn(|context| {
+///         endpoint.progress();
+///         endpoint.poll(ticket, context)
+///     });
+///     hexagram_physical::drive::block_on(&*endpoint, done)?;
+///     assert_eq!(*buffer.host::<i32>()?, [7]);
+///     Ok::<(), hexagram_physical::Error>(())
+/// });
+/// ```
 pub trait Transport {
     /// Returns the name of the transport.
     fn kind(&self) -> TransportKind;

@@ -38,16 +38,17 @@ pub struct CostBalancedOptions {
     /// True if steps are made at random; otherwise they are consecutive samples of the data set, which then may not be
     /// balanced if one costs more than all others of its step.
     pub shuffle: bool,
-    /// Seeds the order together with `epoch`.
+    /// Seed of the order, together with `epoch`.
     pub seed: u64,
-    /// The first epoch.
+    /// Number of the first epoch.
     pub epoch: u64,
     /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
     /// Number of kinds of cost in a step, if there are as many samples. 1: all samples of a step cost about the same;
     /// the more kinds, the more alike are steps, and the less balanced are those with the costliest samples.
     pub mix: usize,
-    /// From 0 to 1: how much costs are blurred, each epoch anew, so that not always the same samples come together.
+    /// Randomness, from 0 to 1: how much costs are blurred, each epoch anew, so that not always the same samples come
+    /// together.
     pub random_level: f64,
 }
 
@@ -76,6 +77,20 @@ impl Default for CostBalancedOptions {
 /// The samples of a step do not depend on the number of ranks or their speeds, so that an epoch can go on with others.
 /// An epoch takes `36 len` bytes while it is sorted, `4 len` afterwards, and a step time proportional to the global
 /// batch times ranks. Deterministic.
+///
+/// ```
+/// use hexagram_sampler::{Complexities, CostBalancedOptions, CostBalancedSampler, Sampler};
+///
+/// // One step of four samples, which cost 6 together: 3 for each rank.
+/// let of = |rank| {
+///     let costs = Complexities::new(vec![3.0, 1.0, 1.0, 1.0])?;
+///     let options = CostBalancedOptions { replicas: 2, rank, global_batch: 4, shuffle: false, ..Default::default() };
+///     CostBalancedSampler::new(costs, options)
+/// };
+/// assert_eq!(of(0)?.iter().collect::<Vec<_>>(), [[0]]);
+/// assert_eq!(of(1)?.iter().collect::<Vec<_>>(), [[1, 2, 3]]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostBalancedSampler {
     costs: Complexities,
@@ -83,7 +98,7 @@ pub struct CostBalancedSampler {
 }
 
 impl CostBalancedSampler {
-    /// Checks the options. The cost of a sample is the time it takes, in any unit.
+    /// Creates the sampler, if the options are sound. The cost of a sample is the time it takes, in any unit.
     ///
     /// # Errors
     ///

@@ -22,14 +22,14 @@ pub struct DistributedOptions {
     pub rank: usize,
     /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,
-    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
-    /// The first epoch; see [`Sampler::set_epoch`].
+    /// Number of the first epoch; see [`Sampler::set_epoch`].
     pub epoch: u64,
     /// True to leave the last samples of the order out where ranks cannot have equally many; false to repeat the first
     /// ones.
     pub drop_last: bool,
-    /// Neither leave out nor repeat: every sample is drawn exactly once, and some ranks draw once more than others.
+    /// True to draw every sample exactly once, so that some ranks draw once more than others.
     /// For evaluation; in training, a rank that draws more waits for the others in vain.
     pub exact: bool,
 }
@@ -58,13 +58,24 @@ impl Default for DistributedOptions {
 /// Deterministic: the order depends on the options and the epoch only, so that ranks need not talk to each
 /// other. It does not depend on the number of ranks: [`iter_from`](Sampler::iter_from) a position draws what is
 /// left, divided among as many ranks as there are now.
+///
+/// ```
+/// use hexagram_sampler::{DistributedOptions, DistributedSampler};
+///
+/// let of = |rank| DistributedSampler::new(DistributedOptions {
+///     len: 5, replicas: 2, rank, shuffle: false, ..Default::default()
+/// });
+/// assert_eq!(of(0)?.indices(), [0, 2, 4]);
+/// assert_eq!(of(1)?.indices(), [1, 3, 0]); // sample 0 comes twice, so that ranks have equally many
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DistributedSampler {
     options: DistributedOptions,
 }
 
 impl DistributedSampler {
-    /// Checks the options.
+    /// Creates the sampler, if the options are sound.
     ///
     /// # Errors
     ///

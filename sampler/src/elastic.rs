@@ -29,9 +29,9 @@ pub struct ElasticOptions {
     pub global_batch: usize,
     /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,
-    /// Seeds the order together with `epoch`.
+    /// Seed of the order, together with `epoch`.
     pub seed: u64,
-    /// The first epoch.
+    /// Number of the first epoch.
     pub epoch: u64,
     /// Treatment of the samples that do not fill a step.
     pub tail: Tail,
@@ -77,7 +77,7 @@ pub struct ElasticSampler {
 }
 
 impl ElasticSampler {
-    /// Checks the options.
+    /// Creates the sampler, if the options are sound.
     ///
     /// # Errors
     ///

@@ -24,14 +24,14 @@ pub struct LoadBalancingOptions {
     /// True if groups have a random order, and random members within `random_level`; otherwise samples come in the
     /// order of complexity.
     pub shuffle: bool,
-    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
-    /// The first epoch.
+    /// Number of the first epoch.
     pub epoch: u64,
     /// True to leave the most complex samples out where ranks cannot have equally many; false to repeat the least
     /// complex ones.
     pub drop_last: bool,
-    /// From 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up to this
+    /// Randomness, from 0, best balanced, to 1, nearly random: each epoch adds to each complexity a whole number of up to this
     /// part of the difference between the largest and the smallest one.
     pub random_level: f64,
 }
@@ -57,6 +57,19 @@ impl Default for LoadBalancingOptions {
 /// number; [`CostBalancedSampler`](crate::CostBalancedSampler) does not have this limit.
 ///
 /// An epoch takes `28 len` bytes while it is sorted, `4 len` afterwards. Deterministic.
+///
+/// ```
+/// use hexagram_sampler::{Complexities, LoadBalancingDistributedSampler, LoadBalancingOptions, Sampler};
+///
+/// // In each step both ranks have samples of similar complexity: 1 and 3, then 5 and 7.
+/// let of = |rank| {
+///     let options = LoadBalancingOptions { replicas: 2, rank, shuffle: false, ..Default::default() };
+///     LoadBalancingDistributedSampler::new(Complexities::new(vec![5.0, 1.0, 3.0, 7.0])?, options)
+/// };
+/// assert_eq!(of(0)?.iter().collect::<Vec<_>>(), [1, 0]);
+/// assert_eq!(of(1)?.iter().collect::<Vec<_>>(), [2, 3]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadBalancingDistributedSampler {
     complexities: Complexities,
@@ -67,7 +80,7 @@ pub struct LoadBalancingDistributedSampler {
 }
 
 impl LoadBalancingDistributedSampler {
-    /// Checks the options.
+    /// Creates the sampler, if the options are sound.
     ///
     /// # Errors
     ///

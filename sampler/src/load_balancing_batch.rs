@@ -23,7 +23,7 @@ pub enum Batching {
     MaxTokens(f64),
     /// Longest run of samples that have no more tokens when all are padded to the longest of them.
     MaxPaddedTokens(f64),
-    /// Whatever a function makes of them. It must be the same function on all ranks and depend on the samples alone.
+    /// Batches that a function makes. It must be the same function on all ranks and depend on the samples alone.
     Custom(Arc<BatchFunction>),
 }
 
@@ -103,6 +103,19 @@ fn greedy(indices: &[usize], join: impl Fn(f64, usize, usize) -> (bool, f64)) ->
 ///
 /// Every rank computes the batches of all ranks, once an epoch. A position counts steps: an epoch can go on only with
 /// the same number of ranks. Deterministic.
+///
+/// ```
+/// use hexagram_sampler::{Batching, Complexities, LoadBalancingBatchSampler, Sampler};
+/// use hexagram_sampler::{LoadBalancingDistributedSampler, LoadBalancingOptions};
+///
+/// // Batches of at most 10 tokens.
+/// let tokens = Complexities::new(vec![5.0, 1.0, 3.0, 7.0])?;
+/// let options = LoadBalancingOptions { shuffle: false, ..Default::default() };
+/// let sampler = LoadBalancingDistributedSampler::new(tokens, options)?;
+/// let batches = LoadBalancingBatchSampler::new(sampler, Batching::MaxTokens(10.0), false)?;
+/// assert_eq!(batches.iter().collect::<Vec<_>>(), [vec![1, 2, 0], vec![3]]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LoadBalancingBatchSampler {
     sampler: LoadBalancingDistributedSampler,

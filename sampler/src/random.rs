@@ -18,13 +18,13 @@ use std::sync::Arc;
 pub struct RandomOptions {
     /// Samples in the data set.
     pub len: usize,
-    /// Draw each sample out of all, so that some come again and others not at all.
+    /// True to draw each sample out of all, so that some come again and others not at all.
     pub replacement: bool,
     /// Number of samples to draw; all by default. More than there are, without replacement: order after order.
     pub num_samples: Option<usize>,
-    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
-    /// The first epoch.
+    /// Number of the first epoch.
     pub epoch: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// Checks the options.
+    /// Creates the sampler, if the options are sound.
     ///
     /// # Errors
     ///
@@ -114,6 +114,16 @@ impl Sampler for RandomSampler {
 }
 
 /// Some samples of the data set, in random order.
+///
+/// ```
+/// use hexagram_sampler::{Sampler, SubsetRandomSampler};
+///
+/// let sampler = SubsetRandomSampler::new(vec![1, 4, 7], 0)?;
+/// let mut drawn: Vec<usize> = sampler.iter().collect();
+/// drawn.sort();
+/// assert_eq!(drawn, [1, 4, 7]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubsetRandomSampler {
     indices: Arc<[usize]>,
@@ -171,9 +181,9 @@ pub struct WeightedOptions {
     pub num_samples: usize,
     /// True if a sample may be drawn again.
     pub replacement: bool,
-    /// Seeds the order together with `epoch`; only the low 32 bits of their sum count.
+    /// Seed of the order; `epoch` is added to it, and only the low 32 bits of the sum count.
     pub seed: u64,
-    /// The first epoch.
+    /// Number of the first epoch.
     pub epoch: u64,
 }
 
@@ -184,6 +194,15 @@ impl Default for WeightedOptions {
 }
 
 /// Samples drawn by weight: `torch.multinomial`.
+///
+/// ```
+/// use hexagram_sampler::{Sampler, WeightedOptions, WeightedRandomSampler};
+///
+/// let weights = vec![0.0, 1.0, 3.0];
+/// let sampler = WeightedRandomSampler::new(WeightedOptions { weights, num_samples: 100, ..Default::default() })?;
+/// assert!(sampler.iter().all(|sample| sample != 0), "its weight is 0");
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedRandomSampler {
     options: Arc<WeightedOptions>,
@@ -191,7 +210,7 @@ pub struct WeightedRandomSampler {
 }
 
 impl WeightedRandomSampler {
-    /// Checks the options.
+    /// Creates the sampler, if the options are sound.
     ///
     /// # Errors
     ///

@@ -4,6 +4,14 @@ use crate::error::SamplerError;
 use crate::sampler::{Draws, Sampler, fingerprint};
 
 /// Samples `0, 1, 2, …`, the same in every epoch.
+///
+/// ```
+/// use hexagram_sampler::{Sampler, SequentialSampler};
+///
+/// let sampler = SequentialSampler::new(3)?;
+/// assert_eq!(sampler.iter().collect::<Vec<_>>(), [0, 1, 2]);
+/// # Ok::<(), hexagram_sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequentialSampler {
     len: usize,

@@ -9,6 +9,26 @@ use std::sync::{Arc, Mutex};
 ///
 /// A call that was refused ends the pass: [`finish`](super::DataParallel::finish) returns its error, on this rank, and
 /// ends the others with it.
+///
+/// ```
+/// # use hexagram_algorithms::logical::{DType, TransportKind, testing::spawn};
+/// # use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
+/// # use std::sync::Arc;
+/// # spawn(TransportKind::Thread, 2, |comm| {
+/// # let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![2] };
+/// # let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
+/// # let mut engine = DataParallel::new(&comm, vec![x], Arc::new(GradientAllReduce), options)?;
+/// # engine.set_learning_rate(1.0);
+/// let hooks = engine.hooks();
+/// engine.begin(Mode::Synchronize)?;
+/// // From inside the backward pass, on whatever thread that runs:
+/// hooks.ready_slice(0, &[comm.rank() as f32, 2.0])?;
+/// engine.finish()?;
+/// engine.step()?;
+/// assert_eq!(engine.values::<f32>(0)?, [-0.5, -2.0]);
+/// # Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Hooks(Arc<Mutex<Backward>>);
 

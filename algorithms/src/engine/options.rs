@@ -42,6 +42,19 @@ pub enum Buffers {
 }
 
 /// Options of the engine. All ranks must use the same, but for the queue.
+///
+/// ```
+/// use hexagram_algorithms::{Adam, EngineOptions};
+/// use std::sync::Arc;
+///
+/// let options = EngineOptions {
+///     optimizer: Some(Arc::new(Adam::default())),
+///     clip_norm: Some(1.0),
+///     hierarchical: true,
+///     ..EngineOptions::default()
+/// };
+/// assert_eq!(options.bucket_bytes, 10 << 20);
+/// ```
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// Size of a bucket, in bytes: it ends with the parameter that makes it so large, or larger. Default: 10 MiB.

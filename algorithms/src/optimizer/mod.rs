@@ -17,6 +17,28 @@ use std::fmt;
 /// Rule that changes parameters element by element, given gradients.
 ///
 /// Fields must not differ between ranks: the `Debug` output is compared.
+///
+/// ```
+/// use hexagram_algorithms::logical::Result;
+/// use hexagram_algorithms::{Optimizer, optimizer::Update};
+///
+/// /// Gradient descent that steps by the sign: x ← x − γ sgn(g).
+/// #[derive(Debug)]
+/// struct SignSgd;
+/// impl Optimizer for SignSgd {
+///     fn slots(&self) -> &'static [&'static str] {
+///         &[]
+///     }
+///     fn step(&self, update: Update<'_>) -> Result<()> {
+///         let gradients = update.gradients.host::<f32>()?;
+///         let mut parameters = update.parameters.host_mut::<f32>()?;
+///         for (x, g) in parameters.iter_mut().zip(gradients.iter()) {
+///             *x -= update.learning_rate as f32 * g.signum();
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
     /// Returns the names of what is remembered of every element, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];

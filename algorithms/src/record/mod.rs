@@ -42,7 +42,7 @@ pub struct Saved {
 }
 
 impl Record {
-    /// Puts a vector of numbers in, or of bytes.
+    /// Adds a vector of numbers or bytes.
     ///
     /// # Errors
     /// As [`Buffer::from_slice`].

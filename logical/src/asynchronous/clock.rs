@@ -32,6 +32,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// more. Cheap to clone.
 ///
 /// Source: Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", 2013.
+///
+/// ```
+/// # use hexagram_logical::testing::spawn;
+/// # use hexagram_logical::{TransportKind};
+/// # use hexagram_logical::asynchronous::{Clock, Service};
+/// # spawn(TransportKind::Thread, 3, |comm| {
+/// let service = comm.block_on(Service::start(&comm))?;
+/// let clock = comm.block_on(Clock::start(&comm, &service, 2))?;
+/// for _ in 0..10 {
+///     // Returns once the slowest rank is at most 2 clocks behind.
+///     let slowest = clock.blocking().wait()?;
+///     assert!(clock.now() <= slowest + 2);
+///     clock.tick();
+/// }
+/// clock.finish();
+/// # Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Clock(Arc<ClockInner>);
 

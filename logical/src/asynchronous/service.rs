@@ -68,6 +68,22 @@ pub(crate) trait Handler: Send + Sync {
 ///
 /// A rank that ends early, with an error of its own, says so by [`Communicator::give_up`] before it drops its service:
 /// otherwise the others go on counting on it, and it waits for them, until the operation deadline.
+///
+/// ```
+/// # use hexagram_logical::testing::spawn;
+/// # use hexagram_logical::{Buffer, TransportKind};
+/// # use hexagram_logical::asynchronous::{Service, Window};
+/// # spawn(TransportKind::Thread, 3, |comm| {
+/// let service = comm.block_on(Service::start(&comm))?;
+/// let value = Buffer::from_slice(&[comm.rank() as f32])?;
+/// let previous = (comm.rank() + 2) % 3;
+/// let window = comm.block_on(Window::create(&comm, &service, &value, &[previous], None))?;
+/// // … puts and gets, which the other rank's service answers …
+/// # let _ = window;
+/// comm.block_on(service.close())?;
+/// # Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Service(Arc<ServiceInner>);
 

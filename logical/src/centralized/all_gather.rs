@@ -15,6 +15,18 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mine = Buffer::from_slice(&[comm.rank() as i32])?;
+    /// let mut all = Buffer::zeroed(DType::I32, comm.size())?;
+    /// comm.block_on(comm.all_gather(&mine, &mut all))?;
+    /// assert_eq!(*all.host::<i32>()?, [0, 1, 2]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_gather(&self, mine: &Buffer, all: &mut Buffer) -> Result<()> {
         check_blocks(mine, all, self.size())?;
         let input = mine.read_all()?;

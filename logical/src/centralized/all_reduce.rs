@@ -28,6 +28,17 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) for the mean of integers; [`Error::Mismatch`](crate::Error::Mismatch) if
     /// ranks differ in element type, length or `op`.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mut x = Buffer::from_slice(&[comm.rank() as f32, 1.0])?;
+    /// comm.block_on(comm.all_reduce(&mut x, ReduceOp::Sum))?;
+    /// assert_eq!(*x.host::<f32>()?, [3.0, 3.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_reduce(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<()> {
         let fingerprint = fingerprint(buffer.dtype(), buffer.len(), op)?;
         let outcome = buffer.idle_bytes().and_then(|bytes| self.at_once(fingerprint, bytes));

@@ -14,6 +14,19 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Usage`] if lengths or types do not fit; [`Error::Mismatch`] if ranks differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let rank = comm.rank() as i32;
+    /// let sent = Buffer::from_slice(&[10 * rank, 10 * rank + 1, 10 * rank + 2])?;
+    /// let mut received = Buffer::zeroed(DType::I32, 3)?;
+    /// comm.block_on(comm.all_to_all(&sent, &mut received))?;
+    /// assert_eq!(*received.host::<i32>()?, [rank, rank + 10, rank + 20]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_to_all(&self, sent: &Buffer, received: &mut Buffer) -> Result<()> {
         let len = sent.len() / self.size();
         if len * self.size() != sent.len() {
@@ -32,6 +45,21 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`] if counts do not add up to the buffers' lengths or types differ; [`Error::Mismatch`] if what a
     /// rank sends is not what its peer expects.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // Every rank sends no element to rank 0, one to rank 1, and two to rank 2.
+    /// let rank = comm.rank();
+    /// let sent = Buffer::from_slice(&[rank as i32; 3])?;
+    /// let mut received = Buffer::zeroed(DType::I32, 3 * rank)?;
+    /// comm.block_on(comm.all_to_all_v(&sent, &[0, 1, 2], &mut received, &[rank; 3]))?;
+    /// let expected: &[i32] = [&[] as &[_], &[0, 1, 2], &[0, 0, 1, 1, 2, 2]][rank];
+    /// assert_eq!(*received.host::<i32>()?, *expected);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_to_all_v(
         &self,
         sent: &Buffer,

@@ -11,6 +11,19 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if another rank calls something else.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{TransportKind};
+    /// # use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    /// static BEFORE: AtomicUsize = AtomicUsize::new(0);
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// BEFORE.fetch_add(1, Relaxed);
+    /// comm.block_on(comm.barrier())?;
+    /// assert_eq!(BEFORE.load(Relaxed), 3);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn barrier(&self) -> Result<()> {
         let fingerprint = Fingerprint::new(OperationKind::Barrier, DType::U8, 0);
         if let Some(outcome) = self.at_once(fingerprint, &mut []) {

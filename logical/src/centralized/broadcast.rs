@@ -12,6 +12,17 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if there is no such root; [`Error::Mismatch`](crate::Error::Mismatch) if
     /// ranks differ in root, element type or length.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mut x = Buffer::from_slice(&[10.0 + comm.rank() as f32])?;
+    /// comm.block_on(comm.broadcast(&mut x, 2))?;
+    /// assert_eq!(*x.host::<f32>()?, [12.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn broadcast(&self, buffer: &mut Buffer, root: usize) -> Result<()> {
         self.check_rank(root)?;
         let fingerprint = Fingerprint {

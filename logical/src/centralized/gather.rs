@@ -14,6 +14,21 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if the root passes no buffer, or lengths or types do not fit;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mine = Buffer::from_slice(&[comm.rank() as i32])?;
+    /// let mut all = Buffer::zeroed(DType::I32, 3)?;
+    /// let at_root = (comm.rank() == 1).then_some(&mut all);
+    /// comm.block_on(comm.gather(&mine, at_root, 1))?;
+    /// if comm.rank() == 1 {
+    ///     assert_eq!(*all.host::<i32>()?, [0, 1, 2]);
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn gather(&self, mine: &Buffer, all: Option<&mut Buffer>, root: usize) -> Result<()> {
         self.check_rank(root)?;
         let fingerprint = Fingerprint {

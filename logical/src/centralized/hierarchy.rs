@@ -66,6 +66,17 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::split`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn_hosts;
+    /// // Four ranks, of which the first three are on one host.
+    /// # spawn_hosts(&[0, 0, 0, 1], |comm| {
+    /// let hierarchy = comm.block_on(comm.hierarchy())?;
+    /// assert_eq!(hierarchy.host().size(), [3, 3, 3, 1][comm.rank()]);
+    /// assert_eq!(hierarchy.leaders().is_some(), comm.rank() == 0 || comm.rank() == 3);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn hierarchy(&self) -> Result<Hierarchy> {
         let hosts_of_world = self.world().hosts();
         let mut seen: Vec<usize> = Vec::new();

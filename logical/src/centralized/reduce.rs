@@ -14,6 +14,17 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if there is no such root, or for the mean of integers;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in root, element type, length or `op`.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mut x = Buffer::from_slice(&[comm.rank() as i32])?;
+    /// comm.block_on(comm.reduce(&mut x, ReduceOp::Max, 0))?;
+    /// assert_eq!(*x.host::<i32>()?, [[2], [1], [2]][comm.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn reduce(&self, buffer: &mut Buffer, op: ReduceOp, root: usize) -> Result<()> {
         self.check_rank(root)?;
         check_op(op, buffer.dtype())?;

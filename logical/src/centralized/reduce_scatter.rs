@@ -15,6 +15,18 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) if lengths or types do not fit, or for the mean of integers;
     /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, ReduceOp, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let all = Buffer::from_slice(&[0, 10, 20])?;
+    /// let mut mine = Buffer::zeroed(DType::I32, 1)?;
+    /// comm.block_on(comm.reduce_scatter(&all, &mut mine, ReduceOp::Sum))?;
+    /// assert_eq!(*mine.host::<i32>()?, [30 * comm.rank() as i32]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn reduce_scatter(&self, all: &Buffer, mine: &mut Buffer, op: ReduceOp) -> Result<()> {
         check_blocks(mine, all, self.size())?;
         check_op(op, all.dtype())?;

@@ -13,6 +13,19 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::gather`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let all = Buffer::from_slice(&[10, 11, 12])?;
+    /// let mut mine = Buffer::zeroed(DType::I32, 1)?;
+    /// let at_root = (comm.rank() == 1).then_some(&all);
+    /// comm.block_on(comm.scatter(at_root, &mut mine, 1))?;
+    /// assert_eq!(*mine.host::<i32>()?, [10 + comm.rank() as i32]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn scatter(&self, all: Option<&Buffer>, mine: &mut Buffer, root: usize) -> Result<()> {
         self.check_rank(root)?;
         let fingerprint = Fingerprint {

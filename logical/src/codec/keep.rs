@@ -6,9 +6,9 @@ use std::fmt;
 /// Number of elements that a sparse codec keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Keep {
-    /// A number of elements; all if there are fewer.
+    /// Number of elements; all if there are fewer.
     Count(usize),
-    /// A part of the elements, rounded up: above 0, and at most 1.
+    /// Fraction of the elements, above 0 and at most 1; the number is rounded up.
     Ratio(f64),
 }
 

@@ -19,8 +19,8 @@ impl Communicator {
     /// and rounded once. Two ranks that average as a pair get equal bits, and so do all over
     /// [`Topology::Complete`](super::Topology::Complete).
     ///
-    /// The mean over ranks is kept if W is doubly stochastic, up to rounding; how fast ranks agree says
-    /// [`Topology`](super::Topology).
+    /// The mean over ranks is kept if W is doubly stochastic, up to rounding; [`Topology`](super::Topology)
+    /// has a table of how fast ranks agree.
     ///
     /// Source: Lian et al., "Can decentralized algorithms outperform centralized algorithms?", 2017 (D-PSGD).
     ///
@@ -28,6 +28,21 @@ impl Communicator {
     /// [`Error::Usage`] for integers, if the schedule has no matrix for so many ranks, or one whose rows do not add up to
     /// 1; [`Error::Mismatch`] if ranks differ in element type, length, or matrix and their messages meet, otherwise
     /// [`Error::Deadline`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # use hexagram_logical::decentralized::Topology;
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// // Ranks average in pairs: 0 with 1 and 2 with 3, then 0 with 2 and 1 with 3.
+    /// let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
+    /// for step in 0..2 {
+    ///     comm.block_on(comm.gossip(&mut x, &Topology::XorPairs, step))?;
+    /// }
+    /// assert_eq!(*x.host::<f32>()?, [1.5]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
         let mixing = self.mixing(schedule, step, Stochastic::Rows)?;
         mixable(buffer)?;

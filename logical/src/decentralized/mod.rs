@@ -7,7 +7,7 @@
 //! | [`push_sum`](crate::Communicator::push_sum) | the same of `xᵢ` and of a weight, `zᵢ = xᵢ / weightᵢ` | directed graphs (SGP) |
 //! | [`gossip_encoded`](crate::Communicator::gossip_encoded) | that of a [`Feedback`](crate::encoding::Feedback): see [`encoded`] | low precision |
 //!
-//! Who mixes with whom, and with which weights wᵢⱼ, says a [`Schedule`]: a [`Topology`], or any [`Mixing`] matrix, or one
+//! A [`Schedule`] says which ranks mix, and with which weights wᵢⱼ: a [`Topology`], or any [`Mixing`] matrix, or one
 //! for every step. Senders and receivers of a step are read from one matrix, so that they cannot miss each other.
 //!
 //! ```

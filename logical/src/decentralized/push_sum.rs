@@ -25,6 +25,21 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`] for integers, weights that are not above 0, if the schedule has no matrix for so many ranks, or
     /// one whose columns do not add up to 1; as [`Communicator::gossip`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # use hexagram_logical::decentralized::Topology;
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
+    /// let mut weight = 1.0;
+    /// for step in 0..2 {
+    ///     comm.block_on(comm.push_sum(&mut x, &mut weight, &Topology::OnePeerExponential, step))?;
+    /// }
+    /// assert_eq!(f64::from(x.host::<f32>()?[0]) / weight, 1.5);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn push_sum(
         &self,
         buffer: &mut Buffer,

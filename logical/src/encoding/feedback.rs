@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Treatment of a codec's error.
 ///
-/// With C the codec, p what a rank wants to say, and c the message:
+/// With C the codec, p the numbers that a rank has to send, and c the message, as its receiver decodes it:
 ///
 /// | feedback | message | remembered | for |
 /// |---|---|---|---|

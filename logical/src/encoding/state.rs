@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Named buffers, made at their first use, zeroed.
+/// Memory of an encoding: named buffers, zeroed at their first use.
 ///
 /// ```
 /// use hexagram_logical::Buffer;

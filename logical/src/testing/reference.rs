@@ -20,13 +20,13 @@ pub struct Reference {
     pub workers: Vec<Vec<f32>>,
     /// Memory of the owners of all chunks: s, or m.
     pub owners: Vec<f32>,
-    /// Results that everyone has decoded.
-    heard: Vec<f32>,
+    /// Results that every rank has decoded.
+    decoded: Vec<f32>,
 }
 
 impl Reference {
-    /// Creates `ranks` ranks with such an encoding, for buffers of `len` elements. They begin where `encoding` counts
-    /// to.
+    /// Creates `ranks` ranks with such an encoding, for buffers of `len` elements. Their first operation has the
+    /// number that `encoding` has reached.
     pub fn new(encoding: &Encoding, ranks: usize, len: usize, op: ReduceOp) -> Self {
         let codec = encoding.codec().clone();
         let feedback = encoding.feedback();
@@ -36,14 +36,14 @@ impl Reference {
         let remembered = if feedback == Feedback::None { 0 } else { len };
         let workers = vec![vec![0.0; remembered]; ranks];
         let owners = vec![0.0; remembered];
-        let heard = vec![0.0; remembered];
-        Reference { codec, feedback, encoding: own, len, weight, workers, owners, heard }
+        let decoded = vec![0.0; remembered];
+        Reference { codec, feedback, encoding: own, len, weight, workers, owners, decoded }
     }
 
     /// Returns the result of `all_reduce_encoded`, from what each rank has in a range of its buffer.
     ///
     /// # Errors
-    /// What the codec says, as [`Error::Usage`].
+    /// The codec's error, as [`Error::Usage`].
     pub fn all_reduce_encoded(
         &mut self,
         contribution: impl Fn(usize, Range<usize>) -> Vec<f32>,
@@ -72,8 +72,8 @@ impl Reference {
             if self.feedback == Feedback::Difference { self.owners.clone() } else { vec![0.0; self.len] };
         for rank in 0..self.workers.len() {
             let seed = self.encoding.draw(&[rank as u64]);
-            let said = self.say(rank, all.clone(), contribution(rank), seed).map_err(mistake)?;
-            self.codec.decode_add(&said, self.weight, &mut sum).map_err(mistake)?;
+            let message = self.message(rank, all.clone(), contribution(rank), seed).map_err(mistake)?;
+            self.codec.decode_add(&message, self.weight, &mut sum).map_err(mistake)?;
         }
         if self.feedback == Feedback::Difference {
             self.owners.copy_from_slice(&sum);
@@ -82,6 +82,7 @@ impl Reference {
         Ok(sum)
     }
 
+    /// Returns the result of one segment, and updates what ranks and owner remember of it.
     fn segment(
         &mut self,
         (owner, index): (usize, usize),
@@ -91,25 +92,25 @@ impl Reference {
         let draw = |encoding: &Encoding, by: u64, rank: usize| {
             encoding.draw(&[by, rank as u64, owner as u64, index as u64])
         };
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for rank in 0..self.workers.len() {
             let seed = draw(&self.encoding, 0, rank);
-            said.push(self.say(rank, range.clone(), contribution(rank, range.clone()), seed)?);
+            messages.push(self.message(rank, range.clone(), contribution(rank, range.clone()), seed)?);
         }
         let remembers = matches!(self.feedback, Feedback::TwoLevel | Feedback::Difference);
         let mut sum = if remembers { self.owners[range.clone()].to_vec() } else { vec![0.0; range.len()] };
-        for said in &said {
-            self.codec.decode_add(said, self.weight, &mut sum)?;
+        for message in &messages {
+            self.codec.decode_add(message, self.weight, &mut sum)?;
         }
         if remembers {
             self.owners[range.clone()].copy_from_slice(&sum);
         }
         let seed = draw(&self.encoding, 1, owner);
         if self.feedback == Feedback::Difference {
-            let heard = &mut self.heard[range];
-            sum.iter_mut().zip(&*heard).for_each(|(sum, heard)| *sum -= heard);
-            self.codec.decode_add(&encoded(&*self.codec, &sum, seed)?, 1.0, heard)?;
-            return Ok(heard.to_vec());
+            let decoded = &mut self.decoded[range];
+            sum.iter_mut().zip(&*decoded).for_each(|(sum, known)| *sum -= known);
+            self.codec.decode_add(&encoded(&*self.codec, &sum, seed)?, 1.0, decoded)?;
+            return Ok(decoded.to_vec());
         }
         let message = encoded(&*self.codec, &sum, seed)?;
         if self.feedback == Feedback::TwoLevel {
@@ -119,8 +120,8 @@ impl Reference {
         Ok(sum)
     }
 
-    /// Returns the message of a rank that has `numbers`.
-    fn say(
+    /// Returns the message of a rank that has `numbers`, and updates its memory.
+    fn message(
         &mut self,
         rank: usize,
         range: Range<usize>,

@@ -108,7 +108,7 @@ impl WriteView {
     /// follows from the length](Codec::has_fixed_size); otherwise this waits for the queue.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; what the codec says.
+    /// [`Error::Usage`] unless `from` holds f32 and this view at least the codec's largest message; the codec's own error.
     pub fn encode(
         &mut self,
         codec: &dyn Codec,
@@ -134,7 +134,7 @@ impl WriteView {
     /// On a device a damaged message is a [failure](crate::device::Failure) of the queue.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless this view holds f32; what the codec says.
+    /// [`Error::Usage`] unless this view holds f32; the codec's own error.
     pub fn decode(
         &mut self,
         codec: &dyn Codec,

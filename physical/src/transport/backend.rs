@@ -22,6 +22,23 @@ use std::sync::Arc;
 pub const ANNOUNCEMENT_BYTES: usize = 2048;
 
 /// A transport as start-up knows it: [`register`](super::register) gives it a name.
+///
+/// ```
+/// use hexagram_physical::transport::{Backend, Prepared, Site, register};
+/// use hexagram_physical::{Error, JoinOptions, Result};
+///
+/// struct Card;
+/// impl Backend for Card {
+///     fn prepare(&self, site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+///         // A real one returns a `Prepared` with the address of its network card.
+///         let rank = site.placement().rank;
+///         Err(Error::setup(format!("rank {rank} has no such card"), "choose another transport"))
+///     }
+/// }
+/// let options = JoinOptions { transport: register("card", Card)?, ..JoinOptions::default() };
+/// assert_eq!(options.transport.to_string(), "card");
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Backend: Send + Sync {
     /// Opens what the peers will need in order to reach this rank, before they are known.
     ///

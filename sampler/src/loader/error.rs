@@ -123,7 +123,7 @@ pub enum LoaderError {
         cause: Arc<std::io::Error>,
     },
 
-    /// Workers ended without a word.
+    /// Workers that ended without a reason.
     #[error("the workers have ended before the epoch; this is a defect of hexagram, please report it")]
     Gone,
 }

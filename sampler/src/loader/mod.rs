@@ -74,6 +74,17 @@ use workers::Recipe;
 /// The order of batches depends on the sampler alone, never on the number of workers (unless
 /// [`LoaderOptions::in_order`] is false). The loader advances the sampler's epoch by itself. Memory: at most
 /// `workers × prefetch_factor` batches besides those that the caller holds, in buffers used again and again.
+///
+/// ```
+/// use hexagram_sampler::dataset::Items;
+/// use hexagram_sampler::loader::{DataLoader, LoaderOptions};
+///
+/// let options = LoaderOptions { batch_size: Some(2), ..Default::default() };
+/// let mut loader = DataLoader::new(Items(vec![1.0f32, 2.0, 3.0]), options)?;
+/// let batches = loader.iter().collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(batches.iter().map(|batch| batch.len()).collect::<Vec<_>>(), [2, 1]);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
 pub struct DataLoader<B> {
     recipe: Recipe<B>,
     plan: Plan,
@@ -174,7 +185,7 @@ fn batches(
 }
 
 impl<B: Send + 'static> DataLoader<B> {
-    /// Creates a loader whose samples know how to become a batch; see [`Collate`].
+    /// Creates a loader of samples that implement [`Collate`], which makes batches of them.
     ///
     /// # Errors
     ///

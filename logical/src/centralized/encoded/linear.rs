@@ -20,7 +20,7 @@ impl Communicator {
     /// | none | xᵢ | – |
     /// | error | e ← e + xᵢ | e ← e − y for a mean, e − y/n for a sum |
     ///
-    /// The sum of all e is that of what is still to be said, as if each rank had subtracted what it said itself. What the
+    /// The sum of all e is that of what is still to be sent, as if each rank had subtracted its own message. What the
     /// codec remembers from one operation to the next is kept, too.
     ///
     /// Steps: for each of the codec's rounds, [`Communicator::all_reduce`] of a message of
@@ -34,6 +34,23 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`]; [`Error::Usage`](crate::Error::Usage) if the buffer does not fit the
     /// codec.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    /// # use hexagram_logical::codec::PowerSgd;
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // PowerSGD of rank 1, of a matrix of 8 rows and 4 columns.
+    /// let codec = PowerSgd::new(&[(8, 4)], 1)?;
+    /// let mut encoding = Encoding::linear(Arc::new(codec)).with_feedback(Feedback::Error);
+    /// let mut gradient = Buffer::from_slice(&[comm.rank() as f32; 32])?;
+    /// comm.block_on(comm.all_reduce_linear(&mut gradient, ReduceOp::Mean, &mut encoding))?;
+    /// assert!((gradient.host::<f32>()?[0] - 1.0).abs() < 1e-5);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_reduce_linear(
         &self,
         buffer: &mut Buffer,

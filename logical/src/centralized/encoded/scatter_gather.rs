@@ -12,22 +12,22 @@ impl Communicator {
     /// Reduces encoded chunks: `buffer ← D(C(w · Σᵢ D(C(xᵢ))))` on every rank, where xᵢ is the buffer of rank i and w
     /// is 1 for a sum and 1/n for a mean.
     ///
-    /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in [`Segments`](super::Segments). What a rank
-    /// says, and what becomes of it, depends on the feedback (e and h are remembered by each rank, of all elements):
+    /// With C the codec and D its decoding. Every rank owns a chunk, and codecs see a chunk in [`Segments`](super::Segments). The
+    /// messages depend on the feedback (e and h are remembered by each rank, of all elements):
     ///
-    /// | feedback | a rank says | the owner of a chunk says | result |
+    /// | feedback | a rank sends | the owner of a chunk sends | result |
     /// |---|---|---|---|
     /// | none | cᵢ = C(xᵢ) | c = C(w Σ D(cᵢ)) | D(c) |
     /// | error | e ← e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | as without | D(c) |
     /// | two-level | as error | s ← s + w Σ D(cᵢ); c = C(s); s ← s − D(c) | D(c) |
     /// | difference | cᵢ = C(xᵢ − h); h ← h + D(cᵢ) | m ← m + w Σ D(cᵢ); c = C(m − H) | H ← H + D(c) |
     ///
-    /// s and m are remembered of the rank's own chunk, H of all elements, equally on every rank. The owner hears its own
-    /// messages as everyone else does.
+    /// s and m are remembered of the rank's own chunk, H of all elements, equally on every rank. The owner decodes
+    /// its own messages as every other rank does.
     ///
     /// Steps: k segments a chunk ([`Segments::count`](super::Segments::count)); each is sent to its owner and back, while others are encoded and
-    /// decoded. Bytes sent per rank: those of what it says to the others, and (n−1) times those of what it says as an
-    /// owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: the messages of 5 segments of
+    /// decoded. Bytes sent per rank: those of its messages to the owners, and (n−1) times those of its message
+    /// as an owner: about 2(n−1)/n times the encoded buffer, in 2(n−1) · k messages. Memory: the messages of 5 segments of
     /// every owner, three times, and no more than three encoded buffers; and what the feedback remembers.
     ///
     /// Determinism: contributions are added in the order of ranks. Results are bit-identical on all ranks and in all runs
@@ -42,6 +42,22 @@ impl Communicator {
     /// [`Error::NotFinite`](crate::Error::NotFinite) where the codec refuses an element; [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ in length, `op`, codec,
     /// feedback or seed. After an error in the operation neither the buffer nor what is remembered is valid: restore both
     /// before they are used in another world.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    /// # use hexagram_logical::codec::MinMax8;
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // Keep the encoding from step to step: it remembers the error of the codec.
+    /// let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::TwoLevel);
+    /// let mut gradient = Buffer::from_slice(&[comm.rank() as f32; 1000])?;
+    /// comm.block_on(comm.all_reduce_encoded(&mut gradient, ReduceOp::Mean, &mut encoding))?;
+    /// assert!((gradient.host::<f32>()?[0] - 1.0).abs() < 0.01);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_reduce_encoded(
         &self,
         buffer: &mut Buffer,

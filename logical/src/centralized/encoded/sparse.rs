@@ -13,7 +13,7 @@ impl Communicator {
     ///
     /// With C the codec, which sees the whole buffer at once, and D its decoding:
     ///
-    /// | feedback | a rank says | result |
+    /// | feedback | a rank sends | result |
     /// |---|---|---|
     /// | none | cᵢ = C(xᵢ) | w Σ D(cᵢ) |
     /// | error | e ← e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | w Σ D(cᵢ) |
@@ -33,6 +33,22 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_encoded`]; there is no two-level feedback, as nothing is encoded twice.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, ReduceOp, TransportKind};
+    /// # use hexagram_logical::codec::{Keep, TopK};
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// // Every rank sends its largest element. It remembers the others, and adds them to what it sends next.
+    /// let mut encoding = Encoding::new(Arc::new(TopK::new(Keep::Count(1))?)).with_feedback(Feedback::Error);
+    /// let mut gradient = Buffer::from_slice(&[0.5f32, -2.0, 0.25])?;
+    /// comm.block_on(comm.all_reduce_sparse(&mut gradient, ReduceOp::Sum, &mut encoding))?;
+    /// assert_eq!(*gradient.host::<f32>()?, [0.0, -6.0, 0.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn all_reduce_sparse(
         &self,
         buffer: &mut Buffer,

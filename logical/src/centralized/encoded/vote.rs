@@ -26,6 +26,17 @@ impl Communicator {
     /// # Errors
     /// [`Error::Usage`](crate::Error::Usage) unless the buffer holds f32; [`Error::NotFinite`](crate::Error::NotFinite)
     /// for a NaN, which has no sign; [`Error::Mismatch`](crate::Error::Mismatch) if ranks differ.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # spawn(TransportKind::Thread, 3, |comm| {
+    /// let mut x = Buffer::from_slice(&[5.0, -0.1, comm.rank() as f32 - 1.5])?;
+    /// comm.block_on(comm.majority_vote(&mut x))?;
+    /// assert_eq!(*x.host::<f32>()?, [1.0, -1.0, -1.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn majority_vote(&self, buffer: &mut Buffer) -> Result<()> {
         check_dtype(buffer)?;
         free_to_write(buffer)?;

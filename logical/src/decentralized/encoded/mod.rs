@@ -93,6 +93,26 @@ impl Communicator {
     /// [`Error::Usage`] unless the buffer is of f32, γ in (0, 1], and the matrix doubly stochastic and that of the state;
     /// [`Error::NotFinite`] if the codec refuses what it is given; [`Error::Mismatch`] if ranks differ in codec, feedback,
     /// seed, options, or matrix; as [`Communicator::gossip`]. State is not valid after an error in the operation.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # use hexagram_logical::codec::MinMax8;
+    /// # use hexagram_logical::decentralized::{GossipOptions, Topology};
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// // CHOCO on a ring, with 8 bits a number.
+    /// let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Difference);
+    /// let mut x = Buffer::from_slice(&[comm.rank() as f32; 100])?;
+    /// let options = GossipOptions { consensus: 0.5, ..GossipOptions::default() };
+    /// for step in 0..50 {
+    ///     comm.block_on(comm.gossip_encoded(&mut x, &Topology::Ring, step, &mut encoding, options))?;
+    /// }
+    /// assert!((x.host::<f32>()?[0] - 1.5).abs() < 0.01);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn gossip_encoded(
         &self,
         buffer: &mut Buffer,
@@ -133,6 +153,25 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Usage`] if the feedback is neither difference nor extrapolation; as [`Communicator::gossip_encoded`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # use hexagram_logical::codec::MinMax8;
+    /// # use hexagram_logical::decentralized::{GossipOptions, Topology};
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// # spawn(TransportKind::Thread, 4, |comm| {
+    /// // Without it the first message would hold numbers near 1000; with it, small differences.
+    /// let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Difference);
+    /// let mut x = Buffer::from_slice(&[1000.0 + comm.rank() as f32; 100])?;
+    /// let ring = Topology::Ring;
+    /// comm.block_on(comm.gossip_synchronize(&x, &ring, 0, &mut encoding))?;
+    /// comm.block_on(comm.gossip_encoded(&mut x, &ring, 0, &mut encoding, GossipOptions::default()))?;
+    /// assert!((x.host::<f32>()?[0] - 1001.5).abs() < 1.0);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub async fn gossip_synchronize(
         &self,
         buffer: &Buffer,
