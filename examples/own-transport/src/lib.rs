@@ -6,6 +6,8 @@
 
 mod endpoint;
 mod inbox;
+#[cfg(test)]
+mod tests;
 
 use endpoint::Endpoint;
 use hexagram::physical::health::Health;

@@ -52,6 +52,8 @@ enum Command {
 pub(crate) struct Control {
     /// Orders to the thread.
     queue: Arc<CommandQueue>,
+    /// Record of failures, which the thread reports.
+    health: Arc<Health>,
     /// The thread, until it is joined.
     thread: Option<Thread>,
     /// Longest time that rank 0 stays for the others when it leaves.
@@ -114,7 +116,7 @@ impl Control {
         monitor.parent = parent;
         // The thread ends only by an order of the handle returned here.
         let _ = hand_over.send(monitor);
-        Ok(Control { queue, thread: Some(thread), limit: Duration::ZERO })
+        Ok(Control { queue, health: Arc::clone(health), thread: Some(thread), limit: Duration::ZERO })
     }
 
     /// Creates the thread, which waits for the state that it will run, and its queue of orders.
@@ -140,6 +142,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A world that is whole has said so before.
+            self.health.give_up("panicked as it joined");
+        }
         self.queue.tell(Command::Leave { limit: self.limit });
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,0 +1,283 @@
+//! Transports with a defect, under names of their own: each must end in an error that names the rank and says what to do.
+
+use crate::{Inboxes, Waiting, loopback};
+use hexagram::physical::health::Health;
+use hexagram::physical::memory::{ReadView, WriteView};
+use hexagram::physical::testing::spawn_as;
+use hexagram::physical::transport::{
+    Backend, Bell, Fabric, Got, Label, Land, Membership, Prepared, Site, Source, Ticket, Traffic, Transport,
+    TransportKind, register,
+};
+use hexagram::{Communicator, Error, JoinOptions, ReduceOp, Result, World, testing};
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::catch_unwind;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Rank whose endpoints have the defect.
+const CULPRIT: usize = 1;
+/// Number of sends or polls that still work.
+const GOOD: usize = 20;
+
+/// Defect of a transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Defect {
+    /// Posting a send panics.
+    PanicInSend,
+    /// Polling panics.
+    PanicInPoll,
+    /// Messages are said to be sent, and are lost.
+    Loss,
+    /// Start-up panics when it connects.
+    PanicInConnect,
+    /// An announcement is longer than may be.
+    LongAnnouncement,
+}
+
+impl Backend for Defect {
+    fn prepare(&self, _site: &Site<'_>) -> Result<Box<dyn Prepared>> {
+        Ok(Box::new(Before { defect: *self, inner: Waiting(Inboxes::open()) }))
+    }
+}
+
+struct Before {
+    defect: Defect,
+    inner: Waiting,
+}
+
+impl Prepared for Before {
+    fn announcement(&self) -> Vec<u8> {
+        let mut announcement = self.inner.announcement();
+        if self.defect == Defect::LongAnnouncement {
+            announcement.resize(5000, 0);
+        }
+        announcement
+    }
+
+    fn connect(self: Box<Self>, member: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+        let is_culprit = member.rank() == CULPRIT;
+        assert!(!is_culprit || self.defect != Defect::PanicInConnect, "on purpose");
+        let inner = Box::new(self.inner).connect(member)?;
+        Ok(Arc::new(Connected { defect: is_culprit.then_some(self.defect), inner }))
+    }
+}
+
+struct Connected {
+    defect: Option<Defect>,
+    inner: Arc<dyn Fabric>,
+}
+
+impl Fabric for Connected {
+    fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
+        Ok(Rc::new(End { defect: self.defect, used: Cell::new(0), inner: self.inner.open(channel)? }))
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        self.inner.health()
+    }
+
+    fn traffic(&self) -> &Arc<Traffic> {
+        self.inner.traffic()
+    }
+}
+
+/// An endpoint that hands everything on until its defect shows.
+struct End {
+    defect: Option<Defect>,
+    used: Cell<usize>,
+    inner: Rc<dyn Transport>,
+}
+
+impl End {
+    /// Returns true if the endpoint has this defect, and has been used so often that it shows.
+    fn shows(&self, defect: Defect) -> bool {
+        let has_it = self.defect == Some(defect);
+        self.used.set(self.used.get() + usize::from(has_it));
+        has_it && self.used.get() > GOOD
+    }
+}
+
+impl Transport for End {
+    fn kind(&self) -> TransportKind {
+        self.inner.kind()
+    }
+
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn health(&self) -> &Arc<Health> {
+        self.inner.health()
+    }
+
+    fn bell(&self) -> Arc<dyn Bell> {
+        self.inner.bell()
+    }
+
+    fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
+        assert!(!self.shows(Defect::PanicInSend), "on purpose");
+        // What a rank sends to itself is not waited for.
+        let to = if self.shows(Defect::Loss) { self.rank() } else { to };
+        self.inner.post_send(to, label, view)
+    }
+
+    fn post_recv(&self, from: Source, label: Label, view: WriteView, land: Land) -> Ticket {
+        self.inner.post_recv(from, label, view, land)
+    }
+
+    fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>> {
+        assert!(!self.shows(Defect::PanicInPoll), "on purpose");
+        self.inner.poll(ticket, context)
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        self.inner.cancel(ticket);
+    }
+
+    fn progress(&self) -> bool {
+        self.inner.progress()
+    }
+
+    fn crowded(&self) -> bool {
+        self.inner.crowded()
+    }
+
+    fn park(&self, at_most: Duration) {
+        self.inner.park(at_most);
+    }
+
+    fn ended(&self, peer: usize) -> Option<String> {
+        self.inner.ended(peer)
+    }
+
+    fn moved(&self, ticket: Ticket) -> u64 {
+        self.inner.moved(ticket)
+    }
+}
+
+/// Sums over all ranks until something fails, but for the culprit so often only.
+fn sums(comm: &Communicator, times: usize) -> Error {
+    let times = if comm.rank() == CULPRIT { times } else { usize::MAX };
+    for _ in 0..times {
+        let mut data = vec![1f32; 100];
+        if let Err(error) = comm.blocking().all_reduce(&mut data, ReduceOp::Sum) {
+            return error;
+        }
+    }
+    Error::usage("nothing has failed", "nothing")
+}
+
+fn text(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+#[test]
+fn a_rank_that_goes_away_in_the_middle_is_named_by_all_others() {
+    let errors = testing::spawn(loopback().unwrap(), 3, |comm| Ok(sums(&comm, 7).to_string())).unwrap();
+    for rank in [0, 2] {
+        let error = &errors[rank];
+        assert!(error.contains("rank 1 (host") && error.contains("finished"), "{error}");
+        assert!(
+            error.contains("all_reduce(100 × f32, sum), operation #") && error.contains("restarted"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_transport_that_panics_ends_its_rank_and_the_others_name_it() {
+    for (name, defect) in [("panics-in-send", Defect::PanicInSend), ("panics-in-poll", Defect::PanicInPoll)] {
+        let kind = register(name, defect).unwrap();
+        let panic = catch_unwind(|| {
+            testing::spawn(kind, 3, |comm| {
+                let error = sums(&comm, usize::MAX);
+                assert_ne!(comm.rank(), CULPRIT, "it went on after a panic: {error}");
+                let is_named = matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
+                assert!(is_named && error.to_string().contains("panic"), "{name}: {error}");
+                Ok(())
+            })
+        });
+        assert_eq!(text(panic.unwrap_err()), "on purpose", "{name}");
+    }
+}
+
+#[test]
+fn a_message_that_is_lost_is_a_deadline_that_names_rank_and_operation() {
+    let kind = register("loses", Defect::Loss).unwrap();
+    let errors = testing::spawn(kind, 2, |comm| {
+        let long = Duration::from_secs(30);
+        comm.set_deadline(if comm.rank() == 0 { Duration::from_millis(300) } else { long });
+        Ok(sums(&comm, usize::MAX))
+    });
+    let errors = errors.unwrap();
+    let text = errors[0].to_string();
+    let is_named =
+        matches!(&errors[0], Error::Deadline { waiting_for: Some(peer), .. } if peer.rank == CULPRIT);
+    assert!(
+        is_named && text.contains("rank 1 (host") && text.contains("all_reduce(100 × f32, sum), operation #"),
+        "{text}"
+    );
+    assert!(matches!(&errors[1], Error::PeerFailed { culprit, .. } if culprit.rank == 0), "{}", errors[1]);
+}
+
+#[test]
+fn what_goes_wrong_as_ranks_join_is_told_by_name() {
+    let with = |transport| JoinOptions { transport, ..JoinOptions::default() };
+    let join = |options: &[JoinOptions]| text(catch_unwind(|| spawn_as(options, |_| ())).unwrap_err());
+    let differ = join(&[with(loopback().unwrap()), with(TransportKind::Tcp)]);
+    assert!(differ.contains("transport tcp, rank 0 uses loopback"), "{differ}");
+    let long = join(&[with(register("announces-too-much", Defect::LongAnnouncement).unwrap())]);
+    assert!(long.contains("announces 5000 bytes") && long.contains("2048 at most"), "{long}");
+    let unknown = "loop-back".parse::<TransportKind>().unwrap_err().to_string();
+    assert!(unknown.contains("`loop-back`") && unknown.contains("loopback, "), "{unknown}");
+}
+
+#[test]
+fn a_transport_that_panics_as_it_connects_is_its_ranks_failure() {
+    let kind = register("panics-in-connect", Defect::PanicInConnect).unwrap();
+    let panic = catch_unwind(|| {
+        testing::spawn(kind, 3, |comm| {
+            let error = sums(&comm, usize::MAX);
+            let is_named = matches!(&error, Error::PeerFailed { culprit, .. } if culprit.rank == CULPRIT);
+            assert!(is_named && error.to_string().contains("panicked as it joined"), "{error}");
+            Ok(())
+        })
+    });
+    assert_eq!(text(panic.unwrap_err()), "on purpose");
+}
+
+/// Prints the error of a rank that is a process.
+#[test]
+#[ignore = "what the next test starts as a process"]
+fn one_process() {
+    let options = JoinOptions { transport: loopback().unwrap(), ..JoinOptions::default() };
+    eprintln!("{}", World::join(&options).err().unwrap());
+}
+
+#[test]
+fn ranks_that_are_processes_are_told_to_be_threads() {
+    let address = format!("127.0.0.1:{}", testing::free_port());
+    let start = |rank: usize| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::one_process", "--ignored", "--nocapture"])
+            .envs([("HEXAGRAM_SIZE", "2"), ("HEXAGRAM_ADDR", &address)])
+            .env("HEXAGRAM_RANK", rank.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let ranks = [0, 1].map(start);
+    let errors = ranks.map(|rank| String::from_utf8(rank.wait_with_output().unwrap().stderr).unwrap());
+    let is_told = |error: &String| error.contains("start all ranks of the loopback transport as threads");
+    assert!(errors.iter().all(is_told), "{errors:#?}");
+}
