@@ -2,24 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "the other tests that read sources need more of it")]
+#[path = "language/source.rs"]
+mod source;
+
+use source::sources;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Every Rust file below `folder`.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            found.extend(sources(&entry));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-    found
 }
 
 /// Returns the names of the tests in a file or below a folder, with the modules of their files.

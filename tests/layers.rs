@@ -10,7 +10,7 @@ mod paths;
 mod source;
 
 use paths::Named;
-use source::{Source, test_modules};
+use source::{Source, sources, test_modules};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,19 +50,6 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
             let words = line.split(|c: char| !(c.is_alphanumeric() || c == '-' || c == '_'));
             let ours = words.filter(|word| *word == "hexagram" || word.starts_with("hexagram-"));
             found.extend(ours);
-        }
-    }
-    found
-}
-
-/// Every Rust file below `folder`.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            found.extend(sources(&entry));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
         }
     }
     found

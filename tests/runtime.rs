@@ -10,10 +10,10 @@ mod paths;
 #[path = "language/source.rs"]
 mod source;
 
-use source::Source;
+use source::{Source, sources};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Sources above the backends.
 const ABOVE: [&str; 8] = [
@@ -108,18 +108,6 @@ fn named(source: &Source) -> Vec<String> {
         found.extend(MODULES.into_iter().filter(|module| text == *module).map(|module| (line, module)));
     }
     found.into_iter().map(|(line, word)| format!("{}:{line}: {word}", source.path)).collect()
-}
-
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() {
-            found.extend(sources(&entry));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-    found
 }
 
 /// The sources above the backends, without those that are compiled for tests only.

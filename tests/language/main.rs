@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod measure;
+#[allow(dead_code, reason = "the other tests that read sources need more of it")]
 mod source;
 
 use measure::{Measure, Share};
@@ -40,19 +41,10 @@ fn crates() -> Vec<String> {
 
 /// Every Rust file below `folder`, without those of other crates and of what was built.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for entry in entries {
+    source::sources_in(folder, &|entry| {
         let name = entry.file_name().unwrap().to_str().unwrap();
-        let is_crate = entry.join("Cargo.toml").exists();
-        if entry.is_dir() && !is_crate && name != "target" && !name.starts_with('.') {
-            found.extend(files(&entry));
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-    found
+        !entry.join("Cargo.toml").exists() && name != "target" && !name.starts_with('.')
+    })
 }
 
 /// Counts in one crate.

@@ -1,5 +1,6 @@
 //! Reads Rust just well enough to count: where code, comments and blocks are. No parser of the language.
 
+use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -325,6 +326,27 @@ pub(crate) fn test_modules(text: &str, file: &Path) -> Vec<PathBuf> {
             || line.starts_with("#[cfg(all(test")
             || line.starts_with("#[cfg(any(test")
             || (is_test && is_attribute);
+    }
+    found
+}
+
+/// Every Rust file below `folder`, in order; none if there is no such folder.
+pub(crate) fn sources(folder: &Path) -> Vec<PathBuf> {
+    sources_in(folder, &|_| true)
+}
+
+/// Every Rust file below `folder`, in order, without those of folders that `is_entered` refuses.
+pub(crate) fn sources_in(folder: &Path, is_entered: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let mut entries: Vec<_> = entries.collect();
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        if entry.is_dir() && is_entered(&entry) {
+            found.extend(sources_in(&entry, is_entered));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
     }
     found
 }
