@@ -1,9 +1,9 @@
 //! One rank's file: a record in the safetensors format, which other tools read, with a checksum of everything in it.
 
 use super::SAVED_AS;
-use crate::bytes::{bytes_of, from_bytes};
+use crate::bytes::from_bytes;
 use crate::record::{Record, does_not_fit};
-use hexagram_logical::{DType, Error, Result};
+use hexagram_logical::{DType, Error, ReadView, Result};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub(super) fn write(path: &Path, record: &Record) -> Result<()> {
     facts.insert(CHECKSUM.to_owned(), format!("{:016x}", record.checksum()?));
     let views = record.tensors.values().map(|saved| saved.values.read_all());
     let views: Vec<_> = views.collect::<Result<_>>()?;
-    let bytes: Vec<_> = views.iter().map(bytes_of).collect::<Result<_>>()?;
+    let bytes: Vec<_> = views.iter().map(ReadView::bytes_on_host).collect::<Result<_>>()?;
     let mut tensors = Vec::new();
     for ((name, saved), bytes) in record.tensors.iter().zip(&bytes) {
         let dtype = to_format(saved.values.dtype());

@@ -55,7 +55,6 @@ pub use state::Checkpoint;
 pub use telemetry::Telemetry;
 pub use trace::Tracing;
 
-use crate::bytes::bytes_of;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
@@ -259,7 +258,7 @@ impl DataParallel {
             let what = format!("parameter {parameter} was asked for as {}", T::DTYPE);
             return Err(Error::usage(what, format!("it is {}", view.dtype())));
         }
-        let bytes = bytes_of(&view)?;
+        let bytes = view.bytes_on_host()?;
         Ok(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
     }
 

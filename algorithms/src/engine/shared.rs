@@ -3,7 +3,7 @@
 use super::backward::Results;
 use super::options::Buffers;
 use super::{DataParallel, backward};
-use crate::bytes::{bytes_of, from_bytes, write_bytes};
+use crate::bytes::from_bytes;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
 impl DataParallel {
@@ -102,16 +102,16 @@ fn together(
     let total: usize = buffers.iter().map(|buffer| bytes(buffer)).sum();
     let mut all = Vec::with_capacity(total);
     for buffer in &buffers {
-        all.extend_from_slice(&bytes_of(&buffer.read_all()?)?);
+        all.extend_from_slice(&buffer.read_all()?.bytes_on_host()?);
     }
     let mut flat = from_bytes(dtype, &all)?;
     work(&mut flat)?;
     let view = flat.read_all()?;
-    let all = bytes_of(&view)?;
+    let all = view.bytes_on_host()?;
     let mut rest = &*all;
     for buffer in buffers {
         let (from, others) = rest.split_at(bytes(buffer));
-        write_bytes(&mut buffer.write_all()?, from)?;
+        buffer.write_all()?.copy_from_bytes(from)?;
         rest = others;
     }
     Ok(())

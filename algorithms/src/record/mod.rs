@@ -10,7 +10,6 @@ mod claims;
 pub(crate) use agree::{all_or_none, gather_texts};
 pub(crate) use claims::Claims;
 
-use crate::bytes::bytes_of;
 use hexagram_logical::{Buffer, DType, Element, Error, Result, hash};
 use std::collections::BTreeMap;
 
@@ -130,7 +129,7 @@ impl Record {
         }
         for (name, Saved { shape, values }) in &self.tensors {
             let described = format!("{name} {} {shape:?}", values.dtype());
-            hash = mixed(mixed(hash, described.as_bytes()), &bytes_of(&values.read_all()?)?);
+            hash = mixed(mixed(hash, described.as_bytes()), &values.read_all()?.bytes_on_host()?);
         }
         Ok(hash)
     }

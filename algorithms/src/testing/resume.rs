@@ -1,7 +1,6 @@
 //! A test that an algorithm goes on from a checkpoint as if nothing had been: [`resumes_exactly`].
 
 use super::{Setup, Trainer};
-use crate::bytes::bytes_of;
 use crate::checkpoint::{Checkpoints, Record};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::spawn;
@@ -118,7 +117,8 @@ fn same(expected: &Record, found: &Record) -> Result<()> {
     for (name, saved) in expected.tensors() {
         let one = &saved.values;
         let other = &found.tensor(name)?.values;
-        let same = one.len() == other.len() && bytes_of(&one.read_all()?)? == bytes_of(&other.read_all()?)?;
+        let same = one.len() == other.len()
+            && one.read_all()?.bytes_on_host()? == other.read_all()?.bytes_on_host()?;
         if !same {
             return Err(differs(name));
         }

@@ -11,7 +11,6 @@
 //! Requests of one rank to one handler are carried out one after another, in the order in which they were made. Others
 //! overtake them, so that a slow link or a request that has to wait holds nobody else up.
 
-use super::pool::{from_host, to_host};
 use super::service::{Handler, Landed};
 use super::wire::{INLINE_BYTES, REQUEST_BYTES, Request, SLOTS, violation};
 use crate::{Buffer, Call, Communicator, DType, Error, Peer, Result};
@@ -55,7 +54,8 @@ impl Payload {
 
     /// Returns a copy of the bytes on the host; of none if there is no payload.
     pub(super) fn copied(payload: Option<&Self>) -> Result<Vec<u8>> {
-        payload.map_or_else(|| Ok(Vec::new()), |it| to_host(&it.buffer.read(0..it.len)?))
+        payload
+            .map_or_else(|| Ok(Vec::new()), |it| Ok(it.buffer.read(0..it.len)?.bytes_on_host()?.into_owned()))
     }
 }
 
@@ -211,7 +211,7 @@ impl Dispatcher {
         if !whole || bytes.len() > bytes_of(buffer) {
             return Err(self.violation(from, "a payload that does not fit"));
         }
-        from_host(bytes, buffer)
+        buffer.write(0..bytes.len() / buffer.dtype().size())?.copy_from_bytes(bytes)
     }
 
     /// Returns the error of a rank that does not keep to the protocol.

@@ -1,7 +1,6 @@
 //! Buffers for values and messages on their way, kept for the next use: fresh memory costs more than the copy into it.
 
-use crate::{Buffer, DType, Error, Result};
-use hexagram_physical::memory::ReadView;
+use crate::{Buffer, DType, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers of one type, and of one length or shorter: as many as were ever needed at once.
@@ -60,31 +59,4 @@ impl BufferPool {
     pub(super) fn empty(&self) -> Result<Arc<Buffer>> {
         self.place.beside(self.dtype, 0).map(Arc::new)
     }
-}
-
-/// Returns the bytes of the elements, copied to the host.
-pub(super) fn to_host(view: &ReadView) -> Result<Vec<u8>> {
-    if let Some(bytes) = view.host_bytes() {
-        return Ok(bytes.to_vec());
-    }
-    let copy = Buffer::zeroed(view.dtype(), view.len())?;
-    copy.write_all()?.copy_from(view)?;
-    let copy = copy.read_all()?;
-    copy.host_bytes().map(<[u8]>::to_vec).ok_or_else(elsewhere)
-}
-
-/// Writes the bytes of the host into the first elements of a buffer, of which they are a whole number.
-pub(super) fn from_host(bytes: &[u8], to: &Buffer) -> Result<()> {
-    let mut view = to.write(0..bytes.len() / to.dtype().size())?;
-    if let Some(own) = view.host_bytes_mut() {
-        own.copy_from_slice(bytes);
-        return Ok(());
-    }
-    let copy = Buffer::zeroed(view.dtype(), view.len())?;
-    copy.write_all()?.host_bytes_mut().ok_or_else(elsewhere)?.copy_from_slice(bytes);
-    view.copy_from(&copy.read_all()?)
-}
-
-fn elsewhere() -> Error {
-    Error::usage("a buffer of the host is not in its memory", "report it as a bug")
 }

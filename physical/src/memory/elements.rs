@@ -3,6 +3,7 @@
 use super::{Buffer, ReadView, WriteView};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -62,6 +63,42 @@ impl Buffer {
         }
         let what = format!("a buffer of {} was accessed as {}", self.dtype, T::DTYPE);
         Err(Error::usage(what, "use the buffer's own element type"))
+    }
+}
+
+impl ReadView {
+    /// Returns the bytes for the program to read, whatever their type: in place on the host, and otherwise copied as by
+    /// [`Buffer::host`].
+    ///
+    /// # Errors
+    /// On a device, the failure of earlier work of its queue.
+    pub fn bytes_on_host(&self) -> Result<Cow<'_, [u8]>> {
+        match self.host_bytes() {
+            Some(bytes) => Ok(Cow::Borrowed(bytes)),
+            None => Ok(Cow::Owned(self.copied_down()?.bytes().to_vec())),
+        }
+    }
+}
+
+impl WriteView {
+    /// Copies bytes of the program, as many as there are here.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there are more or fewer; [`Error::System`] if memory runs out.
+    pub fn copy_from_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.byte_len() {
+            let what = format!("{} bytes do not fit {}", bytes.len(), self.byte_len());
+            return Err(Error::usage(what, "write as many bytes as the elements have"));
+        }
+        match self.host_bytes_mut() {
+            Some(own) => own.copy_from_slice(bytes),
+            None => {
+                let copy = Buffer::zeroed(self.dtype(), self.len())?;
+                copy.write_all()?.bytes_mut().copy_from_slice(bytes);
+                self.copy_up(copy.read_all()?);
+            }
+        }
+        Ok(())
     }
 }
 

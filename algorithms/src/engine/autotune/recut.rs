@@ -2,7 +2,6 @@
 
 use super::super::plan::Plan;
 use super::super::{DataParallel, EngineOptions, backward};
-use crate::bytes::bytes_of;
 use hexagram_logical::{Buffer, DType, ReduceOp, Result};
 use std::collections::BTreeMap;
 
@@ -83,10 +82,10 @@ fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buff
 fn the_same(from: &[&Buffer], buckets: usize) -> Result<Option<Vec<Buffer>>> {
     let Some(first) = from.first() else { return Ok(None) };
     let view = first.read_all()?;
-    let bytes = bytes_of(&view)?;
+    let bytes = view.bytes_on_host()?;
     for buffer in from {
         let alike = (buffer.dtype(), buffer.len()) == (first.dtype(), 1);
-        if !alike || bytes_of(&buffer.read_all()?)? != bytes {
+        if !alike || buffer.read_all()?.bytes_on_host()? != bytes {
             return Ok(None);
         }
     }

@@ -36,7 +36,7 @@ fn rows_accumulate_and_are_converted() {
     spawn(TransportKind::Thread, 1, |comm| {
         let mut engine = engine(&comm, embedding(DType::BF16), options(400, 400))?;
         let two = zeroed(DType::BF16, 2);
-        write_bytes(&mut two.write_all()?, &[0x80, 0x3f, 0x00, 0x40])?;
+        two.write_all()?.copy_from_bytes(&[0x80, 0x3f, 0x00, 0x40])?;
         for mode in [Mode::Accumulate, Mode::Accumulate, Mode::Synchronize] {
             engine.begin(mode)?;
             engine.hooks().ready_slice(1, &[1.0f32; 3])?;
@@ -44,7 +44,7 @@ fn rows_accumulate_and_are_converted() {
             engine.finish()?;
         }
         // 3 and 6, in bf16.
-        assert_eq!(bytes_of(&engine.gradient(0)?)?[8..12], [0x40, 0x40, 0xc0, 0x40]);
+        assert_eq!(engine.gradient(0)?.bytes_on_host()?[8..12], [0x40, 0x40, 0xc0, 0x40]);
         Ok(())
     })
     .unwrap();

@@ -19,7 +19,6 @@ mod waiting;
 
 use super::plan::Plan;
 use super::*;
-use crate::bytes::{bytes_of, write_bytes};
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::optimizer::Sgd;
@@ -89,11 +88,11 @@ fn pass(engine: &mut DataParallel, mode: Mode, gradients: &[Vec<f32>]) -> Result
 
 /// What a parameter is.
 fn value(engine: &DataParallel, parameter: usize) -> Vec<f32> {
-    floats(&bytes_of(&engine.parameter(parameter).unwrap()).unwrap())
+    floats(&engine.parameter(parameter).unwrap().bytes_on_host().unwrap())
 }
 
 fn gradient(engine: &DataParallel, parameter: usize) -> Vec<f32> {
-    floats(&bytes_of(&engine.gradient(parameter).unwrap()).unwrap())
+    floats(&engine.gradient(parameter).unwrap().bytes_on_host().unwrap())
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

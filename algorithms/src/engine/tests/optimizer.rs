@@ -17,7 +17,7 @@ fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<
             engine.hooks().ready_slice(0, &[*gradient])?;
             engine.finish()?;
             engine.step()?;
-            path.push(bytemuck::pod_read_unaligned(&bytes_of(&engine.parameter(0)?)?));
+            path.push(bytemuck::pod_read_unaligned(&engine.parameter(0)?.bytes_on_host()?));
         }
         Ok(path)
     });
@@ -146,7 +146,7 @@ fn several_buckets(at_once: bool, clip_norm: Option<f64>) -> Vec<u8> {
         }
         let mut all = Vec::new();
         for index in 0..6 {
-            all.extend_from_slice(&bytes_of(&engine.parameter(index)?)?);
+            all.extend_from_slice(&engine.parameter(index)?.bytes_on_host()?);
         }
         Ok(all)
     });

@@ -178,9 +178,9 @@ fn mixed_types_and_large_parameters_are_synchronized() {
         hooks.ready_slice(1, &[comm.rank() as f32; 3])?;
         hooks.ready_slice(0, &vec![comm.rank() as f64; 30_000])?;
         engine.finish()?;
-        assert_eq!(*bytes_of(&engine.gradient(3)?)?, 0.5f64.to_le_bytes());
+        assert_eq!(*engine.gradient(3)?.bytes_on_host()?, 0.5f64.to_le_bytes());
         assert_eq!(gradient(&engine, 1), [0.5; 3]);
-        assert_eq!(*bytes_of(&engine.gradient(0)?)?, 0.5f64.to_le_bytes().repeat(30_000));
+        assert_eq!(*engine.gradient(0)?.bytes_on_host()?, 0.5f64.to_le_bytes().repeat(30_000));
         Ok(())
     })
     .unwrap();

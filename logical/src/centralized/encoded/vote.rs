@@ -4,11 +4,10 @@ use super::ballot::{Ballot, count};
 use super::check_dtype;
 use super::segments::{self, Segment, Stages};
 use crate::centralized::free_to_write;
-use crate::{Buffer, Call, Communicator, DType, Part, Result};
+use crate::{Buffer, Call, Communicator, Part, Result};
 use hexagram_physical::codec::Codec;
 use hexagram_physical::fingerprint::{CodecDigest, Fingerprint, OperationKind};
 use hexagram_physical::memory::ReadView;
-use std::borrow::Cow;
 
 impl Communicator {
     /// Lets each rank vote on the sign of every element: `buffer ← sgn(Σᵢ sgn(xᵢ))`, 1 or −1, on every rank, where xᵢ
@@ -73,7 +72,7 @@ impl Stages for Vote<'_> {
     ) -> Result<usize> {
         let len = segment.range.len();
         let views: Vec<_> = contributions.iter().map(Part::read).collect::<Result<_>>()?;
-        let ballots: Result<Vec<_>> = views.iter().map(on_host).collect();
+        let ballots: Result<Vec<_>> = views.iter().map(ReadView::bytes_on_host).collect();
         let ballots = ballots.map_err(|error| call.own().end(error))?;
         for (rank, ballot) in ballots.iter().enumerate() {
             let checked = Ballot.check(ballot, len);
@@ -81,21 +80,11 @@ impl Stages for Vote<'_> {
         }
         let mut result = vec![0; Ballot.encoded_len(len)];
         count(&ballots.iter().map(|ballot| &**ballot).collect::<Vec<_>>(), &mut result);
-        message.first(result.len()).write()?.copy_from(&Buffer::from_slice(&result)?.read_all()?)?;
+        message.first(result.len()).write()?.copy_from_bytes(&result)?;
         Ok(result.len())
     }
 
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()> {
         call.decode(&Ballot, segment.owner, message, None, Part::of(self.buffer, segment.range.clone()))
     }
-}
-
-/// Returns bytes where the host can count them: in their place, or copied down from a device.
-fn on_host(message: &ReadView) -> Result<Cow<'_, [u8]>> {
-    if let Some(bytes) = message.host_bytes() {
-        return Ok(Cow::Borrowed(bytes));
-    }
-    let copy = Buffer::zeroed(DType::U8, message.len())?;
-    copy.write_all()?.copy_from(message)?;
-    Ok(Cow::Owned(copy.host::<u8>()?.to_vec()))
 }

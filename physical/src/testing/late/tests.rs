@@ -283,3 +283,16 @@ fn memory_of_another_library_is_kept_as_long_as_its_work() {
     drop((late, queue, y));
     assert!(weak.upgrade().is_none(), "nobody needs it any more");
 }
+
+#[test]
+fn bytes_go_to_and_fro_wherever_the_elements_are() {
+    let late = Late::new(0);
+    for queue in [Queue::host(), late.queue()] {
+        let buffer = Buffer::zeroed_on(&queue, DType::I32, 3).unwrap();
+        buffer.write(1..3).unwrap().copy_from_bytes(&[1, 0, 0, 0, 2, 0, 0, 0]).unwrap();
+        assert_eq!(*buffer.host::<i32>().unwrap(), [0, 1, 2]);
+        assert_eq!(*buffer.read(1..2).unwrap().bytes_on_host().unwrap(), [1, 0, 0, 0]);
+        let short = buffer.write_all().unwrap().copy_from_bytes(&[0; 8]);
+        assert!(matches!(short, Err(Error::Usage { .. })), "{short:?}");
+    }
+}
