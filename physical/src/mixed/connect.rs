@@ -8,15 +8,14 @@
 //! announcement = length:u32 shm:blob tcp:blob     those of the two transports; as in `bootstrap::message`
 //! ```
 
-use super::endpoint::MixedWire;
-use super::link::{PeerLink, links};
+use super::endpoint::{MixedEndpoint, MixedParking};
+use super::link::MixedLink;
 use crate::bootstrap::message::{Incoming, Outgoing};
-use crate::doorbell::Doorbell;
 use crate::error::Result;
 use crate::health::Health;
-use crate::shm::{HostSegments, ParkMode, Segment, ShmFabric, ShmPrepared, ShmWire};
-use crate::stream::endpoint::{Identity, StreamEndpoint};
-use crate::tcp::{TcpBackend, TcpFabric, TcpPrepared};
+use crate::shm::{HostSegments, ParkMode, ShmFabric, ShmLink, ShmPrepared};
+use crate::stream::endpoint::Identity;
+use crate::tcp::{TcpBackend, TcpFabric, TcpParking, TcpPrepared};
 use crate::transport::{
     ANNOUNCEMENT_BYTES, Backend, Bell, Fabric, Membership, Prepared, ProbeResult, Sharing, Site, Traffic,
     Transport, TransportKind,
@@ -86,7 +85,7 @@ struct MixedFabric {
 impl MixedFabric {
     /// Warns if memory is not shared that should be.
     fn warn(&self, gathered: &HostSegments) {
-        if let Some(refusal) = &gathered.refusal {
+        if let Err(refusal) = &gathered.own {
             tracing::warn!("tcp instead of shared memory to all ranks of this host: {refusal}");
             return;
         }
@@ -102,14 +101,7 @@ impl MixedFabric {
 
     /// Creates an endpoint without any shared memory.
     fn remote(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let bell = Arc::new(Doorbell::new()?);
-        let wire = self.tcp.wire(channel, |_| true, Arc::clone(&bell))?;
-        Ok(Rc::new(StreamEndpoint::new(self.identity(bell), wire)))
-    }
-
-    /// Returns the identity of an endpoint whose parks `bell` ends.
-    fn identity(&self, bell: Arc<Doorbell>) -> Identity {
-        Identity::new(&self.member, TransportKind::Mixed, bell as Arc<dyn Bell>)
+        Ok(Rc::new(self.tcp.endpoint(channel, TransportKind::Mixed)?))
     }
 }
 
@@ -125,16 +117,19 @@ impl Fabric for MixedFabric {
         if gathered.missing.is_none() && locals.len() == self.member.size() {
             return self.shm.endpoint(channel, gathered);
         }
-        let Some(mine) = gathered.segments[gathered.place].clone() else { return self.remote(channel) };
-        let links = links(self.member.size(), &locals, |place| gathered.segments[place].is_some());
-        let waker = gathered.waker;
-        let wire = self.tcp.wire(channel, |peer| links[peer] == PeerLink::Sockets, Arc::clone(&waker))?;
-        // A place without memory is never read; its sockets are.
-        let filled = |segment: Option<Arc<Segment>>| segment.unwrap_or_else(|| Arc::clone(&mine));
-        let segments = gathered.segments.into_iter().map(filled).collect();
-        let health = Arc::clone(&self.member.health);
-        let memory = ShmWire::new(gathered.place, segments, locals, health, ParkMode::Descriptor);
-        Ok(Rc::new(StreamEndpoint::new(self.identity(waker), MixedWire::new(memory, wire, links))))
+        let Ok(own) = &gathered.own else { return self.remote(channel) };
+        let mut memory: Vec<Option<ShmLink>> = (0..self.member.size()).map(|_| None).collect();
+        for (rank, link) in gathered.links(own, &self.member.health) {
+            memory[rank] = Some(link);
+        }
+        let sockets = self.tcp.links(channel, |peer| memory[peer].is_none())?;
+        let watched = TcpParking::new(&sockets, Arc::clone(&gathered.waker))?;
+        let parking = MixedParking::new(gathered.parking(own, ParkMode::Descriptor), watched);
+        let links = memory.into_iter().zip(sockets);
+        let links =
+            links.map(|(memory, sockets)| memory.map_or(MixedLink::Sockets(sockets), MixedLink::Memory));
+        let identity = Identity::new(&self.member, TransportKind::Mixed, gathered.waker as Arc<dyn Bell>);
+        Ok(Rc::new(MixedEndpoint::new(identity, links.collect(), parking)))
     }
 
     fn health(&self) -> &Arc<Health> {

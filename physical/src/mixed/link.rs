@@ -1,20 +1,45 @@
-//! The link between this rank and another: a place among the ranks of one host, or sockets.
+//! The link between this rank and another: rings in shared memory, or sockets.
+
+use crate::shm::ShmLink;
+use crate::stream::{Link, Read};
+use crate::tcp::TcpLink;
+use crate::transport::TransportKind;
+use std::io::{self, IoSlice};
 
 /// Way of reaching a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerLink {
-    /// Through shared memory; the peer has this place among the ranks of the host.
-    Memory(usize),
+pub(super) enum MixedLink {
+    /// Through shared memory.
+    Memory(ShmLink),
     /// By TCP.
-    Sockets,
+    Sockets(TcpLink),
 }
 
-/// Returns the links of a rank by peer: memory to the ranks at `places` for which `shares` is true, sockets to all
-/// others.
-pub(super) fn links(size: usize, places: &[usize], shares: impl Fn(usize) -> bool) -> Vec<PeerLink> {
-    let mut links = vec![PeerLink::Sockets; size];
-    for (place, rank) in places.iter().enumerate().filter(|(place, _)| shares(*place)) {
-        links[*rank] = PeerLink::Memory(place);
+impl Link for MixedLink {
+    fn path(&self) -> TransportKind {
+        match self {
+            MixedLink::Memory(link) => link.path(),
+            MixedLink::Sockets(link) => link.path(),
+        }
     }
-    links
+
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            MixedLink::Memory(link) => link.write(parts),
+            MixedLink::Sockets(link) => link.write(parts),
+        }
+    }
+
+    fn committed(&self) -> usize {
+        match self {
+            MixedLink::Memory(link) => link.committed(),
+            MixedLink::Sockets(link) => link.committed(),
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+        match self {
+            MixedLink::Memory(link) => link.read(into),
+            MixedLink::Sockets(link) => link.read(into),
+        }
+    }
 }

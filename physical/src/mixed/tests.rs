@@ -1,6 +1,5 @@
 //! Mixed worlds: the link of each pair, and the endpoint of each kind of world.
 
-use super::link::{PeerLink, links};
 use crate::dtype::DType;
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::shm::refuse_to_map;
@@ -11,13 +10,6 @@ use crate::world::JoinOptions;
 use crate::{Buffer, Error, Transport, TransportKind, World};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
-
-#[test]
-fn memory_goes_to_those_who_share_it_and_sockets_to_everyone_else() {
-    use PeerLink::{Memory, Sockets};
-    assert_eq!(links(4, &[1, 3], |_| true), [Sockets, Memory(0), Sockets, Memory(1)]);
-    assert_eq!(links(4, &[0, 1, 3], |place| place != 1), [Memory(0), Sockets, Sockets, Memory(2)]);
-}
 
 #[test]
 fn a_world_of_one_host_is_one_of_shared_memory() {
@@ -64,6 +56,12 @@ fn greet_all(world: &World, endpoint: &dyn Transport) -> Vec<usize> {
     }
     assert!(buffers.iter().all(|buffer| buffer.host::<u8>().unwrap()[0] == 7));
     to
+}
+
+#[test]
+fn memory_goes_to_those_who_share_it_and_sockets_to_everyone_else() {
+    let by_tcp = spawn_hosts(&[0, 1, 0, 1, 2], |world| greet_all(&world, &*world.open(0).unwrap()));
+    assert_eq!(by_tcp, [vec![1, 3, 4], vec![0, 2, 4], vec![1, 3, 4], vec![0, 2, 4], vec![0, 1, 2, 3]]);
 }
 
 #[test]

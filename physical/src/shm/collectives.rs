@@ -21,9 +21,9 @@
 
 use super::control_block::{LANES, PAYLOAD};
 use super::entry::{Entry, SmallOutcome, prepare};
-use super::link::Segment;
 use super::region::Regions;
 use super::running::{RunningCollective, StepOutcome};
+use super::segment::Segment;
 use super::staged::StagedTransfer;
 use crate::error::{Error, Result};
 use crate::fingerprint::OperationKind;

@@ -15,11 +15,12 @@
 
 use super::collectives::ShmContext;
 use super::descriptors::{FILES, ShmConnection, receive_whole, send};
-use super::endpoint::{ShmEndpoint, ShmWire};
-use super::link::{Proof, Segment};
+use super::endpoint::{ShmEndpoint, ShmParking};
+use super::link::ShmLink;
 use super::park::ParkMode;
 use super::region::Regions;
 use super::registration::RegistrationSockets;
+use super::segment::{Proof, Segment};
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
 use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
@@ -136,21 +137,39 @@ fn map(files: SegmentFiles, ranks: usize, theirs: usize, place: usize) -> io::Re
     })
 }
 
-/// Segments of the ranks of one host, in their order.
+/// Segments of the ranks of one host.
 pub(crate) struct HostSegments {
-    /// Place of this rank among them.
-    pub(crate) place: usize,
-    /// Segment of this rank, and those of the peers with which it shares memory.
-    pub(crate) segments: Vec<Option<Arc<Segment>>>,
+    /// Segment of this rank, or the reason why it can have none.
+    pub(crate) own: Result<Arc<Segment>>,
+    /// Segments of the ranks that share memory with this one, itself among them, with these ranks, in order.
+    shared: Vec<(usize, Arc<Segment>)>,
     /// Two of the ranks that share no memory, if there are any. All ranks know whether there are.
     pub(crate) missing: Option<(usize, usize)>,
-    /// Reason why this rank can have no shared memory.
-    pub(crate) refusal: Option<Error>,
     /// Ranks with which this rank shares no memory, and why, if it has some itself.
     pub(crate) apart: Vec<(usize, io::Error)>,
     /// Eventfd that wakes this rank while it waits for descriptors.
     pub(crate) waker: Arc<Doorbell>,
     streams: Vec<Option<UnixStream>>,
+}
+
+impl HostSegments {
+    /// Returns the links of this rank, the owner of `own`, and the ranks to which they lead: those that share memory with
+    /// it, and itself, to which nothing goes.
+    pub(crate) fn links(
+        &self,
+        own: &Arc<Segment>,
+        health: &Arc<Health>,
+    ) -> impl Iterator<Item = (usize, ShmLink)> {
+        self.shared.iter().map(move |(rank, theirs)| {
+            (*rank, ShmLink::new(Arc::clone(own), Arc::clone(theirs), *rank, Arc::clone(health)))
+        })
+    }
+
+    /// Returns the place where this rank, which owns `own`, parks.
+    pub(crate) fn parking(&self, own: &Arc<Segment>, mode: ParkMode) -> ShmParking {
+        let others = self.shared.iter().filter(|(_, segment)| segment.place() != own.place());
+        ShmParking::new(Arc::clone(own), others.map(|(_, segment)| Arc::clone(segment)).collect(), mode)
+    }
 }
 
 /// Result of the exchange with one peer.
@@ -247,11 +266,9 @@ impl ShmFabric {
     pub(crate) fn gather(&self, channel: u16, ranks: &[usize]) -> Result<HostSegments> {
         let waker = Arc::new(Doorbell::new()?);
         let place = ranks.iter().position(|peer| *peer == self.member.rank).unwrap_or_default();
-        let (mine, file, refusal) = match Segment::create(ranks.len(), place, Arc::clone(&waker)) {
-            Ok((mine, file)) => (Some(mine), Some(file), None),
-            Err(refusal) => (None, None, Some(refusal)),
-        };
-        let files: Vec<BorrowedFd<'_>> = file.iter().flat_map(|file| [file.as_fd(), waker.as_fd()]).collect();
+        let created = Segment::create(ranks.len(), place, Arc::clone(&waker));
+        let files: Vec<BorrowedFd<'_>> =
+            created.iter().flat_map(|(_, file)| [file.as_fd(), waker.as_fd()]).collect();
         let mut pairs = Vec::new();
         for (theirs, peer) in ranks.iter().copied().enumerate().filter(|(theirs, _)| *theirs != place) {
             let (files, stream) = self.exchange(peer, channel, &files)?;
@@ -261,18 +278,22 @@ impl ShmFabric {
             };
             pairs.push(PeerExchange { peer, stream, theirs });
         }
-        self.prove(channel, mine.as_deref(), &mut pairs)?;
-        let missing = self.compare(channel, refusal.is_some(), &mut pairs)?;
-        let mut segments = Vec::new();
+        let own = created.map(|(own, _)| own);
+        self.prove(channel, own.as_deref().ok(), &mut pairs)?;
+        let missing = self.compare(channel, own.is_err(), &mut pairs)?;
+        let mut shared: Vec<_> = own.iter().map(|own| (self.member.rank, Arc::clone(own))).collect();
         let mut streams = Vec::new();
         let mut apart = Vec::new();
         for PeerExchange { peer, stream, theirs } in pairs {
             streams.push(Some(stream));
-            segments.push(theirs.map_err(|why| apart.push((peer, why))).ok());
+            match theirs {
+                Ok(theirs) => shared.push((peer, theirs)),
+                Err(why) => apart.push((peer, why)),
+            }
         }
-        segments.insert(place, mine);
+        shared.sort_unstable_by_key(|(rank, _)| *rank);
         streams.insert(place, None);
-        Ok(HostSegments { place, segments, missing, refusal, apart, waker, streams })
+        Ok(HostSegments { own, shared, missing, apart, waker, streams })
     }
 
     /// Sends every peer the proof in its segment, and drops those that do not return the one in `mine`.
@@ -325,12 +346,7 @@ impl ShmFabric {
     /// Creates the endpoint of a world whose ranks all share memory. Fails if one does not.
     pub(crate) fn endpoint(&self, channel: u16, gathered: HostSegments) -> Result<Rc<dyn Transport>> {
         let Membership { rank, health, traffic, .. } = &*self.member;
-        let rank = *rank;
-        let health = Arc::clone(health);
-        let traffic = traffic.tally(TransportKind::Shm);
-        if let Some(refusal) = gathered.refusal {
-            return Err(refusal);
-        }
+        let own = gathered.own.clone()?;
         if let Some((one, other)) = gathered.missing {
             let why = gathered.apart.first().map_or_else(String::new, |(_, why)| format!(": {why}"));
             let one = &health.peers()[one];
@@ -341,16 +357,22 @@ impl ShmFabric {
                 "use the mixed or the tcp transport, or see what these ranks say",
             ));
         }
-        // There is a segment of each rank, as no pair is missing.
-        let segments: Vec<_> = gathered.segments.into_iter().flatten().collect();
-        let bell = Arc::clone(&segments[rank]) as Arc<dyn Bell>;
-        let identity = Identity::new(&self.member, TransportKind::Shm, bell);
-        let peers = (0..segments.len()).collect();
-        let wire = ShmWire::new(rank, segments.clone(), peers, Arc::clone(&health), ParkMode::Futex);
-        let sockets = RegistrationSockets { channel, streams: gathered.streams, health: Arc::clone(&health) };
-        let crowded = identity.crowded;
-        let context = ShmContext { rank, segments, regions: Regions::new(), health, traffic, crowded };
-        Ok(Rc::new(ShmEndpoint::new(StreamEndpoint::new(identity, wire), context, sockets)))
+        let identity = Identity::new(&self.member, TransportKind::Shm, Arc::clone(&own) as Arc<dyn Bell>);
+        // Every rank is among those that share memory, as no pair is missing.
+        let links = gathered.links(&own, health).map(|(_, link)| link).collect();
+        let parking = gathered.parking(&own, ParkMode::Futex);
+        let stream = StreamEndpoint::new(identity, links, parking);
+        let segments = gathered.shared.into_iter().map(|(_, segment)| segment).collect();
+        let sockets = RegistrationSockets { channel, streams: gathered.streams, health: Arc::clone(health) };
+        let context = ShmContext {
+            rank: *rank,
+            segments,
+            regions: Regions::new(),
+            health: Arc::clone(health),
+            traffic: traffic.tally(TransportKind::Shm),
+            crowded: self.member.is_crowded(),
+        };
+        Ok(Rc::new(ShmEndpoint::new(stream, context, sockets)))
     }
 }
 

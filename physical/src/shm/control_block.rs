@@ -20,7 +20,7 @@
 
 use super::atomic::SharedAtomic;
 use super::bytes::SharedBytes;
-use super::link::{LINE_PAIR, Segment};
+use super::segment::{LINE_PAIR, Segment};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
 use crate::native::NOTICE_BYTES;
 use crate::tag::{TAG_BYTES, Tag};

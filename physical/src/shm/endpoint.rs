@@ -4,118 +4,77 @@
 use super::affinity::{self, CoreMover};
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::LANES;
-use super::link::Segment;
+use super::link::ShmLink;
 use super::park::ParkMode;
 use super::region::Region;
 use super::registration::RegistrationSockets;
+use super::segment::Segment;
 use crate::dtype::DType;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{self, AtOnce};
+use crate::stream::Parking;
 use crate::stream::endpoint::StreamEndpoint;
-use crate::stream::{Read, Wire};
 use crate::tickets::Tickets;
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Rings of one rank.
-pub(crate) struct ShmWire {
-    /// Place of this rank among the ranks of its host, by which the wire addresses all of them.
-    rank: usize,
-    /// Segments by place; this rank reads from its own.
-    segments: Vec<Arc<Segment>>,
-    /// Ranks in the world, by place.
-    peers: Vec<usize>,
-    health: Arc<Health>,
-    park_mode: ParkMode,
+/// Place where one rank parks until a peer on its host rings.
+pub(crate) struct ShmParking {
+    own: Arc<Segment>,
+    peers: Vec<Arc<Segment>>,
+    mode: ParkMode,
     mover: CoreMover,
     /// Count of the bell when this rank last looked for work.
     last_bell: u32,
 }
 
-impl ShmWire {
-    /// Creates the wire of the rank at place `rank` among `peers`.
-    pub(crate) fn new(
-        rank: usize,
-        segments: Vec<Arc<Segment>>,
-        peers: Vec<usize>,
-        health: Arc<Health>,
-        park_mode: ParkMode,
-    ) -> Self {
-        ShmWire { rank, segments, peers, health, park_mode, mover: CoreMover::default(), last_bell: 0 }
+impl ShmParking {
+    /// Creates the place for the owner of a segment; `peers` are the segments of those who share memory with it.
+    pub(super) fn new(own: Arc<Segment>, peers: Vec<Arc<Segment>>, mode: ParkMode) -> Self {
+        ShmParking { own, peers, mode, mover: CoreMover::default(), last_bell: 0 }
     }
 
     /// Returns true if the bell has rung since this rank last looked for work.
     pub(crate) fn was_rung(&self) -> bool {
-        self.segments[self.rank].bell_count() != self.last_bell
+        self.own.bell_count() != self.last_bell
     }
 }
 
-impl Wire for ShmWire {
-    fn path(&self, _peer: usize) -> TransportKind {
-        TransportKind::Shm
-    }
-
-    fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = self.segments[peer].ring_of(self.rank).write(parts)?;
-        if written > 0 {
-            self.segments[peer].unpark();
-        }
-        Ok(written)
-    }
-
-    fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read> {
-        // Checked first: everything that a peer wrote before it left is in the ring by now.
-        let left = self.health.has_left(self.peers[peer]);
-        let ring = self.segments[self.rank].ring_of(peer);
-        let read = ring.read(into)?;
-        if read == 0 {
-            return Ok(if left { Read::End } else { Read::Nothing });
-        }
-        if ring.take_blocked() {
-            self.segments[peer].unpark();
-        }
-        Ok(Read::Bytes(read))
-    }
-
+impl Parking for ShmParking {
     fn shares_core(&mut self) -> bool {
-        let ShmWire { rank, segments, mover, .. } = self;
-        let taken = |core: u32| {
-            let peers = segments.iter().enumerate().filter(|(place, _)| place != rank);
-            peers.into_iter().any(|(_, segment)| segment.core() == Some(core))
-        };
-        let shared = taken(affinity::current()) && !mover.leave(Instant::now(), taken);
-        segments[*rank].show_core(affinity::current());
+        let taken = |core: u32| self.peers.iter().any(|peer| peer.core() == Some(core));
+        let shared = taken(affinity::current()) && !self.mover.leave(Instant::now(), taken);
+        self.own.show_core(affinity::current());
         shared
     }
 
     fn announce_park(&mut self) {
-        self.segments[self.rank].announce_park(self.park_mode);
+        self.own.announce_park(self.mode);
     }
 
     fn park(&mut self, at_most: Duration) {
         // A full ring has raised its flag, so freed bytes wake this rank as new bytes do.
         if !self.was_rung() {
-            self.segments[self.rank].park(self.last_bell, at_most);
+            self.own.park(self.last_bell, at_most);
         }
         self.end_park();
     }
 
     fn end_park(&mut self) {
-        self.segments[self.rank].end_park();
-        self.last_bell = self.segments[self.rank].bell_count();
+        self.own.end_park();
+        self.last_bell = self.own.bell_count();
     }
 }
 
 /// Endpoint of one rank in a world of one host.
 pub(super) struct ShmEndpoint {
-    stream: StreamEndpoint<ShmWire>,
+    stream: StreamEndpoint<ShmLink, ShmParking>,
     native: RefCell<ShmCollectives>,
     sockets: RegistrationSockets,
 }
@@ -136,7 +95,7 @@ fn unmark_native(ticket: Ticket) -> Option<Ticket> {
 impl ShmEndpoint {
     /// Creates an endpoint over the rings of `stream`.
     pub(super) fn new(
-        stream: StreamEndpoint<ShmWire>,
+        stream: StreamEndpoint<ShmLink, ShmParking>,
         context: ShmContext,
         sockets: RegistrationSockets,
     ) -> Self {

@@ -4,8 +4,8 @@
 use super::bytes::SharedBytes;
 use super::collectives::ShmContext;
 use super::control_block::{LabelBytes, PAYLOAD, SlotView, encode_label};
-use super::link::Segment;
 use super::registered::{ordered_reduction, scaled};
+use super::segment::Segment;
 use crate::device;
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};

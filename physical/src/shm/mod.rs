@@ -6,8 +6,8 @@
 //! sockets, so that nothing is left behind, however a process ends.
 //!
 //! `connect` exchanges the segments by messages that carry descriptors (`descriptors`), and later the registered memory
-//! (`registration`). `link` is the segment. It consists of `ring` (bytes from one rank to another), `park` (parking
-//! without a lost wake-up) and `control_block` (the state of a rank that all others read). `affinity` separates ranks
+//! (`registration`). `link` sends and receives by a `ring` (bytes from one rank to another) in the `segment` of each side. A segment also
+//! serves `park` (parking without a lost wake-up) and holds a `control_block` (the state of a rank that all others read). `affinity` separates ranks
 //! that share a core. `collectives` holds the operations that need no messages. Each begins with an `entry`, which is
 //! all of a small one, and continues as a `running` collective, which reads the registered memory of the peers
 //! (`registered`, `region`) or copies through a stage (`staged`); `reduction` combines the contributions. `atomic` lets
@@ -34,14 +34,15 @@ mod registration;
 mod reserve;
 mod ring;
 mod running;
+mod segment;
 mod shape;
 mod staged;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use connect::{HostSegments, ShmBackend, ShmFabric, ShmPrepared};
-pub(crate) use endpoint::ShmWire;
-pub(crate) use link::Segment;
+pub(crate) use endpoint::ShmParking;
+pub(crate) use link::ShmLink;
 pub(crate) use park::ParkMode;
 #[cfg(test)]
 pub(crate) use tests::refuse_to_map;

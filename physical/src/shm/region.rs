@@ -12,7 +12,7 @@
 //! collective needs a buffer of the same registration on every rank.
 
 use super::bytes::SharedBytes;
-use super::link;
+use super::segment;
 use crate::error::{Error, Result};
 use crate::memory::Registration;
 use memmap2::{MmapRaw, UncheckedAdvice};
@@ -36,15 +36,15 @@ impl Region {
     pub(super) fn create(bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         // The kernel has no empty mappings.
         let bytes = bytes.max(1);
-        let (file, map) = link::reserve(bytes, |file| link::map(file, 0, bytes))?;
+        let (file, map) = segment::reserve(bytes, |file| segment::map(file, 0, bytes))?;
         Ok((Arc::new(Region { map, owned: true }), file))
     }
 
     /// Maps the region of a peer.
     pub(super) fn map(file: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
         let bytes = bytes.max(1);
-        link::check(file, bytes)?;
-        Ok(Arc::new(Region { map: link::map(file, 0, bytes)?, owned: false }))
+        segment::check(file, bytes)?;
+        Ok(Arc::new(Region { map: segment::map(file, 0, bytes)?, owned: false }))
     }
 
     /// Returns the address of the memory.

@@ -16,7 +16,7 @@
 //! MiB for 8, 220 MiB for 64, 843 MiB for 256.
 
 use super::control_block::CONTROL_BLOCK;
-use super::link::LINE_PAIR;
+use super::segment::LINE_PAIR;
 
 /// Bytes of a ring between few ranks; a few such rings fit into the second-level cache.
 const LARGEST_RING: usize = 256 * 1024;

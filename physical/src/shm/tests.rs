@@ -3,10 +3,10 @@
 
 use super::collectives::{ShmCollectives, ShmContext};
 use super::control_block::{Counter, PAYLOAD, encode_label};
-use super::link::Segment;
 use super::park::ParkMode;
 use super::region::{Region, Regions};
 use super::registered::BufferLocation;
+use super::segment::Segment;
 use crate::doorbell::Doorbell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer};

@@ -3,7 +3,7 @@
 use super::frame::Header;
 use super::inbox::{Event, Inbox, ReadTarget, Sink};
 use super::outbox::{Outbox, Sent};
-use super::{Read, Wire};
+use super::{Link, Parking, Read};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::health::Health;
@@ -52,16 +52,17 @@ impl Identity {
     }
 }
 
-/// Endpoint over the byte streams of a [`Wire`].
-pub(crate) struct StreamEndpoint<W> {
+/// Endpoint over byte streams.
+pub(crate) struct StreamEndpoint<L, P> {
     identity: Identity,
     /// Counts of what goes to each rank, by rank; ranks that are reached alike have one in common.
     tallies: Vec<Arc<Tally>>,
-    state: RefCell<StreamState<W>>,
+    state: RefCell<StreamState<L, P>>,
 }
 
 /// Streams to and from one peer.
-struct PeerStream {
+struct PeerStream<L> {
+    link: L,
     outbox: Outbox,
     inbox: Inbox,
     /// Set once nothing more can be written; what the peer wrote before may still be read.
@@ -70,10 +71,18 @@ struct PeerStream {
     ended: Option<String>,
 }
 
+impl<L> PeerStream<L> {
+    /// Creates the streams over a link that nothing has gone over.
+    fn new(link: L) -> Self {
+        PeerStream { link, outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None }
+    }
+}
+
 /// Streams and operations of one endpoint.
-struct StreamState<W> {
-    wire: W,
-    links: Vec<PeerStream>,
+struct StreamState<L, P> {
+    /// Streams by rank. What this rank sends to itself does not pass through its own.
+    streams: Vec<PeerStream<L>>,
+    parking: P,
     tickets: Tickets,
     matcher: Matcher<Vec<u8>>,
     /// Bytes that were read but not yet parsed, as words, so that elements in them are aligned.
@@ -81,31 +90,33 @@ struct StreamState<W> {
 }
 
 /// Returns the tally of each rank: one for all that are reached by the same transport.
-fn tallies(identity: &Identity, wire: &impl Wire) -> Vec<Arc<Tally>> {
+fn tallies<L: Link>(links: &[L], traffic: &Traffic) -> Vec<Arc<Tally>> {
     let mut paths: Vec<(TransportKind, Arc<Tally>)> = Vec::new();
-    let tally = |rank| {
-        let path = wire.path(rank);
+    let tally = |link: &L| {
+        let path = link.path();
         if let Some((_, tally)) = paths.iter().find(|(other, _)| *other == path) {
             return Arc::clone(tally);
         }
-        let tally = identity.traffic.tally(path);
+        let tally = traffic.tally(path);
         paths.push((path, Arc::clone(&tally)));
         tally
     };
-    (0..identity.size).map(tally).collect()
+    links.iter().map(tally).collect()
 }
 
-impl<W: Wire> StreamEndpoint<W> {
-    pub(crate) fn new(identity: Identity, wire: W) -> Self {
+impl<L: Link, P: Parking> StreamEndpoint<L, P> {
+    /// Creates an endpoint over `links`, by rank, which waits for them in `parking`. The link to this rank itself is
+    /// never used.
+    pub(crate) fn new(identity: Identity, links: Vec<L>, parking: P) -> Self {
         identity.health.wake(Arc::downgrade(&identity.bell));
-        let link =
-            |_| PeerStream { outbox: Outbox::default(), inbox: Inbox::new(), broken: false, ended: None };
-        let links = (0..identity.size).map(link).collect();
-        let tickets = Tickets::default();
-        let matcher = Matcher::default();
-        let tallies = tallies(&identity, &wire);
-        let state =
-            StreamState { wire, links, tickets, matcher, staging: vec![0; STAGING / size_of::<u64>()] };
+        let tallies = tallies(&links, &identity.traffic);
+        let state = StreamState {
+            streams: links.into_iter().map(PeerStream::new).collect(),
+            parking,
+            tickets: Tickets::default(),
+            matcher: Matcher::default(),
+            staging: vec![0; STAGING / size_of::<u64>()],
+        };
         StreamEndpoint { identity, tallies, state: RefCell::new(state) }
     }
 
@@ -117,11 +128,11 @@ impl<W: Wire> StreamEndpoint<W> {
 
     /// Parks unless there is work after all, here or where `more` looks for it.
     pub(crate) fn park_unless(&self, at_most: Duration, more: impl FnOnce() -> bool) {
-        self.state.borrow_mut().wire.announce_park();
+        self.state.borrow_mut().parking.announce_park();
         if self.progress() || more() {
-            return self.state.borrow_mut().wire.end_park();
+            return self.state.borrow_mut().parking.end_park();
         }
-        self.state.borrow_mut().wire.park(at_most);
+        self.state.borrow_mut().parking.park(at_most);
     }
 
     /// Returns sender and fingerprint of a message that has arrived on the lane of `label` and that no receive waits
@@ -143,7 +154,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Delivers a message from this rank to itself, or keeps it until its receive is posted.
-    fn loop_back(&self, state: &mut StreamState<W>, ticket: Ticket, label: Label, view: &ReadView) {
+    fn loop_back(&self, state: &mut StreamState<L, P>, ticket: Ticket, label: Label, view: &ReadView) {
         let rank = self.identity.rank;
         let bytes = view.bytes();
         let sink = self.choose(state, rank, Header { length: bytes.len() as u64, label });
@@ -160,7 +171,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Chooses the destination of a payload.
-    fn choose(&self, state: &mut StreamState<W>, from: usize, header: Header) -> Sink {
+    fn choose(&self, state: &mut StreamState<L, P>, from: usize, header: Header) -> Sink {
         match state.matcher.find_posted(from, &header.label) {
             Match::Found(posted) if posted.landing.fits(header.length) => Sink::Landing(Box::new(posted)),
             Match::Found(posted) => {
@@ -179,7 +190,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Hands over a complete payload.
-    fn close(&self, state: &mut StreamState<W>, from: usize, label: Label, sink: Sink) {
+    fn close(&self, state: &mut StreamState<L, P>, from: usize, label: Label, sink: Sink) {
         match sink {
             Sink::Landing(posted) => {
                 let bytes = posted.landing.landed();
@@ -202,33 +213,34 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Writes as much as `peer`'s stream takes. Returns true if anything was written.
-    fn flush(&self, state: &mut StreamState<W>, peer: usize) -> bool {
-        let StreamState { wire, links, tickets, .. } = state;
-        if links[peer].outbox.is_empty() || links[peer].broken {
+    fn flush(&self, state: &mut StreamState<L, P>, peer: usize) -> bool {
+        let StreamState { streams, tickets, .. } = state;
+        let PeerStream { link, outbox, broken, .. } = &mut streams[peer];
+        if outbox.is_empty() || *broken {
             return false;
         }
-        let result = links[peer].outbox.flush(wire, peer, |sent| match sent {
+        let result = outbox.flush(link, |sent| match sent {
             Sent::Partially(ticket, bytes) => tickets.advance(ticket, bytes),
             Sent::Completely(ticket, bytes) => tickets.finish(ticket, Ok(Got { peer, bytes })),
         });
         // A failed write only makes the rank suspect; the verdict, or a grace period, decides.
         result.unwrap_or_else(|_| {
-            links[peer].broken = true;
+            *broken = true;
             false
         })
     }
 
     /// Reads what has arrived from `peer`. Returns true if anything was read.
-    fn fill(&self, state: &mut StreamState<W>, peer: usize) -> bool {
+    fn fill(&self, state: &mut StreamState<L, P>, peer: usize) -> bool {
         let mut moved = false;
         for _ in 0..TURNS {
-            let landing = state.links[peer].inbox.ticket();
+            let landing = state.streams[peer].inbox.ticket();
             let ended = match self.read(state, peer) {
                 Ok(Read::Bytes(_)) => {
                     moved = true;
                     // The task that waits for this message may be about to post the next receive; without it, the next message
                     // would have to be kept in memory of its own.
-                    let done = landing.is_some() && state.links[peer].inbox.ticket() != landing;
+                    let done = landing.is_some() && state.streams[peer].inbox.ticket() != landing;
                     if done && !state.matcher.expects(peer) {
                         break;
                     }
@@ -238,21 +250,22 @@ impl<W: Wire> StreamEndpoint<W> {
                 Ok(Read::End) => "closed its connection".to_owned(),
                 Err(error) => format!("cannot be reached any more ({error})"),
             };
-            state.links[peer].ended.get_or_insert(ended);
+            state.streams[peer].ended.get_or_insert(ended);
             break;
         }
         moved
     }
 
     /// Reads once from `peer`, into a view where possible.
-    fn read(&self, state: &mut StreamState<W>, peer: usize) -> io::Result<Read> {
-        let landing = state.links[peer].inbox.ticket();
-        let StreamState { wire, links, staging, .. } = state;
-        let read = match links[peer].inbox.read_target() {
+    fn read(&self, state: &mut StreamState<L, P>, peer: usize) -> io::Result<Read> {
+        let landing = state.streams[peer].inbox.ticket();
+        let StreamState { streams, staging, .. } = state;
+        let PeerStream { link, inbox, .. } = &mut streams[peer];
+        let read = match inbox.read_target() {
             ReadTarget::Direct(into) => {
-                let read = wire.read(peer, into)?;
+                let read = link.read(into)?;
                 if let Read::Bytes(bytes) = read {
-                    let event = links[peer].inbox.stored(bytes);
+                    let event = inbox.stored(bytes);
                     self.handle(state, peer, event);
                 }
                 read
@@ -260,7 +273,7 @@ impl<W: Wire> StreamEndpoint<W> {
             ReadTarget::Staging { skip, at_most } => {
                 let staging: &mut [u8] = bytemuck::cast_slice_mut(staging);
                 let end = staging.len().min(skip.saturating_add(at_most));
-                let read = wire.read(peer, &mut staging[skip..end])?;
+                let read = link.read(&mut staging[skip..end])?;
                 if let Read::Bytes(bytes) = read {
                     self.push(state, peer, skip..skip + bytes);
                 }
@@ -274,28 +287,28 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 
     /// Parses and lands what was read into the staging buffer.
-    fn push(&self, state: &mut StreamState<W>, peer: usize, read: Range<usize>) {
+    fn push(&self, state: &mut StreamState<L, P>, peer: usize, read: Range<usize>) {
         let staging = std::mem::take(&mut state.staging);
         let mut bytes = &bytemuck::cast_slice::<u64, u8>(&staging)[read];
-        while !bytes.is_empty() && state.links[peer].ended.is_none() {
-            let event = state.links[peer].inbox.push(&mut bytes);
+        while !bytes.is_empty() && state.streams[peer].ended.is_none() {
+            let event = state.streams[peer].inbox.push(&mut bytes);
             self.handle(state, peer, event);
         }
         state.staging = staging;
     }
 
     /// Performs the steps that an inbox asks for.
-    fn handle(&self, state: &mut StreamState<W>, peer: usize, mut event: Option<Event>) {
+    fn handle(&self, state: &mut StreamState<L, P>, peer: usize, mut event: Option<Event>) {
         while let Some(now) = event.take() {
             match now {
                 Event::Opened(header) => {
                     let sink = self.choose(state, peer, header);
-                    event = state.links[peer].inbox.open(header, sink);
+                    event = state.streams[peer].inbox.open(header, sink);
                 }
                 Event::Closed(label, sink) => self.close(state, peer, label, sink),
                 Event::Damaged => {
                     let cause = "sent bytes that are not hexagram's";
-                    state.links[peer].ended = Some(cause.to_owned());
+                    state.streams[peer].ended = Some(cause.to_owned());
                     self.identity.health.blame(peer, cause);
                 }
             }
@@ -303,7 +316,7 @@ impl<W: Wire> StreamEndpoint<W> {
     }
 }
 
-impl<W: Wire> Transport for StreamEndpoint<W> {
+impl<L: Link, P: Parking> Transport for StreamEndpoint<L, P> {
     fn kind(&self) -> TransportKind {
         self.identity.kind
     }
@@ -331,7 +344,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
         if to == self.identity.rank {
             self.loop_back(state, ticket, label, &view);
         } else {
-            state.links[to].outbox.push(ticket, label, view);
+            state.streams[to].outbox.push(ticket, label, view);
             self.flush(state, to);
         }
         ticket
@@ -351,8 +364,9 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
                 state.tickets.finish(ticket, Err(label.mismatch(theirs, peer)));
             }
             Match::Nothing => {
-                let mut links = state.links.iter_mut().enumerate().filter(|(from, _)| source.accepts(*from));
-                let left = links.try_fold(posted, |posted, (_, link)| link.inbox.adopt(posted));
+                let mut streams =
+                    state.streams.iter_mut().enumerate().filter(|(from, _)| source.accepts(*from));
+                let left = streams.try_fold(posted, |posted, (_, stream)| stream.inbox.adopt(posted));
                 left.into_iter().for_each(|posted| state.matcher.keep_posted(posted));
             }
         }
@@ -366,19 +380,19 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     fn cancel(&self, ticket: Ticket) {
         let state = &mut *self.state.borrow_mut();
         state.matcher.cancel(ticket);
-        for (peer, link) in state.links.iter_mut().enumerate() {
-            link.outbox.cancel(ticket, state.wire.committed(peer));
-            link.inbox.cancel(ticket);
+        for PeerStream { link, outbox, inbox, .. } in &mut state.streams {
+            outbox.cancel(ticket, link.committed());
+            inbox.cancel(ticket);
         }
         state.tickets.close(ticket);
     }
 
     fn progress(&self) -> bool {
         let state = &mut *self.state.borrow_mut();
-        state.wire.poll_readiness();
+        state.parking.poll_readiness();
         let mut moved = false;
         for peer in self.peers() {
-            if state.links[peer].ended.is_none() {
+            if state.streams[peer].ended.is_none() {
                 moved |= self.flush(state, peer);
                 moved |= self.fill(state, peer);
             }
@@ -387,7 +401,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     }
 
     fn crowded(&self) -> bool {
-        self.identity.crowded || self.state.borrow_mut().wire.shares_core()
+        self.identity.crowded || self.state.borrow_mut().parking.shares_core()
     }
 
     fn park(&self, at_most: Duration) {
@@ -395,7 +409,7 @@ impl<W: Wire> Transport for StreamEndpoint<W> {
     }
 
     fn ended(&self, peer: usize) -> Option<String> {
-        self.state.borrow().links[peer].ended.clone()
+        self.state.borrow().streams[peer].ended.clone()
     }
 
     fn moved(&self, ticket: Ticket) -> u64 {

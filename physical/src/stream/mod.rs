@@ -1,7 +1,8 @@
 //! Frames over byte streams: what shared-memory rings and TCP sockets have in common.
 //!
-//! A backend implements [`Wire`]: it writes bytes to a peer, reads some, and parks. [`endpoint::StreamEndpoint`] builds
-//! a [`Transport`](crate::transport::Transport) on it. Per pair of ranks and direction, the stream is
+//! A backend implements [`Link`], which writes bytes to one peer and reads some, and [`Parking`], where the rank waits
+//! for all its links. [`endpoint::StreamEndpoint`] builds a [`Transport`](crate::transport::Transport) on them. Per pair
+//! of ranks and direction, the stream is
 //!
 //! ```text
 //! stream  = frame*
@@ -32,38 +33,41 @@ pub(crate) enum Read {
     End,
 }
 
-/// Byte streams to all peers, one in each direction, and a place to park until one of them is ready. Only `park`
-/// blocks.
-pub(crate) trait Wire {
-    /// Returns the transport that carries the bytes for `peer`.
-    fn path(&self, peer: usize) -> TransportKind;
-
-    /// Updates which streams are ready, where this takes a system call. Called before a round of reads and writes.
-    fn poll_readiness(&mut self) {}
+/// Byte streams to and from one peer. No call blocks.
+pub(crate) trait Link {
+    /// Returns the transport that carries the bytes.
+    fn path(&self) -> TransportKind;
 
     /// Writes a prefix of `parts` and returns its length, 0 if the stream is full.
-    fn write(&mut self, peer: usize, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Returns the number of bytes that have to be written next although no write has counted them.
-    fn committed(&self, _peer: usize) -> usize {
+    fn committed(&self) -> usize {
         0
     }
 
     /// Reads into a prefix of `into`, which is not empty.
-    fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<Read>;
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Read>;
+}
+
+/// Place where a rank parks until one of its links is ready. Only `park` blocks.
+pub(crate) trait Parking {
+    /// Updates which links are ready, where this takes a system call. Called before a round of reads and writes.
+    fn poll_readiness(&mut self) {}
 
     /// Returns true if another rank is known to run on this thread's core, and this thread cannot move to a free one.
     fn shares_core(&mut self) -> bool {
         false
     }
 
-    /// Announces a park, so that peers ring from now on. The caller then looks for work once more before it parks.
+    /// Announces a park, so that peers ring from now on. The caller then looks for work once more, and parks only if it
+    /// could neither read nor write anything.
     fn announce_park(&mut self) {}
 
-    /// Ends what [`Wire::announce_park`] began; `park` does so by itself.
+    /// Ends what [`Parking::announce_park`] began; `park` does so by itself.
     fn end_park(&mut self) {}
 
-    /// Parks until a stream has bytes, a stream that was full has free space, or the bell rings. Returns at once if the
-    /// last round of reads and writes left something undone.
+    /// Parks until a link has bytes, a link that was full has free space, or the bell rings. Returns at once if this has
+    /// happened since the caller looked for work.
     fn park(&mut self, at_most: Duration);
 }

@@ -1,6 +1,6 @@
 //! Outgoing frames to one peer, in order.
 
-use super::Wire;
+use super::Link;
 use super::frame::Header;
 use crate::memory::ReadView;
 use crate::transport::HEADER_BYTES;
@@ -77,16 +77,11 @@ impl Outbox {
     }
 
     /// Writes as much as the stream takes, and reports progress to `sent`. Returns true if anything was written.
-    pub(super) fn flush(
-        &mut self,
-        wire: &mut impl Wire,
-        peer: usize,
-        mut sent: impl FnMut(Sent),
-    ) -> io::Result<bool> {
+    pub(super) fn flush(&mut self, link: &mut impl Link, mut sent: impl FnMut(Sent)) -> io::Result<bool> {
         let mut moved = false;
         while !self.frames.is_empty() {
             let mut space = [IoSlice::new(&[]); 2 * BATCH];
-            let mut written = wire.write(peer, self.parts(&mut space))?;
+            let mut written = link.write(self.parts(&mut space))?;
             if written == 0 {
                 break;
             }
@@ -147,7 +142,6 @@ mod tests {
     use crate::stream::Read;
     use crate::tag::Tag;
     use crate::transport::TransportKind;
-    use std::time::Duration;
 
     /// Keeps all that is written, but accepts nothing before it is open.
     #[derive(Default)]
@@ -156,23 +150,21 @@ mod tests {
         bytes: Vec<u8>,
     }
 
-    impl Wire for Kept {
-        fn path(&self, _: usize) -> TransportKind {
+    impl Link for Kept {
+        fn path(&self) -> TransportKind {
             TransportKind::Tcp
         }
 
-        fn write(&mut self, _: usize, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
             if self.open {
                 parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
             }
             Ok(if self.open { parts.iter().map(|part| part.len()).sum() } else { 0 })
         }
 
-        fn read(&mut self, _: usize, _: &mut [u8]) -> io::Result<Read> {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<Read> {
             Ok(Read::Nothing)
         }
-
-        fn park(&mut self, _: Duration) {}
     }
 
     #[test]
@@ -181,7 +173,7 @@ mod tests {
         // Nothing is committed; the first frame in part; all of it with one byte of the second.
         for (committed, kept) in [(0, 1), (5, 2), (frame, 2), (frame + 1, 3)] {
             let mut outbox = Outbox::default();
-            let mut wire = Kept::default();
+            let mut link = Kept::default();
             let tickets = [0, 1, 2].map(|index| Ticket { index, generation: 0 });
             for ticket in tickets {
                 let fingerprint = Fingerprint::new(OperationKind::SendRecv, DType::F64, 1);
@@ -189,13 +181,13 @@ mod tests {
                 let buffer = Buffer::from_slice(&[f64::from(ticket.index)]).unwrap();
                 outbox.push(ticket, label, buffer.read(0..1).unwrap());
             }
-            assert!(!outbox.flush(&mut wire, 0, |_| panic!("nothing was written")).unwrap());
+            assert!(!outbox.flush(&mut link, |_| panic!("nothing was written")).unwrap());
             outbox.cancel(tickets[0], committed);
             // Behind the first frame only if that is still there.
             outbox.cancel(tickets[1], committed);
-            wire.open = true;
-            outbox.flush(&mut wire, 0, |_| {}).unwrap();
-            assert_eq!(wire.bytes.len(), kept * frame, "{committed} bytes were committed");
+            link.open = true;
+            outbox.flush(&mut link, |_| {}).unwrap();
+            assert_eq!(link.bytes.len(), kept * frame, "{committed} bytes were committed");
         }
     }
 }

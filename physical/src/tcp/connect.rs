@@ -4,7 +4,7 @@
 //! announcement = length:u32 sockets:u32 addresses:text     with spaces between them; as in `bootstrap::message`
 //! ```
 
-use super::endpoint::TcpWire;
+use super::endpoint::{TcpEndpoint, TcpParking};
 use super::link::TcpLink;
 use crate::bootstrap::Accept;
 use crate::bootstrap::data_listener::{Call, DataListener};
@@ -16,7 +16,7 @@ use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::socket::{Socket, Tls};
-use crate::stream::endpoint::{Identity, StreamEndpoint};
+use crate::stream::endpoint::Identity;
 use crate::transport::{
     Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
 };
@@ -214,28 +214,28 @@ impl TcpFabric {
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }
 
-    /// Creates this rank's byte streams to `peers`; `bell` ends its parks.
-    pub(crate) fn wire(
-        &self,
-        channel: u16,
-        peers: impl Fn(usize) -> bool,
-        bell: Arc<Doorbell>,
-    ) -> Result<TcpWire> {
-        let connect = |peer| {
-            let wanted = peer != self.member.rank && peers(peer);
-            wanted.then(|| self.connect(peer, channel)).transpose()
+    /// Creates the links of this rank by rank. They have sockets to the others for which `wanted` is true.
+    pub(crate) fn links(&self, channel: u16, wanted: impl Fn(usize) -> bool) -> Result<Vec<TcpLink>> {
+        let link = |peer| {
+            let connected = peer != self.member.rank && wanted(peer);
+            if connected { self.connect(peer, channel) } else { Ok(TcpLink::unconnected()) }
         };
-        let links: Result<Vec<Option<TcpLink>>> = (0..self.member.size()).map(connect).collect();
-        TcpWire::new(links?, bell)
+        (0..self.member.size()).map(link).collect()
+    }
+
+    /// Creates an endpoint that presents itself as of `kind`.
+    pub(crate) fn endpoint(&self, channel: u16, kind: TransportKind) -> Result<TcpEndpoint> {
+        let bell = Arc::new(Doorbell::new()?);
+        let links = self.links(channel, |_| true)?;
+        let parking = TcpParking::new(&links, Arc::clone(&bell))?;
+        let identity = Identity::new(&self.member, kind, bell as Arc<dyn Bell>);
+        Ok(TcpEndpoint::new(identity, links, parking))
     }
 }
 
 impl Fabric for TcpFabric {
     fn open(&self, channel: u16) -> Result<Rc<dyn Transport>> {
-        let bell = Arc::new(Doorbell::new()?);
-        let wire = self.wire(channel, |_| true, Arc::clone(&bell))?;
-        let identity = Identity::new(&self.member, TransportKind::Tcp, bell as Arc<dyn Bell>);
-        Ok(Rc::new(StreamEndpoint::new(identity, wire)))
+        Ok(Rc::new(self.endpoint(channel, TransportKind::Tcp)?))
     }
 
     fn health(&self) -> &Arc<Health> {

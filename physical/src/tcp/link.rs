@@ -8,10 +8,13 @@
 //! Both sides count bytes, so nothing but the bytes of the stream is sent. With one socket there are no stripes.
 
 use crate::socket::Socket;
-use crate::stream::Read;
+use crate::stream::{Link, Read};
+use crate::transport::TransportKind;
 use rustix::net::sockopt::set_socket_send_buffer_size;
+use std::cell::Cell;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
 
 /// Bytes of a stripe. It is so long that a large message is read and written in large pieces, and so short that the
 /// buffer of every socket holds some: all sockets then carry bytes at once although the stripes are written and read in
@@ -23,20 +26,43 @@ const NEAR: usize = 128 * 1024;
 /// Most parts that one write takes.
 pub(super) const PARTS: usize = 32;
 
-/// State of a socket as far as it is known without a system call; epoll reports changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) sets what epoll
+/// reports, and the link clears what a read or a write has used up.
+#[derive(Debug)]
 pub(super) struct Readiness {
-    pub(super) read: bool,
-    pub(super) write: bool,
+    pub(super) read: Cell<bool>,
+    pub(super) write: Cell<bool>,
     /// True if the end of the stream has been reported. The report does not come again, so reading stops only when a
     /// read finds the end.
-    pub(super) end: bool,
+    pub(super) end: Cell<bool>,
 }
 
 /// Socket with its readiness.
-struct WatchedSocket {
+pub(super) struct WatchedSocket {
     socket: Socket,
-    ready: Readiness,
+    ready: Rc<Readiness>,
+}
+
+impl Readiness {
+    /// Adds what epoll reports.
+    pub(super) fn report(&self, read: bool, write: bool, end: bool) {
+        for (state, news) in [(&self.read, read), (&self.write, write), (&self.end, end)] {
+            state.set(state.get() | news);
+        }
+    }
+}
+
+impl WatchedSocket {
+    /// Returns the readiness, which lives as long as this or the copy.
+    pub(super) fn readiness(&self) -> Rc<Readiness> {
+        Rc::clone(&self.ready)
+    }
+}
+
+impl AsFd for WatchedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// Position in the stream for one direction: the socket of the current stripe, and the bytes missing from it.
@@ -55,7 +81,7 @@ impl StripeCursor {
     }
 }
 
-/// Sockets to one peer.
+/// Sockets to one peer; none to this rank itself, and none after an end or an error.
 pub(crate) struct TcpLink {
     sockets: Vec<WatchedSocket>,
     writing: StripeCursor,
@@ -70,42 +96,69 @@ impl TcpLink {
                 set_socket_send_buffer_size(socket.tcp(), NEAR)?;
             }
             socket.tcp().set_nonblocking(true)?;
-            Ok(WatchedSocket { socket, ready: Readiness { read: true, write: true, end: false } })
+            let ready = Readiness { read: Cell::new(true), write: Cell::new(true), end: Cell::new(false) };
+            Ok(WatchedSocket { socket, ready: Rc::new(ready) })
         };
         let sockets: io::Result<Vec<WatchedSocket>> = sockets.into_iter().map(watched).collect();
+        Ok(TcpLink { sockets: sockets?, ..TcpLink::unconnected() })
+    }
+
+    /// Creates a link without sockets, over which nothing goes.
+    pub(super) fn unconnected() -> Self {
         let cursor = || StripeCursor { socket: 0, missing: STRIPE };
-        Ok(TcpLink { sockets: sockets?, writing: cursor(), reading: cursor() })
+        TcpLink { sockets: Vec::new(), writing: cursor(), reading: cursor() }
     }
 
-    /// Returns the descriptors of the sockets, for epoll.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().map(|watched| watched.socket.as_fd())
+    /// Returns the sockets, for epoll.
+    pub(super) fn sockets(&self) -> &[WatchedSocket] {
+        &self.sockets
     }
 
-    /// Adds what epoll reports about one of the sockets.
-    pub(super) fn update_readiness(&mut self, socket: usize, news: Readiness) {
-        let Some(WatchedSocket { ready, .. }) = self.sockets.get_mut(socket) else { return };
-        ready.read |= news.read;
-        ready.write |= news.write;
-        ready.end |= news.end;
+    /// Reads into a prefix of `into` from the socket of the current stripe.
+    fn read_stripe(&mut self, into: &mut [u8]) -> io::Result<Read> {
+        let TcpLink { sockets, reading, .. } = self;
+        let count = sockets.len();
+        let WatchedSocket { socket, ready } = sockets.get_mut(reading.socket).ok_or_else(closed)?;
+        if !ready.read.get() {
+            return Ok(Read::Nothing);
+        }
+        let limit = if count == 1 { into.len() } else { into.len().min(reading.missing) };
+        let bytes = loop {
+            match socket.read(&mut into[..limit]) {
+                Ok(0) => return Ok(Read::End),
+                Ok(bytes) => break bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.read.set(false);
+                    return Ok(Read::Nothing);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        // A stream that gives less than it is asked for is empty: epoll will report more.
+        ready.read.set(bytes == limit || ready.end.get() || !socket.is_plain());
+        if count > 1 {
+            reading.pass(bytes, count);
+        }
+        Ok(Read::Bytes(bytes))
+    }
+}
+
+/// Returns the error of a link without sockets.
+fn closed() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+impl Link for TcpLink {
+    fn path(&self) -> TransportKind {
+        TransportKind::Tcp
     }
 
-    /// Returns true if a read may find something.
-    pub(super) fn is_readable(&self) -> bool {
-        self.sockets[self.reading.socket].ready.read
-    }
-
-    /// Returns the number of bytes that have to be written next.
-    pub(super) fn committed(&self) -> usize {
-        self.sockets[self.writing.socket].socket.committed()
-    }
-
-    /// Writes a prefix of `parts` and returns its length, 0 if the buffer of the socket is full.
-    pub(super) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let TcpLink { sockets, writing, .. } = self;
         let count = sockets.len();
-        let WatchedSocket { socket, ready } = &mut sockets[writing.socket];
-        if !ready.write {
+        let WatchedSocket { socket, ready } = sockets.get_mut(writing.socket).ok_or_else(closed)?;
+        if !ready.write.get() {
             return Ok(0);
         }
         let mut cut = [IoSlice::new(&[]); PARTS];
@@ -119,40 +172,23 @@ impl TcpLink {
             }
         };
         // A stream that takes less than it is offered is full: epoll will report free space.
-        ready.write = written == offered || (written > 0 && !socket.is_plain());
+        ready.write.set(written == offered || (written > 0 && !socket.is_plain()));
         if count > 1 {
             writing.pass(written, count);
         }
         Ok(written)
     }
 
-    /// Reads into a prefix of `into`.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
-        let TcpLink { sockets, reading, .. } = self;
-        let count = sockets.len();
-        let WatchedSocket { socket, ready } = &mut sockets[reading.socket];
-        if !ready.read {
-            return Ok(Read::Nothing);
+    fn committed(&self) -> usize {
+        self.sockets.get(self.writing.socket).map_or(0, |watched| watched.socket.committed())
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+        let read = self.read_stripe(into);
+        if matches!(read, Ok(Read::End) | Err(_)) {
+            self.sockets.clear();
         }
-        let limit = if count == 1 { into.len() } else { into.len().min(reading.missing) };
-        let bytes = loop {
-            match socket.read(&mut into[..limit]) {
-                Ok(0) => return Ok(Read::End),
-                Ok(bytes) => break bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready.read = false;
-                    return Ok(Read::Nothing);
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        // A stream that gives less than it is asked for is empty: epoll will report more.
-        ready.read = bytes == limit || ready.end || !socket.is_plain();
-        if count > 1 {
-            reading.pass(bytes, count);
-        }
-        Ok(Read::Bytes(bytes))
+        read
     }
 }
 

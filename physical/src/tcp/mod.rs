@@ -13,4 +13,5 @@ mod tests;
 #[cfg(test)]
 pub(crate) use connect::sockets;
 pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared};
-pub(crate) use endpoint::TcpWire;
+pub(crate) use endpoint::TcpParking;
+pub(crate) use link::TcpLink;

@@ -1,8 +1,8 @@
 //! Sockets: partial transfers, stripes, and the end of a stream.
 
-use super::link::{PARTS, Readiness, STRIPE, TcpLink, prefix};
+use super::link::{PARTS, STRIPE, TcpLink, prefix};
 use crate::socket::Socket;
-use crate::stream::Read;
+use crate::stream::{Link, Read};
 use std::io::IoSlice;
 use std::net::{TcpListener, TcpStream};
 
@@ -18,9 +18,8 @@ fn pair(sockets: usize) -> (TcpLink, TcpLink) {
 }
 
 /// Reports that everything may have changed, as epoll would.
-fn refresh(link: &mut TcpLink) {
-    (0..link.descriptors().count())
-        .for_each(|socket| link.update_readiness(socket, Readiness { read: true, write: true, end: false }));
+fn refresh(link: &TcpLink) {
+    link.sockets().iter().for_each(|socket| socket.readiness().report(true, true, false));
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -41,15 +40,15 @@ fn a_full_link_takes_nothing_and_goes_on_when_read() {
         }
         let mut into = vec![0; 1 << 20];
         while in_flight > 0 {
-            refresh(&mut two);
+            refresh(&two);
             if let Read::Bytes(read) = two.read(&mut into).unwrap() {
                 in_flight -= read;
             }
         }
-        refresh(&mut two);
+        refresh(&two);
         assert_eq!(two.read(&mut into).unwrap(), Read::Nothing);
         assert_eq!(one.write(&[IoSlice::new(&bytes)]).unwrap(), 0, "no free space was reported");
-        refresh(&mut one);
+        refresh(&one);
         assert!(one.write(&[IoSlice::new(&bytes)]).unwrap() > 0);
     }
 }
@@ -69,8 +68,8 @@ fn stripes_are_reassembled_in_order() {
             if let Read::Bytes(read) = two.read(&mut piece).unwrap() {
                 got.extend_from_slice(&piece[..read]);
             }
-            refresh(&mut one);
-            refresh(&mut two);
+            refresh(&one);
+            refresh(&two);
         }
         assert!(got == sent, "{sockets} sockets");
     }
@@ -81,7 +80,7 @@ fn bytes_sent_before_the_end_are_read_first() {
     let (mut one, mut two) = pair(1);
     one.write(&[IoSlice::new(b"last words")]).unwrap();
     drop(one);
-    two.update_readiness(0, Readiness { read: true, write: true, end: true });
+    two.sockets()[0].readiness().report(true, true, true);
     let mut into = [0; 100];
     let mut read = two.read(&mut into).unwrap();
     let mut got = Vec::new();
