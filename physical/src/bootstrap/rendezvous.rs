@@ -7,7 +7,7 @@ use super::socket_owner::SocketOwner;
 use super::stream::{Listener, Stream};
 use crate::error::{Error, Result};
 use crate::runtime;
-use crate::socket::{Socket, Tls};
+use crate::socket::{self, Tls};
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
@@ -253,7 +253,7 @@ fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::R
             }
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                return Ok(Stream::Tcp(Socket::called(stream, tls)?));
+                return Ok(Stream::Tcp(socket::called(stream, tls)?));
             }
             Err(error) => last = Some(error),
         }

@@ -5,7 +5,7 @@ use super::listeners::Listeners;
 use super::local::same_user;
 use super::rendezvous::{Inherited, Rendezvous, addresses};
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::socket::{Socket, Tls};
+use crate::socket::{self, Socket, Tls};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt::{self, Timeout};
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Connection between two ranks. A unix socket never leaves its host, and needs no TLS.
 pub(crate) enum Stream {
     /// TCP connection, possibly inside TLS.
-    Tcp(Socket),
+    Tcp(Box<dyn Socket>),
     /// Unix connection.
     Local(UnixStream),
 }
@@ -101,7 +101,7 @@ impl Accept for Listener {
     fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listeners, tls) => {
-                Ok(Stream::Tcp(Socket::accepted(listeners.accept()?, tls.as_ref())?))
+                Ok(Stream::Tcp(socket::accepted(listeners.accept()?, tls.as_ref())?))
             }
             Listener::Local(listener) => {
                 let (stream, _) = listener.accept()?;

@@ -8,9 +8,9 @@ mod tls;
 
 use crate::environment::variable_os;
 use crate::error::{Error, Result};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 #[cfg(feature = "tls")]
 pub(crate) use tls::Tls;
@@ -70,97 +70,55 @@ impl Tls {
         ))
     }
 
-    fn accept(&self, _: TcpStream) -> io::Result<Socket> {
+    fn accept(&self, _: TcpStream) -> io::Result<TcpStream> {
         match *self {}
     }
 
-    fn call(&self, _: TcpStream) -> io::Result<Socket> {
+    fn call(&self, _: TcpStream) -> io::Result<TcpStream> {
         match *self {}
     }
 }
 
-/// Connection to another rank.
-pub(crate) enum Socket {
-    Plain(TcpStream),
-    #[cfg(feature = "tls")]
-    Tls(Box<tls::Session>),
-}
-
-macro_rules! either {
-    ($socket:expr, $inner:ident => $call:expr) => {
-        match $socket {
-            Socket::Plain($inner) => $call,
-            #[cfg(feature = "tls")]
-            Socket::Tls($inner) => $call,
-        }
-    };
-}
-
-impl Socket {
-    /// Wraps a connection that this rank has accepted.
-    pub(crate) fn accepted(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
-        match tls {
-            Some(tls) => tls.accept(stream),
-            None => Ok(Socket::Plain(stream)),
-        }
-    }
-
-    /// Wraps a connection that this rank has opened.
-    pub(crate) fn called(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Self> {
-        match tls {
-            Some(tls) => tls.call(stream),
-            None => Ok(Socket::Plain(stream)),
-        }
-    }
-
+/// Connection to another rank: a TCP socket by itself, or inside TLS.
+pub(crate) trait Socket: Read + Write + AsFd + Send {
     /// Returns the TCP socket.
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        match self {
-            Socket::Plain(stream) => stream,
-            #[cfg(feature = "tls")]
-            Socket::Tls(session) => session.tcp(),
-        }
-    }
+    fn tcp(&self) -> &TcpStream;
 
     /// Returns the number of bytes that have to be written next although no write has counted them.
-    pub(crate) fn committed(&self) -> usize {
-        match self {
-            Socket::Plain(_) => 0,
-            #[cfg(feature = "tls")]
-            Socket::Tls(session) => session.committed(),
-        }
-    }
+    fn committed(&self) -> usize;
 
     /// Returns true if the socket takes and gives as many bytes at once as its buffers hold. Inside TLS fewer may pass
     /// although more could.
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(self, Socket::Plain(_))
+    fn is_plain(&self) -> bool;
+}
+
+impl Socket for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+
+    fn committed(&self) -> usize {
+        0
+    }
+
+    fn is_plain(&self) -> bool {
+        true
     }
 }
 
-impl Read for Socket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        either!(self, stream => stream.read(into))
+/// Wraps a connection that this rank has accepted in TLS, if that is given.
+pub(crate) fn accepted(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>> {
+    match tls {
+        Some(tls) => Ok(Box::new(tls.accept(stream)?)),
+        None => Ok(Box::new(stream)),
     }
 }
 
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        either!(self, stream => stream.write(bytes))
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        either!(self, stream => stream.write_vectored(parts))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        either!(self, stream => stream.flush())
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.tcp().as_fd()
+/// Wraps a connection that this rank has opened in TLS, if that is given.
+pub(crate) fn called(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>> {
+    match tls {
+        Some(tls) => Ok(Box::new(tls.call(stream)?)),
+        None => Ok(Box::new(stream)),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::doorbell::Doorbell;
 use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Health;
-use crate::socket::{Socket, Tls};
+use crate::socket::{self, Socket, Tls};
 use crate::stream::endpoint::Identity;
 use crate::transport::{
     Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
@@ -122,10 +122,10 @@ impl AsFd for TcpPrepared {
 }
 
 impl Accept for TcpPrepared {
-    type Connection = Socket;
+    type Connection = Box<dyn Socket>;
 
-    fn accept(&self) -> io::Result<Socket> {
-        Socket::accepted(self.listeners.accept()?, self.tls.as_ref())
+    fn accept(&self) -> io::Result<Box<dyn Socket>> {
+        socket::accepted(self.listeners.accept()?, self.tls.as_ref())
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct TcpFabric {
     member: Arc<Membership>,
     /// Announcements by rank.
     announced: Vec<Announced>,
-    listener: DataListener<Socket>,
+    listener: DataListener<Box<dyn Socket>>,
     tls: Option<Tls>,
 }
 
@@ -183,14 +183,14 @@ impl TcpFabric {
     }
 
     /// Connects to the data listener of `peer`.
-    fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Socket> {
+    fn call(&self, peer: usize, channel: u16, socket: u16) -> Result<Box<dyn Socket>> {
         let Membership { rank, peers, health, limit, .. } = &*self.member;
-        let connect = || -> io::Result<Socket> {
+        let connect = || -> io::Result<Box<dyn Socket>> {
             let stream = self.reach(&self.announced[peer].addresses)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(STEP_TIMEOUT))?;
             stream.set_write_timeout(Some(STEP_TIMEOUT))?;
-            Socket::called(stream, self.tls.as_ref())
+            socket::called(stream, self.tls.as_ref())
         };
         let opening = Opening { peer, channel, limit: *limit, health };
         let call = Call { channel, socket, rank: *rank };
@@ -209,7 +209,7 @@ impl TcpFabric {
             }
             self.listener.await_call(Call { channel, socket, rank: peer }, *limit, health)
         };
-        let streams: Result<Vec<Socket>> = (0..sockets).map(stream).collect();
+        let streams: Result<Vec<Box<dyn Socket>>> = (0..sockets).map(stream).collect();
         TcpLink::new(streams?, near)
             .map_err(|cause| Error::system("set up a socket", cause, "see whether that peer is still alive"))
     }

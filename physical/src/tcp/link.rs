@@ -26,36 +26,81 @@ const NEAR: usize = 128 * 1024;
 /// Most parts that one write takes.
 pub(super) const PARTS: usize = 32;
 
-/// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) sets what epoll
-/// reports, and the link clears what a read or a write has used up.
+/// State of a socket as far as it is known without a system call: [`TcpParking`](super::TcpParking) adds what epoll
+/// reports, and the link removes what its reads and writes have used up.
 #[derive(Debug)]
 pub(super) struct Readiness {
-    pub(super) read: Cell<bool>,
-    pub(super) write: Cell<bool>,
+    read: Cell<bool>,
+    write: Cell<bool>,
     /// True if the end of the stream has been reported. The report does not come again, so reading stops only when a
     /// read finds the end.
-    pub(super) end: Cell<bool>,
-}
-
-/// Socket with its readiness.
-pub(super) struct WatchedSocket {
-    socket: Socket,
-    ready: Rc<Readiness>,
+    end: Cell<bool>,
 }
 
 impl Readiness {
     /// Adds what epoll reports.
     pub(super) fn report(&self, read: bool, write: bool, end: bool) {
-        for (state, news) in [(&self.read, read), (&self.write, write), (&self.end, end)] {
-            state.set(state.get() | news);
-        }
+        self.read.set(self.read.get() | read);
+        self.write.set(self.write.get() | write);
+        self.end.set(self.end.get() | end);
     }
 }
 
+/// Socket with its readiness.
+pub(super) struct WatchedSocket {
+    socket: Box<dyn Socket>,
+    ready: Rc<Readiness>,
+}
+
 impl WatchedSocket {
-    /// Returns the readiness, which lives as long as this or the copy.
+    /// Creates a socket that may be ready for everything.
+    fn new(socket: Box<dyn Socket>) -> Self {
+        let ready = Readiness { read: Cell::new(true), write: Cell::new(true), end: Cell::new(false) };
+        WatchedSocket { socket, ready: Rc::new(ready) }
+    }
+
+    /// Returns the readiness, for epoll to report to.
     pub(super) fn readiness(&self) -> Rc<Readiness> {
         Rc::clone(&self.ready)
+    }
+
+    /// Writes a prefix of `parts`, which have `offered` bytes, and returns its length, 0 if the buffer is full.
+    fn write(&mut self, parts: &[IoSlice<'_>], offered: usize) -> io::Result<usize> {
+        if !self.ready.write.get() {
+            return Ok(0);
+        }
+        let written = loop {
+            match self.socket.write_vectored(parts) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
+                outcome => break outcome?,
+            }
+        };
+        // A stream that takes less than it is offered is full: epoll will report free space.
+        self.ready.write.set(written == offered || (written > 0 && !self.socket.is_plain()));
+        Ok(written)
+    }
+
+    /// Reads into a prefix of `into`.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Read> {
+        if !self.ready.read.get() {
+            return Ok(Read::Nothing);
+        }
+        let bytes = loop {
+            match self.socket.read(into) {
+                Ok(0) => return Ok(Read::End),
+                Ok(bytes) => break bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ready.read.set(false);
+                    return Ok(Read::Nothing);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        // A stream that gives less than it is asked for is empty: epoll will report more.
+        self.ready.read.set(bytes == into.len() || self.ready.end.get() || !self.socket.is_plain());
+        Ok(Read::Bytes(bytes))
     }
 }
 
@@ -90,17 +135,17 @@ pub(crate) struct TcpLink {
 
 impl TcpLink {
     /// Creates a link over sockets that both sides give in the same order; `near` if both are on one kernel.
-    pub(crate) fn new(sockets: Vec<Socket>, near: bool) -> io::Result<Self> {
-        let watched = |socket: Socket| -> io::Result<WatchedSocket> {
+    pub(crate) fn new(sockets: Vec<Box<dyn Socket>>, near: bool) -> io::Result<Self> {
+        for socket in &sockets {
             if near {
                 set_socket_send_buffer_size(socket.tcp(), NEAR)?;
             }
             socket.tcp().set_nonblocking(true)?;
-            let ready = Readiness { read: Cell::new(true), write: Cell::new(true), end: Cell::new(false) };
-            Ok(WatchedSocket { socket, ready: Rc::new(ready) })
-        };
-        let sockets: io::Result<Vec<WatchedSocket>> = sockets.into_iter().map(watched).collect();
-        Ok(TcpLink { sockets: sockets?, ..TcpLink::unconnected() })
+        }
+        Ok(TcpLink {
+            sockets: sockets.into_iter().map(WatchedSocket::new).collect(),
+            ..TcpLink::unconnected()
+        })
     }
 
     /// Creates a link without sockets, over which nothing goes.
@@ -118,29 +163,15 @@ impl TcpLink {
     fn read_stripe(&mut self, into: &mut [u8]) -> io::Result<Read> {
         let TcpLink { sockets, reading, .. } = self;
         let count = sockets.len();
-        let WatchedSocket { socket, ready } = sockets.get_mut(reading.socket).ok_or_else(closed)?;
-        if !ready.read.get() {
-            return Ok(Read::Nothing);
-        }
+        let socket = sockets.get_mut(reading.socket).ok_or_else(closed)?;
         let limit = if count == 1 { into.len() } else { into.len().min(reading.missing) };
-        let bytes = loop {
-            match socket.read(&mut into[..limit]) {
-                Ok(0) => return Ok(Read::End),
-                Ok(bytes) => break bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready.read.set(false);
-                    return Ok(Read::Nothing);
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        // A stream that gives less than it is asked for is empty: epoll will report more.
-        ready.read.set(bytes == limit || ready.end.get() || !socket.is_plain());
-        if count > 1 {
+        let read = socket.read(&mut into[..limit])?;
+        if let Read::Bytes(bytes) = read
+            && count > 1
+        {
             reading.pass(bytes, count);
         }
-        Ok(Read::Bytes(bytes))
+        Ok(read)
     }
 }
 
@@ -157,22 +188,11 @@ impl Link for TcpLink {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let TcpLink { sockets, writing, .. } = self;
         let count = sockets.len();
-        let WatchedSocket { socket, ready } = sockets.get_mut(writing.socket).ok_or_else(closed)?;
-        if !ready.write.get() {
-            return Ok(0);
-        }
+        let socket = sockets.get_mut(writing.socket).ok_or_else(closed)?;
         let mut cut = [IoSlice::new(&[]); PARTS];
         let limit = if count == 1 { usize::MAX } else { writing.missing };
         let (parts, offered) = prefix(parts, limit, &mut cut);
-        let written = loop {
-            match socket.write_vectored(parts) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
-                outcome => break outcome?,
-            }
-        };
-        // A stream that takes less than it is offered is full: epoll will report free space.
-        ready.write.set(written == offered || (written > 0 && !socket.is_plain()));
+        let written = socket.write(parts, offered)?;
         if count > 1 {
             writing.pass(written, count);
         }

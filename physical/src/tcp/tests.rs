@@ -11,7 +11,8 @@ fn pair(sockets: usize) -> (TcpLink, TcpLink) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Socket::Plain(one), Socket::Plain(listener.accept().unwrap().0))
+        let two = listener.accept().unwrap().0;
+        (Box::new(one) as Box<dyn Socket>, Box::new(two) as Box<dyn Socket>)
     };
     let (ones, twos) = (0..sockets).map(connect).unzip();
     (TcpLink::new(ones, true).unwrap(), TcpLink::new(twos, true).unwrap())

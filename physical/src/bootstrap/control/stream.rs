@@ -127,7 +127,7 @@ fn probe(stream: &Stream, vigilance: &Vigilance) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::Socket;
+    use crate::socket;
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
@@ -164,7 +164,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         for silence in [Duration::from_secs(1), Duration::from_secs(32_768), Duration::MAX] {
             let vigilance = Vigilance { silence, ..Vigilance::default() };
-            let socket = Socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
+            let socket = socket::called(TcpStream::connect(address).unwrap(), None).unwrap();
             ControlStream::new(Stream::Tcp(socket), &vigilance).unwrap();
         }
     }

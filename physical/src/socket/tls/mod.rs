@@ -18,6 +18,7 @@ use rustls::{
 use std::fmt::Display;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -104,13 +105,13 @@ impl Tls {
     }
 
     /// Starts TLS on a connection that this rank has accepted.
-    pub(super) fn accept(&self, stream: TcpStream) -> io::Result<Socket> {
+    pub(super) fn accept(&self, stream: TcpStream) -> io::Result<Session> {
         let connection = ServerConnection::new(Arc::clone(&self.server)).map_err(io::Error::other)?;
         Ok(Session::open(connection.into(), stream))
     }
 
     /// Starts TLS on a connection that this rank has opened.
-    pub(super) fn call(&self, stream: TcpStream) -> io::Result<Socket> {
+    pub(super) fn call(&self, stream: TcpStream) -> io::Result<Session> {
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.client), name).map_err(io::Error::other)?;
         Ok(Session::open(connection.into(), stream))
@@ -141,20 +142,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// Creates the session.
-    fn open(mut connection: Connection, stream: TcpStream) -> Socket {
+    fn open(mut connection: Connection, stream: TcpStream) -> Self {
         // PIECE is the bound.
         connection.set_buffer_limit(None);
-        Socket::Tls(Box::new(Session { connection, stream, committed: 0 }))
-    }
-
-    /// Returns the TCP socket.
-    pub(super) fn tcp(&self) -> &TcpStream {
-        &self.stream
-    }
-
-    /// Returns the number of bytes that have to be written next, because they are encrypted already.
-    pub(super) fn committed(&self) -> usize {
-        self.committed
+        Session { connection, stream, committed: 0 }
     }
 
     /// Hands records to the socket. Returns `WouldBlock` if it does not take all.
@@ -244,6 +235,27 @@ impl Write for Session {
 
     fn flush(&mut self) -> io::Result<()> {
         self.push()
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Socket for Session {
+    fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Returns the number of bytes that are encrypted already, and not counted.
+    fn committed(&self) -> usize {
+        self.committed
+    }
+
+    fn is_plain(&self) -> bool {
+        false
     }
 }
 

@@ -194,14 +194,10 @@ fn pair() -> (Session, Session) {
     let tls = Tls::load(&authority.sign("hexagram")).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let ends = [tls.call(stream).unwrap(), tls.accept(listener.accept().unwrap().0).unwrap()];
-    let [one, two] = ends.map(|end| {
-        end.tcp().set_nonblocking(true).unwrap();
-        let Socket::Tls(session) = end else { panic!() };
-        *session
-    });
-    let mut one = one;
-    let mut two = two;
+    let mut one = tls.call(stream).unwrap();
+    let mut two = tls.accept(listener.accept().unwrap().0).unwrap();
+    one.tcp().set_nonblocking(true).unwrap();
+    two.tcp().set_nonblocking(true).unwrap();
     let mut nothing = Vec::new();
     while one.connection.is_handshaking() || two.connection.is_handshaking() {
         read_some(&mut one, &mut nothing);
