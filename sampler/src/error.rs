@@ -1,9 +1,10 @@
 //! Errors of a sampler's options. Every message says what to change.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Options that no sampler can follow, or a file of complexities that cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
     /// Nothing to sample from.
@@ -158,6 +159,13 @@ pub enum SamplerError {
         /// Description of what is wrong.
         cause: String,
     },
+}
+
+impl fmt::Debug for SamplerError {
+    /// Writes the text for people: it is what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Checks that a number is one that things can be weighed by.

@@ -1,20 +1,28 @@
 //! Errors between candle and hexagram.
 
 use hexagram_algorithms::logical;
+use std::fmt;
 
-/// The result of this crate's calls.
+/// Result of a function of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of either side.
-#[derive(Debug, thiserror::Error)]
+/// Error of hexagram or of candle.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// From hexagram: communication, or a parameter without gradient.
+    /// Error of hexagram: communication, or a parameter without gradient.
     #[error(transparent)]
     Hexagram(#[from] logical::Error),
-    /// From candle: shapes, types, the user's model.
+    /// Error of candle: shapes, types, the user's model.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+}
+
+impl fmt::Debug for Error {
+    /// Writes the text for people: it is what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

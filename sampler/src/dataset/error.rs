@@ -1,5 +1,6 @@
 //! Errors of a dataset's files. Every message names the file, the place and what to do.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Data that cannot be used.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
     /// A file could not be opened or read.
@@ -50,6 +51,13 @@ pub enum DatasetError {
         /// Length of the other.
         other: usize,
     },
+}
+
+impl fmt::Debug for DatasetError {
+    /// Writes the text for people: it is what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl DatasetError {

@@ -10,7 +10,7 @@ use std::time::Duration;
 ///
 /// An error ends the epoch; [`DataLoader::state`](super::DataLoader::state) still stands before the batch that
 /// failed, so that a run can go on there.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoaderError {
     /// Options that contradict each other or the dataset.
@@ -126,6 +126,13 @@ pub enum LoaderError {
     /// Workers that ended without a reason.
     #[error("the workers have ended before the epoch; this is a defect of hexagram, please report it")]
     Gone,
+}
+
+impl fmt::Debug for LoaderError {
+    /// Writes the text for people: it is what a `main` that returns an error prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl LoaderError {
