@@ -38,7 +38,8 @@ pub use hexagram_algorithms::{
     GradientAllReduce, Hooks, LossScale, Mode, Optimizer, Order, Parameter, Record, Sgd, Trace, Unused,
 };
 pub use hexagram_logical::{
-    Buffer, Communicator, DType, Element, Error, JoinOptions, ReduceOp, Result, TransportKind, World, testing,
+    Buffer, Communicator, DType, Element, Error, JoinOptions, Queue, ReduceOp, Result, TransportKind, World,
+    testing,
 };
 pub use hexagram_logical::{Hierarchy, asynchronous, centralized, codec, decentralized, encoding};
 pub use hexagram_physical::TlsFiles;

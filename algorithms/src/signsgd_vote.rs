@@ -24,7 +24,7 @@
 use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::{Buffer, Result};
 
-/// The sign that most ranks see.
+/// Synchronous SGD by signs: each element steps in the direction of most ranks' gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SignSgdVote {
     /// Momentum coefficient β, in [0, 1).

@@ -155,13 +155,14 @@ impl Communicator {
         &self.shared.line.world
     }
 
-    /// Returns what the threads are doing that were started beside this communicator, on any of its lanes and groups.
+    /// Returns the record of the background threads and services that were started on this communicator, on any of its
+    /// lanes and groups.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.shared.line.activity
     }
 
-    /// Sets the longest that nothing of an operation may move before it fails (300 s at first). It holds for all of this
-    /// rank's communicators, those of engines included, from their next operation on.
+    /// Sets the operation deadline: the longest time in which no byte of an operation moves before it fails (300 s at
+    /// first). It holds for all of this rank's communicators, those of engines included, from their next operation on.
     pub fn set_deadline(&self, deadline: Duration) {
         self.world().set_deadline(deadline);
     }

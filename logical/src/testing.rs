@@ -18,6 +18,14 @@ pub use hexagram_physical::testing::{
 ///
 /// # Panics
 /// If a rank panics, or the world cannot be made.
+///
+/// ```
+/// use hexagram_logical::TransportKind;
+/// use hexagram_logical::testing::spawn;
+///
+/// let ranks = spawn(TransportKind::Tcp, 3, |comm| Ok(comm.rank()));
+/// assert_eq!(ranks.unwrap(), [0, 1, 2]);
+/// ```
 pub fn spawn<R: Send>(
     transport: TransportKind,
     ranks: usize,

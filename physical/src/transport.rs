@@ -94,7 +94,7 @@ pub trait Transport {
     /// a backend that learns of completion otherwise wakes `context`.
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Got>>;
 
-    /// Gives an operation up. Never blocks; the view is released at once, or after a copy that is under way.
+    /// Cancels an operation. Never blocks; the view is released at once, or after a copy that is under way.
     fn cancel(&self, ticket: Ticket);
 
     /// Moves bytes that can be moved now; returns true if any moved.

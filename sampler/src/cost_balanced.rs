@@ -26,12 +26,12 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostBalancedOptions {
-    /// Ranks that share the data set.
+    /// Number of ranks that share the data set.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// Samples of one step, on all ranks together; at least one for each. The more there are for each, the better they
-    /// can be balanced: with eight or more, ranks differ by some percent at most.
+    /// Number of samples in one step, on all ranks together; at least one for each. The more there are for each, the
+    /// better they can be balanced: with eight or more, ranks differ by some percent at most.
     pub global_batch: usize,
     /// Speeds of the ranks, in cost per time; empty if all are equally fast.
     pub speeds: Vec<f64>,

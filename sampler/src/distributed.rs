@@ -14,9 +14,9 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistributedOptions {
-    /// Samples in the data set.
+    /// Number of samples in the data set.
     pub len: usize,
-    /// Ranks that share the data set.
+    /// Number of ranks that share the data set.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,

@@ -19,13 +19,13 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElasticOptions {
-    /// Samples in the data set.
+    /// Number of samples in the data set.
     pub len: usize,
-    /// Ranks that share the data set.
+    /// Number of ranks that share the data set.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,
-    /// Samples of one step, on all ranks together; at least one for each.
+    /// Number of samples in one step, on all ranks together; at least one for each.
     pub global_batch: usize,
     /// True if an epoch has a random order; otherwise samples come in the order of the data set.
     pub shuffle: bool,

@@ -17,7 +17,7 @@ use crate::sampler::{Draws, Sampler, fingerprint};
 /// All ranks must agree on everything but `rank`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBalancingOptions {
-    /// Ranks that share the data set.
+    /// Number of ranks that share the data set.
     pub replicas: usize,
     /// Rank of this process, from 0.
     pub rank: usize,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Options of a [`RandomSampler`]. Defaults are PyTorch's: each sample once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RandomOptions {
-    /// Samples in the data set.
+    /// Number of samples in the data set.
     pub len: usize,
     /// True to draw each sample out of all, so that some come again and others not at all.
     pub replacement: bool,

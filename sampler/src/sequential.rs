@@ -19,7 +19,7 @@ pub struct SequentialSampler {
 }
 
 impl SequentialSampler {
-    /// Draws each of `len` samples once.
+    /// Creates the sampler of `len` samples.
     ///
     /// # Errors
     ///

@@ -47,6 +47,31 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
 /// Directory of checkpoints, and how many are kept there.
+///
+/// ```
+/// # use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind, testing::spawn};
+/// # use hexagram_algorithms::testing::Scratch;
+/// # use hexagram_algorithms::{Checkpoints, DataParallel, EngineOptions, GradientAllReduce, Parameter, Record, Sgd};
+/// # use std::sync::Arc;
+/// # fn engine(comm: &Communicator) -> Result<DataParallel> {
+/// #     let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![1] };
+/// #     let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
+/// #     DataParallel::new(comm, vec![x], Arc::new(GradientAllReduce), options)
+/// # }
+/// # let folder = Scratch::new();
+/// # spawn(TransportKind::Thread, 2, |comm| {
+/// # let mut old = engine(&comm)?;
+/// # let mut new = engine(&comm)?;
+/// let checkpoints = Checkpoints::new(folder.path());
+/// let mut own = Record::default();
+/// own.note("epoch", 7);
+/// checkpoints.save(&mut old, own)?;
+///
+/// let own = checkpoints.load(&mut new)?;
+/// assert_eq!(own.map(|own| own.noted::<u64>("epoch")).transpose()?, Some(7));
+/// # Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
     /// Path of the directory, which is made when needed. Use one for each training.

@@ -25,7 +25,7 @@ impl Initial<'_> {
         comm.block_on(comm.broadcast(tensor, 0))
     }
 
-    /// Makes everything equal to rank 0's that training begins with: the engine's parameters, what its optimizer
+    /// Broadcasts the state that training begins with from rank 0: the engine's parameters, what its optimizer
     /// remembers, the number of steps, the scale of the loss; and these tensors, which are the model's buffers, and its
     /// parameters where the framework steps. A collective call, before the first step; the tensors go as one message.
     ///

@@ -159,7 +159,10 @@ impl Replica {
 }
 
 fn at_work() -> Error {
-    Error::usage("the parameters are being worked on", "read and set them between two steps")
+    Error::usage(
+        "the algorithm is working on the parameters",
+        "read and set them before the forward pass or after `finish`",
+    )
 }
 
 fn not_here() -> Error {

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 pub struct Checkpoint<'a>(&'a mut DataParallel);
 
 impl DataParallel {
-    /// Returns what takes the engine's state out and puts it back. [`Checkpoints`](crate::Checkpoints) keeps it in files.
+    /// Returns the methods that save and load the engine's state. [`Checkpoints`](crate::Checkpoints) keeps it in files.
     pub fn checkpoint(&mut self) -> Checkpoint<'_> {
         Checkpoint(self)
     }
@@ -52,8 +52,8 @@ impl Checkpoint<'_> {
         self.0.save_state()
     }
 
-    /// Goes on where [`save`](Self::save) was called: the next steps equal those of an uninterrupted run, bit for bit, if
-    /// the algorithm is deterministic. A collective call, between steps or before the first, on an engine made with the
+    /// Restores a state that [`save`](Self::save) returned: the next steps equal those of an uninterrupted run, bit for
+    /// bit, if the algorithm is deterministic. A collective call, between steps or before the first, on an engine made with the
     /// same parameters, algorithm, options and ranks. Buckets are those that were saved, whatever the options say;
     /// parameters need not be set before.
     ///

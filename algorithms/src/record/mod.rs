@@ -83,7 +83,7 @@ impl Record {
         self.tensors.get(name).ok_or_else(|| lacks(name))
     }
 
-    /// Returns a fact.
+    /// Returns the fact of a name.
     ///
     /// # Errors
     /// [`Error::Usage`] if there is none of this name, or it reads differently.

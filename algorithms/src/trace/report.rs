@@ -24,7 +24,7 @@ pub struct Shares {
     pub overlapped: u64,
     /// Time in which these were under way, and the training thread did not compute: exposed communication.
     pub communication_only: u64,
-    /// Time of neither: loading, logging, evaluation.
+    /// Time in which the training thread did not compute, and nothing was communicated: loading, logging, evaluation.
     pub neither: u64,
 }
 

@@ -11,6 +11,26 @@ use std::fmt;
 /// [`Error::Deadline`] that names those who wait for each other.
 ///
 /// It is an option of algorithms, so its `Debug` output has to say all that its answers depend on: ranks compare it.
+///
+/// ```
+/// # use hexagram_logical::testing::spawn;
+/// # use hexagram_logical::{Buffer, Result, TransportKind};
+/// # use hexagram_logical::decentralized::{Mixing, Schedule};
+/// /// Two ranks, each of which keeps three quarters of its own.
+/// #[derive(Debug)]
+/// struct Lazy;
+/// impl Schedule for Lazy {
+///     fn mixing(&self, size: usize, _step: u64) -> Result<Mixing> {
+///         Mixing::of_matrix(size, &[0.75, 0.25, 0.25, 0.75])
+///     }
+/// }
+/// # spawn(TransportKind::Thread, 2, |comm| {
+/// let mut x = Buffer::from_slice(&[comm.rank() as f32])?;
+/// comm.block_on(comm.gossip(&mut x, &Lazy, 0))?;
+/// assert_eq!(*x.host::<f32>()?, [[0.25], [0.75]][comm.rank()]);
+/// # Ok(())
+/// # }).unwrap();
+/// ```
 pub trait Schedule: fmt::Debug + Send + Sync {
     /// Returns the matrix of one step, among `size` ranks. It is made once an operation, in time and memory of the
     /// number of its weights; keep a static one as [`Mixing`].

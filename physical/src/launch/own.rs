@@ -26,6 +26,19 @@ impl Job {
 ///
 /// # Errors
 /// Those of `rank`.
+///
+/// ```no_run
+/// use hexagram_physical::{JoinOptions, World, launch::as_rank};
+///
+/// fn main() -> hexagram_physical::Result<()> {
+///     // Started by `hexagram run -n 4 -- PROGRAM`, or another launcher.
+///     let world = World::join(&JoinOptions::default())?;
+///     as_rank(world, |world| {
+///         println!("rank {} of {}", world.rank(), world.size());
+///         Ok(())
+///     })
+/// }
+/// ```
 pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R, E>) -> Result<R, E> {
     let health = world.health().clone();
     // Held until the reason is reported: the last clone announces the departure when it is dropped.
@@ -40,6 +53,18 @@ pub fn as_rank<R, E: Display>(world: World, rank: impl FnOnce(World) -> Result<R
 ///
 /// # Panics
 /// If a rank does. The other ranks are told before.
+///
+/// ```
+/// use hexagram_physical::launch::{as_rank, as_threads};
+/// use hexagram_physical::{Result, World};
+///
+/// fn main() -> Result<()> {
+///     let train = |world: World| -> Result<usize> { Ok(world.rank()) };
+///     let ranks = as_threads(3, |world| as_rank(world, train))?;
+///     assert_eq!(ranks.into_iter().collect::<Result<Vec<_>>>()?, [0, 1, 2]);
+///     Ok(())
+/// }
+/// ```
 pub fn as_threads<R: Send>(ranks: usize, rank: impl Fn(World) -> R + Sync) -> Result<Vec<R>> {
     side_by_side(World::threads(ranks)?, rank)
 }

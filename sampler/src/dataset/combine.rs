@@ -3,7 +3,7 @@
 use super::{Cause, Dataset, DatasetError, Fetch};
 use std::sync::Arc;
 
-/// Each element is a sample, which is cloned: labels, file names, tuples.
+/// Dataset of a vector, whose elements are the samples, and are cloned: labels, file names, tuples.
 #[derive(Debug, Clone)]
 pub struct Items<T>(pub Vec<T>);
 

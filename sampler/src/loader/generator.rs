@@ -5,7 +5,7 @@
 
 use crate::keyed::{GOLDEN, mixed};
 
-/// A generator for the augmentations of one sample.
+/// Random numbers for the augmentations of one sample.
 ///
 /// Deterministic: it follows from seed, epoch and index. Not for secrets.
 #[derive(Debug, Clone)]

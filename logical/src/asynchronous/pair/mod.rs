@@ -14,11 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use target::{EXCHANGE, LOCK, PASSED, PairState, PairTarget, RELEASE};
 
-/// Options of a pair exchange; alike on all ranks.
+/// Options of a pair exchange. Equal on all ranks.
 #[derive(Debug, Default)]
 pub struct PairOptions {
-    /// An exchange excludes all others on both partners from its beginning to its end, so that all exchanges together
-    /// are the product of their pairwise averagings, in one order.
+    /// True if an exchange excludes all others on both partners from its beginning to its end, so that all exchanges
+    /// together are the product of their pairwise averagings, in one order.
     pub locked: bool,
     /// Encoding of the difference; with difference feedback, of values too.
     pub encoding: Option<Encoding>,
