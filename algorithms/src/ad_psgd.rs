@@ -93,11 +93,11 @@ impl Algorithm for AdPsgd {
     async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
         let Averaging { shared: Some(shared), y } = state else { return Err(settled_within_step()) };
         context.blend(-1.0, y, 1.0, &bucket.parameters)?;
-        shared.x.add(1.0, y)?;
+        shared.x.add(1.0, y).await?;
         if context.round(self.interval).is_some() && context.size() > 1 && shared.is_free().await? {
             shared.under_way = Some(shared.x.exchange(self.partner(context)));
         }
-        shared.x.load(&mut bucket.parameters)?;
+        shared.x.load(&mut bucket.parameters).await?;
         context.copy(&bucket.parameters, y)
     }
 
@@ -108,7 +108,7 @@ impl Algorithm for AdPsgd {
             under_way.await?;
         }
         service.close().await?;
-        x.load(&mut bucket.parameters)
+        x.load(&mut bucket.parameters).await
     }
 
     /// Names nothing: what is under way was ended, and partners follow from the step.

@@ -111,7 +111,7 @@ impl Algorithm for Ssp {
         let Some(Session { server, clock, service }) = state.session.take() else { return Ok(()) };
         clock.finish();
         service.close().await?;
-        let (range, shard) = server.shard()?;
+        let (range, shard) = server.shard().await?;
         bucket.parameters.write_all()?.clear();
         bucket.parameters.write(range)?.copy_from(&Buffer::from_slice(&shard)?.read_all()?)?;
         context.comm().all_reduce(&mut bucket.parameters, ReduceOp::Sum).await

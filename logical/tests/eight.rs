@@ -181,7 +181,7 @@ fn average_in_pairs(comm: &Communicator, options: fn() -> PairOptions) -> Result
         }
         comm.blocking().barrier()?;
         let mut buffer = mine(comm)?;
-        pair.load(&mut buffer)?;
+        pair.blocking().load(&mut buffer)?;
         Ok(buffer)
     })
 }

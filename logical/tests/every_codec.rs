@@ -128,8 +128,8 @@ impl Case<'_> {
         let window = comm.block_on(Window::create(comm, service, &buffer, &[previous], encoding))?;
         window.put(1.0, &[(next, 0.5)]).blocking()?;
         comm.blocking().barrier()?;
-        window.update(0.5, &[(previous, 1.0)], true)?;
-        window.load(&mut buffer)?;
+        window.blocking().update(0.5, &[(previous, 1.0)], true)?;
+        window.blocking().load(&mut buffer)?;
         self.check("window", &buffer)?;
         let encoding = Some(self.encoding(Feedback::None)?);
         let pair = comm.block_on(PairExchange::create(
@@ -140,7 +140,7 @@ impl Case<'_> {
         ))?;
         pair.exchange(next).blocking()?;
         comm.blocking().barrier()?;
-        pair.load(&mut buffer)?;
+        pair.blocking().load(&mut buffer)?;
         self.check("pair exchange", &buffer)
     }
 

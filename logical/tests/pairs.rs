@@ -40,7 +40,7 @@ fn draws(comm: &Communicator, seed: u64) -> Draws {
 
 fn value(pair: &PairExchange, len: usize) -> Vec<f32> {
     let mut buffer = testing::buffer(&vec![0f32; len]);
-    pair.load(&mut buffer).unwrap();
+    pair.blocking().load(&mut buffer).unwrap();
     let value = buffer.host::<f32>().unwrap();
     value.to_vec()
 }
@@ -70,8 +70,8 @@ fn the_mean_is_kept_by_many_exchanges_at_once() {
                     // Now and then this rank takes a step of its own, up or down.
                     if draws.below(4) == 0 {
                         let step = testing::buffer(&vec![1f32; len]);
-                        pair.add(1.0, &step)?;
-                        pair.add(-1.0, &step)?;
+                        pair.blocking().add(1.0, &step)?;
+                        pair.blocking().add(-1.0, &step)?;
                     }
                     if draws.below(3) == 0 {
                         under_way.drain(..).try_for_each(|exchange| exchange.blocking().map(drop))?;
@@ -151,7 +151,7 @@ fn under_the_lock_the_result_is_the_product_of_pairwise_averagings() {
                 .collect();
             comm.blocking().barrier()?;
             let mut x = testing::buffer(&[0f64]);
-            pair.load(&mut x)?;
+            pair.blocking().load(&mut x)?;
             let x = x.host::<f64>()?[0];
             let mut logs = vec![0; ranks * log.len()];
             let mut values = vec![0.0; ranks];
@@ -288,7 +288,7 @@ fn ranks_that_differ_both_see_it() {
 fn rounds(comm: &Communicator, pair: &PairExchange, rounds: std::ops::Range<usize>) -> Result<Vec<u32>> {
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
-        pair.add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
+        pair.blocking().add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
         for turn in 0..comm.size() {
             comm.blocking().barrier()?;
             if turn == comm.rank() {
@@ -321,19 +321,21 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 };
                 let pair = make(70)?;
                 rounds(&comm, &pair, 0..3)?;
-                let saved = pair.save()?;
-                let values = pair.save()?;
+                let saved = pair.blocking().save()?;
+                let values = pair.blocking().save()?;
                 let expected = (rounds(&comm, &pair, 3..6)?, pair.exchanges());
                 let again = make(70)?;
-                again.restore(saved)?;
+                again.blocking().restore(saved)?;
                 let went_on = (rounds(&comm, &again, 3..6)?, again.exchanges());
                 assert!(went_on == expected, "{feedback:?}, locked {locked}, over {transport}");
                 // What is remembered of partners is part of it.
                 let forgetful = make(70)?;
-                forgetful.restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
+                forgetful
+                    .blocking()
+                    .restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
                 let differs = rounds(&comm, &forgetful, 3..6)? != expected.0;
                 assert_eq!(differs, feedback == Feedback::Difference, "locked {locked}, over {transport}");
-                let refused = make(69)?.restore(pair.save()?);
+                let refused = make(69)?.blocking().restore(pair.blocking().save()?);
                 assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
                 comm.blocking().barrier()?;
             }

@@ -23,6 +23,7 @@ mod pool;
 mod saved;
 mod server;
 mod service;
+mod shared;
 mod task;
 mod window;
 mod wire;
@@ -31,11 +32,11 @@ mod worker;
 pub use activity::{Activity, Work};
 pub use background::{Background, BlockingBackground, Model, Outcome};
 pub use clock::{BlockingClock, Clock};
-pub use pair::{Exchanged, PairExchange, PairOptions};
+pub use pair::{BlockingPairExchange, Exchanged, PairExchange, PairOptions};
 pub use pending::Pending;
 pub use server::{Add, BlockingServer, Pulled, Push, Server, ServerOptions, SgdUpdate, Update};
 pub use service::{BlockingService, Service};
-pub use window::Window;
+pub use window::{BlockingWindow, Window};
 pub use wire::{INLINE_BYTES, REPLY_BYTES, REQUEST_BYTES};
 
 #[cfg(test)]

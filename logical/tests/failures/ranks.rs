@@ -198,7 +198,7 @@ fn window(world: &World) -> Result<()> {
         let put = window.put(1.0, &peers);
         window.get(&peers).blocking()?;
         put.blocking()?;
-        window.update(0.5, &peers, false)?;
+        window.blocking().update(0.5, &peers, false)?;
         if round == 0 {
             eprintln!("ready");
         }

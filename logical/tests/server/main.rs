@@ -113,7 +113,7 @@ fn without_staleness_any_order_of_events_is_bulk_synchronous_to_the_last_bit() {
             clock.tick();
         }
         clock.blocking().settle()?;
-        let (range, mine) = server.shard()?;
+        let (range, mine) = server.blocking().shard()?;
         assert!(mine == want[range]);
         Ok(())
     });

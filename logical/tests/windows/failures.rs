@@ -55,19 +55,19 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
             } else {
                 usage(window.get(&[(peer, 1.0)]).blocking().err());
                 usage(window.accumulate(1.0, &[(peer, 1.0), (peer, 1.0)]).blocking().err());
-                usage(window.update(1.0, &[(peer, 1.0)], false).err());
-                usage(window.load_neighbour(peer, &mut testing::buffer(&[0f32; 4])).err());
+                usage(window.blocking().update(1.0, &[(peer, 1.0)], false).err());
+                usage(window.blocking().load_neighbour(peer, &mut testing::buffer(&[0f32; 4])).err());
                 for odd in [f64::NAN, f64::INFINITY] {
                     usage(window.put(odd, &[]).blocking().err());
                     usage(window.accumulate(1.0, &[(peer, odd)]).blocking().err());
-                    usage(window.update(odd, &[], false).err());
-                    usage(window.add(odd, &mine).err());
+                    usage(window.blocking().update(odd, &[], false).err());
+                    usage(window.blocking().add(odd, &mine).err());
                 }
                 window.put(0.0, &[]).blocking()?;
-                usage(window.estimate(&mut testing::buffer(&[0f32; 4])).err());
+                usage(window.blocking().estimate(&mut testing::buffer(&[0f32; 4])).err());
             }
-            usage(window.load(&mut testing::buffer(&[0f32; 3])).err());
-            usage(window.store(&testing::buffer(&[0f64; 4])).err());
+            usage(window.blocking().load(&mut testing::buffer(&[0f32; 3])).err());
+            usage(window.blocking().store(&testing::buffer(&[0f64; 4])).err());
             service.blocking().close()
         })
         .unwrap();
@@ -108,9 +108,9 @@ fn what_cannot_be_told_to_all_ends_the_service() {
             // Nobody errs while others are still making their part.
             together.wait();
             let outcome = if comm.rank() == 0 {
-                window.store(&testing::buffer(&[f32::MAX; 5]))?;
+                window.blocking().store(&testing::buffer(&[f32::MAX; 5]))?;
                 window.put(1.0, &[(1, 1.0)]).blocking()?;
-                window.store(&testing::buffer(&[-f32::MAX; 5]))?;
+                window.blocking().store(&testing::buffer(&[-f32::MAX; 5]))?;
                 // Rank 2 has heard nothing yet; from what rank 1 has heard, the way is too long.
                 let refused = window.put(1.0, &[(2, 1.0), (1, 1.0)]).blocking().err();
                 assert!(matches!(&refused, Some(Error::NotFinite { index: 0, .. })), "{refused:?}");
@@ -138,7 +138,7 @@ fn what_cannot_be_encoded_is_named_and_not_sent() {
             window.put(0.5, &to).blocking()?;
             let mut mine = vec![1f32; 500];
             mine[123] = f32::NAN;
-            window.store(&testing::buffer(&mine))?;
+            window.blocking().store(&testing::buffer(&mine))?;
             comm.blocking().barrier()?;
             let sent = comm.world().traffic().bytes_sent();
             for refused in [window.put(0.5, &to).blocking().err(), window.accumulate(0.5, &to).blocking().err()] {
@@ -148,7 +148,7 @@ fn what_cannot_be_encoded_is_named_and_not_sent() {
             assert_eq!((comm.world().traffic().bytes_sent(), window.mass()), (sent, 0.5));
             // Once it is mended, all goes on; and not before everyone has counted, as answers count, too.
             comm.blocking().barrier()?;
-            window.store(&testing::buffer(&vec![2f32; 500]))?;
+            window.blocking().store(&testing::buffer(&vec![2f32; 500]))?;
             window.put(0.5, &to).blocking()?;
             comm.blocking().barrier()?;
             assert_eq!(window.version(others[0]), Some(2));
@@ -170,7 +170,7 @@ fn whoever_fetches_what_cannot_be_encoded_learns_where_it_is() {
             if comm.rank() == 1 {
                 let mut mine = vec![1f32; 500];
                 mine[123] = f32::INFINITY;
-                window.store(&testing::buffer(&mine))?;
+                window.blocking().store(&testing::buffer(&mine))?;
             }
             // Not one of the communicator's, in which a rank might still be.
             stored.wait();

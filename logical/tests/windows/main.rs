@@ -26,11 +26,11 @@ fn of<T: Element>(window: &Window, len: usize, load: impl Fn(&Window, &mut Buffe
 }
 
 fn value(window: &Window, len: usize) -> Vec<f32> {
-    of(window, len, Window::load)
+    of(window, len, |window, buffer| window.blocking().load(buffer))
 }
 
 fn neighbour(window: &Window, of_rank: usize, len: usize) -> Vec<f32> {
-    of(window, len, |window, buffer| window.load_neighbour(of_rank, buffer))
+    of(window, len, |window, buffer| window.blocking().load_neighbour(of_rank, buffer))
 }
 
 /// A window in which everyone may put to everyone, of `len` elements that all are the rank.
@@ -78,14 +78,14 @@ fn every_operation_does_what_it_says_at_every_size_and_precision() {
                 }
                 assert_eq!((value(&window, len), window.mass()), (vec![rank; len], 1.0));
                 // x ← x + Σ y / 2, in which q is 2 + 4 · 0.5 for everyone.
-                window.update(1.0, &weighted(&others, 0.5), true)?;
+                window.blocking().update(1.0, &weighted(&others, 0.5), true)?;
                 let sum: f32 = others.iter().map(|other| 2.0 * *other as f32).sum();
                 let mass = 1.0 + 2.0 * others.len() as f64;
                 assert_eq!((value(&window, len), window.mass()), (vec![rank + sum; len], mass));
                 assert_eq!(neighbour(&window, others[0], len), vec![0.0; len]);
                 comm.blocking().barrier()?;
-                window.store(&testing::buffer(&vec![rank + 1.0; len]))?;
-                window.add(2.0, &testing::buffer(&vec![1f32; len]))?;
+                window.blocking().store(&testing::buffer(&vec![rank + 1.0; len]))?;
+                window.blocking().add(2.0, &testing::buffer(&vec![1f32; len]))?;
                 comm.blocking().barrier()?;
                 window.get(&weighted(&others, 3.0)).blocking()?;
                 for other in &others {
@@ -135,7 +135,7 @@ fn bytes_are_those_of_the_formula() {
                 let accumulated = bytes_of(&comm, || window.accumulate(0.5, &to).blocking())?;
                 let got = bytes_of(&comm, || window.get(&to).blocking())?;
                 assert_eq!([put, accumulated, got], [expected as u64; 3], "{len} elements, {feedback:?}");
-                assert_eq!(bytes_of(&comm, || window.collect())?, 0);
+                assert_eq!(bytes_of(&comm, || window.blocking().collect())?, 0);
             }
             service.blocking().close()
         })
@@ -164,20 +164,20 @@ fn push_sum_over_windows_finds_the_mean_of_a_directed_graph() {
                 // No rank waits for another: some are rounds ahead.
                 for _ in 0..100 + 30 * rank {
                     window.accumulate(share, &weighted(OUT[rank], share)).blocking()?;
-                    window.collect()?;
+                    window.blocking().collect()?;
                 }
                 comm.blocking().barrier()?;
                 // In step for the last rounds, so that what the fast ones have kept comes round.
                 for _ in 0..60 {
                     window.accumulate(share, &weighted(OUT[rank], share)).blocking()?;
                     comm.blocking().barrier()?;
-                    window.collect()?;
+                    window.blocking().collect()?;
                     comm.blocking().barrier()?;
                 }
                 let mut mass = [window.mass()];
                 comm.blocking().all_reduce(&mut mass, hexagram_logical::ReduceOp::Sum)?;
                 assert!((mass[0] - 4.0).abs() < 1e-9, "{mass:?}");
-                for mean in of::<f32>(&window, 3, Window::estimate) {
+                for mean in of::<f32>(&window, 3, |window, mean| window.blocking().estimate(mean)) {
                     assert!((mean - 1.5).abs() < tolerance, "{mean} on rank {rank}, {feedback:?}");
                 }
                 service.blocking().close()
@@ -196,7 +196,7 @@ fn a_value_is_never_half_of_one_put_and_half_of_another() {
             let (window, others) = complete(&comm, &service, LEN, None)?;
             let mut last = vec![0f32; ranks];
             for round in 1..40u32 {
-                window.store(&testing::buffer(&vec![round as f32; LEN]))?;
+                window.blocking().store(&testing::buffer(&vec![round as f32; LEN]))?;
                 let put = window.put(1.0, &weighted(&others, 1.0));
                 while !put.is_done() {
                     for other in &others {
@@ -222,7 +222,7 @@ fn puts_that_are_not_waited_for_arrive_in_order() {
             let (window, others) = complete(&comm, &service, 700, Some(half(Feedback::Difference)))?;
             let mut puts = Vec::new();
             for round in 1..=50u32 {
-                window.store(&testing::buffer(&vec![round as f32; 700]))?;
+                window.blocking().store(&testing::buffer(&vec![round as f32; 700]))?;
                 puts.push(window.put(1.0, &weighted(&others, 1.0)));
             }
             puts.into_iter().try_for_each(|put| put.blocking())?;

@@ -11,16 +11,16 @@ fn rounds(
 ) -> Result<(Vec<u32>, f64, Vec<Option<u64>>)> {
     for round in rounds {
         let step = |at: usize| ((at * 37 + comm.rank() * 11 + round * 53) % 101) as f32 * 0.01;
-        window.add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
+        window.blocking().add(1.0, &testing::buffer(&(0..70).map(step).collect::<Vec<_>>()))?;
         // Whoever is late still updates, or saves.
         comm.blocking().barrier()?;
         window.accumulate(0.5, &weighted(others, 0.25)).blocking()?;
         comm.blocking().barrier()?;
-        window.update(1.0, &weighted(others, 1.0), true)?;
+        window.blocking().update(1.0, &weighted(others, 1.0), true)?;
         comm.blocking().barrier()?;
         window.get(&weighted(others, 0.5)).blocking()?;
         comm.blocking().barrier()?;
-        window.update(0.5, &weighted(others, 0.5), false)?;
+        window.blocking().update(0.5, &weighted(others, 0.5), false)?;
     }
     comm.blocking().barrier()?;
     let bits = value(window, 70).into_iter().map(f32::to_bits).collect();
@@ -41,21 +41,26 @@ fn what_was_saved_goes_on_bit_for_bit() {
                 };
                 let (window, others) = make()?;
                 rounds(&comm, &window, &others, 0..3)?;
-                let saved = window.save()?;
-                let values = window.save()?;
+                let saved = window.blocking().save()?;
+                let values = window.blocking().save()?;
                 let expected = rounds(&comm, &window, &others, 3..6)?;
                 let (again, _) = make()?;
-                again.restore(saved)?;
+                again.blocking().restore(saved)?;
                 assert_eq!(rounds(&comm, &again, &others, 3..6)?, expected, "{feedback:?} over {transport}");
                 // Draws and memories are part of it.
                 let (forgetful, _) = make()?;
-                forgetful.restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
+                forgetful
+                    .blocking()
+                    .restore(values.into_iter().filter(|(name, _)| name.starts_with("value of ")))?;
                 let differs = rounds(&comm, &forgetful, &others, 3..6)? != expected;
                 assert_eq!(differs, feedback.is_some(), "{feedback:?} over {transport}");
                 let alone =
                     comm.block_on(Window::create(&comm, &service, &testing::buffer(&[0f32; 70]), &[], None))?;
                 let short = complete(&comm, &service, 69, None)?.0;
-                for refused in [alone.restore(window.save()?), short.restore(window.save()?)] {
+                for refused in [
+                    alone.blocking().restore(window.blocking().save()?),
+                    short.blocking().restore(window.blocking().save()?),
+                ] {
                     assert!(matches!(refused, Err(Error::Usage { .. })), "{refused:?}");
                 }
                 comm.blocking().barrier()?;

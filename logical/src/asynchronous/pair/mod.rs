@@ -1,7 +1,10 @@
 //! Pair exchange: two ranks average their values, at any time, without a third and without either's program waiting for
 //! the other's step. The primitive of AD-PSGD.
 
+mod blocking;
 mod target;
+
+pub use blocking::BlockingPairExchange;
 
 use super::agree::{check, tell_everyone};
 use super::dispatcher::{Dispatcher, Outgoing, Payload};
@@ -84,7 +87,7 @@ pub struct Exchanged {
 ///         pair.exchange(1).blocking()?;
 ///     }
 ///     service.blocking().close()?;
-///     pair.load(&mut x)?;
+///     pair.blocking().load(&mut x)?;
 ///     let x = x.host::<f32>()?[0];
 ///     Ok(x)
 /// });
@@ -150,21 +153,21 @@ impl PairExchange {
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
-    pub fn load(&self, into: &mut Buffer) -> Result<()> {
-        into.write_all()?.copy_from(&self.target.state().value.read_all()?)
+    pub async fn load(&self, into: &mut Buffer) -> Result<()> {
+        into.write_all()?.copy_from(&self.target.enter().await.value.read_all()?)
     }
 
     /// Adds a step of this rank's own: `x ← x + weight × from`. Exchanges that are under way keep it.
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
-    pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
-        self.target.state().value.write_all()?.add_scaled(weight, &from.read_all()?)
+    pub async fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
+        self.target.enter().await.value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
     /// Returns the number of exchanges that have changed x so far.
     pub fn exchanges(&self) -> u64 {
-        self.target.state().exchanges
+        self.target.exchanges()
     }
 
     /// Returns copies of everything that this rank holds and remembers, by name: x with the number of exchanges, and what the
@@ -173,9 +176,9 @@ impl PairExchange {
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
-    pub fn save(&self) -> Result<Vec<(String, State)>> {
+    pub async fn save(&self) -> Result<Vec<(String, State)>> {
         let mut saved = Saved::default();
-        self.target.save(&mut saved)?;
+        self.target.save(&*self.target.enter().await, &mut saved)?;
         Ok(saved.into_states())
     }
 
@@ -185,12 +188,18 @@ impl PairExchange {
     /// # Errors
     /// [`Error::Usage`] if there is no place for what was saved: with another encoding, type or length. The pair exchange is
     /// of no use then.
-    pub fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
+    pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
+        let mut pair = self.target.enter().await;
         for (name, state) in states {
             let (what, rank) = parse(&name).ok_or_else(|| unknown(&name))?;
-            self.target.restore(what, rank, state)?;
+            self.target.restore(&mut pair, what, rank, state)?;
         }
         Ok(())
+    }
+
+    /// Returns the calls that wait, blocking.
+    pub fn blocking(&self) -> BlockingPairExchange<'_> {
+        BlockingPairExchange(self)
     }
 }
 
@@ -238,7 +247,7 @@ impl Exchange {
         target.state().asking = None;
         let ([theirs, passed], Some(landed)) = answer else { return Err(self.nothing()) };
         if passed == PASSED {
-            return Ok(Exchanged { mine: target.state().exchanges, theirs });
+            return Ok(Exchanged { mine: target.exchanges(), theirs });
         }
         let difference =
             target.differences.decode_rounded(&dispatcher.peer(self.peer), &landed.buffer, landed.bytes)?;

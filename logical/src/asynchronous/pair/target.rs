@@ -4,13 +4,15 @@ use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding, fresh};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
+use crate::asynchronous::shared::{Shared, SharedGuard};
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};
 use hexagram_physical::error::During;
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// With a value, answered with a difference, or without one as [`PASSED`]. The first argument of every answer counts
 /// the exchanges of who gives it.
@@ -30,7 +32,6 @@ const HEARD: &str = "heard from";
 /// State that is read and written together.
 pub(super) struct PairState {
     pub(super) value: Buffer,
-    pub(super) exchanges: u64,
     /// An exchange has the value.
     pub(super) locked: bool,
     /// This rank has begun an exchange.
@@ -52,7 +53,9 @@ pub(super) struct PairTarget {
     pub(super) differences: ValueEncoding,
     /// True if exchanges exclude each other.
     pub(super) locked: bool,
-    state: Mutex<PairState>,
+    /// Exchanges that have changed the value: counted under the lock of the state, read without.
+    exchanges: AtomicU64,
+    state: Shared<PairState>,
 }
 
 impl PairTarget {
@@ -72,7 +75,6 @@ impl PairTarget {
         let own = value.copied()?;
         let state = PairState {
             value: own,
-            exchanges: 0,
             locked: false,
             turn_taken: false,
             asking: None,
@@ -80,28 +82,45 @@ impl PairTarget {
             send_links: HashMap::new(),
             receive_links: HashMap::new(),
         };
-        Ok(PairTarget { me, fingerprint, values, differences, locked, state: Mutex::new(state) })
+        let exchanges = AtomicU64::new(0);
+        Ok(PairTarget { me, fingerprint, values, differences, locked, exchanges, state: Shared::new(state) })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, PairState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes the lock on the service's thread.
+    pub(super) fn state(&self) -> SharedGuard<'_, PairState> {
+        self.state.lock()
     }
 
-    pub(super) fn save(&self, saved: &mut Saved) -> Result<()> {
-        let PairState { value, exchanges, send_links, receive_links, .. } = &*self.state();
-        saved.add_value(self.me.rank, value, 1.0, *exchanges)?;
+    /// Takes the lock for this rank's program, once it is free.
+    pub(super) async fn enter(&self) -> SharedGuard<'_, PairState> {
+        self.state.enter().await
+    }
+
+    /// Returns the number of exchanges that have changed the value.
+    pub(super) fn exchanges(&self) -> u64 {
+        self.exchanges.load(Ordering::Acquire)
+    }
+
+    /// Counts an exchange that has changed the value; returns its number. Call it under the lock of the state.
+    fn count(&self) -> u64 {
+        self.exchanges.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub(super) fn save(&self, state: &PairState, saved: &mut Saved) -> Result<()> {
+        let PairState { value, send_links, receive_links, .. } = state;
+        saved.add_value(self.me.rank, value, 1.0, self.exchanges())?;
         for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
             saved.add(TOLD, *rank, state)?;
         }
         receive_links.iter().try_for_each(|(rank, link)| saved.add(HEARD, *rank, &link.0))
     }
 
-    pub(super) fn restore(&self, what: &str, rank: usize, saved: State) -> Result<()> {
-        let PairState { value, exchanges, send_links, receive_links, .. } = &mut *self.state();
+    pub(super) fn restore(&self, state: &mut PairState, what: &str, rank: usize, saved: State) -> Result<()> {
+        let PairState { value, send_links, receive_links, .. } = state;
         match what {
             OF if rank == self.me.rank => {
                 restore_value(&saved, value)?;
-                *exchanges = saved.operations();
+                self.exchanges.store(saved.operations(), Ordering::Release);
             }
             TOLD if self.values.encodes() => {
                 send_links.entry(rank).or_insert_with(|| self.values.send_link(EXCHANGE)).restore(saved);
@@ -122,17 +141,16 @@ impl PairTarget {
     /// Takes the mean with the value that a message of `from` tells; returns how many exchanges there were, and the message that
     /// tells the difference, which `from` has to subtract.
     pub(super) fn meet(&self, from: &Peer, message: &Arc<Buffer>, bytes: usize) -> Result<(u64, Payload)> {
-        let PairState { value, exchanges, receive_links, .. } = &mut *self.state();
+        let PairState { value, receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
         let difference = self.values.decode(link, from, message, bytes)?;
         // d = (x_from − x) / 2
         difference.write_all()?.add_scaled(-1.0, &value.read_all()?)?;
         difference.write_all()?.scale(0.5)?;
-        let rounded = self.differences.encode_rounded(&self.me, from.rank, *exchanges, &difference);
+        let rounded = self.differences.encode_rounded(&self.me, from.rank, self.exchanges(), &difference);
         let message = rounded.map_err(|error| whose(error, value, from))?;
         value.write_all()?.add_scaled(1.0, &difference.read_all()?)?;
-        *exchanges += 1;
-        Ok((*exchanges, message))
+        Ok((self.count(), message))
     }
 
     /// Returns true if an exchange that `from` has begun is one with this rank's own, which counts for both.
@@ -142,18 +160,17 @@ impl PairTarget {
 
     /// Lets an exchange pass, of which only what is remembered of values counts.
     fn pass(&self, from: &Peer, payload: &Landed) -> Result<Reply> {
-        let PairState { exchanges, receive_links, .. } = &mut *self.state();
+        let PairState { receive_links, .. } = &mut *self.state();
         let link = receive_links.entry(from.rank).or_default();
         self.values.decode(link, from, &payload.buffer, payload.bytes)?;
-        Ok(Reply { arguments: [*exchanges, PASSED], payload: None })
+        Ok(Reply { arguments: [self.exchanges(), PASSED], payload: None })
     }
 
     /// Applies a difference, `x ← x + sign × difference`; returns how many exchanges there were.
     pub(super) fn apply(&self, sign: f64, difference: &Buffer) -> Result<u64> {
-        let PairState { value, exchanges, .. } = &mut *self.state();
-        value.write_all()?.add_scaled(sign, &difference.read_all()?)?;
-        *exchanges += 1;
-        Ok(*exchanges)
+        let state = self.state();
+        state.value.write_all()?.add_scaled(sign, &difference.read_all()?)?;
+        Ok(self.count())
     }
 
     fn release(&self, from: &Peer, payload: &Landed) -> Result<Served> {
@@ -201,7 +218,7 @@ impl Handler for PairTarget {
                 let mut state = self.state();
                 state.locked = true;
                 state.holder = Some(from.rank);
-                Ok(Served::Done(Reply { arguments: [state.exchanges, 0], payload: Some(message) }))
+                Ok(Served::Done(Reply { arguments: [self.exchanges(), 0], payload: Some(message) }))
             }
             RELEASE => self.release(from, payload),
             _ => Err(request.unknown(from)),

@@ -45,6 +45,14 @@ impl BlockingServer<'_> {
     pub fn pull_cached(&mut self, range: Range<usize>, into: &mut Buffer) -> Result<Pulled> {
         runtime::block_on(self.0.pull_cached(range, into))
     }
+
+    /// Returns this rank's parameters and where they are in the whole vector: see [`Server::shard`].
+    ///
+    /// # Errors
+    /// As [`Server::shard`].
+    pub fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
+        runtime::block_on(self.0.shard())
+    }
 }
 
 impl Server {

@@ -150,9 +150,9 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::PeerFailed`](crate::Error::PeerFailed) with a rank whose delta cannot be decoded.
-    pub fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
+    pub async fn shard(&self) -> Result<(Range<usize>, Vec<f32>)> {
         let range = chunk(self.terms.len, self.terms.peers.len(), self.terms.rank);
-        Ok((range, self.shard.parameters(self.clock.slowest())?))
+        Ok((range, self.shard.parameters(self.clock.slowest()).await?))
     }
 
     /// Returns the encoding of deltas with what it remembers, to be saved and restored.

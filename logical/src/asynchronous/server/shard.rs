@@ -10,6 +10,7 @@
 
 use super::super::dispatcher::Payload;
 use super::super::service::{Handler, Landed, Reply, Served};
+use super::super::shared::Shared;
 use super::super::wire::{Request, violation};
 use super::terms::Terms;
 use super::update::{Push, Update};
@@ -17,7 +18,7 @@ use crate::encoding::MessageSender;
 use crate::{Buffer, DType, Part, Peer, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub(super) const PUSH: u16 = 0;
 pub(super) const PULL: u16 = 1;
@@ -29,7 +30,7 @@ pub(super) struct Shard {
     range: Range<usize>,
     /// Deltas are applied by clock, and in it by rank.
     ordered: bool,
-    state: Mutex<ShardState>,
+    state: Shared<ShardState>,
 }
 
 struct ShardState {
@@ -63,17 +64,13 @@ impl Shard {
     ) -> Self {
         let waiting = BTreeMap::new();
         let image = None;
-        let state = Mutex::new(ShardState { parameters, version: 0, update, waiting, image });
+        let state = Shared::new(ShardState { parameters, version: 0, update, waiting, image });
         Shard { terms, range, ordered, state }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ShardState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the parameters, with all that was pushed before the clock `settled`.
-    pub(super) fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
-        let state = &mut *self.lock();
+    pub(super) async fn parameters(&self, settled: u64) -> Result<Vec<f32>> {
+        let state = &mut *self.state.enter().await;
         self.catch_up(state, settled)?;
         Ok(state.parameters.clone())
     }
@@ -96,7 +93,7 @@ impl Shard {
         let message = Arc::clone(&payload.buffer);
         let bytes = payload.bytes;
         let delta = Delta { from: from.rank, clock, part, message, bytes };
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         if self.ordered {
             state.waiting.entry((clock, from.rank)).or_default().push(delta);
         } else {
@@ -107,7 +104,7 @@ impl Shard {
 
     fn pull(&self, from: &Peer, request: &Request) -> Result<Reply> {
         let part = self.part(from, request)?;
-        let state = &mut *self.lock();
+        let state = &mut *self.state.lock();
         self.catch_up(state, request.arguments[2])?;
         let payload = Some(self.image(state, part)?);
         Ok(Reply { arguments: [state.version, 0], payload })

@@ -1,6 +1,9 @@
 //! Windows: memory of a rank into which its neighbours write, and from which they read, while it computes.
 
+mod blocking;
 mod target;
+
+pub use blocking::BlockingWindow;
 
 use super::agree::{check, tell_everyone};
 use super::dispatcher::Outgoing;
@@ -8,11 +11,14 @@ use super::links::SendLink;
 use super::pending::Pending;
 use super::saved::{Saved, parse, unknown};
 use super::service::Service;
+use super::shared::{Shared, SharedGuard};
 use crate::encoding::{Encoding, State};
 use crate::{Buffer, Communicator, Error, Result};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use target::{ACCUMULATE, GET, PUT, WindowTarget, scale};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use target::{ACCUMULATE, GET, PUT, WindowState, WindowTarget, scale};
 
 /// Name of the saved states of links to ranks that are put to.
 const PUT_TO: &str = "put to";
@@ -59,10 +65,10 @@ const PUT_TO: &str = "put to";
 ///         window.accumulate(0.5, &[((rank + 1) % n, 0.5)]).blocking()?;
 ///         // Nobody has to keep step, but how near 60 turns come to the mean then depends on who was how fast.
 ///         comm.blocking().barrier()?;
-///         window.collect()?;
+///         window.blocking().collect()?;
 ///     }
 ///     let mut mean = Buffer::from_slice(&[0f32])?;
-///     window.estimate(&mut mean)?;
+///     window.blocking().estimate(&mut mean)?;
 ///     let mean = mean.host::<f32>()?[0];
 ///     service.blocking().close()?;
 ///     Ok(mean)
@@ -74,8 +80,10 @@ pub struct Window {
     target: Arc<WindowTarget>,
     /// Number of its handler in the service.
     number: u32,
+    /// Out-neighbours, in order.
+    destinations: Vec<usize>,
     /// Link to each out-neighbour. Whoever holds this may change x.
-    send_links: Mutex<BTreeMap<usize, SendLink>>,
+    send_links: Shared<BTreeMap<usize, SendLink>>,
 }
 
 impl Window {
@@ -113,20 +121,22 @@ impl Window {
         // Before the others can know that it is there.
         let number = service.register(Arc::<WindowTarget>::clone(&target))?;
         let wanting = tell_everyone(comm, target.fingerprint, &wanted).await?;
-        let receivers = (0..comm.size()).filter(|rank| wanting[*rank] != 0);
-        let send_links = receivers.map(|to| (to, target.encoding.send_link(PUT))).collect();
-        Ok(Window { service: service.clone(), target, number, send_links: Mutex::new(send_links) })
+        let destinations: Vec<usize> = (0..comm.size()).filter(|rank| wanting[*rank] != 0).collect();
+        let send_links = destinations.iter().map(|to| (*to, target.encoding.send_link(PUT))).collect();
+        let send_links = Shared::new(send_links);
+        Ok(Window { service: service.clone(), target, number, destinations, send_links })
     }
 
     /// Returns the ranks that this one may put to: those that have named it as an in-neighbour.
     pub fn destinations(&self) -> Vec<usize> {
-        self.send_links().keys().copied().collect()
+        self.destinations.clone()
     }
 
     /// Puts x into the buffers of `to`, and then scales it: on each rank i of `to`, with its weight w, y ← w x and
     /// q ← w p; here, x ← `self_weight` x and p ← `self_weight` p. See [`Window`] for bytes, memory, determinism.
     ///
-    /// Returns once x may be changed again; what was put is there once the result has been waited for.
+    /// Returns once x may be changed again; what was put is there once the result has been waited for. Before it returns
+    /// it encodes x, or copies it, and scales it, on this thread, while other work in memory on this window ends.
     ///
     /// # Errors
     /// [`Error::Usage`] for ranks that are no out-neighbours and weights that are not finite, and [`Error::NotFinite`]
@@ -147,12 +157,12 @@ impl Window {
     }
 
     fn write(&self, verb: u16, self_weight: f64, to: &[(usize, f64)]) -> Result<Pending<()>> {
-        let mut send_links = self.send_links();
         check_weight(self_weight)?;
-        check_peers(to, |rank| send_links.contains_key(&rank), "out-neighbour")?;
+        check_peers(to, |rank| self.destinations.contains(&rank), "out-neighbour")?;
+        let mut send_links = self.send_links.lock();
         let target = &self.target;
         let number = self.number;
-        let mass = target.state().mass;
+        let mass = target.mass();
         let mut asks: Vec<(usize, Outgoing)> = Vec::with_capacity(to.len());
         for (rank, weight) in to {
             let shared = asks.first().filter(|_| !target.encoding.remembers());
@@ -173,9 +183,9 @@ impl Window {
             ));
         }
         if self_weight != 1.0 {
-            let mut state = target.state();
+            let _state = target.state.lock();
             target.value.write_all()?.scale(self_weight)?;
-            state.mass *= self_weight;
+            target.set_mass(self_weight * mass);
         }
         // Still with the send_links: what is said first is sent first.
         Ok(self.service.submit(move |dispatcher| async move { dispatcher.request_all(asks).await.map(drop) }))
@@ -201,7 +211,7 @@ impl Window {
 
     fn fetch(&self, from: &[(usize, f64)]) -> Result<Pending<()>> {
         let target = Arc::clone(&self.target);
-        check_peers(from, |rank| target.state().neighbours.contains_key(&rank), "in-neighbour")?;
+        check_peers(from, |rank| target.is_source(rank), "in-neighbour")?;
         let mut asks = Vec::with_capacity(from.len());
         for (rank, _) in from {
             let fingerprint = target.fingerprint;
@@ -233,17 +243,16 @@ impl Window {
     /// Combines what has arrived: x ← `self_weight` x + Σ w yⱼ and p ← `self_weight` p + Σ w qⱼ, over the ranks j of
     /// `weights`, in that order; with `reset`, their y and q are 0 afterwards. Sends nothing.
     ///
-    /// Puts and gets of others wait for as long as it takes.
+    /// Puts and gets of others wait for as long as it takes, as it waits while the service carries one out.
     ///
     /// # Errors
     /// [`Error::Usage`] for ranks that are no in-neighbours, and weights that are not finite.
-    pub fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
-        let _local = self.send_links();
-        let mut state = self.target.state();
+    pub async fn update(&self, self_weight: f64, weights: &[(usize, f64)], reset: bool) -> Result<()> {
         check_weight(self_weight)?;
-        check_peers(weights, |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
+        check_peers(weights, |rank| self.target.is_source(rank), "in-neighbour")?;
+        let (_links, mut state) = self.alone().await;
         scale(self_weight, &self.target.value)?;
-        let mut mass = self_weight * state.mass;
+        let mut mass = self_weight * self.target.mass();
         for (rank, weight) in weights {
             if let Some(neighbour) = state.neighbours.get_mut(rank) {
                 self.target.value.write_all()?.add_scaled(*weight, &neighbour.value.read_all()?)?;
@@ -253,7 +262,7 @@ impl Window {
                 }
             }
         }
-        state.mass = mass;
+        self.target.set_mass(mass);
         Ok(())
     }
 
@@ -262,27 +271,27 @@ impl Window {
     ///
     /// # Errors
     /// None but those of a bug.
-    pub fn collect(&self) -> Result<()> {
-        let weights: Vec<_> = self.target.state().neighbours.keys().map(|rank| (*rank, 1.0)).collect();
-        self.update(1.0, &weights, true)
+    pub async fn collect(&self) -> Result<()> {
+        let weights: Vec<_> = self.target.sources().map(|rank| (rank, 1.0)).collect();
+        self.update(1.0, &weights, true).await
     }
 
     /// Returns how often the buffer of an in-neighbour has been written to, by either side; [`None`] if it is none.
     pub fn version(&self, of: usize) -> Option<u64> {
-        self.target.state().neighbours.get(&of).map(|neighbour| neighbour.version)
+        self.target.version(of)
     }
 
     /// Returns the push-sum scalar p.
     pub fn mass(&self) -> f64 {
-        self.target.state().mass
+        self.target.mass()
     }
 
     /// Copies this rank's value: `into ← x`.
     ///
     /// # Errors
     /// [`Error::Usage`] if `into` is of another type or length.
-    pub fn load(&self, into: &mut Buffer) -> Result<()> {
-        let _state = self.target.state();
+    pub async fn load(&self, into: &mut Buffer) -> Result<()> {
+        let _state = self.target.state.enter().await;
         into.write_all()?.copy_from(&self.target.value.read_all()?)
     }
 
@@ -290,10 +299,11 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] if p is 0, as all of it was sent away; as [`Window::load`].
-    pub fn estimate(&self, into: &mut Buffer) -> Result<()> {
+    pub async fn estimate(&self, into: &mut Buffer) -> Result<()> {
         let mass = {
-            let state = self.target.state();
-            if state.mass == 0.0 {
+            let _state = self.target.state.enter().await;
+            let mass = self.target.mass();
+            if mass == 0.0 {
                 let what = "a window whose push-sum scalar is 0 estimates nothing";
                 return Err(Error::usage(
                     what,
@@ -301,7 +311,7 @@ impl Window {
                 ));
             }
             into.write_all()?.copy_from(&self.target.value.read_all()?)?;
-            state.mass
+            mass
         };
         scale(1.0 / mass, into)
     }
@@ -310,9 +320,9 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] if it is none, or `into` is of another type or length.
-    pub fn load_neighbour(&self, of: usize, into: &mut Buffer) -> Result<()> {
-        let state = self.target.state();
-        check_peers(&[(of, 1.0)], |rank| state.neighbours.contains_key(&rank), "in-neighbour")?;
+    pub async fn load_neighbour(&self, of: usize, into: &mut Buffer) -> Result<()> {
+        check_peers(&[(of, 1.0)], |rank| self.target.is_source(rank), "in-neighbour")?;
+        let state = self.target.state.enter().await;
         let Some(neighbour) = state.neighbours.get(&of) else { return Ok(()) };
         into.write_all()?.copy_from(&neighbour.value.read_all()?)
     }
@@ -321,9 +331,8 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] if `from` is of another type or length.
-    pub fn store(&self, from: &Buffer) -> Result<()> {
-        let _local = self.send_links();
-        let _state = self.target.state();
+    pub async fn store(&self, from: &Buffer) -> Result<()> {
+        let _alone = self.alone().await;
         self.target.value.write_all()?.copy_from(&from.read_all()?)
     }
 
@@ -331,10 +340,9 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::Usage`] if the weight is not finite; as [`Window::store`].
-    pub fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
+    pub async fn add(&self, weight: f64, from: &Buffer) -> Result<()> {
         check_weight(weight)?;
-        let _local = self.send_links();
-        let _state = self.target.state();
+        let _alone = self.alone().await;
         self.target.value.write_all()?.add_scaled(weight, &from.read_all()?)
     }
 
@@ -344,10 +352,10 @@ impl Window {
     ///
     /// # Errors
     /// [`Error::System`] if memory runs out.
-    pub fn save(&self) -> Result<Vec<(String, State)>> {
-        let send_links = self.send_links();
+    pub async fn save(&self) -> Result<Vec<(String, State)>> {
+        let (send_links, state) = self.alone().await;
         let mut saved = Saved::default();
-        self.target.save(&mut saved)?;
+        self.target.save(&state, &mut saved)?;
         for (rank, state) in send_links.iter().filter_map(|(rank, link)| Some((rank, link.state()?))) {
             saved.add(PUT_TO, *rank, state)?;
         }
@@ -359,21 +367,31 @@ impl Window {
     /// # Errors
     /// [`Error::Usage`] if there is no place for what was saved: with other neighbours, or another encoding, type or length.
     /// The window is of no use then.
-    pub fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
-        let mut send_links = self.send_links();
+    pub async fn restore(&self, states: impl IntoIterator<Item = (String, State)>) -> Result<()> {
+        let (mut send_links, mut target_state) = self.alone().await;
         for (name, state) in states {
             match parse(&name).ok_or_else(|| unknown(&name))? {
                 (PUT_TO, rank) if self.target.encoding.encodes() => {
                     send_links.get_mut(&rank).ok_or_else(|| unknown(&name))?.restore(state);
                 }
-                (what, rank) => self.target.restore(what, rank, state)?,
+                (what, rank) => self.target.restore(&mut target_state, what, rank, state)?,
             }
         }
         Ok(())
     }
 
-    fn send_links(&self) -> MutexGuard<'_, BTreeMap<usize, SendLink>> {
-        self.send_links.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the calls that wait, blocking.
+    pub fn blocking(&self) -> BlockingWindow<'_> {
+        BlockingWindow(self)
+    }
+
+    /// Waits until neither another thread of this rank's program nor its service is at work on the window.
+    async fn alone(&self) -> (SharedGuard<'_, BTreeMap<usize, SendLink>>, SharedGuard<'_, WindowState>) {
+        poll_fn(|context| {
+            let Poll::Ready(links) = self.send_links.poll_enter(context) else { return Poll::Pending };
+            self.target.state.poll_enter(context).map(|state| (links, state))
+        })
+        .await
     }
 }
 

@@ -4,12 +4,14 @@ use crate::asynchronous::dispatcher::Payload;
 use crate::asynchronous::links::{ReceiveLink, SendLink, ValueEncoding};
 use crate::asynchronous::saved::{OF, Saved, restore_value, unknown};
 use crate::asynchronous::service::{Handler, Landed, Reply, Served};
+use crate::asynchronous::shared::Shared;
 use crate::asynchronous::wire::Request;
 use crate::encoding::{Encoding, Feedback, State};
 use crate::{Buffer, Error, Peer, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The arguments of these are the weight and the sender's push-sum scalar, as bits.
 pub(super) const PUT: u16 = 0;
@@ -26,7 +28,6 @@ const GIVEN_TO: &str = "given to";
 pub(super) struct Neighbour {
     pub(super) value: Arc<Buffer>,
     pub(super) mass: f64,
-    pub(super) version: u64,
     /// Links by which it puts, and by which it is got from.
     put: ReceiveLink,
     got: ReceiveLink,
@@ -40,10 +41,11 @@ impl Neighbour {
     }
 }
 
-/// State that is written and read together.
+/// Buffers that are written and read together with their scalars.
 pub(super) struct WindowState {
-    pub(super) mass: f64,
     pub(super) neighbours: BTreeMap<usize, Neighbour>,
+    /// Links to the ranks that get.
+    getters: HashMap<usize, SendLink>,
 }
 
 /// One rank's part of a window.
@@ -53,9 +55,11 @@ pub(super) struct WindowTarget {
     pub(super) encoding: ValueEncoding,
     /// Only this rank's program writes it, under the lock of the state.
     pub(super) value: Buffer,
-    state: Mutex<WindowState>,
-    /// Links to the ranks that get.
-    getters: Mutex<HashMap<usize, SendLink>>,
+    /// Push-sum scalar p of the value, as bits: written under the lock of the state, read without.
+    mass: AtomicU64,
+    /// For every in-neighbour, how often its buffer was written to: counted under the lock of the state, read without.
+    versions: BTreeMap<usize, AtomicU64>,
+    pub(super) state: Shared<WindowState>,
 }
 
 impl WindowTarget {
@@ -80,15 +84,37 @@ impl WindowTarget {
             let value = encoding.values.take()?;
             let put = ReceiveLink::default();
             let got = ReceiveLink::default();
-            neighbours.insert(*source, Neighbour { value, mass: 0.0, version: 0, put, got });
+            neighbours.insert(*source, Neighbour { value, mass: 0.0, put, got });
         }
         let own = value.copied()?;
-        let state = Mutex::new(WindowState { mass: 1.0, neighbours });
-        Ok(WindowTarget { me, fingerprint, encoding, value: own, state, getters: Mutex::default() })
+        let versions = sources.iter().map(|source| (*source, AtomicU64::new(0))).collect();
+        let mass = AtomicU64::new(1f64.to_bits());
+        let state = Shared::new(WindowState { neighbours, getters: HashMap::new() });
+        Ok(WindowTarget { me, fingerprint, encoding, value: own, mass, versions, state })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, WindowState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns true if `rank` may put here.
+    pub(super) fn is_source(&self, rank: usize) -> bool {
+        self.versions.contains_key(&rank)
+    }
+
+    /// Returns the ranks that may put here, in order.
+    pub(super) fn sources(&self) -> impl Iterator<Item = usize> {
+        self.versions.keys().copied()
+    }
+
+    /// Returns how often the buffer of an in-neighbour was written to.
+    pub(super) fn version(&self, of: usize) -> Option<u64> {
+        self.versions.get(&of).map(|version| version.load(Ordering::Acquire))
+    }
+
+    pub(super) fn mass(&self) -> f64 {
+        f64::from_bits(self.mass.load(Ordering::Acquire))
+    }
+
+    /// Stores the push-sum scalar. Call it under the lock of the state.
+    pub(super) fn set_mass(&self, mass: f64) {
+        self.mass.store(mass.to_bits(), Ordering::Release);
     }
 
     /// Calls `write` with a neighbour's buffer and the value of a message.
@@ -103,11 +129,12 @@ impl WindowTarget {
             let what = format!("rank {} is no in-neighbour of rank {}", from.rank, self.me.rank);
             Error::usage(what, "name it where the window is created")
         };
-        let mut state = self.state();
+        let version = self.versions.get(&from.rank).ok_or_else(no_neighbour)?;
+        let mut state = self.state.lock();
         let neighbour = state.neighbours.get_mut(&from.rank).ok_or_else(no_neighbour)?;
         let value = self.encoding.decode(link(neighbour), from, message, bytes)?;
         write(neighbour, value)?;
-        neighbour.version += 1;
+        version.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
@@ -128,37 +155,42 @@ impl WindowTarget {
         )
     }
 
-    pub(super) fn save(&self, saved: &mut Saved) -> Result<()> {
-        let getters = self.getters();
-        let state = self.state();
-        saved.add_value(self.me.rank, &self.value, state.mass, 0)?;
-        for (rank, Neighbour { value, mass, version, put, got }) in &state.neighbours {
-            saved.add_value(*rank, value, *mass, *version)?;
+    pub(super) fn save(&self, state: &WindowState, saved: &mut Saved) -> Result<()> {
+        saved.add_value(self.me.rank, &self.value, self.mass(), 0)?;
+        for (rank, Neighbour { value, mass, put, got }) in &state.neighbours {
+            saved.add_value(*rank, value, *mass, self.version(*rank).unwrap_or(0))?;
             saved.add(PUT_BY, *rank, &put.0)?;
             saved.add(GOT_FROM, *rank, &got.0)?;
         }
-        getters
+        state
+            .getters
             .iter()
             .filter_map(|(rank, link)| Some((*rank, link.state()?)))
             .try_for_each(|(rank, state)| saved.add(GIVEN_TO, rank, state))
     }
 
-    pub(super) fn restore(&self, what: &str, rank: usize, saved: State) -> Result<()> {
-        let mut getters = self.getters();
-        let mut state = self.state();
+    pub(super) fn restore(
+        &self,
+        state: &mut WindowState,
+        what: &str,
+        rank: usize,
+        saved: State,
+    ) -> Result<()> {
         if (what, rank) == (OF, self.me.rank) {
-            state.mass = restore_value(&saved, &self.value)?;
+            self.set_mass(restore_value(&saved, &self.value)?);
             return Ok(());
         }
         match (what, state.neighbours.get_mut(&rank)) {
             (OF, Some(neighbour)) => {
                 neighbour.mass = restore_value(&saved, &neighbour.value)?;
-                neighbour.version = saved.operations();
+                if let Some(version) = self.versions.get(&rank) {
+                    version.store(saved.operations(), Ordering::Release);
+                }
             }
             (PUT_BY, Some(neighbour)) => neighbour.put.0 = saved,
             (GOT_FROM, Some(neighbour)) => neighbour.got.0 = saved,
             (GIVEN_TO, _) if self.encoding.encodes() => {
-                let link = getters.entry(rank).or_insert_with(|| self.encoding.send_link(GET));
+                let link = state.getters.entry(rank).or_insert_with(|| self.encoding.send_link(GET));
                 link.restore(saved);
             }
             _ => return Err(unknown(&format!("{what} {rank}"))),
@@ -166,16 +198,11 @@ impl WindowTarget {
         Ok(())
     }
 
-    fn getters(&self) -> MutexGuard<'_, HashMap<usize, SendLink>> {
-        self.getters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn give(&self, to: usize) -> Result<Reply> {
-        let mut getters = self.getters();
-        let link = getters.entry(to).or_insert_with(|| self.encoding.send_link(GET));
-        let state = self.state();
+        let mut state = self.state.lock();
+        let link = state.getters.entry(to).or_insert_with(|| self.encoding.send_link(GET));
         let payload: Payload = self.encoding.encode(link, &self.me, to, &self.value)?;
-        Ok(Reply { arguments: [state.mass.to_bits(), 0], payload: Some(payload) })
+        Ok(Reply { arguments: [self.mass.load(Ordering::Acquire), 0], payload: Some(payload) })
     }
 }
 
