@@ -7,8 +7,8 @@
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
 use hexagram::algorithms::EngineOptions;
-use hexagram::physical::bootstrap::variable;
 use hexagram::physical::stdout::print;
+use hexagram::physical::world::log_level;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
@@ -38,9 +38,12 @@ pub(crate) fn main() -> ExitCode {
     if options.algorithm == "list" {
         return print(list().trim_end()).map_or_else(|error| error.report("train"), |()| ExitCode::SUCCESS);
     }
-    let level = variable("HEXAGRAM_LOG").and_then(|level| level.parse().ok());
+    let level = match log_level() {
+        Ok(level) => level,
+        Err(error) => return failure("train", &error),
+    };
     tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN))
+        .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .without_time()

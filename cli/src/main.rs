@@ -25,10 +25,10 @@ mod table;
 mod transports;
 
 use clap::{Parser, Subcommand};
-use hexagram::physical::bootstrap::variable;
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::physical::stdout;
-use std::io::{self, IsTerminal};
+use hexagram::physical::world::log_level;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -50,7 +50,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    log();
+    let level = match log_level() {
+        Ok(level) => level,
+        Err(error) => {
+            let _ = io::stderr().write_all(format!("hexagram: {error}\n").as_bytes());
+            return ExitCode::FAILURE;
+        }
+    };
+    log(level);
     // Ranks that this program starts could not tell any more.
     if let Err(error) = stdout::check() {
         return error.report("hexagram");
@@ -69,10 +76,9 @@ fn main() -> ExitCode {
 }
 
 /// Prints warnings on standard error, such as who keeps everyone waiting; HEXAGRAM_LOG=info and so on print more.
-fn log() {
-    let level = variable("HEXAGRAM_LOG").and_then(|level| level.parse().ok());
+fn log(level: LevelFilter) {
     tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(LevelFilter::WARN))
+        .with_max_level(level)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .without_time()

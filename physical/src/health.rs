@@ -56,11 +56,12 @@ impl Vigilance {
     /// # Errors
     /// [`Error::Setup`] unless that is a number of seconds from 1 to 86,400.
     pub fn from_env() -> Result<Self> {
-        variable(SILENCE).map_or_else(|| Ok(Self::default()), |text| Self::from_seconds(text.trim()))
+        variable(SILENCE).map_or_else(|| Ok(Self::default()), |text| Self::from_seconds(&text))
     }
 
-    fn from_seconds(text: &str) -> Result<Self> {
-        let silence = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    /// Decodes the value of `HEXAGRAM_SILENCE`.
+    pub(crate) fn from_seconds(text: &str) -> Result<Self> {
+        let silence = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         match silence.filter(|silence| SILENCES.contains(silence)) {
             Some(silence) => Ok(Vigilance { silence, ..Self::default() }),
             None => {

@@ -76,12 +76,16 @@ impl Check {
     /// # Errors
     /// [`Error::Setup`] if it is neither `full` nor `first-use`.
     pub fn from_env() -> Result<Self> {
-        match variable("HEXAGRAM_CHECK").as_deref() {
-            None => Ok(Check::default()),
-            Some("full") => Ok(Check::Full),
-            Some("first-use") => Ok(Check::FirstUse),
-            Some(other) => {
-                let what = format!("HEXAGRAM_CHECK={other} is unknown");
+        variable("HEXAGRAM_CHECK").map_or_else(|| Ok(Check::default()), |text| Self::parse(&text))
+    }
+
+    /// Decodes the value of `HEXAGRAM_CHECK`.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        match text.trim() {
+            "full" => Ok(Check::Full),
+            "first-use" => Ok(Check::FirstUse),
+            _ => {
+                let what = format!("HEXAGRAM_CHECK={text} is unknown");
                 Err(Error::setup(what, "use full or first-use, or unset it"))
             }
         }

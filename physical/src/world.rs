@@ -2,6 +2,7 @@
 
 mod join;
 mod options;
+mod variables;
 
 use crate::bootstrap::Placement;
 use crate::bootstrap::control::Control;
@@ -18,6 +19,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+pub(crate) use variables::warn_of_unknown;
+pub use variables::{check_environment, log_level};
 
 /// Default deadline of operations, in milliseconds.
 const DEADLINE: u64 = 300_000;

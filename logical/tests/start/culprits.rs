@@ -88,3 +88,21 @@ fn hosts_that_claim_to_be_one_are_told_so_where_memory_would_have_to_reach() {
     let job = Job::of(commands, "add", TransportKind::Shm);
     all_say(job, 2, &["rank 1 (host ", "though HEXAGRAM_HOST says", "use the mixed or the tcp transport"]);
 }
+
+#[test]
+fn a_variable_with_a_value_that_it_cannot_have_ends_its_rank_at_once() {
+    for (name, value, transport, remedy) in [
+        ("HEXAGRAM_CHECK", "foo", TransportKind::Tcp, "use full or first-use"),
+        ("HEXAGRAM_TCP_SOCKETS", "99", TransportKind::Shm, "use 1 to 16"),
+        ("HEXAGRAM_SILENCE", "never", TransportKind::Mixed, "1 to 86400 seconds"),
+        ("HEXAGRAM_LOG", "loud", TransportKind::Mixed, "use off, error,"),
+    ] {
+        // Rank 0 of two never comes: it is not waited for.
+        let mut command = on_this_host(2).nth(1).unwrap();
+        command.env(name, value);
+        let mut job = Job::of([command].into_iter(), "add", transport);
+        let said = job.failure(0).text;
+        assert!(said.contains(&format!("{name}={value} ")) && said.contains(remedy), "{said}");
+        job.ends();
+    }
+}

@@ -63,7 +63,7 @@ pub(crate) use rendezvous::ListenContext;
 pub use rendezvous::{Inherited, Rendezvous};
 pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement};
-pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers};
+pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, parse_number};
 
 use crate::runtime::{self, Instant};
 use std::io;

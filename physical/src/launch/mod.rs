@@ -35,6 +35,7 @@ pub use own::{as_rank, as_threads};
 
 use crate::error::{Error, Result};
 use crate::limits;
+use crate::world::{check_environment, warn_of_unknown};
 use std::ffi::OsString;
 use std::io;
 use std::panic;
@@ -124,11 +125,14 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for numbers out of range. [`Error::System`] if a rank cannot be started (those already started
+    /// [`Error::Usage`] for numbers out of range. [`Error::Setup`] for a variable of this library with a value that it cannot
+    /// have: the ranks would inherit it. [`Error::System`] if a rank cannot be started (those already started
     /// are killed) or does not die, if a log cannot be created, or if every rank succeeded but their output could not
     /// be passed on or kept. A rank that fails is no error, but an [`Outcome`].
     pub fn run(&self) -> Result<Outcome> {
         self.check()?;
+        check_environment()?;
+        warn_of_unknown(None);
         limits::raise_open_files();
         // A thread of its own: ranks die with the thread that started them, and the caller may be inside a runtime.
         thread::scope(|scope| {

@@ -75,12 +75,22 @@ impl Announced {
 
 /// Returns the number of TCP connections for each pair of ranks and channel that the user asked for.
 pub(crate) fn sockets(options: &JoinOptions) -> Result<usize> {
-    let text = variable("HEXAGRAM_TCP_SOCKETS");
-    let asked = options.sockets.or_else(|| text.as_deref().map_or(Some(1), |text| text.trim().parse().ok()));
-    asked.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
-        let asked = options.sockets.map_or_else(|| text.unwrap_or_default(), |sockets| sockets.to_string());
-        let what = format!("{asked} TCP connections for each pair of ranks (HEXAGRAM_TCP_SOCKETS)");
-        Error::setup(what, format!("use 1 to {MAX_SOCKETS}"))
+    match options.sockets {
+        None => variable("HEXAGRAM_TCP_SOCKETS").map_or(Ok(1), |text| parse_sockets(&text)),
+        Some(sockets) if (1..=MAX_SOCKETS).contains(&sockets) => Ok(sockets),
+        Some(sockets) => {
+            let what = format!("{sockets} TCP connections for each pair of ranks (JoinOptions::sockets)");
+            Err(Error::setup(what, format!("use 1 to {MAX_SOCKETS}")))
+        }
+    }
+}
+
+/// Decodes the value of `HEXAGRAM_TCP_SOCKETS`.
+pub(crate) fn parse_sockets(text: &str) -> Result<usize> {
+    let sockets = text.trim().parse().ok();
+    sockets.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
+        let what = format!("HEXAGRAM_TCP_SOCKETS={text} is no number of connections for each pair of ranks");
+        Error::setup(what, format!("use 1 to {MAX_SOCKETS}, or unset it"))
     })
 }
 

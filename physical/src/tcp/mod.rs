@@ -10,8 +10,6 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-pub(crate) use connect::sockets;
-pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared};
+pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared, parse_sockets, sockets};
 pub(crate) use endpoint::TcpParking;
 pub(crate) use link::TcpLink;

@@ -1,5 +1,6 @@
 //! From options to a world: prepares the transport, meets the other ranks, connects.
 
+use super::variables::{check_environment, warn_of_unknown};
 use super::{JoinOptions, World};
 use crate::bootstrap::control::Control;
 use crate::bootstrap::hosts::Hosts;
@@ -23,8 +24,7 @@ use std::time::Duration;
 
 /// Joins where the transport or, if it knows nothing, the launcher's variables say.
 pub(super) fn join(options: &JoinOptions) -> Result<World> {
-    limits::raise_open_files();
-    let backend = backend(options.transport)?;
+    let backend = begin(options)?;
     if let Some(introduction) = backend.introduce(options)? {
         return join_introduced(introduction, options, &*backend);
     }
@@ -39,8 +39,7 @@ pub(super) fn join(options: &JoinOptions) -> Result<World> {
 
 /// Joins at a known place, which the transport has to agree with if it knows one.
 pub(super) fn join_as(placement: &Placement, options: &JoinOptions) -> Result<World> {
-    limits::raise_open_files();
-    let backend = backend(options.transport)?;
+    let backend = begin(options)?;
     let Some(introduction) = backend.introduce(options)? else {
         return join_placed(placement, options, &*backend);
     };
@@ -58,13 +57,30 @@ pub(super) fn join_as(placement: &Placement, options: &JoinOptions) -> Result<Wo
     Ok(world)
 }
 
+/// Judges all that can be judged before others are met, and returns the backend of the transport.
+fn begin(options: &JoinOptions) -> Result<Arc<dyn Backend>> {
+    check_environment()?;
+    options.check()?;
+    limits::raise_open_files();
+    backend(options.transport)
+}
+
+/// Fails unless the rank of a place is one of its world.
+fn check_place(placement: &Placement) -> Result<()> {
+    warn_of_unknown(Some(placement));
+    let Placement { rank, size, .. } = *placement;
+    if rank < size {
+        return Ok(());
+    }
+    Err(Error::setup(
+        format!("there is no rank {rank} in a world of {size}"),
+        "ranks count from 0 to size - 1",
+    ))
+}
+
 /// Joins at a place that the transport does not know, and prepares the transport there.
 fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backend) -> Result<World> {
-    let rank = placement.rank;
-    if rank >= placement.size {
-        let what = format!("there is no rank {rank} in a world of {}", placement.size);
-        return Err(Error::setup(what, "ranks count from 0 to size - 1"));
-    }
+    check_place(placement)?;
     let asked = options.interface()?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(placement, options)?;
@@ -87,6 +103,7 @@ fn join_introduced(
     backend: &dyn Backend,
 ) -> Result<World> {
     let Introduction { placement, listener, prepared } = introduction;
+    check_place(&placement)?;
     let tls = options.tls()?;
     let mut request = JoinRequest::new(&placement, options)?;
     let side = match listener {
@@ -216,6 +233,74 @@ impl Side {
         match self {
             Side::Leader(listener, secret) => lead(listener, mine, &secret, limit),
             Side::Member(connection) => join::join(connection, mine, limit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{Launcher, Rendezvous};
+    use crate::transport::TransportKind;
+
+    /// A transport of somebody else, which gives this process a place.
+    struct Introducing(usize, usize);
+
+    impl Backend for Introducing {
+        fn prepare(&self, _: &Site<'_>) -> Result<Box<dyn Prepared>> {
+            Err(Error::usage("it introduces itself", "see `introduce`"))
+        }
+
+        fn introduce(&self, _: &JoinOptions) -> Result<Option<Introduction>> {
+            let Introducing(rank, size) = *self;
+            let placement = Placement {
+                rank,
+                size,
+                local_rank: rank,
+                local_size: size,
+                rendezvous: Rendezvous::Local("hexagram-nobody".to_owned()),
+                secret: Vec::new(),
+                launcher: Launcher::Hexagram,
+            };
+            Ok(Some(Introduction::new(placement, Box::new(Announced))))
+        }
+    }
+
+    struct Announced;
+
+    impl Prepared for Announced {
+        fn announcement(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn connect(self: Box<Self>, _: Arc<Membership>) -> Result<Arc<dyn Fabric>> {
+            Err(Error::usage("nobody is there", "see the test"))
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_none_is_refused_whoever_gives_it() {
+        for (name, rank, size) in [("place-two-of-two", 2, 2), ("place-of-nobody", 0, 0)] {
+            let transport = crate::transport::register(name, Introducing(rank, size)).unwrap();
+            let options = JoinOptions { transport, ..JoinOptions::default() };
+            let error = join(&options).map(drop).unwrap_err();
+            let expected = format!("there is no rank {rank} in a world of {size}");
+            assert!(
+                matches!(&error, Error::Setup { .. }) && error.to_string().contains(&expected),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused_before_anybody_is_waited_for() {
+        let default = JoinOptions::default;
+        for (options, expected) in [
+            (JoinOptions { sockets: Some(0), transport: TransportKind::Shm, ..default() }, "use 1 to 16"),
+            (JoinOptions { interface: Some("no-such-0".into()), ..default() }, "no-such-0"),
+        ] {
+            let error = join(&options).map(drop).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::health::Vigilance;
 use crate::native::Check;
 use crate::socket::{Tls, TlsFiles};
+use crate::tcp;
 use crate::transport::TransportKind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -55,6 +56,13 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
+    /// Fails if an option cannot be, or a variable stands where one is missing that cannot be: before anybody is waited for.
+    pub(super) fn check(&self) -> Result<()> {
+        self.vigilance()?;
+        tcp::sockets(self)?;
+        self.interface().map(drop)
+    }
+
     /// Returns the heartbeats by which the ranks are to watch each other.
     pub(crate) fn vigilance(&self) -> Result<Vigilance> {
         let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;

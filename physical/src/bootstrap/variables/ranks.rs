@@ -133,14 +133,15 @@ pub(super) fn plausible(name: &str, size: usize) -> Result<()> {
 
 /// Reads a number. Returns `None` if the variable is not set.
 pub(super) fn number(name: &str, get: Lookup<'_>) -> Result<Option<usize>> {
-    let Some(text) = get(name) else { return Ok(None) };
-    match text.trim().parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => Err(Error::setup(
-            format!("{name}={text} is not a number"),
-            format!("set {name} to a whole number, or unset it"),
-        )),
-    }
+    get(name).map(|text| parse_number(name, &text)).transpose()
+}
+
+/// Decodes the number in `name`.
+pub(crate) fn parse_number(name: &str, text: &str) -> Result<usize> {
+    text.trim().parse().map_err(|_| {
+        let remedy = format!("set {name} to a whole number, or unset it");
+        Error::setup(format!("{name}={text} is not a number"), remedy)
+    })
 }
 
 /// Refuses `low >= high` if both are set.

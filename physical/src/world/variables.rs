@@ -1,0 +1,244 @@
+//! The variables of this library: who sets each, and the values that it may have. Open this file to add one.
+//!
+//! [`check_environment`] refuses a value that is none of them, whatever the transport and whether this rank would have
+//! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test compares.
+
+use crate::bootstrap::parent::STARTERS;
+use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
+use crate::environment::variable;
+use crate::error::{Error, Result};
+use crate::health::Vigilance;
+use crate::native::Check;
+use crate::tcp;
+use std::sync::Once;
+use tracing::level_filters::LevelFilter;
+
+/// Variable with the level of what a program prints.
+const LOG: &str = "HEXAGRAM_LOG";
+/// Beginnings of the names that the tests and the example programs of this repository use.
+const OF_TESTS: [&str; 4] = ["HEXAGRAM_TEST", "HEXAGRAM_KILLS", "HEXAGRAM_EXAMPLE_", "HEXAGRAM_PLOTS"];
+/// Most letters in which a misspelt name differs from the one that was meant.
+const MISSPELT: usize = 3;
+
+/// A variable of this library.
+struct KnownVariable {
+    name: &'static str,
+    /// Values that users may give it, as the documentation says it. Empty if only launchers set it.
+    values: &'static str,
+    /// Fails if a value is none of them. What only this host can tell, such as whether a file exists, is found out later.
+    check: fn(&str, &str) -> Result<()>,
+}
+
+/// Returns a variable with values that `check` judges.
+const fn judged(
+    name: &'static str,
+    values: &'static str,
+    check: fn(&str, &str) -> Result<()>,
+) -> KnownVariable {
+    KnownVariable { name, values, check }
+}
+
+/// Returns a variable with values that only this host can judge.
+const fn free(name: &'static str, values: &'static str) -> KnownVariable {
+    judged(name, values, |_, _| Ok(()))
+}
+
+/// Returns a variable that launchers set for the ranks.
+const fn internal(name: &'static str) -> KnownVariable {
+    free(name, "")
+}
+
+/// All variables, in the order of the documentation.
+const KNOWN: [KnownVariable; 18] = [
+    judged("HEXAGRAM_RANK", "a whole number", is_number),
+    judged("HEXAGRAM_SIZE", "a whole number", is_number),
+    judged("HEXAGRAM_LOCAL_RANK", "a whole number", is_number),
+    judged("HEXAGRAM_LOCAL_SIZE", "a whole number", is_number),
+    judged("HEXAGRAM_ADDR", "`host:port`", |name, text| host_and_port(name, text).map(drop)),
+    free("HEXAGRAM_SECRET_FILE", "a file"),
+    free("HEXAGRAM_INTERFACE", "an interface or an address"),
+    free("HEXAGRAM_HOST", "any name"),
+    judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| tcp::parse_sockets(text).map(drop)),
+    judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
+    judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
+    judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
+    free("HEXAGRAM_TLS_CERT", "a file"),
+    free("HEXAGRAM_TLS_KEY", "a file"),
+    free("HEXAGRAM_TLS_CA", "a file"),
+    internal("HEXAGRAM_LISTEN_FD"),
+    internal(registered::VARIABLE),
+    internal(STARTERS),
+];
+
+/// Fails if a variable of this library has a value that is none of its own. Ranks and launchers call it before they wait for
+/// anybody; a program may do so at its start.
+///
+/// # Errors
+/// [`Error::Setup`], which names the variable, its value, and the values that it may have.
+pub fn check_environment() -> Result<()> {
+    check(&|name| variable(name))
+}
+
+fn check(get: &dyn Fn(&str) -> Option<String>) -> Result<()> {
+    KNOWN.iter().try_for_each(|known| get(known.name).map_or(Ok(()), |text| (known.check)(known.name, &text)))
+}
+
+/// Returns the level of what a program is to print: that of `HEXAGRAM_LOG`, or warnings and errors.
+///
+/// # Errors
+/// [`Error::Setup`] if that is no level.
+pub fn log_level() -> Result<LevelFilter> {
+    variable(LOG).map_or(Ok(LevelFilter::WARN), |text| parse_level(&text))
+}
+
+fn parse_level(text: &str) -> Result<LevelFilter> {
+    text.trim().parse().map_err(|_| {
+        let what = format!("{LOG}={text} is no level");
+        Error::setup(what, "use off, error, warn, info, debug or trace, or unset it")
+    })
+}
+
+fn is_number(name: &str, text: &str) -> Result<()> {
+    parse_number(name, text).map(drop)
+}
+
+/// Warns of the variables in the environment that look like this library's and are not, once a process; of a job, its
+/// launcher does, or the first rank of each host.
+pub(crate) fn warn_of_unknown(placement: Option<&Placement>) {
+    static WARNED: Once = Once::new();
+    let is_told_by_another = placement.is_some_and(|placement| placement.local_rank > 0);
+    // A launcher of this library started this process, and has warned of what it left it.
+    if is_told_by_another || variable(STARTERS).is_some() {
+        return;
+    }
+    WARNED.call_once(|| {
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        names.filter_map(|name| unknown(&name)).for_each(|warning| tracing::warn!("{warning}"));
+    });
+}
+
+/// Returns the warning of a name that looks like this library's and is not.
+fn unknown(name: &str) -> Option<String> {
+    let is_known = KNOWN.iter().any(|known| known.name == name);
+    let is_of_a_test = OF_TESTS.iter().any(|start| name.starts_with(start));
+    if !name.starts_with("HEXAGRAM_") || is_known || is_of_a_test {
+        return None;
+    }
+    let users = KNOWN.iter().filter(|known| !known.values.is_empty());
+    let nearest = users.map(|known| (distance(name, known.name), known.name)).min();
+    let hint = match nearest {
+        Some((letters, nearest)) if letters <= MISSPELT => format!("did you mean {nearest}?"),
+        _ => "docs/starting.md lists those that there are".to_owned(),
+    };
+    Some(format!("{name} is set, which is no variable of hexagram and has no effect: {hint}"))
+}
+
+/// Returns the number of letters to insert, leave out or replace to make one name the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.bytes().enumerate() {
+        let mut diagonal = at;
+        row[0] = at + 1;
+        for (column, other) in other.bytes().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn refused(name: &str, value: &str) -> Option<String> {
+        check(&|asked| (asked == name).then(|| value.to_owned())).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_value_outside_the_documented_set_is_refused_with_its_name() {
+        for (name, value) in [
+            ("HEXAGRAM_RANK", "-1"),
+            ("HEXAGRAM_SIZE", "two"),
+            ("HEXAGRAM_ADDR", "nowhere"),
+            ("HEXAGRAM_TCP_SOCKETS", "17"),
+            ("HEXAGRAM_TCP_SOCKETS", "many"),
+            ("HEXAGRAM_SILENCE", "0.5"),
+            ("HEXAGRAM_CHECK", "foo"),
+            ("HEXAGRAM_LOG", "loud"),
+        ] {
+            let error = refused(name, value).unwrap();
+            assert!(error.contains(&format!("{name}={value} ")), "{error}");
+        }
+        for (name, value) in
+            [("HEXAGRAM_CHECK", "full"), ("HEXAGRAM_LOG", " Debug "), ("HEXAGRAM_SILENCE", " 60 ")]
+        {
+            assert_eq!(refused(name, value), None);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_warned_of_with_the_nearest_one() {
+        for (name, meant) in [
+            ("HEXAGRAM_SILENSE", "HEXAGRAM_SILENCE?"),
+            ("HEXAGRAM_TCP_SOCKET", "HEXAGRAM_TCP_SOCKETS?"),
+            ("HEXAGRAM_INTERFCE", "HEXAGRAM_INTERFACE?"),
+            ("HEXAGRAM_TRASPORT", "docs/starting.md"),
+        ] {
+            let warning = unknown(name).unwrap();
+            assert!(warning.contains(name) && warning.contains(meant), "{warning}");
+        }
+        for name in ["HEXAGRAM_LISTEN_FD", "HEXAGRAM_TEST_DEVICE", "HEXAGRAM_KILLS", "PATH"] {
+            assert_eq!(unknown(name), None);
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_the_same_table() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/starting.md");
+        let page = fs::read_to_string(page).unwrap();
+        let documented: Vec<&str> = page.lines().filter(|line| line.starts_with("| `HEXAGRAM_")).collect();
+        let users: Vec<_> = KNOWN.iter().filter(|known| !known.values.is_empty()).collect();
+        assert_eq!(documented.len(), users.len(), "{documented:#?}");
+        for (row, KnownVariable { name, values, .. }) in documented.iter().zip(users) {
+            assert!(row.starts_with(&format!("| `{name}` | {values}")), "{name} | {values}: {row}");
+        }
+        for known in KNOWN {
+            assert!(page.contains(&format!("`{}`", known.name)), "{}", known.name);
+        }
+    }
+
+    #[test]
+    fn every_name_in_the_sources_is_known() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let crates = ["physical", "logical", "algorithms", "sampler", "cli", "adapters", "examples", "src"];
+        let mut folders: Vec<_> = crates.iter().map(|name| root.join(name)).collect();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && !path.ends_with("target") {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    names_are_known(&path);
+                }
+            }
+        }
+    }
+
+    /// Fails for a string in a file that is the name of an unknown variable.
+    fn names_are_known(path: &Path) {
+        let text = fs::read_to_string(path).unwrap();
+        for name in text.split('"').filter(|part| part.starts_with("HEXAGRAM_")) {
+            let is_name =
+                name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_') && !name.ends_with('_');
+            assert!(
+                !is_name || path.ends_with("world/variables.rs") || unknown(name).is_none(),
+                "{name}: {}",
+                path.display()
+            );
+        }
+    }
+}
