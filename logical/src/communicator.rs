@@ -296,14 +296,11 @@ impl Communicator {
     /// # Errors
     /// [`Error::System`] if memory runs out, [`Error::Setup`] if another rank does not do the same before the deadline.
     pub fn registered(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        if !self.shared.group.is_world() {
-            return Buffer::zeroed(dtype, len);
-        }
-        self.endpoint().register(dtype, len, self.world().deadline())
+        self.registered_on(&Queue::host(), dtype, len)
     }
 
-    /// Returns such a buffer for what `queue` writes, which on a device other than the host is ordinary memory of that
-    /// device.
+    /// Returns such a buffer for what `queue` writes. Ranks may have theirs on different devices: if any has it on another
+    /// than the host, all get ordinary memory of theirs.
     ///
     /// # Errors
     /// As [`Communicator::registered`].
@@ -311,6 +308,6 @@ impl Communicator {
         if !self.shared.group.is_world() {
             return Buffer::zeroed_on(queue, dtype, len);
         }
-        self.endpoint().register_on(queue, dtype, len, self.world().deadline())
+        self.endpoint().register(queue, dtype, len, self.world().deadline())
     }
 }

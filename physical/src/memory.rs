@@ -285,7 +285,13 @@ impl Buffer {
     }
 
     /// Returns a buffer over memory that another library has allocated, such as a tensor: on the host, or on the device
-    /// of `queue`, which orders all work on it. `keeper` is dropped when neither buffer nor view is left.
+    /// of `queue`, which orders all work on it.
+    ///
+    /// `keeper` is dropped by whoever lets go of the memory last: the thread that drops the buffer or the last view of
+    /// it, the one that polls or cancels the operation that has the view (or ends a copy that is under way then), or the
+    /// device. The device lets go of an operand when its work is done, on any thread, but before an event that was
+    /// recorded later happens: after [`Queue::check`], and that of each queue that was to read the memory, only buffer,
+    /// operations and views are left.
     ///
     /// # Errors
     /// [`Error::Usage`] if the size overflows the address space or `address` is not aligned to the element type.

@@ -6,7 +6,8 @@
 //! of the view. So are the collectives that a backend carries out by itself. A transport thus sees host memory only.
 //!
 //! A message of work that failed, such as that of a codec which refused, is not sent: the next operation of the endpoint
-//! that is polled fails instead of waiting, whichever it is.
+//! that is polled fails instead of waiting, whichever it is. While an operation is being copied, later ones of its lane
+//! wait for their turn, wherever their memory is.
 //!
 //! A staged receive is over when its last work is enqueued: whatever is asked of the memory afterwards waits for that.
 
@@ -19,7 +20,7 @@ use crate::health::Health;
 use crate::memory::{Buffer, ReadView, WriteView};
 use crate::native::{AtOnce, Collectives};
 use crate::transport::{Bell, Got, Label, Land, Source, Ticket, Transport, TransportKind};
-use staged::{Staged, Table};
+use staged::{Staged, Table, Turn};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -81,6 +82,11 @@ impl Staging {
         moved
     }
 
+    /// Returns true if an operation has to wait for one of its lane that is still being copied.
+    fn has_to_wait(&self, label: &Label, to: Option<usize>) -> bool {
+        self.copying.get() > 0 && self.table.borrow().comes_before(&Turn::of(label, to))
+    }
+
     fn note(&self, table: &Table) {
         self.copying.set(table.waiting());
         self.failing.set(table.has_failed());
@@ -128,9 +134,7 @@ impl Transport for Staging {
     }
 
     fn post_send(&self, to: usize, label: Label, view: ReadView) -> Ticket {
-        // What is sent on the lane of a message that is still being copied comes after that.
-        let overtakes = || self.table.borrow().overtakes(to, &label);
-        if view.is_on_host() && (self.copying.get() == 0 || !overtakes()) {
+        if view.is_on_host() && !self.has_to_wait(&label, Some(to)) {
             return self.transport.post_send(to, label, view);
         }
         self.stage(Staged::send(to, label, view, &self.transport.bell()))
@@ -201,12 +205,8 @@ impl Transport for Staging {
         }
     }
 
-    fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
-        self.transport.register(dtype, len, limit)
-    }
-
-    fn register_on(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
-        self.transport.register_on(queue, dtype, len, limit)
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+        self.transport.register(queue, dtype, len, limit)
     }
 }
 
@@ -217,15 +217,15 @@ impl Collectives for Staging {
 
     fn at_once(&self, label: &Label, bytes: &mut [u8]) -> AtOnce {
         match self.transport.native() {
-            Some(native) => native.at_once(label, bytes),
-            None => AtOnce::Not,
+            Some(native) if !self.has_to_wait(label, None) => native.at_once(label, bytes),
+            _ => AtOnce::Not,
         }
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
         let on_host = output.is_on_host() && input.as_ref().is_none_or(ReadView::is_on_host);
         match self.transport.native() {
-            Some(native) if on_host => native.post(label, input, output),
+            Some(native) if on_host && !self.has_to_wait(&label, None) => native.post(label, input, output),
             _ => self.stage(Staged::native(label, input, output, &self.transport.bell())),
         }
     }

@@ -122,24 +122,15 @@ pub trait Transport {
         Vec::new()
     }
 
-    /// Creates zeroed memory that native collectives read and write without staging copies; ordinary memory where the backend
-    /// has no such thing. All ranks call this in the same order with the same arguments; it waits for them at most
-    /// `limit`.
+    /// Creates zeroed memory for what `queue` writes, from and to which native collectives copy nothing in between; ordinary
+    /// memory where the backend has no such thing, and for all ranks if any of them has its queue on another device than
+    /// the host. All ranks call this in the same order with the same type and length; it waits for them at most `limit`.
     ///
     /// # Errors
-    /// As [`Buffer::zeroed`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a peer does
-    /// not do the same.
-    fn register(&self, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
-        Buffer::zeroed(dtype, len)
-    }
-
-    /// Returns such memory for what `queue` writes. On a device other than the host it is ordinary memory of that device,
-    /// unless the endpoint knows better; ranks with different devices then cannot use it together.
-    ///
-    /// # Errors
-    /// As [`Transport::register`] and [`Buffer::zeroed_on`].
-    fn register_on(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
-        if queue.is_host() { self.register(dtype, len, limit) } else { Buffer::zeroed_on(queue, dtype, len) }
+    /// As [`Buffer::zeroed_on`]; [`Error::System`](crate::Error::System) and [`Error::Setup`](crate::Error::Setup) if a peer
+    /// does not do the same.
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, _limit: Duration) -> Result<Buffer> {
+        Buffer::zeroed_on(queue, dtype, len)
     }
 }
 

@@ -4,7 +4,7 @@
 //! An operand on the same device is read where it is. One that is elsewhere is copied beside what is written, by way of
 //! the host; that is slow, and hardly ever needed.
 
-use super::queue::synchronize;
+use super::queue::{host_memory, synchronize};
 use super::{DeviceQueue, Event, host};
 use crate::codec::{Codec, CodecError};
 use crate::dtype::{DType, ReduceOp};
@@ -135,11 +135,11 @@ impl WriteView {
         enqueue(&self.span().first(from.byte_len()), &[], |queue, to| queue.copy_up(from, to));
     }
 
-    /// Lets the queue of this view combine it with `from`, which is in host memory.
-    pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView) -> Result<()> {
+    /// Lets the queue of this view combine it with `from`, which is in host memory and copied to the beginning of
+    /// `scratch` first, of the same queue and type.
+    pub(crate) fn reduce_up(&mut self, op: ReduceOp, from: ReadView, scratch: &Buffer) -> Result<()> {
         let to = self.span();
-        let copy = Buffer::zeroed_on(&to.queue(), from.dtype(), from.len())?;
-        let mut place = copy.write_all()?;
+        let mut place = scratch.write(0..from.len())?;
         place.copy_up(from);
         let from = place.span();
         enqueue(&to, &[], |queue, to| queue.reduce(op, from, to));
@@ -185,7 +185,7 @@ fn beside(view: &ReadView, to: &Span) -> Result<Span> {
 
 /// Returns a copy of host memory, so that whoever owns that may write it while `queue` has yet to read the copy.
 fn snapshot(view: &ReadView, queue: Option<&Arc<dyn DeviceQueue>>) -> Result<ReadView> {
-    let zeroed = |queue: &Arc<dyn DeviceQueue>| queue.host_memory(view.dtype(), view.len());
+    let zeroed = |queue: &Arc<dyn DeviceQueue>| host_memory(&**queue, view.dtype(), view.len());
     let copy = queue.map_or_else(|| Buffer::zeroed(view.dtype(), view.len()), zeroed)?;
     copy.write_all()?.copy_from(view)?;
     copy.read_all()
@@ -199,7 +199,7 @@ fn brought_down(view: &ReadView) -> Result<ReadView> {
 /// Begins to copy to host memory.
 fn copying_down(from: &Span) -> Result<Option<(Buffer, Arc<dyn Event>)>> {
     let Some((queue, _)) = from.place() else { return Ok(None) };
-    let copy = queue.host_memory(from.dtype(), from.len())?;
+    let copy = host_memory(&**queue, from.dtype(), from.len())?;
     queue.copy_down(from.clone(), copy.write_all()?);
     Ok(Some((copy, queue.record())))
 }
@@ -211,7 +211,7 @@ fn down(from: &Span) -> Result<WriteView> {
         return Err(Error::usage("host memory was to be copied down", "use it where it is"));
     };
     warn(queue.device());
-    let copy = queue.host_memory(from.dtype(), from.len())?;
+    let copy = host_memory(&**queue, from.dtype(), from.len())?;
     queue.copy_down(from.clone(), copy.write_all()?);
     synchronize(&**queue)?;
     copy.write_all()

@@ -9,11 +9,16 @@
 //! scratch, state and snapshots are made [beside](crate::Buffer::beside) the buffer that they serve.
 //!
 //! # Failures
-//! Work that runs late fails late. The first [`Failure`] of a queue is kept until somebody waits for the queue, who gets
-//! it: access from the program, a message that is sent, or [`Queue::check`]. On the host, work fails at once.
+//! Work that runs late fails late, and what it should have written is wrong. A [`Failure`] goes wherever those bytes go: a
+//! queue keeps its first one, an [`Event`] carries what its queue had kept by then, and a queue that waits for the event
+//! [in order to read](DeviceQueue::wait_to_read) keeps that as its own. So a message does not leave the rank if the event of
+//! its copy to the host carries a failure, whichever queue has failed. Access from the program, [`Queue::check`] and
+//! [`Queue::refusal`] take the failure of their queue; events that were recorded before keep it. A device whose kernels
+//! write an error word in its memory has one for each queue and event: `record` and `wait_to_read` copy it in the order of
+//! their queue, and the host reads it when the event has happened. On the host, work fails at once.
 //!
 //! So what a codec refuses is found within the operation, before the message leaves; it names this rank, and the element
-//! as it lies in the device's memory, but no tensor, and perhaps the operation of a later message of the same queue. What is part of no
+//! as it lies in the device's memory, but neither tensor nor operation: the queue works for several. What is part of no
 //! operation (windows, pairs, a parameter server) waits for the queue with [`Queue::refusal`], and names what the host would.
 
 use crate::codec::{Codec, CodecError};
@@ -75,7 +80,7 @@ impl Queue {
     /// # Errors
     /// As [`Buffer::zeroed`].
     pub(crate) fn host_memory(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| queue.host_memory(dtype, len))
+        self.0.as_ref().map_or_else(|| Buffer::zeroed(dtype, len), |queue| host_memory(&**queue, dtype, len))
     }
 
     /// Waits until all work that was enqueued so far is done.
@@ -83,7 +88,7 @@ impl Queue {
     /// An engine calls this once a step: a codec's refusal on a device is known only then.
     ///
     /// # Errors
-    /// The first failure of the queue's work since the last time that somebody waited; [`Error::System`] if the work takes
+    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited; [`Error::System`] if the work takes
     /// longer than 300 s. Never on the host.
     pub fn check(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
@@ -146,7 +151,8 @@ pub struct Allocation {
 
 /// Ordered work on one device other than the host.
 ///
-/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done.
+/// Work runs in the order in which it was enqueued, at any time from then on; it holds its [`Span`]s until it is done, and
+/// has dropped them when an event that is recorded later happens.
 /// Callers have checked types and lengths, and have let the queue [wait](DeviceQueue::wait) for what it must. The bits of
 /// every result are those of the host's kernels.
 pub trait DeviceQueue: Send + Sync {
@@ -159,7 +165,8 @@ pub trait DeviceQueue: Send + Sync {
     /// [`Error::System`] if memory runs out.
     fn alloc(&self, bytes: usize) -> Result<Allocation>;
 
-    /// Returns zeroed host memory from which and to which copies are quick.
+    /// Returns zeroed host memory from which and to which copies are quick. Called for every message: a device to which
+    /// such memory is dear keeps what comes back.
     ///
     /// # Errors
     /// As [`Buffer::zeroed`].
@@ -199,11 +206,16 @@ pub trait DeviceQueue: Send + Sync {
     /// false, having done nothing, if it has no kernel for this codec: then the host decodes.
     fn decode(&self, codec: &dyn Codec, from: Span, weight: Option<f32>, to: Span) -> bool;
 
-    /// Returns an event that happens when all work that was enqueued so far is done.
+    /// Returns an event that happens when all work that was enqueued so far is done. It carries the failure that the
+    /// queue has then.
     fn record(&self) -> Arc<dyn Event>;
 
     /// Lets work that is enqueued from now on wait for an event of a queue of this device.
     fn wait(&self, event: &Arc<dyn Event>);
+
+    /// Does the same for work that reads what was written before the event: the failure that the event carries is then
+    /// this queue's, too, unless it has one.
+    fn wait_to_read(&self, event: &Arc<dyn Event>);
 
     /// Takes the first failure of work that is done.
     fn take_failure(&self) -> Option<Failure>;
@@ -216,6 +228,9 @@ pub trait Event: Send + Sync {
 
     /// Waits until the event happens, and returns true, or until `at_most` has passed.
     fn wait(&self, at_most: Duration) -> bool;
+
+    /// Returns the failure that the event carries. Known once it has happened.
+    fn failure(&self) -> Option<Failure>;
 
     /// Rings `bell` when the event happens, or at once if it has happened.
     fn ring(&self, bell: Arc<dyn Bell>);
@@ -243,15 +258,27 @@ impl Failure {
     pub fn into_error(self, device: &str) -> Error {
         match self {
             Failure::Refused { codec, refusal } => {
-                let what = format!("{codec} on {device}: {refusal}");
-                Error::usage(
-                    what,
-                    "see why training diverges, or choose a codec that propagates or saturates",
-                )
+                let remedy = match refusal {
+                    CodecError::NotFinite { .. } => {
+                        "see why training diverges, or choose a codec that propagates or saturates"
+                    }
+                    CodecError::Damaged { .. } => "see that all ranks use the same codec, and mend the codec",
+                };
+                Error::usage(format!("{codec} on {device}: {refusal}"), remedy)
             }
             Failure::Fault(error) => error,
         }
     }
+}
+
+/// Returns the host memory that a queue offers, after a look whether it is.
+pub(crate) fn host_memory(queue: &dyn DeviceQueue, dtype: DType, len: usize) -> Result<Buffer> {
+    let buffer = queue.host_memory(dtype, len)?;
+    if buffer.queue().is_host() {
+        return Ok(buffer);
+    }
+    let what = format!("{} has given its own memory for the host's", queue.device());
+    Err(Error::usage(what, "let DeviceQueue::host_memory return a buffer of the host"))
 }
 
 /// Waits until the queue has done what was enqueued so far, and takes its failure.
@@ -309,7 +336,7 @@ impl Order {
             return;
         }
         let event = Arc::clone(self.events().written.get_or_insert_with(|| own.record()));
-        reader.wait(&event);
+        reader.wait_to_read(&event);
     }
 
     /// Notes that `reader` has work that reads the memory, once that was enqueued.

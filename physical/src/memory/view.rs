@@ -59,9 +59,10 @@ impl ReadView {
         Some(unsafe { std::slice::from_raw_parts(self.0.pointer(), self.0.len()) })
     }
 
-    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
+    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport: the endpoint
+    /// around it sees to that.
     pub(crate) fn bytes(&self) -> &[u8] {
-        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
     }
 
@@ -151,15 +152,16 @@ impl WriteView {
         Some(unsafe { std::slice::from_raw_parts_mut(self.0.pointer(), self.0.len()) })
     }
 
-    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport.
+    /// Returns the bytes of a view that is known to be in host memory, as all are that reach a transport: the endpoint
+    /// around it sees to that.
     pub(crate) fn bytes(&self) -> &[u8] {
-        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes().unwrap_or_default()
     }
 
     /// Returns the bytes for writing of a view that is known to be in host memory.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        debug_assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
+        assert!(self.is_on_host(), "a view of a device's memory gives no bytes");
         self.host_bytes_mut().unwrap_or_default()
     }
 

@@ -9,6 +9,7 @@ use super::park::ParkMode;
 use super::region::Region;
 use super::registration::RegistrationSockets;
 use super::segment::Segment;
+use crate::device::Queue;
 use crate::dtype::DType;
 use crate::error::{During, Error, Result};
 use crate::health::Health;
@@ -236,15 +237,19 @@ impl Transport for ShmEndpoint {
         unmark_native(ticket).map_or_else(Vec::new, |ticket| self.native.borrow().missing(ticket))
     }
 
-    fn register(&self, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
+    fn register(&self, queue: &Queue, dtype: DType, len: usize, limit: Duration) -> Result<Buffer> {
         let bytes = len.checked_mul(dtype.size()).ok_or_else(|| {
             Error::usage(format!("{len} elements of {dtype} exceed the address space"), "use fewer")
         })?;
-        let (mine, file) = Region::create(bytes)?;
+        let region = if queue.is_host() { Some(Region::create(bytes)?) } else { None };
         let mut native = self.native.borrow_mut();
         let index = native.context.regions.next_index();
-        let theirs = self.sockets.exchange_regions(index, bytes, &file, limit);
+        let file = region.as_ref().map(|(_, file)| file);
+        let theirs = self.sockets.exchange_regions(index, bytes, file, limit);
         let theirs = theirs.map_err(|error| self.health().explain(error, During::Registering))?;
+        let Some(((mine, _), theirs)) = region.zip(theirs) else {
+            return Buffer::zeroed_on(queue, dtype, len);
+        };
         let pointer = NonNull::new(mine.pointer())
             .ok_or_else(|| Error::usage("shared memory was mapped at address 0", "report this as a bug"))?;
         let (registration, keeper) = native.context.regions.insert(mine, theirs);

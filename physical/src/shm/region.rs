@@ -4,8 +4,10 @@
 //! All ranks register together. Each creates its own region, sends its file to every peer, and maps theirs:
 //!
 //! ```text
-//! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file
+//! rank → peer   index:u32 bytes:u64, whose first byte carries the region's file, if the rank has one
 //! ```
+//!
+//! A rank whose memory is a device's has none; then nobody has, and all use ordinary memory.
 //!
 //! Peers only read. When a rank's buffer and all its views are dropped, the rank returns the memory to the kernel, even
 //! if peers still have it mapped, and unmaps its own region and those of the peers. This needs no message, as a

@@ -20,14 +20,15 @@ pub(super) struct RegistrationSockets {
 }
 
 impl RegistrationSockets {
-    /// Sends every peer this rank's region of a registration, and maps theirs.
+    /// Sends every peer this rank's region of a registration, and maps theirs. Returns `None`, on all ranks, if any of
+    /// them has no region.
     pub(super) fn exchange_regions(
         &self,
         index: u32,
         bytes: usize,
-        file: &OwnedFd,
+        file: Option<&OwnedFd>,
         limit: Duration,
-    ) -> Result<Vec<Option<Arc<Region>>>> {
+    ) -> Result<Option<Vec<Option<Arc<Region>>>>> {
         let failed = |peer: usize, cause: io::Error| {
             let doing = format!("exchange registered memory with {}", self.health.peers()[peer]);
             Error::system(
@@ -37,19 +38,22 @@ impl RegistrationSockets {
             )
         };
         let mine = region_header(index, bytes);
+        let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
         let streams = || self.streams.iter().enumerate().filter_map(|(peer, s)| Some((peer, s.as_ref()?)));
         for (peer, stream) in streams() {
-            send(stream, &mine, &[file.as_fd()]).map_err(|cause| failed(peer, cause))?;
+            send(stream, &mine, &files).map_err(|cause| failed(peer, cause))?;
         }
         let mut theirs: Vec<_> = self.streams.iter().map(|_| None).collect();
+        let mut all_have_regions = file.is_some();
         for (peer, stream) in streams() {
             let opening = Opening { peer, channel: self.channel, limit, health: &self.health };
             let (words, files) = opening.until(stream, || receive_whole::<REGION_HEADER>(stream))?;
             check_header(mine, words, &self.health.peers()[peer])?;
-            let file =
-                files.into_iter().next().ok_or_else(|| failed(peer, io::ErrorKind::InvalidData.into()))?;
-            theirs[peer] = Some(Region::map(&file, bytes).map_err(|cause| failed(peer, cause))?);
+            all_have_regions &= !files.is_empty();
+            if all_have_regions {
+                theirs[peer] = Some(Region::map(&files[0], bytes).map_err(|cause| failed(peer, cause))?);
+            }
         }
-        Ok(theirs)
+        Ok(all_have_regions.then_some(theirs))
     }
 }

@@ -7,6 +7,7 @@ use super::park::ParkMode;
 use super::region::{Region, Regions};
 use super::registered::BufferLocation;
 use super::segment::Segment;
+use crate::device::Queue;
 use crate::doorbell::Doorbell;
 use crate::dtype::{DType, ReduceOp};
 use crate::error::{Error, Peer};
@@ -292,7 +293,7 @@ fn a_rank_that_drops_registered_memory_unmaps_that_of_its_peers_at_once() {
     let together = std::sync::Barrier::new(3);
     spawn(TransportKind::Shm, 3, |world| {
         let endpoint = world.open(0).unwrap();
-        let buffer = endpoint.register(DType::U8, BYTES, Duration::from_secs(60)).unwrap();
+        let buffer = endpoint.register(&Queue::host(), DType::U8, BYTES, Duration::from_secs(60)).unwrap();
         let mut buffer = Some(buffer);
         for (dropped, left) in [(0, 9), (1, 6), (2, 3), (3, 0)] {
             together.wait();

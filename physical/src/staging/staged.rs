@@ -23,8 +23,8 @@ pub(super) struct Staged {
 
 /// A copy down that is under way.
 struct CopyDown {
+    /// Carries the failure if this copies what came of one.
     event: Arc<dyn Event>,
-    /// The queue whose failure it is if this copies what came of one.
     queue: Queue,
 }
 
@@ -37,6 +37,28 @@ enum Step {
     Posted(Ticket),
     /// Not even posted.
     Failed,
+}
+
+/// Place of an operation in the order in which its lane's are posted. A peer would take a later one for the proof that the
+/// earlier one never comes.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    lane: Tag,
+    /// The rank to which a message goes; `None` of a collective, in which all take part.
+    to: Option<usize>,
+}
+
+impl Turn {
+    /// Returns the turn of a message to a rank, or of a collective of the backend.
+    pub(super) fn of(label: &Label, to: Option<usize>) -> Self {
+        Turn { lane: label.tag.series(), to }
+    }
+
+    /// Returns true if `later` must not be posted before this.
+    fn comes_before(&self, later: &Turn) -> bool {
+        let share_a_rank = self.to == later.to || self.to.is_none() || later.to.is_none();
+        self.lane == later.lane && share_a_rank
+    }
 }
 
 /// Host memory for the transport to read.
@@ -111,16 +133,13 @@ impl Staged {
         Ok(Staged { label, copies, step: Step::Native(input, None), arriving, _departing: departing })
     }
 
-    /// Returns rank and lane of a message that is not posted yet.
-    fn unsent(&self) -> Option<(usize, Tag)> {
+    /// Returns the turn for which this waits, until it is posted.
+    fn turn(&self) -> Option<Turn> {
         match self.step {
-            Step::Send(to, _) => Some((to, self.label.tag.series())),
-            Step::Native(..) | Step::Posted(_) | Step::Failed => None,
+            Step::Send(to, _) => Some(Turn::of(&self.label, Some(to))),
+            Step::Native(..) => Some(Turn::of(&self.label, None)),
+            Step::Posted(_) | Step::Failed => None,
         }
-    }
-
-    fn is_waiting(&self) -> bool {
-        matches!(self.step, Step::Send(..) | Step::Native(..))
     }
 
     fn is_copied(&self) -> bool {
@@ -129,8 +148,8 @@ impl Staged {
 
     fn post(&mut self, transport: &dyn Transport) -> Result<()> {
         for copy in self.copies.drain(..) {
-            let failure = copy.queue.device().and_then(|queue| queue.take_failure());
-            failure.map_or(Ok(()), |failure| Err(error(failure, &copy.queue, &self.label, transport)))?;
+            let failure = copy.event.failure();
+            failure.map_or(Ok(()), |failure| Err(error(failure, &copy.queue, transport)))?;
         }
         self.step = match std::mem::replace(&mut self.step, Step::Failed) {
             Step::Send(to, message) => Step::Posted(transport.post_send(to, self.label, message.open()?)),
@@ -150,15 +169,45 @@ impl Staged {
     }
 
     /// Lets the queue of the view have what the transport has received.
-    fn land(self, got: Got) -> Result<Got> {
+    fn land(self, got: Got, scratch: &mut Scratch) -> Result<Got> {
         let Some(Arriving { mut view, land, copy }) = self.arriving else { return Ok(got) };
         let copy = copy.read_all()?;
         match land {
             Land::Copy => view.copy_up(copy),
             Land::AtMost => view.copy_up(copy.into_first(got.bytes)),
-            Land::Reduce(op) => view.reduce_up(op, copy)?,
+            Land::Reduce(op) => {
+                let scratch = scratch.beside(&view)?;
+                view.reduce_up(op, copy, scratch)?;
+            }
         }
         Ok(got)
+    }
+}
+
+/// Memory of devices for what is copied up before it is reduced: one of each queue and type, as a queue works in order.
+#[derive(Default)]
+struct Scratch(Vec<Buffer>);
+
+impl Scratch {
+    /// Queues and types for which memory is kept; beyond them, the oldest goes.
+    const MOST: usize = 16;
+
+    /// Returns at least as many elements as `view` has, on its queue.
+    fn beside(&mut self, view: &WriteView) -> Result<&Buffer> {
+        let queue = view.queue();
+        let alike = |buffer: &Buffer| buffer.dtype() == view.dtype() && buffer.queue() == queue;
+        let place = match self.0.iter().position(alike) {
+            Some(place) => place,
+            None => {
+                self.0.drain(..(self.0.len() + 1).saturating_sub(Self::MOST));
+                self.0.push(Buffer::zeroed_on(&queue, view.dtype(), view.len())?);
+                self.0.len() - 1
+            }
+        };
+        if self.0[place].len() < view.len() {
+            self.0[place] = Buffer::zeroed_on(&queue, view.dtype(), view.len())?;
+        }
+        Ok(&self.0[place])
     }
 }
 
@@ -187,13 +236,13 @@ fn copied(
     Some(copy)
 }
 
-/// Returns the error of this rank whose queue failed before a message could be copied.
-fn error(failure: Failure, queue: &Queue, label: &Label, transport: &dyn Transport) -> Error {
+/// Returns the error of this rank whose queue failed before a message could be copied. It names no operation: what failed
+/// may have been another one's work.
+fn error(failure: Failure, queue: &Queue, transport: &dyn Transport) -> Error {
     match failure {
         Failure::Refused { refusal: CodecError::NotFinite { index, value }, .. } => {
             let place = transport.health().peers()[transport.rank()].clone();
-            let during = During::Operation(label.fingerprint, label.tag);
-            Error::NotFinite { place, tensor: None, index, value, during }
+            Error::NotFinite { place, tensor: None, index, value, during: During::Nothing }
         }
         failure => failure.into_error(queue.name()),
     }
@@ -206,6 +255,7 @@ pub(super) struct Table {
     operations: Vec<(Ticket, Staged)>,
     /// The first failure to post that no operation has failed for.
     failure: Option<Error>,
+    scratch: Scratch,
 }
 
 impl Table {
@@ -236,25 +286,23 @@ impl Table {
 
     /// Returns the number of operations that wait for a copy.
     pub(super) fn waiting(&self) -> usize {
-        self.operations.iter().filter(|(_, staged)| staged.is_waiting()).count()
+        self.operations.iter().filter(|(_, staged)| staged.turn().is_some()).count()
     }
 
-    /// Returns true if a message with this label would overtake one of its lane that is still being copied. Its receiver
-    /// would take it for the proof that the earlier one never comes.
-    pub(super) fn overtakes(&self, to: usize, label: &Label) -> bool {
-        self.operations.iter().any(|(_, staged)| staged.unsent() == Some((to, label.tag.series())))
+    /// Returns true if an operation that is still being copied comes before `turn`.
+    pub(super) fn comes_before(&self, turn: &Turn) -> bool {
+        self.operations.iter().filter_map(|(_, staged)| staged.turn()).any(|first| first.comes_before(turn))
     }
 
-    /// Posts what has been copied; messages of one lane in order. Returns true if anything was.
+    /// Posts what has been copied; operations of one lane in order. Returns true if anything was.
     pub(super) fn advance(&mut self, transport: &dyn Transport) -> bool {
-        let mut behind = Vec::new();
+        let mut copying: Vec<Turn> = Vec::new();
         let mut moved = false;
         let mut failed = Vec::new();
         for (ticket, staged) in &mut self.operations {
-            let unsent = staged.unsent();
-            let overtakes = unsent.is_some_and(|message| behind.contains(&message));
-            if !staged.is_waiting() || overtakes || !staged.is_copied() {
-                behind.extend(unsent);
+            let Some(turn) = staged.turn() else { continue };
+            if copying.iter().any(|first| first.comes_before(&turn)) || !staged.is_copied() {
+                copying.push(turn);
                 continue;
             }
             moved = true;
@@ -290,7 +338,7 @@ impl Table {
         let Poll::Ready(outcome) = transport.poll(posted, context) else { return Poll::Pending };
         self.tickets.close(ticket);
         let Some(staged) = self.remove(ticket) else { return Poll::Ready(outcome) };
-        Poll::Ready(outcome.and_then(|got| staged.land(got)))
+        Poll::Ready(outcome.and_then(|got| staged.land(got, &mut self.scratch)))
     }
 
     pub(super) fn cancel(&mut self, ticket: Ticket, transport: &dyn Transport) {

@@ -4,12 +4,13 @@ use crate::codec::{Codec, CodecError, Noise, Properties};
 use crate::device::Queue;
 use crate::drive::{block_on, waker};
 use crate::dtype::{DType, Element, ReduceOp};
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::Buffer;
+use crate::native::AtOnce;
 use crate::operation::{Operation, Poison, Terms};
 use crate::tag::Tag;
-use crate::testing::late::tests::Whole;
+use crate::testing::late::tests::{Whole, foreign};
 use crate::testing::late::{Late, Omission};
 use crate::testing::{cases, on_threads, skipped_under_mpi, spawn, spawn_hosts};
 use crate::transport::{Got, Label, Land, Source, Transport, TransportKind};
@@ -360,18 +361,18 @@ impl Codec for Refusing {
 #[test]
 fn a_message_whose_codec_refused_is_not_sent_and_fails_whatever_waits() {
     for transport in on_threads() {
-        for awaits_answer in [false, true] {
+        for (awaits_answer, queues) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
             // Nobody errs while the other is still opening its endpoint: it could not.
             let open = Barrier::new(2);
-            spawn(transport, 2, |world| refuse(&world, &open, awaits_answer));
+            spawn(transport, 2, |world| refuse(&world, &open, awaits_answer, queues));
         }
     }
 }
 
-/// Rank 0 sends what its codec refuses, and waits for that, or for the answer to it.
-fn refuse(world: &World, open: &Barrier, awaits_answer: bool) {
+/// Rank 0 sends a copy of what its codec refuses, and waits for that, or for the answer to it.
+fn refuse(world: &World, open: &Barrier, awaits_answer: bool, queues: usize) {
     let late = Late::new(0);
-    let mut end = End::new(world, vec![late.queue()]);
+    let mut end = End::new(world, (0..queues).map(|_| late.queue()).collect());
     open.wait();
     let label = end.label(OperationKind::SendRecv, DType::U8, 8);
     let gradient = end.buffer(&[f32::NAN; 8]);
@@ -386,7 +387,9 @@ fn refuse(world: &World, open: &Barrier, awaits_answer: bool) {
     let mut to = message.write_all().unwrap();
     assert_eq!(to.encode(&Refusing, &gradient.read_all().unwrap(), 0).unwrap().unwrap(), 8);
     drop(to);
-    let send = end.send(label, &message, 8);
+    let copy = end.buffer(&[0u8; 8]);
+    copy.write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
+    let send = end.send(label, &copy, 8);
     let outcome = match awaits_answer {
         true => end.wait(end.recv(label, &answer, Land::Copy)),
         false => end.wait(send),
@@ -394,6 +397,164 @@ fn refuse(world: &World, open: &Barrier, awaits_answer: bool) {
     let names = matches!(&outcome, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
     assert!(names, "{outcome:?}");
     assert!(answer.write_all().is_ok(), "its memory is free");
+}
+
+#[test]
+fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
+    for transport in on_threads() {
+        spawn(transport, 1, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue(), late.queue()]);
+            let nan = end.buffer(&[f32::NAN]);
+            let number = end.buffer(&[1.0f32]);
+            let label = end.label(OperationKind::SendRecv, DType::F32, 1);
+            let into = Buffer::zeroed(DType::F32, 1).unwrap();
+            let received = end.recv(label, &into, Land::Copy);
+            let sent = end.send(label, &number, 1);
+            // The queue fails after the message was copied, and before it is posted.
+            let refused = Buffer::zeroed_on(&number.queue(), DType::U8, 4).unwrap();
+            let mut to = refused.write_all().unwrap();
+            to.encode(&Whole { fixed: true }, &nan.read_all().unwrap(), 0).unwrap().unwrap();
+            assert!(number.queue().device().unwrap().record().wait(Duration::from_secs(60)));
+            end.wait(sent).unwrap();
+            end.wait(received).unwrap();
+            // What is copied from now on may be what the codec has refused to make; by another operation.
+            let label = end.label(OperationKind::SendRecv, DType::F32, 1);
+            match end.wait(end.send(label, &number, 1)) {
+                Err(Error::NotFinite { index: 0, during: During::Nothing, .. }) => {}
+                other => panic!("{transport}: {other:?}"),
+            }
+        });
+    }
+}
+
+/// Posts an all-reduce, or a barrier without elements.
+fn post_native<'a>(end: &'a End, label: Label, buffer: &Buffer) -> Operation<'a> {
+    let native = end.transport.native().unwrap();
+    let ticket = native.post(label, None, buffer.write_all().unwrap());
+    Operation::new(end.terms(), ticket, Source::Any, label)
+}
+
+/// One rank's memory is a device's, the other's the host's: each posts in the order of the program.
+#[test]
+fn operations_of_a_lane_begin_in_order_whatever_has_to_be_copied() {
+    const LEN: usize = 500;
+    spawn(TransportKind::Shm, 2, |world| {
+        let late = Late::new(0);
+        let queue = if world.rank() == 0 { late.queue() } else { Queue::host() };
+        let mut end = End::new(&world, vec![queue]);
+        let first = end.buffer(&[1.0f32; LEN]);
+        let [second, third] = [(); 2].map(|()| Buffer::from_slice(&[2.0f32; 2]).unwrap());
+        let mut all_reduce = |len| {
+            let mut label = end.label(OperationKind::AllReduce, DType::F32, len);
+            label.fingerprint.reduce = Some(ReduceOp::Sum);
+            label
+        };
+        let labels = [all_reduce(LEN), all_reduce(2), all_reduce(2)];
+        let send = end.label(OperationKind::SendRecv, DType::F32, 1);
+        let message = Buffer::from_slice(&[7.0f32]).unwrap();
+        let into = Buffer::from_slice(&[0.0f32]).unwrap();
+        let at_once = |label: &Label| {
+            let native = end.transport.native().unwrap();
+            native.at_once(label, third.write_all().unwrap().bytes_mut())
+        };
+        let natives = [post_native(&end, labels[0], &first), post_native(&end, labels[1], &second)];
+        if world.rank() == 0 {
+            assert!(matches!(at_once(&labels[2]), AtOnce::Not), "two are not posted yet");
+        }
+        let recv = end.recv(send, &into, Land::Copy);
+        let send = end.send(send, &message, 1);
+        for native in natives {
+            end.wait(native).unwrap();
+        }
+        end.wait(send).unwrap();
+        end.wait(recv).unwrap();
+        assert_eq!(first.host::<f32>().unwrap()[LEN - 1], 2.0);
+        assert_eq!(*second.host::<f32>().unwrap(), [4.0; 2]);
+        assert_eq!(*into.host::<f32>().unwrap(), [7.0]);
+    });
+}
+
+#[test]
+fn ranks_with_different_devices_register_together() {
+    let late = Late::new(0);
+    for transport in on_threads() {
+        for device in [vec![0], vec![1], vec![0, 1], vec![]] {
+            spawn(transport, 2, |world| {
+                let on_device = device.contains(&world.rank());
+                let queue = if on_device { late.queue() } else { Queue::host() };
+                let mut end = End::new(&world, vec![queue.clone()]);
+                let limit = Duration::from_secs(60);
+                for round in 1..3 {
+                    let buffer = end.transport.register(&queue, DType::F32, 70_000, limit).unwrap();
+                    assert_eq!(buffer.queue(), queue);
+                    buffer
+                        .write_all()
+                        .unwrap()
+                        .copy_from(&end.buffer(&[1.0f32; 70_000]).read_all().unwrap())
+                        .unwrap();
+                    let into = end.buffer(&[0.0f32; 70_000]);
+                    let label = end.label(OperationKind::SendRecv, DType::F32, 70_000);
+                    let recv = end.recv(label, &into, Land::Copy);
+                    end.wait(end.send(label, &buffer, 70_000)).unwrap();
+                    end.wait(recv).unwrap();
+                    assert_eq!(into.host::<f32>().unwrap()[round], 1.0);
+                    // By the backend itself, where it has such collectives.
+                    if end.transport.native().is_some() {
+                        let mut label = end.label(OperationKind::AllReduce, DType::F32, 70_000);
+                        label.fingerprint.reduce = Some(ReduceOp::Sum);
+                        end.wait(post_native(&end, label, &buffer)).unwrap();
+                        assert_eq!(buffer.host::<f32>().unwrap()[69_999], 2.0);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
+    for transport in on_threads() {
+        spawn(transport, 1, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            let numbers = end.buffer(&[1.0f32; 1000]);
+            let sum = end.buffer(&[0.0f32; 1000]);
+            let mut allocations = Vec::new();
+            for len in [1000, 1, 1000, 999] {
+                let label = end.label(OperationKind::SendRecv, DType::F32, len);
+                let into = sum.write(0..len).unwrap();
+                let ticket =
+                    end.transport.post_recv(Source::Rank(0), label, into, Land::Reduce(ReduceOp::Sum));
+                end.wait(end.send(label, &numbers, len)).unwrap();
+                end.wait(Operation::new(end.terms(), ticket, Source::Rank(0), label)).unwrap();
+                allocations.push(late.allocations());
+            }
+            // Two for the buffers, one for all messages.
+            assert_eq!(allocations, [3; 4], "{transport}");
+            assert_eq!(sum.host::<f32>().unwrap()[..2], [4.0, 3.0]);
+            assert_eq!(sum.host::<f32>().unwrap()[998..], [3.0, 2.0]);
+        });
+    }
+}
+
+#[test]
+fn a_cancelled_message_keeps_memory_of_another_library_until_it_is_copied() {
+    for transport in on_threads() {
+        spawn(transport, 1, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            let label = end.label(OperationKind::SendRecv, DType::F32, 1000);
+            let (x, owner) = foreign(&late, &end.queues[0], 1000);
+            let ticket = end.transport.post_send(0, label, x.read_all().unwrap());
+            drop(x);
+            assert!(owner.try_recv().is_err(), "{transport}: it is being sent");
+            end.transport.cancel(ticket);
+            end.queues[0].check().unwrap();
+            let there = owner.try_recv().unwrap();
+            assert_ne!(there, std::thread::current().id(), "{transport}");
+        });
+    }
 }
 
 #[test]

@@ -10,18 +10,19 @@ use crate::codec::{Codec, CodecError};
 use crate::device::{Allocation, Device, DeviceQueue, Event, Failure, Queue, host};
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
-use crate::memory::{ReadView, Span, WriteView};
+use crate::memory::{Keeper, ReadView, Span, WriteView};
 use crate::transport::Bell;
 use schedule::{Job, Point, Schedule};
 use std::any::Any;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Address that no process can follow: host code that tries ends at once.
-const NOWHERE: usize = 0xdead << 48;
+const NOWHERE: NonZeroUsize = NonZeroUsize::new(0xdead << 48).unwrap();
 
 /// A kind of waiting that is left out, to see that it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +63,14 @@ impl Late {
     fn start(seed: u64, omission: Option<Omission>) -> Self {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let name = format!("late:{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        let state = State { schedule: Schedule::new(seed), bells: Vec::new(), waits: 0, over: false };
+        let state = State {
+            schedule: Schedule::new(seed),
+            bells: Vec::new(),
+            waits: 0,
+            events: 0,
+            allocations: 0,
+            over: false,
+        };
         let shared = Arc::new(Shared {
             name,
             omission,
@@ -81,9 +89,26 @@ impl Late {
         Queue::of(Arc::new(LateQueue { device: Arc::clone(&self.0), number, failure: Arc::default() }))
     }
 
+    /// Allocates zeroed memory as another library does, whose `owner` is dropped with it; see [`Buffer::over_foreign`].
+    ///
+    /// [`Buffer::over_foreign`]: crate::Buffer::over_foreign
+    pub fn foreign(&self, bytes: usize, owner: Keeper) -> Allocation {
+        allocate(bytes, Some(owner))
+    }
+
     /// Returns how often queues have waited for others so far.
     pub fn queue_waits(&self) -> u64 {
         self.0.0.state().waits
+    }
+
+    /// Returns how many events queues have recorded so far.
+    pub fn events(&self) -> u64 {
+        self.0.0.state().events
+    }
+
+    /// Returns how often queues have allocated memory so far.
+    pub fn allocations(&self) -> u64 {
+        self.0.0.state().allocations
     }
 }
 
@@ -130,6 +155,10 @@ struct State {
     bells: Vec<(Point, Arc<dyn Bell>)>,
     /// Number of waits of queues for others.
     waits: u64,
+    /// Number of events that were recorded.
+    events: u64,
+    /// Number of allocations.
+    allocations: u64,
     over: bool,
 }
 
@@ -168,7 +197,11 @@ impl State {
 }
 
 /// The device's memory: a lock around it, so that only forgotten waits are wrong, and nothing is undefined.
-struct Cells(Mutex<Vec<u64>>);
+struct Cells {
+    words: Mutex<Vec<u64>>,
+    /// Dropped with the memory.
+    _owner: Option<Keeper>,
+}
 
 impl Cells {
     fn of(span: &Span) -> Result<&Cells, Failure> {
@@ -176,9 +209,13 @@ impl Cells {
         span.keeper().ok_or_else(strange)
     }
 
+    fn words(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns a copy of the bytes of a span, as wide as to be aligned to any element.
     fn read(span: &Span) -> Result<Vec<u64>, Failure> {
-        let cells = Self::of(span)?.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cells = Self::of(span)?.words();
         let bytes = &bytemuck::cast_slice::<u64, u8>(&cells)[span.offset()..][..span.byte_len()];
         let mut copy = vec![0u64; bytes.len().div_ceil(8)];
         bytemuck::cast_slice_mut(&mut copy)[..bytes.len()].copy_from_slice(bytes);
@@ -186,7 +223,7 @@ impl Cells {
     }
 
     fn write<R>(span: &Span, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, Failure> {
-        let mut cells = Self::of(span)?.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = Self::of(span)?.words();
         Ok(write(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut cells)[span.offset()..][..span.byte_len()]))
     }
 
@@ -198,11 +235,27 @@ impl Cells {
     }
 }
 
+/// First failure that nobody has taken.
+#[derive(Default)]
+struct FirstFailure(Mutex<Option<Failure>>);
+
+impl FirstFailure {
+    fn get(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn allocate(bytes: usize, owner: Option<Keeper>) -> Allocation {
+    let address = NonNull::<u8>::without_provenance(NOWHERE);
+    let words = Mutex::new(vec![0; bytes.div_ceil(8)]);
+    Allocation { address, keeper: Arc::new(Cells { words, _owner: owner }) }
+}
+
 struct LateQueue {
     device: Arc<Handle>,
     number: usize,
-    /// First failure of the queue's jobs, which may outlive the queue: the next one of this number has its own.
-    failure: Arc<Mutex<Option<Failure>>>,
+    /// That of the queue's jobs, which may outlive the queue: the next one of this number has its own.
+    failure: Arc<FirstFailure>,
 }
 
 impl LateQueue {
@@ -216,11 +269,23 @@ impl LateQueue {
             let outcome = catch_unwind(AssertUnwindSafe(job))
                 .unwrap_or_else(|panic| Err(Failure::Fault(Error::panicked("a kernel", &*panic))));
             if let Err(failure) = outcome {
-                first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+                first.get().get_or_insert(failure);
             }
         });
         self.shared().state().schedule.enqueue(self.number, job);
         self.shared().wanted.notify_one();
+    }
+
+    /// Lets the queue wait for an event. Returns true unless that is left out.
+    fn is_behind(&self, event: &LateEvent) -> bool {
+        let mut state = self.shared().state();
+        let number = state.waits;
+        state.waits += 1;
+        if self.shared().omission == Some(Omission::QueueWait(number)) {
+            return false;
+        }
+        state.schedule.wait(self.number, event.point);
+        true
     }
 }
 
@@ -236,22 +301,19 @@ impl DeviceQueue for LateQueue {
     }
 
     fn alloc(&self, bytes: usize) -> Result<Allocation> {
-        let address = NonNull::new(ptr::without_provenance_mut(NOWHERE));
-        let address = address.ok_or_else(|| Error::usage("no address", "choose another"))?;
-        Ok(Allocation { address, keeper: Arc::new(Cells(Mutex::new(vec![0; bytes.div_ceil(8)]))) })
+        self.shared().state().allocations += 1;
+        Ok(allocate(bytes, None))
     }
 
     fn copy_up(&self, from: ReadView, to: Span) {
-        self.enqueue(move || {
-            Cells::write(&to, |to| to.copy_from_slice(from.host_bytes().unwrap_or_default()))
-        });
+        self.enqueue(move || Cells::write(&to, |to| to.copy_from_slice(from.bytes())));
     }
 
     fn copy_down(&self, from: Span, mut to: WriteView) {
         self.enqueue(move || {
             let cells = Cells::read(&from)?;
             let bytes = &bytemuck::cast_slice(&cells)[..from.byte_len()];
-            to.host_bytes_mut().unwrap_or_default().copy_from_slice(bytes);
+            to.bytes_mut().copy_from_slice(bytes);
             Ok(())
         });
     }
@@ -327,28 +389,42 @@ impl DeviceQueue for LateQueue {
     }
 
     fn record(&self) -> Arc<dyn Event> {
-        let point = self.shared().state().schedule.end(self.number);
-        Arc::new(LateEvent { shared: Arc::clone(self.shared()), point })
+        let failure = Arc::new(OnceLock::new());
+        let own = Arc::clone(&self.failure);
+        let carried = Arc::clone(&failure);
+        self.enqueue(move || {
+            own.get().iter().for_each(|first| _ = carried.set(first.clone()));
+            Ok(())
+        });
+        let mut state = self.shared().state();
+        state.events += 1;
+        let point = state.schedule.end(self.number);
+        Arc::new(LateEvent { shared: Arc::clone(self.shared()), point, failure })
     }
 
     fn wait(&self, event: &Arc<dyn Event>) {
-        let mut state = self.shared().state();
-        let number = state.waits;
-        state.waits += 1;
         let Some(event) = event.as_any().downcast_ref::<LateEvent>() else { return };
-        if self.shared().omission != Some(Omission::QueueWait(number)) {
-            state.schedule.wait(self.number, event.point);
+        self.is_behind(event);
+    }
+
+    fn wait_to_read(&self, event: &Arc<dyn Event>) {
+        let Some(event) = event.as_any().downcast_ref::<LateEvent>() else { return };
+        if self.is_behind(event) {
+            let carried = Arc::clone(&event.failure);
+            self.enqueue(move || carried.get().map_or(Ok(()), |failure| Err(failure.clone())));
         }
     }
 
     fn take_failure(&self) -> Option<Failure> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.failure.get().take()
     }
 }
 
 struct LateEvent {
     shared: Arc<Shared>,
     point: Point,
+    /// The failure that the queue had when this happened.
+    failure: Arc<OnceLock<Failure>>,
 }
 
 impl LateEvent {
@@ -376,6 +452,10 @@ impl Event for LateEvent {
         let waiting = |state: &mut State| !state.schedule.has_happened(self.point);
         let waited = self.shared.done.wait_timeout_while(state, at_most, waiting);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.failure.get().cloned()
     }
 
     fn ring(&self, bell: Arc<dyn Bell>) {

@@ -4,6 +4,8 @@ use super::*;
 use crate::codec::{Noise, Properties};
 use crate::dtype::DType;
 use crate::memory::Buffer;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ThreadId;
 
 /// Sends numbers to and fro between three queues, so that every kind of wait is needed, and returns them.
 fn relay(queues: &[Queue; 3]) -> Result<Vec<f32>> {
@@ -66,6 +68,53 @@ fn one_queue_needs_no_event() {
     let queue = late.queue();
     relay(&[queue.clone(), queue.clone(), queue]).unwrap();
     assert_eq!(late.queue_waits(), 0);
+}
+
+/// Returns how many waits of queues, and events, `work` makes.
+fn counted(late: &Late, work: impl FnOnce()) -> (u64, u64) {
+    let waits = late.queue_waits();
+    let events = late.events();
+    work();
+    (late.queue_waits() - waits, late.events() - events)
+}
+
+#[test]
+fn work_waits_for_one_event_of_each_other_queue_that_touched_its_operands() {
+    let ops: [(&str, fn(&mut WriteView, &ReadView)); 5] = [
+        ("copy", |to, from| to.copy_from(from).unwrap()),
+        ("reduce", |to, from| to.reduce(ReduceOp::Sum, from).unwrap()),
+        ("add", |to, from| to.add_scaled(2.0, from).unwrap()),
+        ("weigh", |to, from| to.weighted_sum(&[(2.0, Some(from)), (1.0, None)]).unwrap()),
+        ("decode", |to, from| to.decode(&Whole { fixed: true }, from, None).unwrap_or(Ok(())).unwrap()),
+    ];
+    for (name, op) in ops {
+        for others in [0, 1] {
+            let late = Late::new(0);
+            let own = late.queue();
+            let queue = if others == 0 { own.clone() } else { late.queue() };
+            let x = Buffer::from_slice_on(&queue, &[1.0f32; 4]).unwrap();
+            let y = Buffer::from_slice_on(&own, &[1.0f32; 4]).unwrap();
+            let op = || op(&mut y.write_all().unwrap(), &x.read_all().unwrap());
+            let write = || x.write_all().unwrap().clear();
+            // Events: after the last write of x, and after each read of another queue.
+            assert_eq!(counted(&late, op), (others, 2 * others), "{name} after a write");
+            assert_eq!(counted(&late, op), (others, others), "{name} after another");
+            assert_eq!(counted(&late, write), (others, 0), "a write after {name}");
+            assert_eq!(counted(&late, write), (0, 0), "a write after a write");
+            assert_eq!(counted(&late, || y.write_all().unwrap().scale(2.0).unwrap()), (0, 0), "its own");
+        }
+    }
+}
+
+#[test]
+fn a_sum_waits_for_each_of_its_terms() {
+    let late = Late::new(0);
+    let [x, y, z] = [(); 3].map(|()| Buffer::from_slice_on(&late.queue(), &[1.0f32; 4]).unwrap());
+    let sum = || {
+        let terms = [(2.0, Some(&x.read_all().unwrap())), (1.0, Some(&y.read_all().unwrap()))];
+        z.write_all().unwrap().weighted_sum(&terms).unwrap();
+    };
+    assert_eq!(counted(&late, sum), (2, 4));
 }
 
 /// Checks that a program goes wrong if one of these waits of a queue is left out, or those of the host.
@@ -143,6 +192,13 @@ fn busy_memory_is_busy_as_on_the_host() {
     let guard = x.host::<i32>().unwrap();
     assert_eq!(*guard, [0, 0, 7, 0]);
     assert!(matches!(x.write(0..1), Err(Error::Busy { .. })));
+}
+
+#[test]
+#[should_panic(expected = "gives no bytes")]
+fn a_view_of_a_device_never_passes_for_empty_host_memory() {
+    let x = Buffer::from_slice_on(&Late::new(0).queue(), &[1.0f32]).unwrap();
+    let _ = x.read_all().unwrap().bytes();
 }
 
 /// Keeps every number, and refuses NaN.
@@ -239,6 +295,51 @@ fn all_queues_of_a_pass_are_checked_at_once() {
     Queue::check_all(&buffers).unwrap();
 }
 
+/// Enqueues on a queue what a codec will refuse, and returns the message that is none.
+fn refused(late: &Late, queue: &Queue) -> Buffer {
+    let x = Buffer::from_slice_on(&late.queue(), &[f32::NAN]).unwrap();
+    let message = Buffer::zeroed_on(queue, DType::U8, 4).unwrap();
+    message.write_all().unwrap().encode(&Whole { fixed: true }, &x.read_all().unwrap(), 0).unwrap().unwrap();
+    message
+}
+
+#[test]
+fn a_failure_goes_wherever_the_bytes_go() {
+    for seed in 0..3 {
+        let late = Late::new(seed);
+        let queues = [(); 3].map(|()| late.queue());
+        let message = refused(&late, &queues[0]);
+        let copies = [1, 2].map(|at| Buffer::zeroed_on(&queues[at], DType::U8, 4).unwrap());
+        copies[0].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
+        copies[1].write_all().unwrap().copy_from(&copies[0].read_all().unwrap()).unwrap();
+        // That the first queue is told of it already changes nothing for what was enqueued before.
+        for queue in &queues {
+            let error = queue.check().unwrap_err().to_string();
+            assert!(error.contains("element 0 is NaN"), "{error}");
+            queue.check().unwrap();
+        }
+        // Other bytes are no longer wrong.
+        message.write_all().unwrap().clear();
+        copies[1].write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
+        Queue::check_all(&copies).unwrap();
+    }
+}
+
+#[test]
+fn a_failure_goes_nowhere_else() {
+    let late = Late::new(0);
+    let own = late.queue();
+    let other = late.queue();
+    let read = Buffer::zeroed_on(&other, DType::U8, 4).unwrap();
+    let _message = refused(&late, &own);
+    let copy = Buffer::zeroed_on(&own, DType::U8, 4).unwrap();
+    copy.write_all().unwrap().copy_from(&read.read_all().unwrap()).unwrap();
+    // Waits until the failed queue has read it.
+    read.write_all().unwrap().clear();
+    other.check().unwrap();
+    assert!(own.check().is_err());
+}
+
 #[test]
 fn a_failure_ends_with_its_queue() {
     let late = Late::new(0);
@@ -260,17 +361,56 @@ fn a_damaged_message_is_a_failure() {
     let y = Buffer::zeroed_on(&late.queue(), DType::F32, 2).unwrap();
     let mut to = y.write_all().unwrap();
     to.decode(&Whole { fixed: true }, &message.read_all().unwrap(), None).unwrap().unwrap();
-    assert!(y.queue().check().unwrap_err().to_string().contains("too long or too short"));
+    let error = y.queue().check().unwrap_err().to_string();
+    assert!(error.contains("too long or too short") && !error.contains("diverges"), "{error}");
+}
+
+/// Owner of another library's memory, which tells on which thread it is dropped.
+struct Owner(Sender<ThreadId>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::current().id());
+    }
+}
+
+/// Returns elements over memory of another library, and where its owner tells of its end.
+pub(crate) fn foreign(late: &Late, queue: &Queue, len: usize) -> (Buffer, Receiver<ThreadId>) {
+    let (sender, receiver) = channel();
+    let tensor = late.foreign(4 * len, Arc::new(Owner(sender)));
+    // SAFETY: zeroed elements that nobody else reaches.
+    let x = unsafe { Buffer::over_foreign(queue, tensor.address, DType::F32, len, tensor.keeper) };
+    (x.unwrap(), receiver)
+}
+
+#[test]
+fn memory_of_another_library_goes_with_whoever_uses_it_last() {
+    let late = Late::new(0);
+    let own = late.queue();
+    let here = std::thread::current().id();
+    // Nothing is under way on it: at once, here.
+    let (x, owner) = foreign(&late, &own, 4);
+    let view = x.read_all().unwrap();
+    drop(x);
+    assert!(owner.try_recv().is_err(), "a view is left");
+    drop(view);
+    assert_eq!(owner.try_recv(), Ok(here));
+    // Work of another queue reads it: once that is done, on the device's thread, before an event that comes after.
+    let (x, owner) = foreign(&late, &own, 4);
+    let y = Buffer::zeroed_on(&late.queue(), DType::F32, 4).unwrap();
+    y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
+    drop(x);
+    own.check().unwrap();
+    assert!(owner.try_recv().is_err(), "the other queue has still to read it");
+    y.queue().check().unwrap();
+    assert!(owner.try_recv().is_ok_and(|there| there != here));
 }
 
 #[test]
 fn memory_of_another_library_is_kept_as_long_as_its_work() {
     let late = Late::new(0);
     let queue = late.queue();
-    let tensor = queue.device().unwrap().alloc(16).unwrap();
-    let weak = Arc::downgrade(&tensor.keeper);
-    // SAFETY: 4 zeroed elements that nobody else reaches.
-    let x = unsafe { Buffer::over_foreign(&queue, tensor.address, DType::F32, 4, tensor.keeper) }.unwrap();
+    let (x, owner) = foreign(&late, &queue, 4);
     x.write_all()
         .unwrap()
         .reduce(ReduceOp::Sum, &Buffer::from_slice(&[1.0f32; 4]).unwrap().read_all().unwrap())
@@ -278,10 +418,10 @@ fn memory_of_another_library_is_kept_as_long_as_its_work() {
     let y = Buffer::zeroed_on(&late.queue(), DType::F32, 4).unwrap();
     y.write_all().unwrap().copy_from(&x.read_all().unwrap()).unwrap();
     drop(x);
-    assert!(weak.upgrade().is_some());
+    assert!(owner.try_recv().is_err());
     assert_eq!(*y.host::<f32>().unwrap(), [1.0; 4]);
     drop((late, queue, y));
-    assert!(weak.upgrade().is_none(), "nobody needs it any more");
+    assert!(owner.try_recv().is_ok(), "nobody needs it any more");
 }
 
 #[test]
