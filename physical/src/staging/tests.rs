@@ -538,6 +538,41 @@ fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
     }
 }
 
+/// Makes messages of no bytes, once the other side of a barrier has come.
+#[derive(Debug)]
+struct Waiting(Arc<Barrier>);
+
+impl Codec for Waiting {
+    fn name(&self) -> String {
+        "waiting".to_owned()
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { unbiased: true, contraction: None, linear: false, noise: Noise::Relative }
+    }
+
+    fn encoded_len(&self, _: usize) -> usize {
+        0
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        true
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(Waiting(Arc::clone(&self.0))))
+    }
+
+    fn encode(&self, _: &[f32], _: &mut [u8], _: u64) -> Result<usize, CodecError> {
+        self.0.wait();
+        Ok(0)
+    }
+
+    fn decode_add(&self, _: &[u8], _: f32, _: &mut [f32]) -> Result<(), CodecError> {
+        Ok(())
+    }
+}
+
 #[test]
 fn a_cancelled_message_keeps_memory_of_another_library_until_it_is_copied() {
     for transport in on_threads() {
@@ -546,10 +581,17 @@ fn a_cancelled_message_keeps_memory_of_another_library_until_it_is_copied() {
             let mut end = End::new(&world, vec![late.queue()]);
             let label = end.label(OperationKind::SendRecv, DType::F32, 1000);
             let (x, owner) = foreign(&late, &end.queues[0], 1000);
+            // The copy is behind work that takes a while.
+            let busy = Arc::new(Barrier::new(2));
+            let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());
+            let work = Waiting(Arc::clone(&busy));
+            to.write_all().unwrap().encode(&work, &from.read_all().unwrap(), 0).unwrap().unwrap();
             let ticket = end.transport.post_send(0, label, x.read_all().unwrap());
             drop(x);
             assert!(owner.try_recv().is_err(), "{transport}: it is being sent");
             end.transport.cancel(ticket);
+            assert!(owner.try_recv().is_err(), "{transport}: it is being copied");
+            busy.wait();
             end.queues[0].check().unwrap();
             let there = owner.try_recv().unwrap();
             assert_ne!(there, std::thread::current().id(), "{transport}");
