@@ -1,6 +1,5 @@
 //! Every transport carries a device's memory as it does the host's; and waiting for copies is what makes it so.
 
-use crate::codec::{Codec, CodecError, Noise, Properties};
 use crate::device::Queue;
 use crate::drive::{block_on, waker};
 use crate::dtype::{DType, Element, ReduceOp};
@@ -19,6 +18,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 use std::task::Context;
 use std::time::{Duration, Instant};
+
+mod codecs;
+mod failures;
+
+use codecs::Waiting;
 
 const LENGTHS: [usize; 4] = [0, 1, 1001, 70_003];
 const LANDS: [Land; 4] = [Land::Copy, Land::AtMost, Land::Reduce(ReduceOp::Sum), Land::Reduce(ReduceOp::Max)];
@@ -226,33 +230,6 @@ fn a_wait_that_is_left_out_is_seen_on_every_transport() {
 }
 
 #[test]
-fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
-    let late = Late::new(0);
-    for transport in on_threads() {
-        let errors = spawn(transport, 2, |world| {
-            let mut end = End::new(&world, vec![late.queue()]);
-            let question = end.label(OperationKind::SendRecv, DType::U8, 4);
-            let answer = end.label(OperationKind::SendRecv, DType::U8, 4);
-            let [message, into] = [(); 2].map(|()| end.buffer(&[0u8; 4]));
-            if world.rank() == 0 {
-                return end.wait(end.recv(question, &into, Land::Copy)).unwrap_err();
-            }
-            let x = end.buffer(&[f32::NAN]);
-            let codec = Whole { fixed: true };
-            message.write_all().unwrap().encode(&codec, &x.read_all().unwrap(), 0).unwrap().unwrap();
-            let asked = end.send(question, &message, 4);
-            let error = end.wait(end.recv(answer, &into, Land::Copy)).unwrap_err();
-            assert!(matches!(end.wait(asked), Err(Error::NotFinite { .. })));
-            error
-        });
-        for error in &errors {
-            assert!(error.to_string().contains("is NaN on rank 1"), "{transport}: {error}");
-        }
-        assert!(matches!(&errors[1], Error::NotFinite { index: 0, .. }), "{transport}: {}", errors[1]);
-    }
-}
-
-#[test]
 fn equal_tags_stay_in_order_whatever_has_to_be_copied() {
     let late = Late::new(0);
     spawn(TransportKind::Tcp, 2, |world| {
@@ -320,110 +297,6 @@ fn the_end_of_a_copy_ends_the_park() {
                 }
             }
             assert!(start.elapsed() < PARK, "{transport}");
-        });
-    }
-}
-
-/// Refuses everything.
-#[derive(Debug)]
-struct Refusing;
-
-impl Codec for Refusing {
-    fn name(&self) -> String {
-        "refusing".to_owned()
-    }
-
-    fn properties(&self) -> Properties {
-        Properties { unbiased: true, contraction: Some(1.0), linear: false, noise: Noise::Relative }
-    }
-
-    fn encoded_len(&self, len: usize) -> usize {
-        len
-    }
-
-    fn has_fixed_size(&self) -> bool {
-        true
-    }
-
-    fn shared(&self) -> Option<Arc<dyn Codec>> {
-        Some(Arc::new(Refusing))
-    }
-
-    fn encode(&self, from: &[f32], _: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        Err(CodecError::NotFinite { index: 3, value: from[3] })
-    }
-
-    fn decode_add(&self, _: &[u8], _: f32, _: &mut [f32]) -> Result<(), CodecError> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_message_whose_codec_refused_is_not_sent_and_fails_whatever_waits() {
-    for transport in on_threads() {
-        for (awaits_answer, queues) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
-            // Nobody errs while the other is still opening its endpoint: it could not.
-            let open = Barrier::new(2);
-            spawn(transport, 2, |world| refuse(&world, &open, awaits_answer, queues));
-        }
-    }
-}
-
-/// Rank 0 sends a copy of what its codec refuses, and waits for that, or for the answer to it.
-fn refuse(world: &World, open: &Barrier, awaits_answer: bool, queues: usize) {
-    let late = Late::new(0);
-    let mut end = End::new(world, (0..queues).map(|_| late.queue()).collect());
-    open.wait();
-    let label = end.label(OperationKind::SendRecv, DType::U8, 8);
-    let gradient = end.buffer(&[f32::NAN; 8]);
-    let message = end.buffer(&[0u8; 8]);
-    let answer = Buffer::zeroed(DType::U8, 8).unwrap();
-    if world.rank() == 1 {
-        let received = end.wait(end.recv(label, &message, Land::Copy));
-        let blames = matches!(&received, Err(Error::PeerFailed { culprit, .. }) if culprit.rank == 0);
-        assert!(blames, "{received:?}");
-        return;
-    }
-    let mut to = message.write_all().unwrap();
-    assert_eq!(to.encode(&Refusing, &gradient.read_all().unwrap(), 0).unwrap().unwrap(), 8);
-    drop(to);
-    let copy = end.buffer(&[0u8; 8]);
-    copy.write_all().unwrap().copy_from(&message.read_all().unwrap()).unwrap();
-    let send = end.send(label, &copy, 8);
-    let outcome = match awaits_answer {
-        true => end.wait(end.recv(label, &answer, Land::Copy)),
-        false => end.wait(send),
-    };
-    let names = matches!(&outcome, Err(Error::NotFinite { place, index: 3, .. }) if place.rank == 0);
-    assert!(names, "{outcome:?}");
-    assert!(answer.write_all().is_ok(), "its memory is free");
-}
-
-#[test]
-fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
-    for transport in on_threads() {
-        spawn(transport, 1, |world| {
-            let late = Late::new(0);
-            let mut end = End::new(&world, vec![late.queue(), late.queue()]);
-            let nan = end.buffer(&[f32::NAN]);
-            let number = end.buffer(&[1.0f32]);
-            let label = end.label(OperationKind::SendRecv, DType::F32, 1);
-            let into = Buffer::zeroed(DType::F32, 1).unwrap();
-            let received = end.recv(label, &into, Land::Copy);
-            let sent = end.send(label, &number, 1);
-            // The queue fails after the message was copied, and before it is posted.
-            let refused = Buffer::zeroed_on(&number.queue(), DType::U8, 4).unwrap();
-            let mut to = refused.write_all().unwrap();
-            to.encode(&Whole { fixed: true }, &nan.read_all().unwrap(), 0).unwrap().unwrap();
-            assert!(number.queue().device().unwrap().record().wait(Duration::from_secs(60)));
-            end.wait(sent).unwrap();
-            end.wait(received).unwrap();
-            // What is copied from now on may be what the codec has refused to make; by another operation.
-            let label = end.label(OperationKind::SendRecv, DType::F32, 1);
-            match end.wait(end.send(label, &number, 1)) {
-                Err(Error::NotFinite { index: 0, during: During::Nothing, .. }) => {}
-                other => panic!("{transport}: {other:?}"),
-            }
         });
     }
 }
@@ -535,41 +408,6 @@ fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
             assert_eq!(sum.host::<f32>().unwrap()[..2], [4.0, 3.0]);
             assert_eq!(sum.host::<f32>().unwrap()[998..], [3.0, 2.0]);
         });
-    }
-}
-
-/// Makes messages of no bytes, once the other side of a barrier has come.
-#[derive(Debug)]
-struct Waiting(Arc<Barrier>);
-
-impl Codec for Waiting {
-    fn name(&self) -> String {
-        "waiting".to_owned()
-    }
-
-    fn properties(&self) -> Properties {
-        Properties { unbiased: true, contraction: None, linear: false, noise: Noise::Relative }
-    }
-
-    fn encoded_len(&self, _: usize) -> usize {
-        0
-    }
-
-    fn has_fixed_size(&self) -> bool {
-        true
-    }
-
-    fn shared(&self) -> Option<Arc<dyn Codec>> {
-        Some(Arc::new(Waiting(Arc::clone(&self.0))))
-    }
-
-    fn encode(&self, _: &[f32], _: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        self.0.wait();
-        Ok(0)
-    }
-
-    fn decode_add(&self, _: &[u8], _: f32, _: &mut [f32]) -> Result<(), CodecError> {
-        Ok(())
     }
 }
 

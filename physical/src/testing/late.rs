@@ -254,7 +254,7 @@ fn allocate(bytes: usize, owner: Option<Keeper>) -> Allocation {
 struct LateQueue {
     device: Arc<Handle>,
     number: usize,
-    /// That of the queue's jobs, which may outlive the queue: the next one of this number has its own.
+    /// Failure of the queue's jobs, which may outlive the queue: the next one of this number has its own.
     failure: Arc<FirstFailure>,
 }
 

@@ -80,7 +80,8 @@ fn counted(late: &Late, work: impl FnOnce()) -> (u64, u64) {
 
 #[test]
 fn work_waits_for_one_event_of_each_other_queue_that_touched_its_operands() {
-    let ops: [(&str, fn(&mut WriteView, &ReadView)); 5] = [
+    type Operation = fn(&mut WriteView, &ReadView);
+    let ops: [(&str, Operation); 5] = [
         ("copy", |to, from| to.copy_from(from).unwrap()),
         ("reduce", |to, from| to.reduce(ReduceOp::Sum, from).unwrap()),
         ("add", |to, from| to.add_scaled(2.0, from).unwrap()),
