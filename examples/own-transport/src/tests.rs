@@ -269,7 +269,7 @@ fn ranks_that_are_processes_are_told_to_be_threads() {
     let start = |rank: usize| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "tests::one_process", "--ignored", "--nocapture"])
-            .envs([("HEXAGRAM_SIZE", "2"), ("HEXAGRAM_ADDR", &address)])
+            .envs([("HEXAGRAM_SIZE", "2"), ("HEXAGRAM_ADDR", &address), ("HEXAGRAM_SILENCE", "30")])
             .env("HEXAGRAM_RANK", rank.to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
