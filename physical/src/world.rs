@@ -15,6 +15,7 @@ use crate::staging::Staging;
 use crate::thread::ThreadFabric;
 use crate::transport::{Fabric, Traffic, Transport, TransportKind};
 pub use options::JoinOptions;
+pub(crate) use options::MAX_SOCKETS;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

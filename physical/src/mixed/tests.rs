@@ -110,7 +110,7 @@ fn shared_memory_alone_does_not_reach_another_host() {
 fn more_sockets_than_make_sense_are_refused() {
     for sockets in [0, 17] {
         let options = JoinOptions { sockets: Some(sockets), ..JoinOptions::default() };
-        let error = crate::tcp::sockets(&options).unwrap_err();
+        let error = options.sockets().unwrap_err();
         assert!(matches!(&error, Error::Setup { .. }), "{error}");
         assert!(error.to_string().contains("use 1 to 16"), "{error}");
     }

@@ -12,7 +12,6 @@ use crate::bootstrap::listeners::{BindError, Listeners};
 use crate::bootstrap::message::{Incoming, Outgoing};
 use crate::bootstrap::opening::{Opening, STEP_TIMEOUT};
 use crate::doorbell::Doorbell;
-use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::socket::{self, Socket, Tls};
@@ -20,15 +19,12 @@ use crate::stream::endpoint::Identity;
 use crate::transport::{
     Backend, Bell, Fabric, Membership, Prepared, Site, Traffic, Transport, TransportKind,
 };
-use crate::world::JoinOptions;
+use crate::world::MAX_SOCKETS;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Most sockets between two ranks: more would only wait for each other.
-pub(crate) const MAX_SOCKETS: usize = 16;
 
 /// Transport over TCP.
 pub(crate) struct TcpBackend;
@@ -73,27 +69,6 @@ impl Announced {
     }
 }
 
-/// Returns the number of TCP connections for each pair of ranks and channel that the user asked for.
-pub(crate) fn sockets(options: &JoinOptions) -> Result<usize> {
-    match options.sockets {
-        None => variable("HEXAGRAM_TCP_SOCKETS").map_or(Ok(1), |text| parse_sockets(&text)),
-        Some(sockets) if (1..=MAX_SOCKETS).contains(&sockets) => Ok(sockets),
-        Some(sockets) => {
-            let what = format!("{sockets} TCP connections for each pair of ranks (JoinOptions::sockets)");
-            Err(Error::setup(what, format!("use 1 to {MAX_SOCKETS}")))
-        }
-    }
-}
-
-/// Decodes the value of `HEXAGRAM_TCP_SOCKETS`.
-pub(crate) fn parse_sockets(text: &str) -> Result<usize> {
-    let sockets = text.trim().parse().ok();
-    sockets.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
-        let what = format!("HEXAGRAM_TCP_SOCKETS={text} is no number of connections for each pair of ranks");
-        Error::setup(what, format!("use 1 to {MAX_SOCKETS}, or unset it"))
-    })
-}
-
 /// Listeners of a rank that does not know its peers yet.
 pub(crate) struct TcpPrepared {
     listeners: Listeners,
@@ -104,7 +79,7 @@ pub(crate) struct TcpPrepared {
 impl TcpPrepared {
     /// Listens on the site's interfaces, at ports that the kernel chooses. Callers have to use TLS if this rank does.
     pub(crate) fn new(site: &Site<'_>) -> Result<Self> {
-        let sockets = sockets(site.options)?;
+        let sockets = site.options.sockets()?;
         let listeners = Listeners::bind(site.interfaces).map_err(|BindError { address, cause }| {
             let remedy = "name another interface of this host in HEXAGRAM_INTERFACE";
             Error::system(format!("listen on {} for data", address.ip()), cause, remedy)

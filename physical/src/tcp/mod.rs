@@ -10,6 +10,6 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared, parse_sockets, sockets};
+pub(crate) use connect::{TcpBackend, TcpFabric, TcpPrepared};
 pub(crate) use endpoint::TcpParking;
 pub(crate) use link::TcpLink;

@@ -2,14 +2,25 @@
 
 use crate::bootstrap::interface;
 use crate::environment::variable;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::health::Vigilance;
 use crate::native::Check;
 use crate::socket::{Tls, TlsFiles};
-use crate::tcp;
 use crate::transport::TransportKind;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// Most sockets between two ranks: more would only wait for each other.
+pub(crate) const MAX_SOCKETS: usize = 16;
+
+/// Decodes the value of `HEXAGRAM_TCP_SOCKETS`.
+pub(super) fn parse_sockets(text: &str) -> Result<usize> {
+    let sockets = text.trim().parse().ok();
+    sockets.filter(|sockets| (1..=MAX_SOCKETS).contains(sockets)).ok_or_else(|| {
+        let what = format!("HEXAGRAM_TCP_SOCKETS={text} is no number of connections for each pair of ranks");
+        Error::setup(what, format!("use 1 to {MAX_SOCKETS}, or unset it"))
+    })
+}
 
 /// Options with which a rank joins a world.
 ///
@@ -59,7 +70,7 @@ impl JoinOptions {
     /// Fails if an option cannot be, or a variable stands where one is missing that cannot be: before anybody is waited for.
     pub(super) fn check(&self) -> Result<()> {
         self.vigilance()?;
-        tcp::sockets(self)?;
+        self.sockets()?;
         self.interface().map(drop)
     }
 
@@ -68,6 +79,18 @@ impl JoinOptions {
         let vigilance = self.vigilance.map_or_else(Vigilance::from_env, Ok)?;
         vigilance.check()?;
         Ok(vigilance)
+    }
+
+    /// Returns the number of TCP connections for each pair of ranks and channel that the user asks for.
+    pub(crate) fn sockets(&self) -> Result<usize> {
+        match self.sockets {
+            None => variable("HEXAGRAM_TCP_SOCKETS").map_or(Ok(1), |text| parse_sockets(&text)),
+            Some(sockets) if (1..=MAX_SOCKETS).contains(&sockets) => Ok(sockets),
+            Some(sockets) => {
+                let what = format!("{sockets} TCP connections for each pair of ranks (JoinOptions::sockets)");
+                Err(Error::setup(what, format!("use 1 to {MAX_SOCKETS}")))
+            }
+        }
     }
 
     pub(crate) fn host(&self) -> Option<String> {

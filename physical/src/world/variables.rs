@@ -3,13 +3,13 @@
 //! [`check_environment`] refuses a value that is none of them, whatever the transport and whether this rank would have
 //! used it, and warns of names that are close to one of these. docs/starting.md has the same table, which a test compares.
 
+use super::options::parse_sockets;
 use crate::bootstrap::parent::STARTERS;
 use crate::bootstrap::{Placement, host_and_port, parse_number, registered};
 use crate::environment::variable;
 use crate::error::{Error, Result};
 use crate::health::Vigilance;
 use crate::native::Check;
-use crate::tcp;
 use std::sync::Once;
 use tracing::level_filters::LevelFilter;
 
@@ -58,7 +58,7 @@ const KNOWN: [KnownVariable; 18] = [
     free("HEXAGRAM_SECRET_FILE", "a file"),
     free("HEXAGRAM_INTERFACE", "an interface or an address"),
     free("HEXAGRAM_HOST", "any name"),
-    judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| tcp::parse_sockets(text).map(drop)),
+    judged("HEXAGRAM_TCP_SOCKETS", "1 to 16", |_, text| parse_sockets(text).map(drop)),
     judged("HEXAGRAM_SILENCE", "1 to 86400", |_, text| Vigilance::from_seconds(text).map(drop)),
     judged("HEXAGRAM_CHECK", "`first-use`, `full`", |_, text| Check::parse(text).map(drop)),
     judged(LOG, "`off`, `error`, `warn`, `info`, `debug`, `trace`", |_, text| parse_level(text).map(drop)),
