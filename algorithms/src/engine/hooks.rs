@@ -49,7 +49,7 @@ impl Hooks {
     /// Takes a gradient in host memory: [`Hooks::ready`] for a slice.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Hooks::ready`].
     pub fn ready_slice<T: Element>(&self, parameter: usize, gradient: &[T]) -> Result<()> {
         Buffer::lend(gradient, |gradient| self.ready(parameter, gradient))
     }
@@ -59,7 +59,7 @@ impl Hooks {
     /// with its zeros, as a dense gradient; algorithms that send only some elements find them by themselves.
     ///
     /// # Errors
-    /// As there, and for rows that the parameter does not have.
+    /// As [`Hooks::ready`], and for rows that the parameter does not have.
     pub fn ready_rows(&self, parameter: usize, rows: &[usize], values: &Buffer) -> Result<()> {
         lock(&self.0).hook(|backward| backward.ready_rows(parameter, rows, values))
     }
@@ -106,7 +106,7 @@ impl Hooks {
     /// Takes a gradient that [`Hooks::with_gradient`] has written.
     ///
     /// # Errors
-    /// As there, and if nothing was written.
+    /// As [`Hooks::with_gradient`], and if nothing was written.
     pub fn ready_in_place(&self, parameter: usize) -> Result<()> {
         lock(&self.0).hook(|backward| backward.ready_in_place(parameter))
     }

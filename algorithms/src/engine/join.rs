@@ -48,7 +48,7 @@ impl Uneven<'_> {
     /// until it returns false. The learning rate is that of the ranks that train.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Uneven::join`].
     pub fn shadow(&mut self) -> Result<bool> {
         let outcome = self.0.shadow_pass();
         self.0.checked(outcome)

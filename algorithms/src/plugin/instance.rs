@@ -29,7 +29,7 @@ pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
     /// Starts to work on a bucket: calls [`Algorithm::state`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Algorithm::state`].
     fn instance<'a>(
         self: Arc<Self>,
         context: &'a Context,
@@ -48,7 +48,7 @@ pub trait Instance {
     /// Calls [`Algorithm::checkpoint`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Algorithm::checkpoint`].
     fn checkpoint(&mut self, fields: &mut Fields) -> Result<()>;
 }
 

@@ -97,7 +97,7 @@ impl Queue {
     /// Checks each queue that writes one of these buffers as [`Queue::check`] does, once.
     ///
     /// # Errors
-    /// As there; the failures of the queues that come after are kept for whoever waits for those.
+    /// As [`Queue::check`]; the failures of the queues that come after are kept for whoever waits for those.
     pub fn check_all<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> Result<()> {
         let mut checked: Vec<Queue> = Vec::new();
         for queue in buffers.into_iter().map(Buffer::queue) {
@@ -112,7 +112,7 @@ impl Queue {
     /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
     ///
     /// # Errors
-    /// As there, where the failure is another one.
+    /// As [`Queue::check`], for failures that are no codec's.
     pub fn refusal(&self) -> Result<Option<CodecError>> {
         let Some(queue) = &self.0 else { return Ok(None) };
         match finish(&**queue)? {
