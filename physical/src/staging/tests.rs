@@ -390,11 +390,11 @@ fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
     for transport in on_threads() {
         spawn(transport, 1, |world| {
             let late = Late::new(0);
-            let mut end = End::new(&world, vec![late.queue()]);
+            let mut end = End::new(&world, vec![late.queue(), late.queue()]);
+            let sums = [(); 2].map(|()| end.buffer(&[0.0f32; 1000]));
             let numbers = end.buffer(&[1.0f32; 1000]);
-            let sum = end.buffer(&[0.0f32; 1000]);
             let mut allocations = Vec::new();
-            for len in [1000, 1, 1000, 999] {
+            for (sum, len) in sums.iter().chain(&sums).chain(&sums).zip([1000, 1000, 1, 1, 1000, 999]) {
                 let label = end.label(OperationKind::SendRecv, DType::F32, len);
                 let into = sum.write(0..len).unwrap();
                 let ticket =
@@ -403,10 +403,12 @@ fn what_is_reduced_where_it_lands_needs_no_new_memory_for_each_message() {
                 end.wait(Operation::new(end.terms(), ticket, Source::Rank(0), label)).unwrap();
                 allocations.push(late.allocations());
             }
-            // Two for the buffers, one for all messages.
-            assert_eq!(allocations, [3; 4], "{transport}");
-            assert_eq!(sum.host::<f32>().unwrap()[..2], [4.0, 3.0]);
-            assert_eq!(sum.host::<f32>().unwrap()[998..], [3.0, 2.0]);
+            // Three for the buffers, and one of each queue for all messages.
+            assert_eq!(allocations, [4, 5, 5, 5, 5, 5], "{transport}");
+            for (sum, last) in sums.iter().zip([2.0, 1.0]) {
+                assert_eq!(sum.host::<f32>().unwrap()[..2], [3.0, 2.0]);
+                assert_eq!(sum.host::<f32>().unwrap()[998..], [2.0, last]);
+            }
         });
     }
 }
