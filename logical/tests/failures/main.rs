@@ -178,17 +178,29 @@ fn a_whole_job_may_be_stopped_and_go_on() {
     }
 }
 
-#[test]
-fn both_sides_of_a_cut_link_name_the_other() {
-    let Some(hosts) = Hosts::start(2) else {
+/// Makes two hosts, unless this process may not, which it says.
+fn two_hosts() -> Option<Hosts> {
+    let hosts = Hosts::start(2);
+    if hosts.is_none() {
         report(format_args!("skipped: network namespaces need root and the `ip` program"));
-        return;
-    };
-    // Ranks 0 and 1 on the first host, 2 and 3 on the second.
+    }
+    hosts
+}
+
+/// Starts a job of four ranks over each transport that reaches other hosts, ranks 0 and 1 on the first host, 2 and 3 on the
+/// second. Returns them once all ranks are ready.
+fn start_across(hosts: &Hosts) -> Vec<(TransportKind, Job)> {
     let across = transports().filter(|transport| *transport != TransportKind::Shm);
     let start = |(port, transport)| (transport, Job::of(hosts.ranks(4, port), "collectives", transport));
     let mut jobs: Vec<_> = (29500..).zip(across).map(start).collect();
     jobs.iter_mut().for_each(|(_, job)| job.all_hear("ready"));
+    jobs
+}
+
+#[test]
+fn both_sides_of_a_cut_link_name_the_other() {
+    let Some(hosts) = two_hosts() else { return };
+    let jobs = start_across(&hosts);
     let cut = hosts.cut();
     for (transport, mut job) in jobs {
         let mut worst = Duration::ZERO;
@@ -239,14 +251,8 @@ fn a_rank_whose_launcher_is_killed_ends_and_is_named() {
 #[test]
 fn a_link_cut_in_one_direction_ends_both_sides() {
     for deaf in [0, 1] {
-        let Some(hosts) = Hosts::start(2) else {
-            report(format_args!("skipped: network namespaces need root and the `ip` program"));
-            return;
-        };
-        let across = transports().filter(|transport| *transport != TransportKind::Shm);
-        let start = |(port, transport)| (transport, Job::of(hosts.ranks(4, port), "collectives", transport));
-        let mut jobs: Vec<_> = (29500..).zip(across).map(start).collect();
-        jobs.iter_mut().for_each(|(_, job)| job.all_hear("ready"));
+        let Some(hosts) = two_hosts() else { return };
+        let jobs = start_across(&hosts);
         let Some(cut) = hosts.deafen(deaf) else {
             report(format_args!("skipped: this system's switch floods everything"));
             return;
