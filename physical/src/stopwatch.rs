@@ -7,6 +7,7 @@
 //! since the gap: it is there by now, unread.
 
 use crate::runtime::{self, Instant};
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// Longest gap between two looks that counts whole: several times the longest sleep of a thread that waits.
@@ -50,6 +51,39 @@ impl Stopwatch {
     }
 }
 
+/// A connection under each read and write of which somebody looks at a stopwatch: a stop of this process during one of
+/// them counts as the longest that one may take, and not as the longest that all together may take.
+pub(crate) struct Watched<'a, C> {
+    connection: &'a mut C,
+    watch: &'a mut Stopwatch,
+}
+
+impl<'a, C> Watched<'a, C> {
+    pub(crate) fn new(connection: &'a mut C, watch: &'a mut Stopwatch) -> Self {
+        Watched { connection, watch }
+    }
+}
+
+impl<C: Read> Read for Watched<'_, C> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let outcome = self.connection.read(into);
+        self.watch.lap();
+        outcome
+    }
+}
+
+impl<C: Write> Write for Watched<'_, C> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let outcome = self.connection.write(bytes);
+        self.watch.lap();
+        outcome
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.connection.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +98,24 @@ mod tests {
         assert_eq!(watch.lap_at(at(999_000)), Duration::from_secs(1), "it was stopped");
         assert_eq!(watch.lap_at(at(999_100)), Duration::from_millis(100));
         assert_eq!(watch.lived, Duration::from_millis(2500));
+    }
+
+    #[test]
+    fn a_stop_during_one_read_of_several_counts_as_one_step() {
+        struct Stopped;
+        impl Read for Stopped {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                std::thread::sleep(Duration::from_millis(60));
+                Ok(into.len())
+            }
+        }
+        let mut watch = Stopwatch::with_gap(Duration::from_millis(10));
+        let mut stopped = Stopped;
+        let mut watched = Watched::new(&mut stopped, &mut watch);
+        for _ in 0..2 {
+            watched.read_exact(&mut [0; 4]).unwrap();
+        }
+        let lived = watch.lived;
+        assert_eq!(lived, Duration::from_millis(20));
     }
 }

@@ -11,4 +11,5 @@ mod hosts;
 #[path = "../failures/job.rs"]
 mod job;
 mod names;
+mod others;
 mod ranks;

@@ -5,11 +5,15 @@ use hexagram_logical::{Communicator, Error, JoinOptions, ReduceOp, Result, World
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::env;
 use std::fs;
+use std::time::Duration;
 
 /// How many files more than it has already this rank may open.
 pub(crate) const FILES: &str = "HEXAGRAM_TEST_FILES";
 /// How many MiB of addresses more than it has already this rank may use.
 pub(crate) const ADDRESSES: &str = "HEXAGRAM_TEST_ADDRESSES";
+
+/// Longest time in which this rank has to join, in seconds.
+pub(crate) const JOIN: &str = "HEXAGRAM_TEST_JOIN";
 
 #[test]
 #[ignore = "what the other tests start as a process"]
@@ -47,7 +51,11 @@ fn addresses() -> u64 {
 /// Joins, and adds one number of each rank.
 fn add() -> Result<()> {
     let transport = env::var(TRANSPORT).unwrap().parse()?;
-    let world = World::join(&JoinOptions { transport, ..JoinOptions::default() })?;
+    let mut options = JoinOptions { transport, ..JoinOptions::default() };
+    if let Ok(seconds) = env::var(JOIN) {
+        options.deadline = Duration::from_secs(seconds.parse().unwrap());
+    }
+    let world = World::join(&options)?;
     let comm = Communicator::open(&world, 0)?;
     let mut number = [1f32];
     comm.blocking().all_reduce(&mut number, ReduceOp::Sum)?;

@@ -3,14 +3,19 @@
 use super::join::ANSWER_TIMEOUT;
 use super::stream::Stream;
 use crate::runtime::{self, PollFd, PollFlags};
+use crate::stopwatch::Stopwatch;
 use std::io::{self, Write};
+use std::time::Duration;
+
+/// Longest time between two looks at the clock. A longer gap is time in which this process was stopped.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Sends `message` to all `streams`, and returns their number. A peer that reads nothing for [`ANSWER_TIMEOUT`] is cut
 /// off, as it could not decode the rest.
 pub(super) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, message: &[u8]) -> usize {
     let mut unsent: Vec<(&mut Stream, usize)> = streams.map(|stream| (stream, 0)).collect();
     let count = unsent.len();
-    let mut until = runtime::now() + ANSWER_TIMEOUT;
+    let mut silent = Stopwatch::with_gap(LOOK);
     loop {
         let mut has_moved = false;
         unsent.retain_mut(|(stream, sent)| {
@@ -20,15 +25,15 @@ pub(super) fn send_to_all<'a>(streams: impl Iterator<Item = &'a mut Stream>, mes
             is_unsent
         });
         if has_moved {
-            until = runtime::now() + ANSWER_TIMEOUT;
+            silent = Stopwatch::with_gap(LOOK);
         }
-        let left = until.saturating_duration_since(runtime::now());
+        let left = ANSWER_TIMEOUT.saturating_sub(silent.elapsed());
         if unsent.is_empty() || left.is_zero() {
             break;
         }
         let mut sources: Vec<_> =
             unsent.iter().map(|(stream, _)| PollFd::new(&**stream, PollFlags::OUT)).collect();
-        let _ = runtime::poll(&mut sources, Some(left));
+        let _ = runtime::poll(&mut sources, Some(left.min(LOOK)));
     }
     for (stream, _) in unsent {
         let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);

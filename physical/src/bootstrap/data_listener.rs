@@ -164,7 +164,7 @@ impl<C: Read + Write + Send + 'static> DataListener<C> {
     /// [`Error::Setup`](crate::Error::Setup) if the rank has left or failed, or does not connect within `limit`.
     pub(crate) fn await_call(&self, call: Call, limit: Duration, health: &Health) -> Result<C> {
         let opening = Opening { peer: call.rank, channel: call.channel, limit, health };
-        opening.poll_until(TICK, |at_most| {
+        opening.poll_until(TICK, |at_most, _| {
             let found = self.unclaimed.take(call, at_most);
             if found.is_none() {
                 self.unclaimed.check_descriptors()?;

@@ -8,6 +8,8 @@ use super::peer_info::JoinRequest;
 use super::secret::Secret;
 use super::*;
 use crate::launch::Job;
+use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use crate::testing::free_port;
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
@@ -93,7 +95,7 @@ fn join_until(moment: &str, placement: &Placement) {
     };
     end_at("started");
     let connect = || loop {
-        if let Ok(stream) = placement.rendezvous.connect(0, DEADLINE, None) {
+        if let Ok(stream) = placement.rendezvous.connect(0, DEADLINE, None, &mut Stopwatch::start()) {
             stream.set_timeout(DEADLINE).unwrap();
             break stream;
         }
@@ -109,7 +111,7 @@ fn join_until(moment: &str, placement: &Placement) {
     let request = JoinRequest::new(placement, &options()).unwrap();
     let hello = Hello::Rank(request.info.peer(), SIZE).write();
     let secret = loop {
-        if let Some(secret) = Secret::of(placement).unwrap().read().unwrap() {
+        if let Some(secret) = Secret::of(placement, DEADLINE).unwrap().read().unwrap() {
             break secret;
         }
         thread::sleep(Duration::from_millis(1));

@@ -21,16 +21,17 @@
 use super::handshake::{Build, authenticate};
 use super::join_messages::{Hello, LeaderMessage, MemberMessage};
 use super::message::malformed;
+use super::occupant::{Occupant, describe_missing_greeting};
 use super::peer_info::{JoinRequest, PeerTable};
 use super::registered;
 use super::secret::Secret;
 use super::stream::Stream;
 use super::variables::Placement;
-use super::{LONGEST, deadline, is_cut_off, is_late};
+use super::{LONGEST, is_cut_off, is_late};
 use crate::error::{During, Error, Peer, Result};
 use crate::runtime;
 use crate::socket::Tls;
-use crate::stopwatch::Stopwatch;
+use crate::stopwatch::{Stopwatch, Watched};
 use std::io;
 use std::time::Duration;
 
@@ -39,9 +40,8 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time that rank 0 may take to send its greeting, at the first attempt. Another program may listen there. Each
 /// late attempt doubles it, as rank 0 may be busy.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of steps of an attempt, each of which may take the whole timeout: name resolution, connections, reads and
-/// writes.
-const ATTEMPT_STEPS: u32 = 8;
+/// Time that a step of an attempt may take beyond its timeout. A longer gap is time in which this process was stopped.
+const SLACK: Duration = Duration::from_millis(250);
 /// Time between two attempts to reach a rank 0 that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two attempts for each rank of a large job, so that all together try no more often than once in this
@@ -128,22 +128,24 @@ impl Joiner<'_> {
         let mut timeout = GREETING_TIMEOUT;
         let mut waited = Duration::ZERO;
         let mut attempt = 0;
+        let mut occupant = Occupant::default();
         loop {
             let left = self.limit.min(LONGEST).saturating_sub(waited);
-            // An attempt looks at no clock: beyond what its steps may take, this process was stopped.
-            let mut watch = Stopwatch::with_gap(timeout.min(left).saturating_mul(ATTEMPT_STEPS));
+            let step = timeout.min(left);
+            let mut watch = Stopwatch::with_gap(step + SLACK);
             let known = self.secret.read()?;
-            let cause = match self.attempt(known.as_deref(), attempt, timeout.min(left), left) {
+            let cause = match self.attempt(known.as_deref(), attempt, step, left, &mut watch) {
                 Ok(connection) => return Ok(connection),
                 Err(AttemptError::Fatal(error)) => return Err(error),
                 Err(AttemptError::Transient(cause)) => cause,
             };
-            waited += watch.lap();
+            waited += watch.elapsed();
             // The file of an earlier job may have been read before rank 0 replaced it.
             let hopeless = cause.kind() == io::ErrorKind::PermissionDenied && self.secret.read()? == known;
             if hopeless || waited + pause > self.limit {
                 return Err(self.cannot_connect(cause, hopeless));
             }
+            occupant.look(self, &cause, known.is_some(), waited);
             if is_late(&cause) {
                 timeout = timeout.saturating_mul(2);
             }
@@ -174,16 +176,17 @@ impl Joiner<'_> {
     /// Returns the error with which another rank 0 of this job, if there is one, ends the rendezvous for both. For a
     /// rank 0 that cannot listen.
     pub(crate) fn find_other_leader(&self) -> Option<Error> {
-        let deadline = deadline(GREETING_TIMEOUT.min(self.limit));
+        let limit = GREETING_TIMEOUT.min(self.limit);
+        let mut watch = Stopwatch::with_gap(limit + SLACK);
         loop {
-            let left = deadline.saturating_duration_since(runtime::now());
+            let left = limit.saturating_sub(watch.elapsed());
             let known = self.secret.read().ok()?;
-            match self.attempt(known.as_deref(), 0, left, left) {
+            match self.attempt(known.as_deref(), 0, left, left, &mut watch) {
                 Err(AttemptError::Fatal(error)) => return Some(error),
                 Err(AttemptError::Transient(cause)) if cause.kind() != io::ErrorKind::PermissionDenied => {}
                 _ => return None,
             }
-            if runtime::now() + RETRY_INTERVAL > deadline {
+            if watch.elapsed() + RETRY_INTERVAL > limit {
                 return None;
             }
             runtime::sleep(RETRY_INTERVAL);
@@ -191,19 +194,21 @@ impl Joiner<'_> {
     }
 
     /// Performs one attempt. Each step before the registration may take `timeout`, the registration all the time that
-    /// is `left`.
+    /// is `left`. After each of them it looks at `watch`.
     fn attempt(
         &self,
         secret: Option<&[u8]>,
         attempt: usize,
         timeout: Duration,
         left: Duration,
+        watch: &mut Stopwatch,
     ) -> Result<LeaderConnection, AttemptError> {
         let secret = secret.ok_or_else(|| self.secret.missing())?;
-        let mut stream = self.placement.rendezvous.connect(attempt, timeout, self.tls)?;
+        let mut stream = self.placement.rendezvous.connect(attempt, timeout, self.tls, watch)?;
         stream.set_timeout(timeout)?;
         let hello = Hello::Rank(self.mine.clone(), self.placement.size).write();
-        let build = authenticate(&mut stream, secret, &hello).map_err(describe_missing_greeting)?;
+        let build = authenticate(&mut Watched::new(&mut stream, watch), secret, &hello)
+            .map_err(describe_missing_greeting)?;
         if build != Build::MINE {
             // Its answer may be encoded otherwise. It learns the same from the handshake.
             let what = format!("rank 0 runs {build}, rank {} runs {}", self.mine.rank, Build::MINE);
@@ -220,18 +225,6 @@ impl Joiner<'_> {
             answer => Err(AttemptError::Fatal(rendezvous_error(answer))),
         }
     }
-}
-
-/// Adds to the error of a handshake what it means that no greeting came.
-fn describe_missing_greeting(cause: io::Error) -> io::Error {
-    let what = match cause.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "whoever listens there accepts connections, but does not greet as rank 0 does"
-        }
-        io::ErrorKind::UnexpectedEof => "whoever listens there hangs up without a greeting",
-        _ => return cause,
-    };
-    io::Error::new(cause.kind(), what)
 }
 
 /// Creates the error for an answer that ends the rendezvous.

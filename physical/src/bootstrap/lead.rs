@@ -83,9 +83,14 @@ impl JoinFailure {
         }
     }
 
-    /// Creates the refusal of a rank, described by `who`, that differs from rank 0.
+    /// Creates the refusal of a rank, described by `who`, whose settings differ from rank 0's.
     pub(super) fn mismatch(who: &str, reason: &str) -> Self {
-        JoinFailure::refused(who, reason, "start all ranks alike, from the same build")
+        JoinFailure::refused(who, reason, "start all ranks with the same options and variables")
+    }
+
+    /// Creates the refusal of a rank, described by `who`, that runs another build than rank 0.
+    pub(super) fn other_build(who: &str, reason: &str) -> Self {
+        JoinFailure::refused(who, reason, "use the same build on all ranks")
     }
 
     /// Creates the refusal of a rank, described by `who`, whose number another process has already.

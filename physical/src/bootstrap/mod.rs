@@ -10,6 +10,7 @@
 //! | `handshake`, `message` | the proof of that secret, and the encoding of everything after it |
 //! | `acceptor`, `pending`, `poller`, `rejections` | connections that have not completed the handshake, and those that were rejected |
 //! | `join`, `lead` | the rendezvous, as a member and as rank 0 |
+//! | `occupant` | another program at rank 0's address |
 //! | `peer_info` | the fields that each rank sends there, and the table that it gets back |
 //! | `control` | the connections that stay open afterwards, for heartbeats, failures and departures |
 //! | `data_listener` | data connections of a transport, accepted and opened |
@@ -34,6 +35,7 @@ pub(crate) mod lead;
 pub(crate) mod listeners;
 pub(crate) mod local;
 pub(crate) mod message;
+mod occupant;
 pub(crate) mod opening;
 pub(crate) mod parent;
 pub(crate) mod peer_info;
@@ -65,7 +67,6 @@ pub(crate) use stream::Listener;
 pub use variables::{Launcher, Placement};
 pub(crate) use variables::{MAX_SIZE, host_and_port, of_other_launchers, parse_number};
 
-use crate::runtime::{self, Instant};
 use std::io;
 use std::time::Duration;
 
@@ -74,11 +75,6 @@ pub(crate) const QUEUE: i32 = 4096;
 
 /// Longest limit that is added to a clock, or given to the system: one year.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Returns the instant at which `limit`, counted from now, is over. A limit beyond one year counts as one year.
-pub(crate) fn deadline(limit: Duration) -> Instant {
-    runtime::now() + limit.min(LONGEST)
-}
 
 /// Returns true if a read or write failed only because its timeout was over.
 pub(crate) fn is_late(error: &io::Error) -> bool {

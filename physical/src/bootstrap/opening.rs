@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::limits;
 use crate::runtime::{self, PollFd, PollFlags};
-use crate::stopwatch::Stopwatch;
+use crate::stopwatch::{Stopwatch, Watched};
 use rustix::io::Errno;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -22,14 +22,15 @@ pub(super) const TICK: Duration = Duration::from_millis(10);
 const MAX_REFUSALS: u32 = 50;
 /// Longest time for one step of a connection, before a look whether the world has failed.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest time for an attempt, which has four steps: connection, greeting, proof and welcome.
-const ATTEMPT: Duration = Duration::from_secs(8);
+/// Longest time for a step of an attempt: a connection, for which two addresses may be tried, a read or a write.
+const LONGEST_STEP: Duration = Duration::from_secs(4);
 /// Time that a look may take beyond its longest wait. A longer gap is time in which this process was stopped.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Performs the caller's side of the handshake, and refuses a peer of another build.
-fn authenticated<C: Read + Write>(mut connection: C, key: &Key) -> io::Result<C> {
-    match authenticate(&mut connection, key.bytes(), &[])? {
+fn authenticated<C: Read + Write>(mut connection: C, key: &Key, watch: &mut Stopwatch) -> io::Result<C> {
+    watch.lap();
+    match authenticate(&mut Watched::new(&mut connection, watch), key.bytes(), &[])? {
         Build::MINE => Ok(connection),
         build => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{build} answers there"))),
     }
@@ -69,14 +70,15 @@ impl Opening<'_> {
         mut say: impl FnMut(&mut C, &[u8]) -> io::Result<()>,
     ) -> Result<C> {
         let words = call.to_bytes();
-        let mut dial = || -> io::Result<C> {
-            let mut connection = authenticated(connect()?, key)?;
+        let mut dial = |watch: &mut Stopwatch| -> io::Result<C> {
+            let mut connection = authenticated(connect()?, key, watch)?;
             say(&mut connection, &words)?;
+            watch.lap();
             Ok(connection)
         };
         let mut called = None;
-        let mut attempt = || {
-            let mut connection = called.take().map_or_else(&mut dial, Ok)?;
+        let mut attempt = |watch: &mut Stopwatch| {
+            let mut connection = called.take().map_or_else(|| dial(watch), Ok)?;
             match read_welcome(&mut connection) {
                 Ok(()) => Ok(connection),
                 Err(error) => {
@@ -86,7 +88,7 @@ impl Opening<'_> {
                 }
             }
         };
-        self.poll_until(ATTEMPT, |_| match attempt() {
+        self.poll_until(LONGEST_STEP, |_, watch| match attempt(watch) {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if is_late(&error) => Ok(None),
             // Unauthenticated connections may have caused the eviction of this one.
@@ -110,16 +112,17 @@ impl Opening<'_> {
         mut connect: impl FnMut() -> io::Result<C>,
     ) -> io::Result<()> {
         let words = Call { channel: self.channel, socket: Call::NONE, rank }.to_bytes();
-        let mut attempt = || -> io::Result<()> {
-            let mut connection = authenticated(connect()?, key)?;
+        let mut attempt = |watch: &mut Stopwatch| -> io::Result<()> {
+            let mut connection = authenticated(connect()?, key, watch)?;
+            let mut connection = Watched::new(&mut connection, watch);
             connection.write_all(&words)?;
             read_welcome(&mut connection)
         };
-        let mut waited = Stopwatch::with_gap(ATTEMPT + SLACK);
+        let mut waited = Stopwatch::with_gap(LONGEST_STEP + SLACK);
         let mut refusals = 0;
         loop {
             let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
-            match attempt() {
+            match attempt(&mut waited) {
                 Err(_) if !hopeless && waited.elapsed() > self.limit => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -142,7 +145,7 @@ impl Opening<'_> {
         source: &impl AsFd,
         mut look: impl FnMut() -> io::Result<Option<T>>,
     ) -> Result<T> {
-        self.poll_until(TICK, |at_most| {
+        self.poll_until(TICK, |at_most, _| {
             let found = look()?;
             if found.is_none() {
                 let _ = runtime::poll(&mut [PollFd::new(source, PollFlags::IN)], Some(at_most));
@@ -173,11 +176,11 @@ impl Opening<'_> {
     }
 
     /// Calls `look` until it finds something, the peer is known not to come, or the limit is over. `look` is told how
-    /// long it may wait, and takes no longer than `longest`.
+    /// long it may wait, and takes no longer than `longest` from one look at the stopwatch that it gets to the next.
     pub(super) fn poll_until<T>(
         &self,
         longest: Duration,
-        mut look: impl FnMut(Duration) -> io::Result<Option<T>>,
+        mut look: impl FnMut(Duration, &mut Stopwatch) -> io::Result<Option<T>>,
     ) -> Result<T> {
         let Opening { peer, channel, limit, health } = self;
         let mut waited = Stopwatch::with_gap(longest + SLACK);
@@ -186,7 +189,7 @@ impl Opening<'_> {
         loop {
             // Before the look: a peer that has left has connected before.
             let left = health.has_left(*peer);
-            let found = look(TICK).map_err(|cause| {
+            let found = look(TICK, &mut waited).map_err(|cause| {
                 let remedy = self.remedy(&cause);
                 Error::system(format!("open channel {channel} with {who}"), cause, remedy)
             })?;

@@ -15,7 +15,7 @@ use super::secret::Secret;
 use super::stream::{Listener, Stream};
 use crate::error::{Error, Peer, Result};
 use crate::limits;
-use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -148,11 +148,21 @@ impl Registry {
     fn admit(&mut self, authenticated: Authenticated<Stream>) -> Result<(), JoinFailure> {
         let Authenticated { connection: stream, mut message, build } = authenticated;
         let hello = Hello::read(&mut message);
+        let who = match &hello {
+            Ok(Hello::Rank(peer, _)) => peer.to_string(),
+            // The message of another build may be encoded otherwise.
+            _ => "a rank".to_owned(),
+        };
         let mismatch = match &hello {
-            _ if build != Build::MINE => Some(format!("it runs {build}, rank 0 runs {}", Build::MINE)),
-            Ok(Hello::Rank(peer, size)) => self.mismatch(peer, *size),
+            _ if build != Build::MINE => {
+                let reason = format!("it runs {build}, rank 0 runs {}", Build::MINE);
+                Some(JoinFailure::other_build(&who, &reason))
+            }
+            Ok(Hello::Rank(peer, size)) => {
+                self.mismatch(peer, *size).map(|reason| JoinFailure::mismatch(&who, &reason))
+            }
             Ok(Hello::Ended(..)) => None,
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some(JoinFailure::other_build(&who, &error.to_string())),
         };
         match (hello, mismatch) {
             (Ok(Hello::Rank(peer, _)), None) => match self.registered_as(peer.rank) {
@@ -163,14 +173,9 @@ impl Registry {
                 }
             },
             (Ok(Hello::Ended(culprit, cause)), None) => Err(JoinFailure::Failed(culprit, cause)),
-            (hello, reason) => {
+            (_, mismatch) => {
                 self.refused.push(stream);
-                // The message of another build may be encoded otherwise.
-                let who = match hello {
-                    Ok(Hello::Rank(peer, _)) => peer.to_string(),
-                    _ => "a rank".to_owned(),
-                };
-                Err(JoinFailure::mismatch(&who, &reason.unwrap_or_default()))
+                mismatch.map_or(Ok(()), Err)
             }
         }
     }
@@ -220,7 +225,7 @@ impl Registry {
             }
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(JoinFailure::mismatch(&peer.to_string(), &error.to_string()));
+                return Err(JoinFailure::other_build(&peer.to_string(), &error.to_string()));
             }
             Err(_) => return Err(JoinFailure::Failed(peer, DIED.to_owned())),
         };
@@ -284,9 +289,12 @@ impl Registry {
         let gone = matches!(failure, JoinFailure::Failed(culprit, _) if self.is_absent(culprit.rank));
         let registered = self.peers.iter_mut().flatten().map(|peer| &mut peer.stream);
         let mut informed = 1 + usize::from(gone) + send_to_all(registered.chain(&mut self.refused), &answer);
-        let until = runtime::now() + LINGER;
-        while informed < self.size() && runtime::now() < until {
-            let left = until.saturating_duration_since(runtime::now());
+        let mut waited = Stopwatch::with_gap(LINGER);
+        while informed < self.size() {
+            let left = LINGER.saturating_sub(waited.elapsed());
+            if left.is_zero() {
+                break;
+            }
             let mut late = acceptor.wait(Some(left), &[]);
             // They are closed at once: there may be no descriptors for more of them.
             informed += send_to_all(late.iter_mut().map(|caller| &mut caller.connection), &answer);

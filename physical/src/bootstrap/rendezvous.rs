@@ -8,6 +8,7 @@ use super::stream::{Listener, Stream};
 use crate::error::{Error, Result};
 use crate::runtime;
 use crate::socket::{self, Tls};
+use crate::stopwatch::Stopwatch;
 use rustix::net::sockopt;
 use std::fmt;
 use std::io;
@@ -16,6 +17,9 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Longest time to resolve a name once more, for the advice of an error.
+const ADVICE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Address at which rank 0 waits for the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,13 +70,15 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// Facts about the job for the errors of [`Rendezvous::listen`].
+/// Facts about the job for [`Rendezvous::listen`] and its errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListenContext {
     /// Number of ranks on other hosts.
     pub(crate) remote_ranks: usize,
     /// Instruction by which the user chooses another rendezvous.
     pub(crate) alternative: &'static str,
+    /// Longest time to resolve a name.
+    pub(crate) patience: Duration,
 }
 
 impl Rendezvous {
@@ -107,7 +113,7 @@ impl Rendezvous {
     /// at the next one.
     fn bind(&self, host: &str, port: u16, agent: bool, context: ListenContext) -> Result<Listeners> {
         let try_at = |port| -> Result<Result<Listeners, BindError>> {
-            let found = addresses(host, port).map_err(|cause| {
+            let found = addresses(host, port, context.patience).map_err(|cause| {
                 self.cannot_listen(cause, format!("correct the name, or {}", context.alternative))
             })?;
             if found.iter().any(|address| address.ip().is_unspecified()) {
@@ -179,18 +185,29 @@ impl Rendezvous {
     }
 
     /// Returns the addresses of a TCP rendezvous, `None` for one that never leaves this host.
-    pub(super) fn addresses(&self) -> Option<io::Result<Vec<SocketAddr>>> {
+    pub(super) fn addresses(&self, patience: Duration) -> Option<io::Result<Vec<SocketAddr>>> {
         match self {
             Rendezvous::Tcp { host, port, .. } | Rendezvous::Inherited(Inherited { host, port, .. }) => {
-                Some(addresses(host, *port))
+                Some(addresses(host, *port, patience))
             }
             Rendezvous::Local(_) => None,
         }
     }
 
+    /// Returns true if an agent of the launcher may answer as well as rank 0.
+    pub(super) fn has_agent(&self) -> bool {
+        matches!(self, Rendezvous::Tcp { agent: true, .. })
+    }
+
+    /// Returns the process of this host that listens at the address, as far as the system tells.
+    pub(super) fn owner(&self) -> Option<SocketOwner> {
+        let addresses = self.addresses(ADVICE_PATIENCE)?.ok()?;
+        addresses.into_iter().filter(|at| runtime::is_of_this_host(*at)).find_map(SocketOwner::of_address)
+    }
+
     /// Returns what to do on a rank that could not reach rank 0, for this `cause`.
     pub(super) fn advice(&self, cause: &io::Error) -> String {
-        let addresses = match self.addresses() {
+        let addresses = match self.addresses(ADVICE_PATIENCE) {
             Some(Ok(addresses)) => addresses,
             Some(Err(_)) => return "correct the name of rank 0's host".to_owned(),
             None => Vec::new(),
@@ -213,13 +230,20 @@ impl Rendezvous {
     }
 
     /// Tries once to connect to rank 0. `attempt` alternates between the ports at which it may listen.
-    pub(crate) fn connect(&self, attempt: usize, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
+    /// Looks at `watch` after each step.
+    pub(crate) fn connect(
+        &self,
+        attempt: usize,
+        timeout: Duration,
+        tls: Option<&Tls>,
+        watch: &mut Stopwatch,
+    ) -> io::Result<Stream> {
         match self {
             Rendezvous::Tcp { host, port, agent } => {
                 let next = port.checked_add(1).filter(|_| *agent && attempt % 2 == 1);
-                connect(host, next.unwrap_or(*port), timeout, tls)
+                connect(host, next.unwrap_or(*port), timeout, tls, watch)
             }
-            Rendezvous::Inherited(Inherited { host, port, .. }) => connect(host, *port, timeout, tls),
+            Rendezvous::Inherited(Inherited { host, port, .. }) => connect(host, *port, timeout, tls, watch),
             Rendezvous::Local(name) => {
                 let stream = runtime::connect_local(name, timeout)?;
                 same_user(&stream)?;
@@ -229,24 +253,34 @@ impl Rendezvous {
     }
 }
 
-/// Resolves a host.
+/// Resolves a host, within `patience`.
 ///
 /// # Errors
-/// Those of the system; `NotFound` if there is no address.
-pub(super) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+/// Those of the system; `NotFound` if there is no address, `TimedOut` if the resolver does not answer in time.
+pub(super) fn addresses(host: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let found = runtime::resolve(host, port)?;
+    let found = runtime::resolve(host, port, patience)?;
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, format!("no address for {host}")));
     }
     Ok(found)
 }
 
-/// Connects to the first address of `host` that accepts.
-fn connect(host: &str, port: u16, timeout: Duration, tls: Option<&Tls>) -> io::Result<Stream> {
+/// Connects to the first address of `host` that accepts. Each address, and the resolution of the name, may take `timeout`.
+fn connect(
+    host: &str,
+    port: u16,
+    timeout: Duration,
+    tls: Option<&Tls>,
+    watch: &mut Stopwatch,
+) -> io::Result<Stream> {
     let mut last = None;
-    for address in addresses(host, port)? {
-        match runtime::connect(&address, timeout) {
+    let addresses = addresses(host, port, timeout);
+    watch.lap();
+    for address in addresses? {
+        let outcome = runtime::connect(&address, timeout);
+        watch.lap();
+        match outcome {
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
                 // Loopback quirk: a connect to a free ephemeral port may reach itself.
                 last = Some(io::ErrorKind::ConnectionRefused.into());

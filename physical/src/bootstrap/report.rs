@@ -10,6 +10,7 @@ use crate::doorbell::Doorbell;
 use crate::error::Peer;
 use crate::runtime::{self, PollFd, PollFlags};
 use crate::socket::Tls;
+use crate::stopwatch::Stopwatch;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -52,7 +53,8 @@ impl RendezvousAccess {
 
     /// Connects to rank 0 once, and sends the message.
     fn try_to_notify(&self, EndedRank { peer, cause }: &EndedRank, attempt: usize) -> io::Result<()> {
-        let mut stream = self.rendezvous.connect(attempt, STEP_TIMEOUT, self.tls.as_ref())?;
+        let mut stream =
+            self.rendezvous.connect(attempt, STEP_TIMEOUT, self.tls.as_ref(), &mut Stopwatch::start())?;
         stream.set_timeout(STEP_TIMEOUT)?;
         authenticate(&mut stream, &self.secret, &Hello::Ended(peer.clone(), cause.clone()).write()).map(drop)
     }
@@ -60,7 +62,7 @@ impl RendezvousAccess {
     /// Listens at the rendezvous in place of a rank 0 that has ended, and tells every rank that joins, until `stop` is
     /// rung.
     pub(crate) fn answer_for_leader(&self, EndedRank { peer, cause }: &EndedRank, stop: &Doorbell) {
-        let alone = ListenContext { remote_ranks: 0, alternative: "" };
+        let alone = ListenContext { remote_ranks: 0, alternative: "", patience: STEP_TIMEOUT };
         let listener = self.rendezvous.listen(self.tls.clone(), alone);
         let acceptor =
             listener.and_then(|listener| Acceptor::<Listener>::new(listener, &self.secret, self.size));

@@ -129,7 +129,7 @@ impl Secret {
     /// # Errors
     /// [`Error::Setup`] if ranks may be on other hosts and there is no secret; [`Error::System`] if this user has no
     /// private folder.
-    pub(crate) fn of(placement: &Placement) -> Result<Self> {
+    pub(crate) fn of(placement: &Placement, patience: Duration) -> Result<Self> {
         if !placement.secret.is_empty() {
             return Ok(Secret::Given(placement.secret.clone()));
         }
@@ -137,7 +137,7 @@ impl Secret {
             let nobodys = draw().map_err(Error::no_random)?;
             return Ok(Secret::Given(nobodys.into_bytes()));
         }
-        let job = match placement.rendezvous.addresses() {
+        let job = match placement.rendezvous.addresses(patience) {
             None => placement.rendezvous.to_string(),
             Some(addresses) => own(placement, addresses)?.to_string(),
         };

@@ -9,6 +9,7 @@ use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Peer;
 use crate::health::Health;
+use crate::runtime;
 use crate::runtime::VirtualTime;
 use crate::testing::rendezvous;
 use crate::transport::TransportKind;

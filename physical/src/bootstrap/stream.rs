@@ -123,15 +123,19 @@ impl Listener {
     }
 
     /// Returns the addresses at which rank 0 waits, with port 0. Its data listeners belong there. A listener at all
-    /// addresses counts as one at those of `rendezvous`.
-    pub(crate) fn interfaces(&self, rendezvous: &Rendezvous) -> io::Result<Vec<SocketAddr>> {
+    /// addresses counts as one at those of `rendezvous`, which are resolved within `patience`.
+    pub(crate) fn interfaces(
+        &self,
+        rendezvous: &Rendezvous,
+        patience: Duration,
+    ) -> io::Result<Vec<SocketAddr>> {
         let Listener::Tcp(listeners, _) = self else { return Ok(vec![(Ipv4Addr::LOCALHOST, 0).into()]) };
         let bound = listeners.addresses()?;
         let named = match rendezvous {
             Rendezvous::Inherited(Inherited { host, port, .. })
                 if bound.iter().any(|address| address.ip().is_unspecified()) =>
             {
-                addresses(host, *port)?
+                addresses(host, *port, patience)?
             }
             _ => bound,
         };

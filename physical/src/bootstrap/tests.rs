@@ -7,6 +7,7 @@ use super::variables::{Launcher, Placement};
 use super::*;
 use crate::error::Error;
 use crate::health::Vigilance;
+use crate::stopwatch::Stopwatch;
 use crate::testing::{self, rendezvous};
 use crate::transport::TransportKind;
 use crate::world::{JoinOptions, World};
@@ -144,6 +145,7 @@ fn another_vigilance_is_refused_with_both_values() {
     for error in quick_errors(vec![join(0, 4), join(1, 60)]) {
         assert!(error.contains("rank 1 (host ") && error.contains("after 60000 ms"), "{error}");
         assert!(error.contains("rank 0 after 4000"), "{error}");
+        assert!(error.contains("same options and variables"), "{error}");
     }
 }
 
@@ -195,7 +197,7 @@ fn another_build_is_refused_with_both_versions() {
     let there = place.clone();
     let member = std::thread::spawn(move || {
         let patience = Duration::from_secs(10);
-        let mut stream = until_there(|| there.connect(0, patience, None));
+        let mut stream = until_there(|| there.connect(0, patience, None, &mut Stopwatch::start()));
         stream.set_timeout(patience).unwrap();
         let build = authenticate_as(another_build(), &mut stream, b"key", &[]).unwrap();
         // A request that this build cannot decode.

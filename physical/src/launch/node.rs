@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest time to resolve the name of the first machine.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// One of several machines, each of which starts equally many ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +38,8 @@ impl Node {
         if self.number > 0 {
             return Ok(Vec::new());
         }
-        let context =
-            ListenContext { remote_ranks, alternative: "choose another port in --addr, on all machines" };
+        let alternative = "choose another port in --addr, on all machines";
+        let context = ListenContext { remote_ranks, alternative, patience: RESOLVE_PATIENCE };
         match (Rendezvous::Tcp { host, port, agent: false }).listen(None, context)? {
             Listener::Tcp(listeners, _) => Ok(listeners.into_files()),
             Listener::Local(listener) => Ok(vec![listener.into()]),

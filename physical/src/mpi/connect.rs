@@ -13,12 +13,13 @@ use super::library::{self, Library, check};
 use super::link::{Comm, RequestSet};
 use crate::bootstrap::listeners::Listeners;
 use crate::bootstrap::message::{Incoming, Outgoing, malformed};
-use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, deadline, random};
+use crate::bootstrap::{Launcher, ListenContext, Listener, Placement, Rendezvous, random};
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::native::Check;
 use crate::patience::crowded;
 use crate::runtime;
+use crate::stopwatch::Stopwatch;
 use crate::transport::{
     Backend, Fabric, Introduction, Membership, Prepared, Site, Traffic, Transport, TransportKind,
 };
@@ -125,13 +126,13 @@ fn wait<H>(
     limit: Duration,
     health: Option<&Health>,
 ) -> Result<()> {
-    let until = deadline(limit);
+    let mut waited = Stopwatch::start();
     let failed = || health.is_some_and(|health| health.verdict().is_some());
     while requests.pending() > 0 {
         if requests.test()?.is_some() {
             continue;
         }
-        if runtime::now() > until || failed() {
+        if waited.elapsed() > limit || failed() {
             let what = if failed() { "a rank failed" } else { "not all ranks took part" };
             let remedy = "all ranks must join the same worlds and open the same channels, in time";
             return Err(Error::setup(format!("cannot {doing} within {limit:?}: {what}"), remedy));
@@ -171,7 +172,8 @@ fn open_rendezvous(
     if on_this_host == library.size {
         let name = random::<16>().map(|bytes| format!("hexagram-mpi-{:032x}", u128::from_le_bytes(bytes)));
         let name = name.map_err(Error::no_random)?;
-        let context = ListenContext { remote_ranks: 0, alternative: "start it again" };
+        let context =
+            ListenContext { remote_ranks: 0, alternative: "start it again", patience: Duration::ZERO };
         return Ok((Rendezvous::Local(name.clone()).listen(None, context)?, name, 0));
     }
     let towards = || interface::towards(peers).map(|ip| SocketAddr::new(ip, 0));

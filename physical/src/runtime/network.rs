@@ -7,6 +7,8 @@ use rustix::event::PollFd;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 /// Waits until one of `sources` is ready, and notes which are, or until `at_most` is over; `None` waits for ever. Returns
@@ -21,15 +23,34 @@ pub fn poll(sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result
     }
 }
 
-/// Returns the addresses of `host`, with `port`.
+/// Returns the addresses of `host`, with `port`, within `patience`.
 ///
 /// # Errors
-/// Those of the resolver.
-pub fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    match current() {
-        Some(runtime) => runtime.resolve(host, port),
-        None => Ok((host, port).to_socket_addrs()?.collect()),
+/// Those of the resolver; `TimedOut` after `patience`.
+pub fn resolve(host: &str, port: u16, patience: Duration) -> io::Result<Vec<SocketAddr>> {
+    if let Some(runtime) = current() {
+        return runtime.resolve(host, port);
     }
+    if let Ok(address) = host.parse() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let name = host.to_owned();
+    within(patience, move || Ok((name.as_str(), port).to_socket_addrs()?.collect()))
+}
+
+/// Runs `ask` on a thread of its own, which is left behind if it takes longer than `patience`: getaddrinfo(3) has no
+/// deadline.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, answer) = mpsc::channel();
+    let work = move || drop(sender.send(ask()));
+    thread::Builder::new().name("hexagram-resolve".to_owned()).spawn(work)?;
+    answer.recv_timeout(patience).unwrap_or_else(|_| {
+        let what = format!("the name is not resolved within {patience:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    })
 }
 
 /// Returns true if `address` is of this host: no others can be bound.
@@ -85,5 +106,20 @@ pub fn listen_local(name: &str) -> io::Result<UnixListener> {
     match current() {
         Some(runtime) => runtime.listen_local(name),
         None => UnixListener::bind_addr(&local::abstract_address(name)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolver_that_does_not_answer_is_left_at_the_deadline() {
+        let (_kept, never) = mpsc::channel::<()>();
+        let hung = within(Duration::from_millis(20), move || never.recv().map_err(io::Error::other));
+        assert_eq!(hung.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let long = Duration::from_secs(60);
+        assert_eq!(resolve("::1", 7, long).unwrap(), ["[::1]:7".parse().unwrap()]);
+        assert!(resolve("localhost", 7, long).unwrap().iter().all(|address| address.ip().is_loopback()));
     }
 }

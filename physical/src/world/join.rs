@@ -86,7 +86,8 @@ fn join_placed(placement: &Placement, options: &JoinOptions, backend: &dyn Backe
     let mut request = JoinRequest::new(placement, options)?;
     let mut side = Side::new(placement, request.info.peer(), tls.clone(), options.deadline)?;
     let prepare = || {
-        let interfaces = asked.map_or_else(|| side.interfaces(placement), |asked| Ok(vec![asked]))?;
+        let interfaces =
+            asked.map_or_else(|| side.interfaces(placement, options.deadline), |asked| Ok(vec![asked]))?;
         let site = Site { placement, options, interfaces: &interfaces, tls: tls.as_ref() };
         let prepared = backend.prepare(&site)?;
         announcement(&*prepared).map(|announcement| (prepared, announcement))
@@ -107,7 +108,7 @@ fn join_introduced(
     let tls = options.tls()?;
     let mut request = JoinRequest::new(&placement, options)?;
     let side = match listener {
-        Some(listener) => Side::Leader(listener.with_tls(tls), Secret::of(&placement)?),
+        Some(listener) => Side::Leader(listener.with_tls(tls), Secret::of(&placement, options.deadline)?),
         None => Side::new(&placement, request.info.peer(), tls, options.deadline)?,
     };
     request.info.announcement = announcement(&*prepared)?;
@@ -194,10 +195,10 @@ enum Side {
 
 impl Side {
     fn new(placement: &Placement, mine: Peer, tls: Option<Tls>, limit: Duration) -> Result<Self> {
-        let secret = Secret::of(placement)?;
+        let secret = Secret::of(placement, limit)?;
         if placement.rank == 0 {
             registered::set_registered(placement, false);
-            let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context());
+            let listener = placement.rendezvous.listen(tls.clone(), placement.listen_context(limit));
             return match listener {
                 Ok(listener) => Ok(Side::Leader(listener, secret)),
                 Err(error) => {
@@ -218,9 +219,9 @@ impl Side {
     }
 
     /// Returns the addresses at which the ranks of this rendezvous can reach this one, with port 0.
-    fn interfaces(&self, placement: &Placement) -> Result<Vec<SocketAddr>> {
+    fn interfaces(&self, placement: &Placement, limit: Duration) -> Result<Vec<SocketAddr>> {
         let interfaces = match self {
-            Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous),
+            Side::Leader(listener, _) => listener.interfaces(&placement.rendezvous, limit),
             Side::Member(connection) => connection.stream().interface().map(|interface| vec![interface]),
         };
         interfaces.map_err(|cause| {

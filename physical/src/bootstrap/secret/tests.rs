@@ -5,6 +5,9 @@ use crate::bootstrap::{Launcher, Rendezvous};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+/// Longest time to resolve a name.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Folder of one test, removed when dropped.
 struct Scratch(PathBuf);
 
@@ -152,16 +155,16 @@ fn placement(host: &str, local_size: usize, secret: &[u8]) -> Placement {
 #[test]
 fn several_hosts_need_a_secret() {
     // Of a block that is kept for documentation.
-    let error = Secret::of(&placement("192.0.2.7", 2, b"")).err().unwrap().to_string();
+    let error = Secret::of(&placement("192.0.2.7", 2, b""), PATIENCE).err().unwrap().to_string();
     assert!(error.contains("192.0.2.7:29500") && error.contains("no secret"), "{error}");
     assert!(error.contains("/dev/urandom") && error.contains("HEXAGRAM_SECRET_FILE"), "{error}");
-    assert!(matches!(Secret::of(&placement("192.0.2.7", 2, b"x")), Ok(Secret::Given(_))));
-    assert!(matches!(Secret::of(&placement("127.0.0.1", 1, b"")), Ok(Secret::Shared(_))));
+    assert!(matches!(Secret::of(&placement("192.0.2.7", 2, b"x"), PATIENCE), Ok(Secret::Given(_))));
+    assert!(matches!(Secret::of(&placement("127.0.0.1", 1, b""), PATIENCE), Ok(Secret::Shared(_))));
 }
 
 #[test]
 fn jobs_at_different_addresses_have_different_files() {
-    let path = |host| match Secret::of(&placement(host, 2, b"")).unwrap() {
+    let path = |host| match Secret::of(&placement(host, 2, b""), PATIENCE).unwrap() {
         Secret::Shared(path) => path,
         Secret::Given(_) => panic!("{host}"),
     };

@@ -24,6 +24,7 @@ pub(crate) use ranks::{MAX_SIZE, of_other_launchers, parse_number};
 pub(crate) use rendezvous::host_and_port;
 use slurm::SlurmStep;
 use std::fmt;
+use std::time::Duration;
 
 /// Launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,10 +114,10 @@ impl Placement {
         Ok(Some(placement))
     }
 
-    /// Returns the facts that the errors of rank 0's listener need.
-    pub(crate) fn listen_context(&self) -> ListenContext {
+    /// Returns the facts that rank 0's listener needs, which resolves its name within `patience`.
+    pub(crate) fn listen_context(&self, patience: Duration) -> ListenContext {
         let alternative = rendezvous::how_to_choose(self.launcher, variable("HEXAGRAM_ADDR").is_some());
-        ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative }
+        ListenContext { remote_ranks: self.size.saturating_sub(self.local_size), alternative, patience }
     }
 
     /// Creates the placement from the set that won, and the Slurm step that agrees with it.
