@@ -1,6 +1,7 @@
-//! One operation under way: what an author of a primitive sends and receives with.
+//! An operation, from its number to its end: what an author of a primitive begins, sends and receives with.
 //!
-//! A [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
+//! The next collective of a lane gets its sequence number by [`Communicator::operate`], which tells the other ranks if it
+//! fails. The [`Call`] carries the operation's identity, so that the primitive names only peer, step and elements:
 //!
 //! ```text
 //! comm.operate(fingerprint, async |call| {
@@ -15,47 +16,108 @@
 //! ```
 
 use crate::encoding::MessageSender;
-use crate::group::Group;
+use crate::group::{Group, Kind};
+use crate::{Buffer, Communicator, Part, Peer, Result};
 use hexagram_physical::codec::Codec;
 use hexagram_physical::error::During;
+use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::memory::{ReadView, WriteView};
+use hexagram_physical::native::AtOnce;
 use hexagram_physical::operation::{Operation, Terms};
 use hexagram_physical::tag::Tag;
 use hexagram_physical::transport::{Label, Land, Source};
-use hexagram_physical::{Buffer, Peer, Result};
+use std::cell::Cell;
 use std::ops::Range;
 
-/// Range of elements of a buffer.
-#[derive(Clone)]
-pub struct Part<'a> {
-    /// Buffer that the elements are of.
-    pub buffer: &'a Buffer,
-    /// Place of the elements in the buffer.
-    pub range: Range<usize>,
-}
+/// Size in bytes above which no backend carries a collective out at once.
+const AT_ONCE: usize = 4096;
 
-impl<'a> Part<'a> {
-    /// Returns all elements of a buffer.
-    pub fn whole(buffer: &'a Buffer) -> Self {
-        Part { buffer, range: 0..buffer.len() }
+impl Communicator {
+    /// Runs the next collective of this lane. For authors of primitives; see [`Call`].
+    ///
+    /// From here on the other ranks count on this one: an error of `body` poisons the communicator and is told to them.
+    /// Check arguments before.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`](crate::Error::Poisoned) after a failure; the error of `body`.
+    pub async fn operate(
+        &self,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.numbered(Kind::Collective, self.collectives(), fingerprint, body).await
     }
 
-    /// Returns a range of a buffer's elements.
-    pub fn of(buffer: &'a Buffer, range: Range<usize>) -> Self {
-        Part { buffer, range }
+    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it has
+    /// yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
+    pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
+        if elements.len() > AT_ONCE || !self.group().is_world() {
+            return None;
+        }
+        let endpoint = self.endpoint();
+        let native = endpoint.native()?;
+        let sequence = self.collectives();
+        let label = match self.label(Kind::Collective, fingerprint, sequence.get()) {
+            Ok(label) => label,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Err(error) = self.poison().check(endpoint.health(), &label) {
+            return Some(Err(error));
+        }
+        let AtOnce::Done(outcome) = native.at_once(&label, elements) else { return None };
+        sequence.set(sequence.get() + 1);
+        Some(outcome.inspect_err(|error| self.give_up(error)))
     }
 
-    /// Returns the first `len` of these elements.
-    pub(crate) fn first(&self, len: usize) -> Self {
-        Part { buffer: self.buffer, range: self.range.start..self.range.start + len }
+    /// Runs the next send to a rank.
+    pub(crate) async fn operate_send(
+        &self,
+        to: usize,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_rank(to)?;
+        self.numbered(Kind::Message, self.sends_to(to), fingerprint, body).await
     }
 
-    pub(crate) fn read(&self) -> Result<ReadView> {
-        self.buffer.read(self.range.clone())
+    /// Runs the next receive from a rank.
+    pub(crate) async fn operate_recv(
+        &self,
+        from: usize,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_rank(from)?;
+        self.numbered(Kind::Message, self.receives_from(from), fingerprint, body).await
     }
 
-    pub(crate) fn write(&self) -> Result<WriteView> {
-        self.buffer.write(self.range.clone())
+    /// Runs the next operation that `counter` counts, and ends the work of all ranks if it fails.
+    async fn numbered(
+        &self,
+        kind: Kind,
+        counter: &Cell<u64>,
+        fingerprint: Fingerprint,
+        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let call = self.begin(self.label(kind, fingerprint, counter.get())?)?;
+        counter.set(counter.get() + 1);
+        body(&call).await.inspect_err(|error| self.give_up(error))
+    }
+
+    fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
+        // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
+        let lane = if kind == Kind::Message { 0 } else { self.lane_number() };
+        let communicator = self.group().communicator(kind);
+        Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
+    }
+
+    /// Starts an operation under a label that is not of this communicator's own counting.
+    pub(crate) fn begin(&self, label: Label) -> Result<Call<'_>> {
+        let transport = self.endpoint();
+        let poison = self.poison();
+        poison.check(transport.health(), &label)?;
+        let terms = Terms { transport, poison, deadline: self.world().deadline() };
+        Ok(Call { terms, group: self.group(), label })
     }
 }
 
@@ -67,10 +129,6 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(terms: Terms<'a>, group: &'a Group, label: Label) -> Self {
-        Call { terms, group, label }
-    }
-
     /// Returns the same operation for a message of `count` elements, a number that only its two ranks agree on.
     pub fn counting(&self, count: usize) -> Self {
         let mut label = self.label;

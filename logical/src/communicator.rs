@@ -2,22 +2,15 @@
 
 use crate::asynchronous::Activity;
 use crate::blocking::Blocking;
-use crate::call::Call;
-use crate::group::{Group, Kind};
-use hexagram_physical::fingerprint::Fingerprint;
-use hexagram_physical::native::AtOnce;
-use hexagram_physical::operation::{Poison, Terms};
-use hexagram_physical::tag::Tag;
-use hexagram_physical::transport::{Bell, Label, Transport};
+use crate::group::Group;
+use hexagram_physical::operation::Poison;
+use hexagram_physical::transport::{Bell, Transport};
 use hexagram_physical::{Buffer, DType, Error, Queue, Result, World, drive};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Size in bytes above which no backend carries a collective out at once.
-const AT_ONCE: usize = 4096;
 
 /// Membership of one thread in a group of ranks. It stays on the thread that opened it.
 ///
@@ -193,93 +186,32 @@ impl Communicator {
         self.shared.line.poison.spread(self.endpoint().health(), error);
     }
 
-    /// Runs the next collective of this lane. For authors of primitives; see [`Call`].
-    ///
-    /// From here on the other ranks count on this one: an error of `body` poisons the communicator and is told to them.
-    /// Check arguments before.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`] after a failure; the error of `body`.
-    pub async fn operate(
-        &self,
-        fingerprint: Fingerprint,
-        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.numbered(Kind::Collective, &self.sequence, fingerprint, body).await
+    pub(crate) fn group(&self) -> &Group {
+        &self.shared.group
     }
 
-    /// Carries out the next collective of this lane at once, in place, if it is small and the backend can; `None` if it has
-    /// yet to be run by [`Communicator::operate`] as usual, under the same fingerprint and on the same elements.
-    pub(crate) fn at_once(&self, fingerprint: Fingerprint, elements: &mut [u8]) -> Option<Result<()>> {
-        if elements.len() > AT_ONCE || !self.shared.group.is_world() {
-            return None;
-        }
-        let EndpointShare { endpoint, poison, .. } = &*self.shared.line;
-        let native = endpoint.native()?;
-        let label = match self.label(Kind::Collective, fingerprint, self.sequence.get()) {
-            Ok(label) => label,
-            Err(error) => return Some(Err(error)),
-        };
-        if let Err(error) = poison.check(endpoint.health(), &label) {
-            return Some(Err(error));
-        }
-        let AtOnce::Done(outcome) = native.at_once(&label, elements) else { return None };
-        self.sequence.set(self.sequence.get() + 1);
-        Some(outcome.inspect_err(|error| self.give_up(error)))
+    pub(crate) fn lane_number(&self) -> usize {
+        self.lane
     }
 
-    /// Runs the next send to a rank.
-    pub(crate) async fn operate_send(
-        &self,
-        to: usize,
-        fingerprint: Fingerprint,
-        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.check_rank(to)?;
-        self.numbered(Kind::Message, &self.shared.sent[to], fingerprint, body).await
+    /// Returns the counter of collectives that were begun on this lane.
+    pub(crate) fn collectives(&self) -> &Cell<u64> {
+        &self.sequence
     }
 
-    /// Runs the next receive from a rank.
-    pub(crate) async fn operate_recv(
-        &self,
-        from: usize,
-        fingerprint: Fingerprint,
-        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.check_rank(from)?;
-        self.numbered(Kind::Message, &self.shared.received[from], fingerprint, body).await
+    /// Returns the counter of messages to a rank.
+    pub(crate) fn sends_to(&self, rank: usize) -> &Cell<u64> {
+        &self.shared.sent[rank]
     }
 
-    async fn numbered(
-        &self,
-        kind: Kind,
-        counter: &Cell<u64>,
-        fingerprint: Fingerprint,
-        body: impl AsyncFnOnce(&Call<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let call = self.call(kind, fingerprint, counter.get())?;
-        counter.set(counter.get() + 1);
-        body(&call).await.inspect_err(|error| self.give_up(error))
+    /// Returns the counter of messages from a rank.
+    pub(crate) fn receives_from(&self, rank: usize) -> &Cell<u64> {
+        &self.shared.received[rank]
     }
 
-    fn call(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Call<'_>> {
-        self.begin(self.label(kind, fingerprint, sequence)?)
-    }
-
-    fn label(&self, kind: Kind, fingerprint: Fingerprint, sequence: u64) -> Result<Label> {
-        // Messages between two ranks are not on a lane: their order is that of all messages of the pair.
-        let lane = if kind == Kind::Message { 0 } else { self.lane };
-        let communicator = self.shared.group.communicator(kind);
-        Ok(Label { tag: Tag::new(communicator, lane, sequence, 0)?, fingerprint })
-    }
-
-    /// Starts an operation under a label that is not of this communicator's own counting.
-    pub(crate) fn begin(&self, label: Label) -> Result<Call<'_>> {
-        let GroupShare { line, group, .. } = &*self.shared;
-        let EndpointShare { world, endpoint, poison, .. } = &**line;
-        poison.check(endpoint.health(), &label)?;
-        let terms = Terms { transport: &**endpoint, poison, deadline: world.deadline() };
-        Ok(Call::new(terms, group, label))
+    /// Returns the first failure on this endpoint, if there was one.
+    pub(crate) fn poison(&self) -> &Poison {
+        &self.shared.line.poison
     }
 
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {

@@ -38,11 +38,12 @@ mod communicator;
 pub mod decentralized;
 pub mod encoding;
 mod group;
+mod part;
 mod point_to_point;
 pub mod testing;
 
 pub use blocking::Blocking;
-pub use call::{Call, Part};
+pub use call::Call;
 pub use centralized::Hierarchy;
 pub use communicator::Communicator;
 pub use hexagram_physical::device::Queue;
@@ -56,3 +57,4 @@ pub use hexagram_physical::transport::{Bell, HEADER_BYTES, Land};
 pub use hexagram_physical::{
     Buffer, DType, Element, Error, JoinOptions, Peer, ReduceOp, Result, TransportKind, Vigilance, World,
 };
+pub use part::Part;

@@ -1,0 +1,39 @@
+//! Parts of buffers: what primitives hand on without making a view of it yet.
+
+use hexagram_physical::memory::{ReadView, WriteView};
+use hexagram_physical::{Buffer, Result};
+use std::ops::Range;
+
+/// Range of elements of a buffer.
+#[derive(Clone)]
+pub struct Part<'a> {
+    /// Buffer that the elements are of.
+    pub buffer: &'a Buffer,
+    /// Place of the elements in the buffer.
+    pub range: Range<usize>,
+}
+
+impl<'a> Part<'a> {
+    /// Returns all elements of a buffer.
+    pub fn whole(buffer: &'a Buffer) -> Self {
+        Part { buffer, range: 0..buffer.len() }
+    }
+
+    /// Returns a range of a buffer's elements.
+    pub fn of(buffer: &'a Buffer, range: Range<usize>) -> Self {
+        Part { buffer, range }
+    }
+
+    /// Returns the first `len` of these elements.
+    pub(crate) fn first(&self, len: usize) -> Self {
+        Part { buffer: self.buffer, range: self.range.start..self.range.start + len }
+    }
+
+    pub(crate) fn read(&self) -> Result<ReadView> {
+        self.buffer.read(self.range.clone())
+    }
+
+    pub(crate) fn write(&self) -> Result<WriteView> {
+        self.buffer.write(self.range.clone())
+    }
+}
