@@ -1,6 +1,6 @@
 //! Between steps: how the buckets become final, and how one algorithm follows another.
 
-use super::backward;
+use super::hooks;
 use super::plan::Plan;
 use super::runner::Stage;
 use super::{DataParallel, check_hooks};
@@ -11,8 +11,8 @@ use std::sync::Arc;
 impl DataParallel {
     /// Fills buckets, from here on, in the order in which the first pass of rank 0 completed the gradients.
     pub(super) fn fix_order(&mut self) -> Result<()> {
-        let plan = backward::lock(&self.backward).plan().clone();
-        let Some(order) = backward::lock(&self.backward).observed() else { return Ok(()) };
+        let plan = hooks::lock(&self.backward).plan().clone();
+        let Some(order) = hooks::lock(&self.backward).observed() else { return Ok(()) };
         let mut order: Vec<i64> = order.into_iter().map(|index| index as i64).collect();
         self.comm.blocking().broadcast(&mut order, 0)?;
         let order: Vec<usize> = order.into_iter().map(|index| index as usize).collect();
@@ -23,7 +23,7 @@ impl DataParallel {
         if self.started {
             return Ok(());
         }
-        let plan = backward::lock(&self.backward).plan().clone();
+        let plan = hooks::lock(&self.backward).plan().clone();
         // The algorithm may be another than the plan was made for.
         self.install(plan.recut(&self.options, self.algorithm.needs().buckets))
     }
@@ -36,7 +36,7 @@ impl DataParallel {
         let queue = self.options.queue.clone();
         let made = self.scheduler.call(move |runner| runner.install(algorithm, buckets, &queue))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-        let mut backward = backward::lock(&self.backward);
+        let mut backward = hooks::lock(&self.backward);
         self.replica.relocate(backward.plan(), &plan, &self.options.queue, parameters)?;
         backward.install(plan, gradients)?;
         drop(backward);
@@ -59,7 +59,7 @@ impl DataParallel {
 
     fn switch_to(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
         self.between_passes()?;
-        let plan = backward::lock(&self.backward).plan().clone();
+        let plan = hooks::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
         check_hooks(&*algorithm)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {

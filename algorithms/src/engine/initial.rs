@@ -1,7 +1,7 @@
 //! The start of all ranks: rank 0's state, and buckets and states before the first pass.
 
 use super::shared::flat_broadcast;
-use super::{DataParallel, backward};
+use super::{DataParallel, hooks};
 use crate::plugin::Fields;
 use hexagram_logical::{Buffer, Result};
 
@@ -67,7 +67,7 @@ impl DataParallel {
         flat_broadcast(&self.comm, tensors.iter_mut().collect())?;
         if self.started && self.present.step == 0 && self.algorithm.needs().parameters {
             // Its states were made of what each rank had.
-            let plan = backward::lock(&self.backward).plan().clone();
+            let plan = hooks::lock(&self.backward).plan().clone();
             self.install(plan)?;
         }
         Ok(())

@@ -23,10 +23,8 @@
 //! that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
 pub mod autotune;
-mod backward;
 mod change;
 mod clip;
-
 mod hooks;
 mod initial;
 mod join;
@@ -59,8 +57,8 @@ use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
 use autotune::Tuner;
-use backward::Backward;
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
+use hooks::Backward;
 use plan::{BucketPlan, Plan};
 use precision::Scaler;
 use replica::Replica;
@@ -235,7 +233,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, of this type and length, or the engine is at work.
     pub fn set_parameter(&mut self, parameter: usize, values: &Buffer) -> Result<()> {
-        self.replica.set(backward::lock(&self.backward).plan(), parameter, values)
+        self.replica.set(hooks::lock(&self.backward).plan(), parameter, values)
     }
 
     /// Returns a parameter's values, as algorithm and optimizer left them, and in its own element type: one of 16 bits
@@ -244,7 +242,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if there is no such parameter, or it is not the engine's, or not now.
     pub fn parameter(&self, parameter: usize) -> Result<ReadView> {
-        self.replica.get(backward::lock(&self.backward).plan(), parameter)
+        self.replica.get(hooks::lock(&self.backward).plan(), parameter)
     }
 
     /// Returns a copy of a parameter's values in host memory, `T` being the parameter's element type. Otherwise as
@@ -273,7 +271,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] in between, after an overflow, or if there is no such parameter.
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
-        backward::lock(&self.backward).gradient(parameter)
+        hooks::lock(&self.backward).gradient(parameter)
     }
 }
 
@@ -299,7 +297,7 @@ impl Drop for DataParallel {
     /// Tells the other ranks why this one ends early: they count on it, and what it has in the background would wait
     /// for them.
     fn drop(&mut self) {
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         let early = if std::thread::panicking() {
             Error::usage("the training thread panicked", "see its panic message")
         } else if backward.is_open() {

@@ -1,58 +1,18 @@
 //! The training thread's end of the communication thread.
 
-use super::runner::{HookRunner, PLUGIN, Request};
-use crossbeam_channel::{Receiver, RecvError, Sender, TryRecvError, bounded, unbounded};
+use super::runner::{Done, HookRunner, PLUGIN, Request, Requests};
+use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded, unbounded};
 use hexagram_logical::runtime::{self, Thread};
-use hexagram_logical::{Bell, Buffer, Communicator, Error, Result, drive};
+use hexagram_logical::{Communicator, Error, Result, drive};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-
-/// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
-#[derive(Default)]
-pub(super) struct Memory {
-    pub(super) gradients: Option<Buffer>,
-    pub(super) parameters: Option<Buffer>,
-}
-
-impl Memory {
-    /// Returns the size of the bucket, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        let either = self.gradients.as_ref().or(self.parameters.as_ref());
-        either.map_or(0, |buffer| buffer.len() * buffer.dtype().size())
-    }
-}
-
-/// Bucket whose hooks are done.
-pub(super) type Done = Result<(usize, Memory)>;
 
 pub(super) struct Scheduler {
     requests: Requests,
     done: Receiver<Done>,
     thread: Option<Thread>,
-}
-
-/// Sender of requests to the communication thread.
-#[derive(Clone)]
-pub(super) struct Requests {
-    /// Sending end; `None` once the scheduler is gone.
-    sender: Arc<Mutex<Option<Sender<Request>>>>,
-    bell: Arc<dyn Bell>,
-}
-
-impl Requests {
-    pub(super) fn send(&self, request: Request) -> Result<()> {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(sender) = &*sender else {
-            return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
-        };
-        // A thread that has ended has said why; `Scheduler::wait` tells.
-        let _ = sender.send(request);
-        self.bell.ring();
-        Ok(())
-    }
 }
 
 impl Scheduler {
@@ -89,7 +49,7 @@ impl Scheduler {
         };
         let thread = runtime::spawn_task("hexagram-comm", run)?;
         let bell = receive(&starting).map_err(|_| died())??;
-        let requests = Requests { sender: Arc::new(Mutex::new(Some(to_thread))), bell };
+        let requests = Requests::new(to_thread, bell);
         Ok(Scheduler { requests, done, thread: Some(thread) })
     }
 
@@ -120,8 +80,7 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        *self.requests.sender.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.requests.bell.ring();
+        self.requests.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

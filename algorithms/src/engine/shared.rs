@@ -1,8 +1,8 @@
 //! State that replicas share beside gradients: the model's buffers before a pass, and the average of the parameters at the end.
 
-use super::backward::Results;
+use super::hooks::Results;
 use super::options::Buffers;
-use super::{DataParallel, backward};
+use super::{DataParallel, hooks};
 use crate::bytes::from_bytes;
 use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
 
@@ -59,7 +59,7 @@ impl DataParallel {
 
     /// Fails if a pass is under way, or its step is: algorithms that work on parameters have left it half done.
     pub(super) fn between_passes(&self) -> Result<()> {
-        if backward::lock(&self.backward).is_open() {
+        if hooks::lock(&self.backward).is_open() {
             return Err(Error::usage("a backward pass is under way", "call finish first"));
         }
         self.stepped_with_last()
@@ -67,7 +67,7 @@ impl DataParallel {
 
     /// Fails if an algorithm still waits for the step that belongs to the last pass.
     pub(super) fn stepped_with_last(&self) -> Result<()> {
-        let unused = backward::lock(&self.backward).results() == Results::Synchronized;
+        let unused = hooks::lock(&self.backward).results() == Results::Synchronized;
         if unused && self.algorithm.needs().parameters {
             let what = format!("{} waits for the step that follows the last pass", self.algorithm.name());
             return Err(Error::usage(what, "call step or stepped after every finish"));

@@ -10,9 +10,9 @@
 //! algorithm/<bucket>/<field>             what the algorithm names in its `checkpoint`
 //! ```
 
-use super::backward::Results;
+use super::hooks::Results;
 use super::plan::{Layout, Plan, wide};
-use super::{DataParallel, backward};
+use super::{DataParallel, hooks};
 use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
@@ -70,7 +70,7 @@ impl DataParallel {
         all_or_none(&self.comm, self.between_steps())?;
         self.settle()?;
         let mut record = self.facts();
-        let plan = backward::lock(&self.backward).plan().clone();
+        let plan = hooks::lock(&self.backward).plan().clone();
         for (name, slots) in self.replica.memories()? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
                 let (bucket, range) = plan.place(index)?;
@@ -136,7 +136,7 @@ impl DataParallel {
         record.note("ranks", self.comm.size());
         record.note("rank", self.comm.rank());
         record.note("step", self.present.step);
-        record.note("model", model(backward::lock(&self.backward).plan()));
+        record.note("model", model(hooks::lock(&self.backward).plan()));
         if let Some(rate) = self.present.learning_rate {
             record.note("learning-rate", rate);
         }
@@ -145,7 +145,7 @@ impl DataParallel {
     }
 
     fn between_steps(&self) -> Result<()> {
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         let refuse = |what: &str| {
             let what = format!("a checkpoint was asked for {what}");
             Err(Error::usage(what, "save and load after step or stepped, before the next forward"))
@@ -191,7 +191,7 @@ impl DataParallel {
             return Err(Error::usage(what, remedy));
         }
         record.noted::<u64>("step")?;
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         self.has_all_memories(record, backward.plan())?;
         if record.tensor("scaler/scale").is_ok() != self.scaler.is_some() {
             let says = |scaled: bool| if scaled { "a scaled loss" } else { "a loss as it is" };
@@ -236,7 +236,7 @@ impl DataParallel {
 
     fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
         self.settle()?;
-        let old = backward::lock(&self.backward).plan().clone();
+        let old = hooks::lock(&self.backward).plan().clone();
         for (name, slots) in self.replica.memories()? {
             for (index, parameter) in old.parameters().iter().enumerate() {
                 let (bucket, range) = old.place(index)?;

@@ -1,9 +1,9 @@
 //! A step: forward, backward, optimizer, and the algorithm's hooks around them.
 
-use super::backward::{self, Results};
 use super::clip::clip;
-use super::runner::{self, Stage};
-use super::scheduler::Memory;
+use super::hooks::{self, Results};
+use super::runner::{Memory, Request, Stage};
+
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::trace::Kind;
@@ -63,7 +63,7 @@ impl DataParallel {
                 self.begin_forward()?;
             }
         }
-        let mut backward = backward::lock(&self.backward);
+        let mut backward = hooks::lock(&self.backward);
         backward.set_present(self.present);
         backward.begin(mode)
     }
@@ -78,7 +78,7 @@ impl DataParallel {
     /// communication. After an error no rank can go on.
     pub fn finish(&mut self) -> Result<()> {
         let outcome = self.finish_pass(self.options.unused);
-        let ends_step = backward::lock(&self.backward).results() != Results::None;
+        let ends_step = hooks::lock(&self.backward).results() != Results::None;
         self.enter(if ends_step { Kind::Optimizer } else { Kind::Between });
         self.checked(outcome)
     }
@@ -88,7 +88,7 @@ impl DataParallel {
         self.wait_for(sent)?;
         self.options.queue.check()?;
         if let Some(limit) = self.options.clip_norm {
-            let backward = backward::lock(&self.backward);
+            let backward = hooks::lock(&self.backward);
             clip(backward.plan(), &backward.buffers()?, limit)?;
         }
         Ok(())
@@ -97,7 +97,7 @@ impl DataParallel {
     /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
     /// an overflow keeps it from being.
     fn close_pass(&mut self, unused: Unused) -> Result<Option<usize>> {
-        let closed = backward::lock(&self.backward).close(unused)?;
+        let closed = hooks::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(None) };
         self.announced = false;
         if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
@@ -108,7 +108,7 @@ impl DataParallel {
                 self.fix_order()?;
             }
             self.begin_forward()?;
-            sent = backward::lock(&self.backward).send_all()?;
+            sent = hooks::lock(&self.backward).send_all()?;
         }
         Ok(Some(sent))
     }
@@ -118,7 +118,7 @@ impl DataParallel {
         let Some(scaler) = &mut self.scaler else { return Ok(false) };
         // Ranks that do not wait for each other do not make the same steps, either.
         let comm = self.algorithm.trigram().synchronous.then_some(&self.comm);
-        let mut backward = backward::lock(&self.backward);
+        let mut backward = hooks::lock(&self.backward);
         let overflow = scaler.undo(comm, &backward.buffers()?)?;
         scaler.update(overflow)?;
         if overflow {
@@ -129,7 +129,7 @@ impl DataParallel {
 
     /// Returns true if the last pass has overflowed.
     pub(super) fn overflowed(&self) -> bool {
-        backward::lock(&self.backward).results() == Results::Overflowed
+        hooks::lock(&self.backward).results() == Results::Overflowed
     }
 
     /// Makes one step of the engine's optimizer with the gradients of the last pass, and the algorithm's part after it.
@@ -180,7 +180,7 @@ impl DataParallel {
         self.checked_with(|engine| engine.options.queue.check())?;
         self.checked_with(Self::after_step)?;
         if sent.is_none() || !early {
-            let buckets = backward::lock(&self.backward).plan().buckets().len();
+            let buckets = hooks::lock(&self.backward).plan().buckets().len();
             (0..buckets).try_for_each(|bucket| self.publish(bucket, &mut publish))?;
         }
         Ok(())
@@ -195,7 +195,7 @@ impl DataParallel {
         let bucket = self.while_waiting(Self::take_back)?;
         self.enter(Kind::Optimizer);
         let optimizer = self.optimizer()?;
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         self.replica.step(&*optimizer, self.present, bucket, backward.buffer(bucket)?)?;
         Ok(bucket)
     }
@@ -205,14 +205,14 @@ impl DataParallel {
         bucket: usize,
         publish: &mut impl FnMut(usize, &ReadView) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         let members = &backward.plan().buckets()[bucket].members;
         members.iter().try_for_each(|(index, _)| publish(*index, &self.replica.get(backward.plan(), *index)?))
     }
 
     fn optimize(&mut self) -> Result<()> {
         let optimizer = self.optimizer()?;
-        let backward = backward::lock(&self.backward);
+        let backward = hooks::lock(&self.backward);
         match backward.results() {
             Results::None => Err(Error::usage("there are no synchronized gradients", "call finish first")),
             Results::Overflowed => Ok(()),
@@ -261,7 +261,7 @@ impl DataParallel {
             self.present.step += 1;
             self.forwarded = false;
         }
-        backward::lock(&self.backward).set_results(Results::None);
+        hooks::lock(&self.backward).set_results(Results::None);
         self.enter(Kind::Between);
         self.tune()
     }
@@ -274,7 +274,7 @@ impl DataParallel {
 
     /// Hands all buckets' parameters over, with or without their gradients.
     fn hand_over(&mut self, stage: Stage, gradients: bool) -> Result<usize> {
-        let mut backward = backward::lock(&self.backward);
+        let mut backward = hooks::lock(&self.backward);
         let buckets = backward.plan().buckets().len();
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
             return Ok(0);
@@ -284,12 +284,7 @@ impl DataParallel {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: self.replica.lend(bucket, self.algorithm.needs().parameters)?,
             };
-            self.scheduler.requests().send(runner::Request::Hook {
-                stage,
-                bucket,
-                memory,
-                present: self.present,
-            })?;
+            self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
         }
         Ok(buckets)
     }
@@ -303,7 +298,7 @@ impl DataParallel {
         let started = runtime::now();
         let (bucket, memory) = self.scheduler.wait()?;
         if let Some(gradients) = memory.gradients {
-            backward::lock(&self.backward).take_back(bucket, gradients);
+            hooks::lock(&self.backward).take_back(bucket, gradients);
         }
         self.replica.take_back(bucket, memory.parameters);
         self.blocked += started.elapsed();

@@ -1,7 +1,7 @@
 //! Figures of an engine: the time it waited, the buckets of the model, and the findings of autotune.
 
 use super::autotune::Tuning;
-use super::{DataParallel, backward};
+use super::{DataParallel, hooks};
 use hexagram_logical::DType;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Telemetry<'_> {
 
     /// Returns the element type and the length of each bucket, in the order of the plan.
     pub fn buckets(&self) -> Vec<(DType, usize)> {
-        backward::lock(&self.0.backward).buckets()
+        hooks::lock(&self.0.backward).buckets()
     }
 
     /// Returns the settings that [autotune](super::autotune) has found, or that a checkpoint says it had; `None` before

@@ -1,7 +1,7 @@
 //! Other buckets between two steps: everything that is remembered moves with the parameter that it is of.
 
 use super::super::plan::Plan;
-use super::super::{DataParallel, EngineOptions, backward};
+use super::super::{DataParallel, EngineOptions, hooks};
 use hexagram_logical::{Buffer, DType, ReduceOp, Result};
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ impl DataParallel {
     pub(super) fn cut(&self, bucket_bytes: usize) -> Plan {
         let first_bucket_bytes = self.options.first_bucket_bytes.min(bucket_bytes);
         let options = EngineOptions { bucket_bytes, first_bucket_bytes, ..self.options.clone() };
-        backward::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
+        hooks::lock(&self.backward).plan().recut(&options, self.algorithm.needs().buckets)
     }
 
     /// Goes on with buckets of at most `bucket_bytes` bytes, if the algorithm's state can be moved on every rank;
     /// returns true if it could.
     pub(super) fn recut(&mut self, bucket_bytes: usize) -> Result<bool> {
-        let old = backward::lock(&self.backward).plan().clone();
+        let old = hooks::lock(&self.backward).plan().clone();
         let new = self.cut(bucket_bytes);
         self.settle()?;
         let moved = moved(&self.algorithm_state()?, &old, &new)?;

@@ -5,21 +5,21 @@
 //! buckets become complete, since ranks may differ in that: with fewer streams than buckets, two ranks that started
 //! different hooks would wait for each other for ever.
 
+mod between;
+
 use super::plan::name_tensor;
-use super::scheduler::{Done, Memory};
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
 use crate::plugin::{Context, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::drive::{self, Wait};
-use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, Queue, Result, runtime};
+use hexagram_logical::{Bell, Buffer, Communicator, Error, Hierarchy, Result, runtime};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Polling, Poll};
 
 /// Request of the training thread to the communication thread.
@@ -29,9 +29,6 @@ pub(super) enum Request {
     /// Work between two steps.
     Call(Call),
 }
-
-/// Name of the algorithm in errors about its panics.
-pub(super) const PLUGIN: &str = "the algorithm";
 
 type Call = Box<dyn FnOnce(&mut HookRunner) -> Result<()> + Send>;
 
@@ -53,6 +50,62 @@ impl Stage {
         matches!(self, Stage::Forward | Stage::Gradients)
     }
 }
+
+/// Memory of a bucket, on its way between the threads; what is not on its way is `None`.
+#[derive(Default)]
+pub(super) struct Memory {
+    pub(super) gradients: Option<Buffer>,
+    pub(super) parameters: Option<Buffer>,
+}
+
+impl Memory {
+    /// Returns the size of the bucket, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let either = self.gradients.as_ref().or(self.parameters.as_ref());
+        either.map_or(0, |buffer| buffer.len() * buffer.dtype().size())
+    }
+}
+
+/// Bucket whose hooks are done.
+pub(super) type Done = Result<(usize, Memory)>;
+
+/// Sender of requests to the communication thread.
+#[derive(Clone)]
+pub(super) struct Requests {
+    /// Sending end; `None` once the scheduler is gone.
+    sender: Arc<Mutex<Option<Sender<Request>>>>,
+    bell: Arc<dyn Bell>,
+}
+
+impl Requests {
+    pub(super) fn new(sender: Sender<Request>, bell: Arc<dyn Bell>) -> Self {
+        Requests { sender: Arc::new(Mutex::new(Some(sender))), bell }
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<Sender<Request>>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn send(&self, request: Request) -> Result<()> {
+        let sender = self.sender();
+        let Some(sender) = &*sender else {
+            return Err(Error::usage("the engine is gone", "keep DataParallel while its hooks are in use"));
+        };
+        // A thread that has ended has said why; `Scheduler::wait` tells.
+        let _ = sender.send(request);
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Takes no more requests, which ends the communication thread.
+    pub(super) fn close(&self) {
+        *self.sender() = None;
+        self.bell.ring();
+    }
+}
+
+/// Name of the algorithm in errors about its panics.
+pub(super) const PLUGIN: &str = "the algorithm";
 
 /// Hook under way, which owns all that it works with and gives it back.
 type Hook = Pin<Box<dyn Future<Output = FinishedHook>>>;
@@ -123,65 +176,6 @@ impl HookRunner {
             outgoing,
             trace: None,
         }
-    }
-
-    /// Records from here on.
-    pub(super) fn begin_trace(&mut self, trace: Recorder) {
-        self.comm.activity().record();
-        self.trace = Some(trace);
-    }
-
-    /// Ends the recording; returns the hooks that were recorded, and the work that was done beside them.
-    pub(super) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
-        (self.trace.take(), self.comm.activity().take())
-    }
-
-    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was
-    /// here before is gone.
-    pub(super) fn install(
-        &mut self,
-        algorithm: Arc<dyn AnyAlgorithm>,
-        buckets: Vec<(DType, Arc<[Tensor]>)>,
-        queue: &Queue,
-    ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
-        let parameters = algorithm.needs().parameters;
-        let mut made = Vec::new();
-        self.lanes.clear();
-        for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
-            let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
-            let make = || self.comm.registered_on(queue, dtype, len);
-            made.push((make()?, if parameters { Some(make()?) } else { None }));
-            self.lanes.push(Lane {
-                comm: self.comm.lane(at),
-                hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
-                tensors,
-                parameters,
-                instance: None,
-                memory: Memory::default(),
-                waiting: VecDeque::new(),
-                busy: false,
-            });
-        }
-        self.algorithm = Some(algorithm);
-        Ok(made)
-    }
-
-    /// Takes other settings, between two steps.
-    pub(super) fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
-        self.streams = streams.max(1);
-        if hierarchical != self.hierarchy.is_some() {
-            self.hierarchy =
-                if hierarchical { Some(self.comm.block_on(self.comm.hierarchy())?) } else { None };
-        }
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            lane.hierarchy = self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at));
-        }
-        Ok(())
-    }
-
-    /// Returns the algorithm's state of each bucket, between two steps.
-    pub(super) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
-        self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
     }
 
     /// Works until the training thread is gone or a hook fails.

@@ -1,0 +1,216 @@
+//! A backward pass around its hooks: its beginning and its end, and the gradients between two passes.
+
+use super::{Backward, Gradient, GradientBucket, on_their_way};
+use crate::engine::plan::{BucketPlan, Plan};
+use crate::engine::precision::narrow;
+use crate::engine::runner::Requests;
+use crate::engine::{Mode, Unused};
+use crate::plugin::StepInfo;
+use hexagram_logical::{Buffer, DType, Error, ReadView, Result};
+
+/// Contents of the buffers between two passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Results {
+    /// Nothing, or what earlier passes accumulated.
+    None,
+    /// Gradients as the algorithm left them, which no step has used.
+    Synchronized,
+    /// Gradients that some rank could not represent: their step is to be skipped.
+    Overflowed,
+}
+
+impl Backward {
+    /// Creates the state before the first pass. `buffers` are those of the plan's buckets; the plan is not final before
+    /// [`Backward::install`].
+    pub(in crate::engine) fn new(plan: Plan, held: bool, requests: Requests, buffers: Vec<Buffer>) -> Self {
+        let slots = slots(&plan, buffers);
+        let gradients = vec![Gradient::Missing; plan.parameters().len()];
+        Backward {
+            plan,
+            requests,
+            held,
+            slots,
+            gradients,
+            open: None,
+            sent: 0,
+            results: Results::None,
+            mistake: None,
+            present: StepInfo::default(),
+            observed: Some(Vec::new()),
+        }
+    }
+
+    pub(in crate::engine) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns the gradients of a bucket.
+    pub(in crate::engine) fn buffer(&self, bucket: usize) -> Result<&Buffer> {
+        self.slots.get(bucket).and_then(|slot| slot.buffer.as_ref()).ok_or_else(on_their_way)
+    }
+
+    /// Returns the gradients' buffers, by bucket.
+    pub(in crate::engine) fn buffers(&self) -> Result<Vec<&Buffer>> {
+        self.slots.iter().map(|slot| slot.buffer.as_ref().ok_or_else(on_their_way)).collect()
+    }
+
+    /// Goes on with another plan, and moves gradients that are there into its buffers.
+    pub(in crate::engine) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
+        self.plan.relocate(&self.buffers()?, &plan, &buffers.iter().collect::<Vec<_>>())?;
+        self.slots = slots(&plan, buffers);
+        self.plan = plan;
+        self.observed = None;
+        Ok(())
+    }
+
+    /// Returns the parameters in the order in which their gradients came in the first pass; those without any come
+    /// last. `None` once the plan is final.
+    pub(in crate::engine) fn observed(&self) -> Option<Vec<usize>> {
+        let mut order = self.observed.clone()?;
+        let mut seen = vec![false; self.gradients.len()];
+        order.iter().for_each(|index| seen[*index] = true);
+        order.extend((0..seen.len()).rev().filter(|index| !seen[*index]));
+        Some(order)
+    }
+
+    /// Takes the gradients of one bucket, while no pass is under way.
+    pub(in crate::engine) fn take(&mut self, bucket: usize) -> Result<Buffer> {
+        self.slots[bucket].buffer.take().ok_or_else(on_their_way)
+    }
+
+    pub(in crate::engine) fn set_present(&mut self, present: StepInfo) {
+        self.present = present;
+    }
+
+    pub(in crate::engine) fn results(&self) -> Results {
+        self.results
+    }
+
+    pub(in crate::engine) fn set_results(&mut self, results: Results) {
+        self.results = results;
+    }
+
+    /// Returns true if passes that only accumulated have left gradients for the next one.
+    pub(in crate::engine) fn has_accumulated(&self) -> bool {
+        self.gradients.iter().any(|gradient| *gradient != Gradient::Missing)
+    }
+
+    /// Returns the error of the first call of the pass under way that was refused.
+    pub(in crate::engine) fn mistake(&self) -> Option<&Error> {
+        self.mistake.as_ref()
+    }
+
+    pub(in crate::engine) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    pub(in crate::engine) fn begin(&mut self, mode: Mode) -> Result<()> {
+        if self.is_open() {
+            let what = "a backward pass began before the last one was finished";
+            return Err(Error::usage(
+                what,
+                "call finish after every backward pass, also after one that failed",
+            ));
+        }
+        self.open = Some(mode);
+        self.results = Results::None;
+        self.mistake = None;
+        self.sent = 0;
+        for (slot, bucket) in self.slots.iter_mut().zip(self.plan.buckets()) {
+            slot.missing = bucket.members.len();
+        }
+        Ok(())
+    }
+
+    /// Hands over all buckets at once, after a pass in which they had to wait.
+    pub(in crate::engine) fn send_all(&mut self) -> Result<usize> {
+        (0..self.slots.len()).try_for_each(|bucket| self.send(bucket))?;
+        Ok(self.sent)
+    }
+
+    /// Ends the pass; returns how many buckets are with the communication thread, if they are to be waited for.
+    pub(in crate::engine) fn close(&mut self, unused: Unused) -> Result<Option<usize>> {
+        let Some(mode) = self.open else {
+            return Err(Error::usage("finish without a backward pass", "call begin first"));
+        };
+        let outcome = match self.mistake.take() {
+            Some(mistake) => Err(mistake),
+            None if mode == Mode::Synchronize => self.complete(unused),
+            None => Ok(()),
+        };
+        self.open = None;
+        outcome?;
+        for gradient in &mut self.gradients {
+            *gradient = match (mode, *gradient) {
+                (Mode::Accumulate, Gradient::Ready) => Gradient::Partial,
+                (Mode::Accumulate, other) => other,
+                (Mode::Synchronize, _) => Gradient::Missing,
+            };
+        }
+        if mode == Mode::Accumulate {
+            return Ok(None);
+        }
+        self.results = Results::Synchronized;
+        Ok(Some(self.sent))
+    }
+
+    /// Deals with the parameters that this pass did not reach.
+    fn complete(&mut self, unused: Unused) -> Result<()> {
+        if unused == Unused::Error {
+            self.check_reached()?;
+        }
+        for parameter in 0..self.gradients.len() {
+            let before = self.gradients[parameter];
+            if before == Gradient::Ready {
+                continue;
+            }
+            let (bucket, range) = self.plan.place(parameter)?;
+            if let (Gradient::Missing, Some(buffer)) = (before, &self.slots[bucket].buffer) {
+                buffer.write(range)?.clear();
+            }
+            self.count(bucket)?;
+        }
+        Ok(())
+    }
+
+    fn check_reached(&self) -> Result<()> {
+        let named = self.plan.parameters().iter().zip(&self.gradients);
+        let missing = named.filter(|(_, gradient)| **gradient == Gradient::Missing);
+        let names: Vec<String> = missing.map(|(parameter, _)| format!("`{}`", parameter.name)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let remedy = "use them in the loss, leave them out, or ask for Unused::Zero";
+        Err(Error::usage(format!("{} parameters got no gradient: {}", names.len(), names.join(", ")), remedy))
+    }
+
+    pub(in crate::engine) fn take_back(&mut self, bucket: usize, buffer: Buffer) {
+        self.slots[bucket].buffer = Some(buffer);
+    }
+
+    pub(in crate::engine) fn gradient(&self, parameter: usize) -> Result<ReadView> {
+        let (bucket, range) = self.plan.place(parameter)?;
+        match (self.results, &self.slots[bucket].buffer) {
+            (Results::Synchronized, Some(buffer)) => {
+                narrow(buffer, range, self.plan.parameters()[parameter].dtype)
+            }
+            (Results::Overflowed, _) => {
+                let remedy = "skip the step where LossScaling::overflowed says so";
+                Err(Error::usage("the gradients have overflowed", remedy))
+            }
+            _ => Err(Error::usage("there are no synchronized gradients", "call finish first")),
+        }
+    }
+
+    pub(in crate::engine) fn buckets(&self) -> Vec<(DType, usize)> {
+        self.plan.buckets().iter().map(|bucket| (bucket.dtype, bucket.len)).collect()
+    }
+}
+
+fn slots(plan: &Plan, buffers: Vec<Buffer>) -> Vec<GradientBucket> {
+    let slot = |(bucket, buffer): (&BucketPlan, Buffer)| GradientBucket {
+        buffer: Some(buffer),
+        missing: bucket.members.len(),
+    };
+    plan.buckets().iter().zip(buffers).map(slot).collect()
+}

@@ -1,0 +1,70 @@
+//! What the training thread has the communication thread do between two steps.
+
+use super::{HookRunner, Lane, Memory, missing};
+use crate::plugin::{AnyAlgorithm, Instance, Tensor};
+use crate::trace::Recorder;
+use hexagram_logical::asynchronous::Work as BackgroundWork;
+use hexagram_logical::{Buffer, DType, Queue, Result};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+impl HookRunner {
+    /// Records from here on.
+    pub(in crate::engine) fn begin_trace(&mut self, trace: Recorder) {
+        self.comm.activity().record();
+        self.trace = Some(trace);
+    }
+
+    /// Ends the recording; returns the hooks that were recorded, and the work that was done beside them.
+    pub(in crate::engine) fn end_trace(&mut self) -> (Option<Recorder>, (Vec<BackgroundWork>, u64)) {
+        (self.trace.take(), self.comm.activity().take())
+    }
+
+    /// Makes room for the gradients and parameters of these buckets, in memory that the transport reaches best. What was
+    /// here before is gone.
+    pub(in crate::engine) fn install(
+        &mut self,
+        algorithm: Arc<dyn AnyAlgorithm>,
+        buckets: Vec<(DType, Arc<[Tensor]>)>,
+        queue: &Queue,
+    ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
+        let parameters = algorithm.needs().parameters;
+        let mut made = Vec::new();
+        self.lanes.clear();
+        for (at, (dtype, tensors)) in buckets.into_iter().enumerate() {
+            let len = tensors.last().map_or(0, |tensor| tensor.elements.end);
+            let make = || self.comm.registered_on(queue, dtype, len);
+            made.push((make()?, if parameters { Some(make()?) } else { None }));
+            self.lanes.push(Lane {
+                comm: self.comm.lane(at),
+                hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
+                tensors,
+                parameters,
+                instance: None,
+                memory: Memory::default(),
+                waiting: VecDeque::new(),
+                busy: false,
+            });
+        }
+        self.algorithm = Some(algorithm);
+        Ok(made)
+    }
+
+    /// Takes other settings, between two steps.
+    pub(in crate::engine) fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
+        self.streams = streams.max(1);
+        if hierarchical != self.hierarchy.is_some() {
+            self.hierarchy =
+                if hierarchical { Some(self.comm.block_on(self.comm.hierarchy())?) } else { None };
+        }
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            lane.hierarchy = self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at));
+        }
+        Ok(())
+    }
+
+    /// Returns the algorithm's state of each bucket, between two steps.
+    pub(in crate::engine) fn instances(&mut self) -> Result<Vec<&mut Box<dyn Instance>>> {
+        self.lanes.iter_mut().map(|lane| lane.instance.as_mut().ok_or_else(missing)).collect()
+    }
+}
