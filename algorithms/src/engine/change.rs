@@ -34,7 +34,7 @@ impl DataParallel {
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = Arc::clone(&self.algorithm);
         let queue = self.options.queue.clone();
-        let made = self.scheduler.call(move |runner| runner.install(algorithm, buckets, &queue))?;
+        let made = self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queue))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = hooks::lock(&self.backward);
         self.replica.relocate(backward.plan(), &plan, &self.options.queue, parameters)?;

@@ -1,6 +1,6 @@
 //! The training thread's end of the communication thread.
 
-use super::runner::{Done, HookRunner, PLUGIN, Request, Requests};
+use super::runner::{Call, Done, HookRunner, PLUGIN, Request, Requests};
 use crossbeam_channel::{Receiver, RecvError, TryRecvError, bounded, unbounded};
 use hexagram_logical::runtime::{self, Thread};
 use hexagram_logical::{Communicator, Error, Result, drive};
@@ -65,15 +65,18 @@ impl Scheduler {
     /// Makes the communication thread do something between two steps, and waits for it.
     pub(super) fn call<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
+        work: impl AsyncFnOnce(&mut HookRunner) -> Result<R> + Send + 'static,
     ) -> Result<R> {
         let (answer, answered) = bounded(1);
-        self.requests.send(Request::Call(Box::new(move |runner| {
-            let outcome = work(runner)?;
-            // Whoever asked waits for it.
-            let _ = answer.send(outcome);
-            Ok(())
-        })))?;
+        let call: Call = Box::new(move |runner| {
+            Box::pin(async move {
+                let outcome = work(runner).await?;
+                // Whoever asked waits for it.
+                let _ = answer.send(outcome);
+                Ok(())
+            })
+        });
+        self.requests.send(Request::Call(call))?;
         receive(&answered).map_err(|_| self.wait().err().unwrap_or_else(died))
     }
 }

@@ -106,7 +106,7 @@ impl DataParallel {
 
     /// Returns the algorithm's state, by bucket. Nothing is in flight.
     pub(super) fn algorithm_state(&self) -> Result<Vec<BTreeMap<String, Buffer>>> {
-        self.scheduler.call(|runner| {
+        self.scheduler.call(async |runner| {
             let save = |instance: &mut Box<dyn Instance>| {
                 let mut fields = Fields::saving();
                 instance.checkpoint(&mut fields)?;
@@ -119,7 +119,7 @@ impl DataParallel {
     /// Puts back what [`algorithm_state`](Self::algorithm_state) took out, into buckets that are alike.
     pub(super) fn set_algorithm_state(&self, saved: Vec<BTreeMap<String, Buffer>>) -> Result<()> {
         // A state that does not fit is for all ranks to know before the communication thread ends.
-        self.scheduler.call(move |runner| {
+        self.scheduler.call(async move |runner| {
             let load = |(instance, saved): (&mut Box<dyn Instance>, _)| {
                 let mut fields = Fields::loading(saved);
                 instance.checkpoint(&mut fields)?;

@@ -50,7 +50,7 @@ impl Tracing<'_> {
         let clock = Clock::start();
         let first = align(&self.0.comm, &clock);
         let first = self.0.checked(first)?;
-        self.0.scheduler.call(move |runner| {
+        self.0.scheduler.call(async move |runner| {
             runner.begin_trace(Recorder::new(clock));
             Ok(())
         })?;
@@ -66,7 +66,7 @@ impl Tracing<'_> {
     /// Errors of the communication.
     pub fn collect(&mut self) -> Result<Option<Trace>> {
         let Some(OpenTrace { clock, timeline, first }) = self.0.tracing.take() else { return Ok(None) };
-        let (hooks, background) = self.0.scheduler.call(|runner| Ok(runner.end_trace()))?;
+        let (hooks, background) = self.0.scheduler.call(async |runner| Ok(runner.end_trace()))?;
         let training = timeline.finish();
         let mut communication = hooks.unwrap_or_else(|| Recorder::new(clock));
         communication.background(background, &training);

@@ -244,7 +244,7 @@ impl DataParallel {
         if bucket_bytes != self.options.bucket_bytes && !self.recut(bucket_bytes)? {
             return Ok(false);
         }
-        self.scheduler.call(move |runner| runner.tune(streams, hierarchical))?;
+        self.scheduler.call(async move |runner| runner.tune(streams, hierarchical).await)?;
         self.options.bucket_bytes = bucket_bytes;
         self.options.streams = streams;
         self.options.hierarchical = hierarchical;

@@ -4,7 +4,7 @@ use super::{HookRunner, Lane, Memory, missing};
 use crate::plugin::{AnyAlgorithm, Instance, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
-use hexagram_logical::{Buffer, DType, Queue, Result};
+use hexagram_logical::{Buffer, DType, Queue, Result, drive};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -51,12 +51,13 @@ impl HookRunner {
     }
 
     /// Takes other settings, between two steps.
-    pub(in crate::engine) fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
+    pub(in crate::engine) async fn tune(&mut self, streams: usize, hierarchical: bool) -> Result<()> {
         self.streams = streams.max(1);
-        if hierarchical != self.hierarchy.is_some() {
-            self.hierarchy =
-                if hierarchical { Some(self.comm.block_on(self.comm.hierarchy())?) } else { None };
-        }
+        self.hierarchy = match (hierarchical, self.hierarchy.take()) {
+            (true, None) => Some(drive::run(self.comm.endpoint(), self.comm.hierarchy()).await?),
+            (true, hierarchy) => hierarchy,
+            (false, _) => None,
+        };
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             lane.hierarchy = self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at));
         }

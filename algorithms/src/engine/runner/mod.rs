@@ -30,7 +30,8 @@ pub(super) enum Request {
     Call(Call),
 }
 
-type Call = Box<dyn FnOnce(&mut HookRunner) -> Result<()> + Send>;
+pub(super) type Call =
+    Box<dyn for<'a> FnOnce(&'a mut HookRunner) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + Send>;
 
 /// Hook of a step, or the making of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +192,7 @@ impl HookRunner {
                 incoming.try_recv()
             };
             let outcome = match arrived {
-                Ok(request) => self.take(request),
+                Ok(request) => self.take(request).await,
                 Err(TryRecvError::Empty) => Ok(()),
                 // Dropping what runs poisons the communicator, so that the other ranks learn of it.
                 Err(TryRecvError::Disconnected) => return,
@@ -207,9 +208,9 @@ impl HookRunner {
         }
     }
 
-    fn take(&mut self, request: Request) -> Result<()> {
+    async fn take(&mut self, request: Request) -> Result<()> {
         match request {
-            Request::Call(work) => work(self),
+            Request::Call(work) => work(self).await,
             Request::Hook { stage, bucket, memory, present } => {
                 self.arrive(stage, bucket, memory, present);
                 self.start();
