@@ -139,6 +139,20 @@ impl FeedbackLink {
         }
     }
 
+    /// Remembers a message of `sender` about what is at `at`, as everyone who receives it does.
+    ///
+    /// # Errors
+    /// As [`MessageSender::decode`].
+    pub(crate) fn receive(
+        &self,
+        at: Range<usize>,
+        codec: &dyn Codec,
+        sender: MessageSender<'_>,
+        message: Part<'_>,
+    ) -> Result<()> {
+        self.remember_in_place(at, |weight, to| sender.decode(codec, message, Some(weight), to))
+    }
+
     /// Writes the message for `sum`, which was compensated at `at`, to the beginning of `message`, remembers what became
     /// of it, and returns the message's size in bytes.
     ///

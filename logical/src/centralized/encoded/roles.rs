@@ -154,8 +154,7 @@ impl Stages for Roles<'_> {
             return call.decode(codec, segment.owner, message, None, numbers);
         };
         let at = segment.range.clone();
-        let decode = |weight, to: Part<'_>| call.decode(codec, segment.owner, message, Some(weight), to);
-        link.remember_in_place(at.clone(), decode)?;
+        link.receive(at.clone(), codec, call.sender(segment.owner), message)?;
         numbers.write()?.copy_from(&decoded.read(at)?)
     }
 }

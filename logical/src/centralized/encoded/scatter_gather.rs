@@ -5,7 +5,7 @@ use super::segments;
 use super::{check_dtype, check_op};
 use crate::centralized::free_to_write;
 use crate::encoding::{Encoding, Feedback};
-use crate::{Buffer, Call, Communicator, ReduceOp, Result};
+use crate::{Buffer, Communicator, ReduceOp, Result};
 use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
 
 impl Communicator {
@@ -67,8 +67,7 @@ impl Communicator {
         check(buffer, op, encoding)?;
         let fingerprint = fingerprint(buffer, op, encoding);
         let stages = Roles::of(self, buffer, op, encoding)?;
-        let body = async |call: &Call<'_>| segments::run(self, call, buffer, &stages).await;
-        self.operate(fingerprint, body).await?;
+        segments::run(self, fingerprint, buffer, &stages).await?;
         encoding.state_mut().advance();
         Ok(())
     }

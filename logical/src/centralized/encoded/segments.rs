@@ -13,6 +13,7 @@
 
 use super::super::share::{TAGS, block, chunk};
 use crate::{Buffer, Call, Communicator, DType, Land, Part, Result};
+use hexagram_physical::fingerprint::Fingerprint;
 use hexagram_physical::operation::Operation;
 use std::ops::Range;
 
@@ -92,31 +93,15 @@ pub(super) trait Stages {
     fn finish(&self, call: &Call<'_>, segment: &Segment, message: Part<'_>) -> Result<()>;
 }
 
-/// Passes all segments of `buffer` through all stages.
+/// Passes all segments of `buffer` through all stages, as the next operation of `comm`.
 pub(super) async fn run(
     comm: &Communicator,
-    call: &Call<'_>,
+    fingerprint: Fingerprint,
     buffer: &Buffer,
     stages: &impl Stages,
 ) -> Result<()> {
     let cut = Segments::of(buffer.len(), comm.size());
-    let count = cut.count();
-    let mut pipeline = Pipeline::new(comm, call, buffer, cut, stages)?;
-    for index in 0..count.min(DEPTH) {
-        pipeline.expect(index)?;
-    }
-    for index in 0..count + 2 * LAG {
-        if index < count {
-            pipeline.contribute(index)?;
-        }
-        if let Some(behind) = index.checked_sub(LAG).filter(|behind| *behind < count) {
-            pipeline.combine(behind).await?;
-        }
-        if let Some(behind) = index.checked_sub(2 * LAG) {
-            pipeline.finish(behind).await?;
-        }
-    }
-    Ok(())
+    comm.operate(fingerprint, async |call| Pipeline::new(comm, call, buffer, cut, stages)?.run().await).await
 }
 
 struct Pipeline<'a, S> {
@@ -170,6 +155,25 @@ impl<'a, S: Stages> Pipeline<'a, S> {
         };
         let slots = (0..cut.count().min(DEPTH)).map(slot).collect::<Result<_>>()?;
         Ok(Pipeline { call, stages, cut, rank, ranks, largest, slots })
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        let count = self.cut.count();
+        for index in 0..count.min(DEPTH) {
+            self.expect(index)?;
+        }
+        for index in 0..count + 2 * LAG {
+            if index < count {
+                self.contribute(index)?;
+            }
+            if let Some(behind) = index.checked_sub(LAG).filter(|behind| *behind < count) {
+                self.combine(behind).await?;
+            }
+            if let Some(behind) = index.checked_sub(2 * LAG) {
+                self.finish(behind).await?;
+            }
+        }
+        Ok(())
     }
 
     fn segment(&self, owner: usize, index: usize) -> Segment {

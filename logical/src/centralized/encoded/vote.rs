@@ -45,8 +45,7 @@ impl Communicator {
             ..Fingerprint::new(OperationKind::MajorityVote, buffer.dtype(), len)
         };
         let stages = Vote { buffer };
-        let body = async |call: &Call<'_>| segments::run(self, call, buffer, &stages).await;
-        self.operate(fingerprint, body).await
+        segments::run(self, fingerprint, buffer, &stages).await
     }
 }
 
