@@ -74,6 +74,26 @@ fn the_first_examples_are_small() {
     }
 }
 
+/// Most files that a newcomer reads from a gradient to the system call that sends it.
+const WAY: usize = 12;
+
+#[test]
+fn the_readme_names_the_files_from_a_gradient_to_the_socket() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let way =
+        readme.split("To follow one gradient to the socket").nth(1).unwrap().split("\n## ").next().unwrap();
+    let files = |item: fn(&str) -> bool| -> Vec<&str> {
+        way.lines().filter(|line| item(line)).map(|line| line.split('`').nth(1).unwrap()).collect()
+    };
+    let in_full = files(|line| line.starts_with(|c: char| c.is_ascii_digit()));
+    let in_low = files(|line| line.starts_with("- "));
+    assert!((8..=WAY).contains(&in_full.len()), "{in_full:?}");
+    assert!(!in_low.is_empty());
+    for file in in_full.iter().chain(&in_low) {
+        assert!(root().join(file).is_file(), "README names {file}");
+    }
+}
+
 #[test]
 fn manifests_depend_downwards_only() {
     for (folder, name, allowed) in LAYERS {

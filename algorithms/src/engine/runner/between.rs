@@ -1,4 +1,4 @@
-//! What the training thread has the communication thread do between two steps.
+//! Work of the communication thread between two steps, which the training thread asks for and waits for.
 
 use super::{HookRunner, Lane, Memory, missing};
 use crate::plugin::{AnyAlgorithm, Instance, Tensor};
