@@ -23,7 +23,7 @@ pub use hexagram_physical::testing::{
 /// use hexagram_logical::TransportKind;
 /// use hexagram_logical::testing::spawn;
 ///
-/// let ranks = spawn(TransportKind::Tcp, 3, |comm| Ok(comm.rank()));
+/// let ranks = spawn(TransportKind::Shm, 3, |comm| Ok(comm.rank()));
 /// assert_eq!(ranks.unwrap(), [0, 1, 2]);
 /// ```
 pub fn spawn<R: Send>(
