@@ -71,13 +71,7 @@ impl Late {
             allocations: 0,
             over: false,
         };
-        let shared = Arc::new(Shared {
-            name,
-            omission,
-            state: Mutex::new(state),
-            wanted: Condvar::new(),
-            done: Condvar::new(),
-        });
+        let shared = Arc::new(Shared { name, omission, state: Mutex::new(state), wanted: Condvar::new() });
         let worker = Arc::clone(&shared);
         std::thread::spawn(move || worker.work());
         Late(Arc::new(Handle(shared)))
@@ -146,8 +140,8 @@ struct Shared {
     name: String,
     omission: Option<Omission>,
     state: Mutex<State>,
+    /// Wakes the worker. Nobody notifies it of work that nobody waits for yet.
     wanted: Condvar,
-    done: Condvar,
 }
 
 struct State {
@@ -170,8 +164,11 @@ impl Shared {
     /// Does one job after the other. Jobs and bells run, and are dropped, while the state is free.
     fn work(&self) {
         let mut state = self.state();
-        while !state.over {
+        loop {
             let Some((queue, job)) = state.schedule.next() else {
+                if state.over {
+                    return;
+                }
                 state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -181,7 +178,6 @@ impl Shared {
             state.schedule.finish(queue);
             let bells = state.take_bells();
             drop(state);
-            self.done.notify_all();
             bells.iter().for_each(|bell| bell.ring());
             state = self.state();
         }
@@ -263,7 +259,8 @@ impl LateQueue {
         &self.device.0
     }
 
-    fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) {
+    /// Enqueues a job, and returns the point after it.
+    fn enqueue(&self, job: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Point {
         let first = Arc::clone(&self.failure);
         let job: Job = Box::new(move || {
             let outcome = catch_unwind(AssertUnwindSafe(job))
@@ -272,8 +269,11 @@ impl LateQueue {
                 first.get().get_or_insert(failure);
             }
         });
-        self.shared().state().schedule.enqueue(self.number, job);
-        self.shared().wanted.notify_one();
+        let mut state = self.shared().state();
+        if state.schedule.enqueue(self.number, job) {
+            self.shared().wanted.notify_one();
+        }
+        state.schedule.end(self.number)
     }
 
     /// Lets the queue wait for an event. Returns true unless that is left out.
@@ -392,13 +392,11 @@ impl DeviceQueue for LateQueue {
         let failure = Arc::new(OnceLock::new());
         let own = Arc::clone(&self.failure);
         let carried = Arc::clone(&failure);
-        self.enqueue(move || {
+        let point = self.enqueue(move || {
             own.get().iter().for_each(|first| _ = carried.set(first.clone()));
             Ok(())
         });
-        let mut state = self.shared().state();
-        state.events += 1;
-        let point = state.schedule.end(self.number);
+        self.shared().state().events += 1;
         Arc::new(LateEvent { shared: Arc::clone(self.shared()), point, failure })
     }
 
@@ -433,9 +431,33 @@ impl LateEvent {
         if self.shared.omission == Some(Omission::HostWaits) {
             return true;
         }
-        state.schedule.want(self.point);
-        self.shared.wanted.notify_one();
+        if state.schedule.want(self.point) {
+            self.shared.wanted.notify_one();
+        }
         state.schedule.has_happened(self.point)
+    }
+}
+
+/// Wakes the one thread that waits for an event, and no other.
+#[derive(Default)]
+struct Alarm {
+    rung: Mutex<bool>,
+    ringing: Condvar,
+}
+
+impl Alarm {
+    /// Waits until the bell rings, and returns true, or until `at_most` has passed.
+    fn wait(&self, at_most: Duration) -> bool {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.ringing.wait_timeout_while(rung, at_most, |rung| !*rung);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Bell for Alarm {
+    fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ringing.notify_one();
     }
 }
 
@@ -449,9 +471,10 @@ impl Event for LateEvent {
         if self.want(&mut state) {
             return true;
         }
-        let waiting = |state: &mut State| !state.schedule.has_happened(self.point);
-        let waited = self.shared.done.wait_timeout_while(state, at_most, waiting);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let alarm = Arc::new(Alarm::default());
+        state.bells.push((self.point, Arc::clone(&alarm) as Arc<dyn Bell>));
+        drop(state);
+        alarm.wait(at_most)
     }
 
     fn failure(&self) -> Option<Failure> {

@@ -45,6 +45,8 @@ impl Line {
 /// Jobs that have been enqueued, and points that are waited for.
 pub(super) struct Schedule {
     lines: Vec<Line>,
+    /// Steps of all lines together that have not been taken.
+    waiting: usize,
     /// Lines that no queue has any more. Steps are counted on by the next queue that gets one.
     free: Vec<usize>,
     wanted: Vec<Point>,
@@ -53,7 +55,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(seed: u64) -> Self {
-        Schedule { lines: Vec::new(), free: Vec::new(), wanted: Vec::new(), seed }
+        Schedule { lines: Vec::new(), waiting: 0, free: Vec::new(), wanted: Vec::new(), seed }
     }
 
     /// Returns the number of a queue that nobody else has.
@@ -69,15 +71,19 @@ impl Schedule {
         self.free.push(queue);
     }
 
-    pub(super) fn enqueue(&mut self, queue: usize, job: Job) {
-        self.lines[queue].push(Step::Work(job));
-        if self.lines.iter().map(|line| line.steps.len()).sum::<usize>() > MOST {
-            self.want(self.end(queue));
-        }
+    /// Returns true if there is so much now that work has to be done although nobody waits for it.
+    pub(super) fn enqueue(&mut self, queue: usize, job: Job) -> bool {
+        self.push(queue, Step::Work(job));
+        self.waiting > MOST && self.want(self.end(queue))
     }
 
     pub(super) fn wait(&mut self, queue: usize, point: Point) {
-        self.lines[queue].push(Step::Wait(point));
+        self.push(queue, Step::Wait(point));
+    }
+
+    fn push(&mut self, queue: usize, step: Step) {
+        self.lines[queue].push(step);
+        self.waiting += 1;
     }
 
     /// Returns the point after all that was enqueued so far.
@@ -89,16 +95,20 @@ impl Schedule {
         self.lines[point.queue].done >= point.steps
     }
 
-    /// Lets work be done until `point` has happened.
-    pub(super) fn want(&mut self, point: Point) {
-        if !self.has_happened(point) && !self.wanted.contains(&point) {
+    /// Lets work be done until `point` has happened. Returns true if nobody has wanted that before.
+    pub(super) fn want(&mut self, point: Point) -> bool {
+        let is_new = !self.has_happened(point) && !self.wanted.contains(&point);
+        if is_new {
             self.wanted.push(point);
         }
+        is_new
     }
 
     /// Lets all work be done.
     pub(super) fn want_all(&mut self) {
-        (0..self.lines.len()).for_each(|queue| self.want(self.end(queue)));
+        for queue in 0..self.lines.len() {
+            self.want(self.end(queue));
+        }
     }
 
     /// Takes the next job and the number of its queue; `None` while nothing is waited for. Its end is told by
@@ -109,7 +119,9 @@ impl Schedule {
             self.wanted.retain(|point| lines[point.queue].done < point.steps);
             let wanted = *self.wanted.last()?;
             let queue = self.by_chance().unwrap_or_else(|| self.needed_for(wanted));
-            match self.lines[queue].steps.pop_front()? {
+            let step = self.lines[queue].steps.pop_front()?;
+            self.waiting -= 1;
+            match step {
                 Step::Work(job) => return Some((queue, job)),
                 Step::Wait(_) => self.finish(queue),
             }
@@ -244,7 +256,9 @@ mod tests {
             for name in ["a", "b", "c", "d"] {
                 queues.iter().for_each(|queue| note(&mut schedule, *queue, &names, name));
             }
-            queues.iter().for_each(|queue| schedule.want(schedule.end(*queue)));
+            for queue in queues {
+                schedule.want(schedule.end(queue));
+            }
             run(&mut schedule);
             names.lock().unwrap().clone()
         };

@@ -356,6 +356,18 @@ fn a_failure_ends_with_its_queue() {
 }
 
 #[test]
+fn an_event_happens_although_nobody_has_its_device_any_more() {
+    for seed in 0..10 {
+        let late = Late::new(seed);
+        let x = Buffer::from_slice_on(&late.queue(), &[1.0f32]).unwrap();
+        x.write_all().unwrap().scale(2.0).unwrap();
+        let event = x.queue().device().unwrap().record();
+        drop((x, late));
+        assert!(event.wait(Duration::from_secs(60)), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_damaged_message_is_a_failure() {
     let late = Late::new(0);
     let message = Buffer::zeroed_on(&late.queue(), DType::U8, 7).unwrap();
