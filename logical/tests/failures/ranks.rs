@@ -4,7 +4,7 @@ use super::job::{ROLE, TRANSPORT};
 use hexagram_logical::asynchronous::{
     Add, Background, Clock, Model, PairExchange, PairOptions, Server, ServerOptions, Service, Window,
 };
-use hexagram_logical::{Buffer, Communicator, DType, Error, JoinOptions, ReduceOp, Result, World};
+use hexagram_logical::{Communicator, DType, Error, JoinOptions, ReduceOp, Result, World, testing};
 use hexagram_physical::Vigilance;
 use std::env;
 use std::sync::Mutex;
@@ -156,7 +156,7 @@ fn early_end(world: World) -> Result<()> {
 fn background(world: &World) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     let background = comm.block_on(Background::start(&comm))?;
-    let model = Model::new(Mutex::new(Buffer::zeroed(DType::F32, 50_000)?));
+    let model = Model::new(Mutex::new(testing::zeroed(DType::F32, 50_000)));
     for round in 0.. {
         background.post_mean(&model).blocking()?;
         if round == 0 {
@@ -172,7 +172,7 @@ fn server(world: &World, staleness: u64) -> Result<()> {
     let comm = Communicator::open(world, 0)?;
     let service = comm.block_on(Service::start(&comm))?;
     let clock = comm.block_on(Clock::start(&comm, &service, staleness))?;
-    let mut x = Buffer::zeroed(DType::F32, LEN)?;
+    let mut x = testing::zeroed(DType::F32, LEN);
     let mut server =
         comm.block_on(Server::start(&comm, &service, &clock, &x, Add, ServerOptions::default()))?;
     for round in 0.. {
@@ -192,7 +192,7 @@ fn window(world: &World) -> Result<()> {
     let service = comm.block_on(Service::start(&comm))?;
     let others: Vec<usize> = (0..comm.size()).filter(|rank| *rank != comm.rank()).collect();
     let window =
-        comm.block_on(Window::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, &others, None))?;
+        comm.block_on(Window::create(&comm, &service, &testing::zeroed(DType::F32, 50_000), &others, None))?;
     let peers: Vec<_> = others.iter().map(|rank| (*rank, 0.25)).collect();
     for round in 0.. {
         let put = window.put(1.0, &peers);
@@ -212,7 +212,7 @@ fn pairs(world: &World) -> Result<()> {
     let service = comm.block_on(Service::start(&comm))?;
     let options = PairOptions { locked: true, encoding: None };
     let pair =
-        comm.block_on(PairExchange::create(&comm, &service, &Buffer::zeroed(DType::F32, 50_000)?, options))?;
+        comm.block_on(PairExchange::create(&comm, &service, &testing::zeroed(DType::F32, 50_000), options))?;
     for round in 1.. {
         pair.exchange((comm.rank() + 1 + round % (comm.size() - 1)) % comm.size()).blocking()?;
         if round == 1 {
