@@ -6,6 +6,7 @@ pub use reference::Reference;
 
 use crate::{Communicator, Result, TransportKind, World};
 use hexagram_physical::testing;
+pub use hexagram_physical::testing::late::Late;
 pub use hexagram_physical::testing::{
     buffer, cases, free_port, on_threads, queue, skipped_under_mpi, zeroed,
 };

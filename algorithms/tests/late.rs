@@ -1,0 +1,125 @@
+//! Every algorithm on a device that works late: parameters, optimizer and states have the bits of the host.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use hexagram_algorithms::logical::testing::{Late, spawn};
+use hexagram_algorithms::logical::{Buffer, Communicator, DType, Queue, Result, TransportKind};
+use hexagram_algorithms::post_local_sgd::PostLocalSgd;
+use hexagram_algorithms::powersgd::PowerSgd;
+use hexagram_algorithms::qadam::QAdam;
+use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
+use hexagram_algorithms::{
+    AnyAlgorithm, DataParallel, EngineOptions, Mode, Order, Parameter, Record, Sgd, registry,
+};
+use std::sync::Arc;
+
+const TRANSPORTS: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
+const SEEDS: [u64; 3] = [0, 1, 77];
+const STEPS: usize = 13;
+const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
+
+/// All algorithms, and those again whose warm-up is longer than this test.
+fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
+    let mut all = registry::all();
+    all.push(Arc::new(QAdam { warmup: 5, ..QAdam::default() }));
+    all.push(Arc::new(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }));
+    all.push(Arc::new(PowerSgd { start: 5, ..PowerSgd::default() }));
+    all.push(Arc::new(PostLocalSgd { start: 5, ..PostLocalSgd::default() }));
+    all
+}
+
+/// Number of ranks with which an algorithm does the same each time: one, where it matters who comes first.
+fn ranks(algorithm: &dyn AnyAlgorithm) -> usize {
+    if algorithm.trigram().synchronous { 3 } else { 1 }
+}
+
+/// The device under test, each of whose buffers gets a queue of its own; `None` is the host.
+type Place<'a> = Option<&'a Late>;
+
+fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffer> {
+    let values: Vec<f32> = values.map(|x| (x % 101) as f32 / 50.0 - 1.0).collect();
+    Buffer::from_slice_on(&place.map_or_else(Queue::host, Late::queue), &values)
+}
+
+/// Makes steps whose gradients other queues compute than those of the engine, and returns all that the engine has.
+fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, place: Place<'_>) -> Result<Record> {
+    let parameter = |(index, shape): (usize, &&[usize])| Parameter {
+        name: format!("p{index}"),
+        dtype: DType::F32,
+        shape: shape.to_vec(),
+    };
+    let options = EngineOptions {
+        optimizer: Some(Arc::new(Sgd { momentum: 0.9, ..Sgd::default() })),
+        queue: place.map_or_else(Queue::host, Late::queue),
+        order: Order::Listed,
+        first_bucket_bytes: 400,
+        bucket_bytes: 400,
+        ..EngineOptions::default()
+    };
+    let parameters = SHAPES.iter().enumerate().map(parameter).collect();
+    let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
+    engine.set_learning_rate(0.05);
+    let lengths = SHAPES.map(|shape| shape.iter().product::<usize>());
+    for (index, len) in lengths.iter().enumerate() {
+        engine.set_parameter(index, &buffer(place, (0..*len).map(|at| at * 37))?)?;
+    }
+    for step in 0..STEPS {
+        let gradient = |(index, len): (usize, &usize)| {
+            let target = (0..*len).map(|at| at * 7 + comm.rank() * 31 + step * 13 + index);
+            let gradient = buffer(place, target)?;
+            gradient.write_all()?.add_scaled(1.0, &engine.parameter(index)?)?;
+            Ok(gradient)
+        };
+        let gradients = lengths.iter().enumerate().map(gradient).collect::<Result<Vec<_>>>()?;
+        engine.forward()?;
+        let hooks = engine.hooks();
+        engine.begin(Mode::Synchronize)?;
+        for (index, gradient) in gradients.iter().enumerate().rev() {
+            hooks.ready(index, gradient)?;
+        }
+        engine.finish_and_step()?;
+    }
+    engine.checkpoint().save()
+}
+
+/// The bytes of every tensor of a record, and the facts, by name.
+fn bits(record: &Record) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all = Vec::new();
+    for (name, saved) in record.tensors() {
+        let bytes = Buffer::zeroed(saved.values.dtype(), saved.values.len())?;
+        bytes.write_all()?.copy_from(&saved.values.read_all()?)?;
+        let bytes = bytes.read_all()?;
+        all.push((name.to_owned(), bytes.host_bytes().unwrap_or_default().to_vec()));
+    }
+    all.extend(record.facts().map(|(name, fact)| (name.to_owned(), fact.as_bytes().to_vec())));
+    Ok(all)
+}
+
+#[test]
+fn every_algorithm_has_the_bits_of_the_host() {
+    let lates = SEEDS.map(Late::new);
+    let mut failed = Vec::new();
+    for algorithm in algorithms() {
+        let trained = |transport: TransportKind, place: Place<'_>| {
+            let run = |comm: Communicator| bits(&train(&comm, Arc::clone(&algorithm), place)?);
+            spawn(transport, ranks(&*algorithm), run)
+        };
+        let expected = trained(TransportKind::Thread, None).unwrap();
+        for (transport, (seed, late)) in TRANSPORTS.into_iter().zip(SEEDS.iter().zip(&lates)) {
+            let found = trained(transport, Some(late));
+            let differs = match &found {
+                Ok(found) => expected.iter().flatten().zip(found.iter().flatten()).find(|(x, y)| x != y),
+                Err(_) => None,
+            };
+            let why = match (found.as_ref().err(), differs) {
+                (Some(error), _) => error.to_string(),
+                (None, Some(((name, _), _))) => format!("`{name}` is another"),
+                (None, None) => continue,
+            };
+            failed.push(format!("{algorithm:?} over {transport} with seed {seed}: {why}"));
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    // That there was something to wait for.
+    assert!(lates.iter().all(|late| late.queue_waits() > 10_000));
+}
