@@ -99,3 +99,34 @@ fn a_message_fails_for_what_it_was_made_of_and_for_nothing_else() {
         });
     }
 }
+
+/// The second copy is made after the first one has failed.
+#[test]
+fn no_copy_of_a_message_whose_codec_refused_is_sent() {
+    for transport in on_threads() {
+        let open = Barrier::new(3);
+        let received = spawn(transport, 3, |world| {
+            let late = Late::new(0);
+            let mut end = End::new(&world, vec![late.queue()]);
+            open.wait();
+            let label = end.label(OperationKind::SendRecv, DType::U8, 8);
+            let message = end.buffer(&[7u8; 8]);
+            if world.rank() > 0 {
+                let from = Source::Rank(0);
+                let ticket = end.transport.post_recv(from, label, message.write_all().unwrap(), Land::Copy);
+                return end.wait(Operation::new(end.terms(), ticket, from, label)).is_ok();
+            }
+            let gradient = end.buffer(&[f32::NAN; 8]);
+            let encoded = message.write_all().unwrap().encode(&Refusing, &gradient.read_all().unwrap(), 0);
+            assert_eq!(encoded.unwrap().unwrap(), 8);
+            let sends = [1, 2].map(|to| {
+                let ticket = end.transport.post_send(to, label, message.read_all().unwrap());
+                Operation::new(end.terms(), ticket, Source::Rank(to), label)
+            });
+            let outcomes = sends.map(|send| end.wait(send));
+            assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
+            false
+        });
+        assert_eq!(received, [false; 3], "{transport}");
+    }
+}
