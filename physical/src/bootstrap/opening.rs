@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// Time between two looks whether the world has failed.
 pub(super) const TICK: Duration = Duration::from_millis(10);
-/// Most times that a probe is cut off before that is its result. Unauthenticated connections may have caused an
-/// eviction.
-const MAX_REFUSALS: u32 = 50;
+/// Time after which it is a probe's result that it is cut off. Unauthenticated connections may have caused an eviction,
+/// and a peer that is short of files is about to say so.
+const LONGEST_REFUSED: Duration = Duration::from_secs(5);
 /// Longest time for one step of a connection, before a look whether the world has failed.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time for a step of an attempt: a connection, for which two addresses may be tried, a read or a write.
@@ -119,7 +119,6 @@ impl Opening<'_> {
             read_welcome(&mut connection)
         };
         let mut waited = Stopwatch::with_gap(LONGEST_STEP + SLACK);
-        let mut refusals = 0;
         loop {
             let hopeless = self.health.verdict().is_some() || self.health.has_left(self.peer);
             match attempt(&mut waited) {
@@ -127,8 +126,7 @@ impl Opening<'_> {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Err(error) if !hopeless && is_late(&error) => {}
-                Err(error) if !hopeless && is_cut_off(&error) && refusals < MAX_REFUSALS => {
-                    refusals += 1;
+                Err(error) if !hopeless && is_cut_off(&error) && waited.elapsed() < LONGEST_REFUSED => {
                     runtime::sleep(TICK);
                 }
                 outcome => return outcome,
