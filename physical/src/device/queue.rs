@@ -88,25 +88,10 @@ impl Queue {
     /// An engine calls this once a step: a codec's refusal on a device is known only then.
     ///
     /// # Errors
-    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited; [`Error::System`] if the work takes
-    /// longer than 300 s. Never on the host.
+    /// The first failure of the queue's work, or of what that has read, since the last time that somebody waited;
+    /// [`Error::System`] if the work takes longer than 300 s. Never on the host.
     pub fn check(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |queue| synchronize(&**queue))
-    }
-
-    /// Checks each queue that writes one of these buffers as [`Queue::check`] does, once.
-    ///
-    /// # Errors
-    /// As [`Queue::check`]; the failures of the queues that come after are kept for whoever waits for those.
-    pub fn check_all<'a>(buffers: impl IntoIterator<Item = &'a Buffer>) -> Result<()> {
-        let mut checked: Vec<Queue> = Vec::new();
-        for queue in buffers.into_iter().map(Buffer::queue) {
-            if !checked.contains(&queue) {
-                queue.check()?;
-                checked.push(queue);
-            }
-        }
-        Ok(())
     }
 
     /// Waits as [`Queue::check`] does, and returns what a codec has refused since the last time that somebody waited.
