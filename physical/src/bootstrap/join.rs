@@ -91,6 +91,8 @@ impl LeaderConnection {
 enum AttemptError {
     /// The next attempt may succeed.
     Transient(io::Error),
+    /// Rank 0 has proved the secret, and has not answered in all the time that was left.
+    Unanswered(io::Error),
     /// No attempt will succeed.
     Fatal(Error),
 }
@@ -137,6 +139,7 @@ impl Joiner<'_> {
             let cause = match self.attempt(known.as_deref(), attempt, step, left, &mut watch) {
                 Ok(connection) => return Ok(connection),
                 Err(AttemptError::Fatal(error)) => return Err(error),
+                Err(AttemptError::Unanswered(cause)) => return Err(self.cannot_connect(cause, false)),
                 Err(AttemptError::Transient(cause)) => cause,
             };
             waited += watch.elapsed();
@@ -216,7 +219,7 @@ impl Joiner<'_> {
         }
         // From here on rank 0 takes the end of this connection for the end of this process.
         stream.set_timeout(left.saturating_add(ANSWER_TIMEOUT))?;
-        let answer = LeaderMessage::receive(&mut stream)?;
+        let answer = LeaderMessage::receive(&mut stream).map_err(unanswered)?;
         registered::set_registered(self.placement, true);
         match answer {
             LeaderMessage::Registered(leader) => {
@@ -225,6 +228,14 @@ impl Joiner<'_> {
             answer => Err(AttemptError::Fatal(rendezvous_error(answer))),
         }
     }
+}
+
+/// Tells an answer that is late from a connection that has ended. A stop of this process begins the wait for it anew.
+fn unanswered(cause: io::Error) -> AttemptError {
+    if !is_late(&cause) {
+        return AttemptError::Transient(cause);
+    }
+    AttemptError::Unanswered(io::Error::new(cause.kind(), "rank 0 greets, but does not register this rank"))
 }
 
 /// Creates the error for an answer that ends the rendezvous.

@@ -231,6 +231,24 @@ fn a_member_that_meets_another_build_says_so() {
     assert!(error.contains("rank 0 runs hexagram 9.8.7 (protocol 77), rank 1 runs hexagram"), "{error}");
 }
 
+/// The wait for it is one read, of all the time that is left: it does not count as one short step.
+#[test]
+fn a_rank_0_that_greets_and_then_says_nothing_is_left_at_the_deadline() {
+    let Rendezvous::Local(name) = rendezvous() else { panic!() };
+    let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
+    let rank_0 = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        answer_as(Build::MINE, &mut stream, b"key").unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+        listener
+    });
+    let error = join(1, 2, &Rendezvous::Local(name), b"key", 3).map(drop).unwrap_err().to_string();
+    assert!(error.contains("within 3s") && error.contains("does not register this rank"), "{error}");
+    let listener = rank_0.join().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "it has tried again");
+}
+
 #[test]
 fn another_secret_is_refused_and_rank_0_says_why_it_missed_somebody() {
     let place = rendezvous();
