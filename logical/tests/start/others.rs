@@ -11,12 +11,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time to join, in seconds, which no test comes near.
 const LONG: u64 = 60;
 /// Longest time to join of a rank that is stopped for longer.
-const SHORT: u64 = 5;
+const SHORT: u64 = 10;
 
 /// Two ranks that rendezvous at a port where somebody else listens.
 struct Taken {
@@ -65,7 +65,9 @@ impl Taken {
         rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read).unwrap();
         let leader = self.start(0, LONG);
         let address = self.listener.local_addr().unwrap();
+        let until = Instant::now() + Duration::from_secs(LONG);
         while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < until, "rank 0 does not listen at {address}");
             thread::sleep(Duration::from_millis(5));
         }
         leader
