@@ -4,7 +4,7 @@ mod reference;
 
 pub use reference::Reference;
 
-use crate::{Communicator, Result, TransportKind, World};
+use crate::{Communicator, Error, Result, TransportKind, World};
 use hexagram_physical::testing;
 pub use hexagram_physical::testing::late::Late;
 pub use hexagram_physical::testing::{
@@ -12,10 +12,10 @@ pub use hexagram_physical::testing::{
 };
 
 /// Runs `body` once per rank, each on a thread of its own with a communicator of all ranks, and returns what the ranks
-/// returned, by rank, or the first error.
+/// returned, by rank, or the error that was the cause.
 ///
 /// # Errors
-/// The error of the lowest rank that failed.
+/// The error of the lowest rank that failed by itself; of the lowest rank, if all only tell of others.
 ///
 /// # Panics
 /// If a rank panics, or the world cannot be made.
@@ -32,7 +32,7 @@ pub fn spawn<R: Send>(
     ranks: usize,
     body: impl Fn(Communicator) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    testing::spawn(transport, ranks, on_channel(&body)).into_iter().collect()
+    all_or_cause(testing::spawn(transport, ranks, on_channel(&body)))
 }
 
 /// Runs ranks as [`spawn`] does, with the mixed transport, rank r pretending to run on host `hosts[r]`.
@@ -46,7 +46,25 @@ pub fn spawn_hosts<R: Send>(
     hosts: &[usize],
     body: impl Fn(Communicator) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
-    testing::spawn_hosts(hosts, on_channel(&body)).into_iter().collect()
+    all_or_cause(testing::spawn_hosts(hosts, on_channel(&body)))
+}
+
+/// Returns the results of all ranks, or the error that was the cause. Which ranks see only that another one has given up,
+/// instead of what they would have found themselves, depends on who was faster.
+fn all_or_cause<R>(outcomes: Vec<Result<R>>) -> Result<Vec<R>> {
+    let tells_of_another = |error: &Error| matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. });
+    let mut results = Vec::with_capacity(outcomes.len());
+    let mut cause: Option<Error> = None;
+    for outcome in outcomes {
+        match outcome {
+            Ok(result) => results.push(result),
+            Err(error) => match &cause {
+                Some(first) if !tells_of_another(first) || tells_of_another(&error) => {}
+                _ => cause = Some(error),
+            },
+        }
+    }
+    cause.map_or(Ok(results), Err)
 }
 
 fn on_channel<R>(body: &impl Fn(Communicator) -> Result<R>) -> impl Fn(World) -> Result<R> {
@@ -56,5 +74,25 @@ fn on_channel<R>(body: &impl Fn(Communicator) -> Result<R>) -> impl Fn(World) ->
             comm.test_on(testing::queue);
         }
         body(comm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_returned_whoever_tells_of_it() {
+        for culprit in 0..3 {
+            let outcome = spawn(TransportKind::Thread, 3, |comm| {
+                if comm.rank() != culprit {
+                    return comm.blocking().barrier();
+                }
+                let error = Error::usage("this rank cannot take part", "let it");
+                comm.give_up(&error);
+                Err(error)
+            });
+            assert!(matches!(outcome, Err(Error::Usage { .. })), "{outcome:?}");
+        }
     }
 }
