@@ -1,14 +1,13 @@
 //! What no training should have and some have: models with nothing in them, one rank, steps with a learning rate of 0.
 
+mod warmed_up;
+
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Result, TransportKind};
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
-use hexagram_algorithms::powersgd::PowerSgd;
-use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd, registry};
+use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd};
 use std::sync::Arc;
+use warmed_up::algorithms;
 
 /// Trains a model of vectors of these lengths, step by step with these learning rates; every rank's parameters.
 fn train(
@@ -27,16 +26,6 @@ fn train(
         trainer.engine().settle()?;
         trainer.parameters()
     })
-}
-
-/// All algorithms, and those again whose warm-up is longer than these tests.
-fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
-    let mut all = registry::all();
-    all.push(Arc::new(QAdam { warmup: 5, ..QAdam::default() }));
-    all.push(Arc::new(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }));
-    all.push(Arc::new(PowerSgd { start: 5, ..PowerSgd::default() }));
-    all.push(Arc::new(PostLocalSgd { start: 5, ..PostLocalSgd::default() }));
-    all
 }
 
 /// Calls `case` with every algorithm, and says of which ones it failed.

@@ -2,31 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod warmed_up;
+
 use hexagram_algorithms::logical::testing::{Late, spawn};
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Queue, Result, TransportKind};
-use hexagram_algorithms::post_local_sgd::PostLocalSgd;
-use hexagram_algorithms::powersgd::PowerSgd;
-use hexagram_algorithms::qadam::QAdam;
-use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, Mode, Order, Parameter, Record, Sgd, registry,
-};
+use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode, Order, Parameter, Record, Sgd};
 use std::sync::Arc;
+use warmed_up::algorithms;
 
 const TRANSPORTS: [TransportKind; 3] = [TransportKind::Thread, TransportKind::Shm, TransportKind::Tcp];
 const SEEDS: [u64; 3] = [0, 1, 77];
 const STEPS: usize = 13;
 const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
-
-/// All algorithms, and those again whose warm-up is longer than this test.
-fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
-    let mut all = registry::all();
-    all.push(Arc::new(QAdam { warmup: 5, ..QAdam::default() }));
-    all.push(Arc::new(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }));
-    all.push(Arc::new(PowerSgd { start: 5, ..PowerSgd::default() }));
-    all.push(Arc::new(PostLocalSgd { start: 5, ..PostLocalSgd::default() }));
-    all
-}
 
 /// Number of ranks with which an algorithm does the same each time: one, where it matters who comes first.
 fn ranks(algorithm: &dyn AnyAlgorithm) -> usize {
@@ -82,17 +69,25 @@ fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, place: Place<'_>
     engine.checkpoint().save()
 }
 
-/// The bytes of every tensor of a record, and the facts, by name.
-fn bits(record: &Record) -> Result<Vec<(String, Vec<u8>)>> {
+/// Name and bytes of a tensor of a record, or of a fact.
+type Bits = (String, Vec<u8>);
+
+/// Returns the bytes of every tensor of a record, and the facts, by name.
+fn bits(record: &Record) -> Result<Vec<Bits>> {
     let mut all = Vec::new();
     for (name, saved) in record.tensors() {
-        let bytes = Buffer::zeroed(saved.values.dtype(), saved.values.len())?;
-        bytes.write_all()?.copy_from(&saved.values.read_all()?)?;
-        let bytes = bytes.read_all()?;
-        all.push((name.to_owned(), bytes.host_bytes().unwrap_or_default().to_vec()));
+        let values = saved.values.read_all()?;
+        all.push((name.to_owned(), values.bytes_on_host()?.into_owned()));
     }
     all.extend(record.facts().map(|(name, fact)| (name.to_owned(), fact.as_bytes().to_vec())));
     Ok(all)
+}
+
+/// Returns what is not equal in two trainings, of all ranks.
+fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
+    let pairs = expected.iter().flatten().zip(found.iter().flatten());
+    let other = pairs.filter(|(x, y)| x != y).map(|((name, _), _)| format!("`{name}` is another"));
+    other.into_iter().next().unwrap_or_else(|| "there are more or fewer of them".to_owned())
 }
 
 #[test]
@@ -107,14 +102,10 @@ fn every_algorithm_has_the_bits_of_the_host() {
         let expected = trained(TransportKind::Thread, None).unwrap();
         for (transport, (seed, late)) in TRANSPORTS.into_iter().zip(SEEDS.iter().zip(&lates)) {
             let found = trained(transport, Some(late));
-            let differs = match &found {
-                Ok(found) => expected.iter().flatten().zip(found.iter().flatten()).find(|(x, y)| x != y),
-                Err(_) => None,
-            };
-            let why = match (found.as_ref().err(), differs) {
-                (Some(error), _) => error.to_string(),
-                (None, Some(((name, _), _))) => format!("`{name}` is another"),
-                (None, None) => continue,
+            let why = match found {
+                Err(error) => error.to_string(),
+                Ok(found) if found == expected => continue,
+                Ok(found) => difference(&expected, &found),
             };
             failed.push(format!("{algorithm:?} over {transport} with seed {seed}: {why}"));
         }
