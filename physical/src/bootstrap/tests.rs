@@ -14,6 +14,7 @@ use crate::world::{JoinOptions, World};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Joins as one rank, with a deadline that tests can afford.
@@ -216,17 +217,24 @@ fn another_build_is_refused_with_both_versions() {
     }
 }
 
-#[test]
-fn a_member_that_meets_another_build_says_so() {
+/// Starts a rank 0 of a build that greets one member, and says nothing more. Its thread ends when that hangs up, and
+/// returns the listener.
+fn start_silent_leader(build: Build) -> (Rendezvous, JoinHandle<UnixListener>) {
     let Rendezvous::Local(name) = rendezvous() else { panic!() };
     let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
     let rank_0 = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        answer_as(another_build(), &mut stream, b"key").unwrap();
+        answer_as(build, &mut stream, b"key").unwrap();
         stream.read_to_end(&mut Vec::new()).unwrap();
+        listener
     });
-    let error =
-        quick_errors(vec![Box::new(move || join(1, 2, &Rendezvous::Local(name), b"key", 40))]).remove(0);
+    (Rendezvous::Local(name), rank_0)
+}
+
+#[test]
+fn a_member_that_meets_another_build_says_so() {
+    let (place, rank_0) = start_silent_leader(another_build());
+    let error = quick_errors(vec![Box::new(move || join(1, 2, &place, b"key", 40))]).remove(0);
     rank_0.join().unwrap();
     assert!(error.contains("rank 0 runs hexagram 9.8.7 (protocol 77), rank 1 runs hexagram"), "{error}");
 }
@@ -234,15 +242,8 @@ fn a_member_that_meets_another_build_says_so() {
 /// The wait for it is one read, of all the time that is left: it does not count as one short step.
 #[test]
 fn a_rank_0_that_greets_and_then_says_nothing_is_left_at_the_deadline() {
-    let Rendezvous::Local(name) = rendezvous() else { panic!() };
-    let listener = UnixListener::bind_addr(&abstract_address(&name).unwrap()).unwrap();
-    let rank_0 = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        answer_as(Build::MINE, &mut stream, b"key").unwrap();
-        stream.read_to_end(&mut Vec::new()).unwrap();
-        listener
-    });
-    let error = join(1, 2, &Rendezvous::Local(name), b"key", 3).map(drop).unwrap_err().to_string();
+    let (place, rank_0) = start_silent_leader(Build::MINE);
+    let error = join(1, 2, &place, b"key", 3).map(drop).unwrap_err().to_string();
     assert!(error.contains("within 3s") && error.contains("does not register this rank"), "{error}");
     let listener = rank_0.join().unwrap();
     listener.set_nonblocking(true).unwrap();
