@@ -64,11 +64,13 @@ impl WatchedSocket {
         Rc::clone(&self.ready)
     }
 
-    /// Writes a prefix of `parts`, which have `offered` bytes, and returns its length, 0 if the buffer is full.
-    fn write(&mut self, parts: &[IoSlice<'_>], offered: usize) -> io::Result<usize> {
+    /// Writes a prefix of the first `limit` bytes of `parts`, and returns its length, 0 if the buffer is full.
+    fn write(&mut self, parts: &[IoSlice<'_>], limit: usize) -> io::Result<usize> {
         if !self.ready.write.get() {
             return Ok(0);
         }
+        let mut cut = [IoSlice::new(&[]); PARTS];
+        let (parts, offered) = prefix(parts, limit, &mut cut);
         let written = loop {
             match self.socket.write_vectored(parts) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -189,10 +191,8 @@ impl Link for TcpLink {
         let TcpLink { sockets, writing, .. } = self;
         let count = sockets.len();
         let socket = sockets.get_mut(writing.socket).ok_or_else(closed)?;
-        let mut cut = [IoSlice::new(&[]); PARTS];
         let limit = if count == 1 { usize::MAX } else { writing.missing };
-        let (parts, offered) = prefix(parts, limit, &mut cut);
-        let written = socket.write(parts, offered)?;
+        let written = socket.write(parts, limit)?;
         if count > 1 {
             writing.pass(written, count);
         }
