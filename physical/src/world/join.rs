@@ -65,7 +65,7 @@ fn begin(options: &JoinOptions) -> Result<Arc<dyn Backend>> {
     backend(options.transport)
 }
 
-/// Fails unless the rank of a place is one of its world.
+/// Fails unless the rank of a place is one of its world. Warns of unknown variables where it is this rank that does.
 fn check_place(placement: &Placement) -> Result<()> {
     warn_of_unknown(Some(placement));
     let Placement { rank, size, .. } = *placement;
