@@ -31,6 +31,15 @@ pub enum SamplerError {
         replicas: usize,
     },
 
+    /// Parts of which each has to have a sample, and some cannot.
+    #[error("{len} samples cannot be divided into {parts} parts; use fewer ranks or shards")]
+    FewSamples {
+        /// Samples in the data set.
+        len: usize,
+        /// Number of parts.
+        parts: usize,
+    },
+
     /// Leaving out the uneven rest leaves nothing.
     #[error(
         "{len} samples are fewer than the {together} that all ranks draw together, so that dropping the last ones \

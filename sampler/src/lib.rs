@@ -31,6 +31,7 @@
 //! | `load_balancing.rs`, `load_balancing_batch.rs` | Bagua's: samples of similar complexity at the same time |
 //! | `cost_balanced.rs`, `assign.rs` | steps that take all ranks equally long |
 //! | `elastic.rs` | batches that are the same for any number of ranks, of any number of samples |
+//! | `partition.rs` | shares for a whole training: data that differ between ranks |
 //! | `balance.rs` | how well ranks are balanced, as a number |
 //! | `complexity.rs` | how much work each sample is: evaluated in parallel, kept in a file |
 //! | `ranks.rs` | what samplers of many ranks have in common |
@@ -58,6 +59,7 @@ mod load_balancing_batch;
 pub mod loader;
 mod mersenne;
 mod multinomial;
+mod partition;
 mod permutation;
 mod radix;
 mod random;
@@ -76,6 +78,7 @@ pub use keyed::KeyedPermutation;
 pub use load_balancing::{LoadBalancingDistributedSampler, LoadBalancingOptions};
 pub use load_balancing_batch::{BatchFunction, Batching, LoadBalancingBatchSampler};
 pub use mersenne::Mersenne;
+pub use partition::Partition;
 pub use permutation::randperm;
 pub use random::{RandomOptions, RandomSampler, SubsetRandomSampler, WeightedOptions, WeightedRandomSampler};
 pub use ranks::{ForRank, Tail};
