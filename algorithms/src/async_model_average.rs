@@ -32,7 +32,7 @@ use std::time::Duration;
 pub struct AsyncModelAverage {
     /// Seconds τ from the start of an average to that of the next, if it is over; 0 for at once. Default: 0.1.
     pub interval: f64,
-    /// Number W of steps of gradient all-reduce at the start of the training. Default: 0.
+    /// Number W of steps of gradient all-reduce in the beginning. Default: 0.
     pub warm_up: u64,
 }
 
@@ -84,14 +84,14 @@ impl Algorithm for AsyncModelAverage {
     }
 
     async fn gradients_ready(&self, context: &Context, _: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        if context.step() < self.warm_up {
+        if context.own_step() < self.warm_up {
             context.mean(&mut bucket.gradients).await?;
         }
         Ok(())
     }
 
     async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        if context.step() < self.warm_up {
+        if context.own_step() < self.warm_up {
             return Ok(());
         }
         if state.has_come() {

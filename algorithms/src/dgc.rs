@@ -33,7 +33,7 @@ use std::sync::Arc;
 pub struct Dgc {
     /// Share k/d of the elements that are sent after the warm-up: above 0, and at most 1.
     pub fraction: f64,
-    /// Number of steps of each stage of the warm-up; 0 for none.
+    /// Number of steps of each stage of the warm-up, which begins with the algorithm's first step; 0 for none.
     pub warm_up: u64,
     /// Momentum coefficient μ, in [0, 1).
     pub momentum: f64,
@@ -77,7 +77,7 @@ impl Dgc {
 
     /// Goes on with another k, if that changes in this step.
     fn warm_up(&self, context: &Context, state: &mut DgcState) -> Result<()> {
-        let kept = self.kept(context.step());
+        let kept = self.kept(context.own_step());
         if kept != state.kept {
             let mut next = self.encoding(context, kept)?;
             std::mem::swap(next.state_mut(), state.encoding.state_mut());
@@ -129,7 +129,7 @@ impl Algorithm for Dgc {
         check_option(holds, "the momentum of dgc", &self.momentum, "0 or more, and less than 1")?;
         let holds = self.clip.is_none_or(|limit| limit > 0.0);
         check_option(holds, "the clipping of dgc", &self.clip, "a norm above 0, or none")?;
-        let kept = self.kept(context.step());
+        let kept = self.kept(context.own_step());
         let momentum = context.zeros_like(&bucket.gradients)?;
         let encoding = self.encoding(context, kept)?;
         Ok(DgcState { momentum, encoding, kept })

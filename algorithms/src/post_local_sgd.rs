@@ -22,7 +22,7 @@ use hexagram_logical::Result;
 /// Mean of the gradients, then of the parameters every `period` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostLocalSgd {
-    /// Number of steps of synchronous SGD.
+    /// Number of the algorithm's first steps, which are of synchronous SGD.
     pub start: u64,
     /// Number H of steps from one mean to the next; 1 or more.
     pub period: u64,
@@ -64,14 +64,14 @@ impl Algorithm for PostLocalSgd {
     }
 
     async fn gradients_ready(&self, context: &Context, state: &mut (), bucket: &mut Bucket) -> Result<()> {
-        if context.step() >= self.start {
+        if context.own_step() >= self.start {
             return Ok(());
         }
         GradientAllReduce.gradients_ready(context, state, bucket).await
     }
 
     async fn after_step(&self, context: &Context, state: &mut (), bucket: &mut Bucket) -> Result<()> {
-        if context.step() < self.start {
+        if context.own_step() < self.start {
             return Ok(());
         }
         self.local().after_step(context, state, bucket).await

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub struct PowerSgd {
     /// Rank r of the approximation, at least 1.
     pub rank: usize,
-    /// Number of steps of plain all-reduce before the first in low rank.
+    /// Number of the algorithm's first steps, which are plain all-reduces.
     pub start: u64,
 }
 
@@ -63,7 +63,7 @@ impl Algorithm for PowerSgd {
         encoding: &mut Self::State,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if context.step() < self.start {
+        if context.own_step() < self.start {
             return context.mean(&mut bucket.gradients).await;
         }
         let mean = async |step: &mut Buffer| context.mean_linear(step, encoding).await;

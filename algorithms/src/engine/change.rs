@@ -73,6 +73,7 @@ impl DataParallel {
         let mut step = [self.present.step as i64];
         self.comm.blocking().all_reduce(&mut step, ReduceOp::Max)?;
         self.present.step = step[0] as u64;
+        self.present.begun = self.present.step;
         self.forwarded = false;
         self.tune_anew();
         if !self.started {

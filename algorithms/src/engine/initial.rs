@@ -54,9 +54,10 @@ impl DataParallel {
         for buffer in self.replica.buffers(true)? {
             self.comm.block_on(self.comm.broadcast(buffer, 0))?;
         }
-        let mut step = [self.present.step as i64];
-        self.comm.blocking().broadcast(&mut step, 0)?;
-        self.present.step = step[0] as u64;
+        let mut steps = [self.present.step as i64, self.present.begun as i64];
+        self.comm.blocking().broadcast(&mut steps, 0)?;
+        self.present.step = steps[0] as u64;
+        self.present.begun = steps[1] as u64;
         if let Some(scaler) = &mut self.scaler {
             let mut fields = Fields::saving();
             scaler.checkpoint(&mut fields)?;

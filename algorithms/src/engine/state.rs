@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
+//! algorithm-begun                        the step that was the algorithm's first
 //! tuned/…                                what autotune has found
 //! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
 //! scaler/scale, scaler/clean             if the loss is scaled
@@ -136,6 +137,7 @@ impl DataParallel {
         record.note("ranks", self.comm.size());
         record.note("rank", self.comm.rank());
         record.note("step", self.present.step);
+        record.note("algorithm-begun", self.present.begun);
         record.note("model", model(hooks::lock(&self.backward).plan()));
         if let Some(rate) = self.present.learning_rate {
             record.note("learning-rate", rate);
@@ -191,6 +193,7 @@ impl DataParallel {
             return Err(Error::usage(what, remedy));
         }
         record.noted::<u64>("step")?;
+        record.noted::<u64>("algorithm-begun")?;
         let backward = hooks::lock(&self.backward);
         self.has_all_memories(record, backward.plan())?;
         if record.tensor("scaler/scale").is_ok() != self.scaler.is_some() {
@@ -245,6 +248,7 @@ impl DataParallel {
             }
         }
         self.present.step = record.noted("step")?;
+        self.present.begun = record.noted("algorithm-begun")?;
         if record.notes("learning-rate") {
             self.present.learning_rate = Some(record.noted("learning-rate")?);
         }

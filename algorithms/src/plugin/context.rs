@@ -21,6 +21,8 @@ pub struct Context {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct StepInfo {
     pub(crate) step: u64,
+    /// Number of steps before the algorithm's first.
+    pub(crate) begun: u64,
     pub(crate) learning_rate: Option<f64>,
 }
 
@@ -44,6 +46,13 @@ impl Context {
     /// checkpoints.
     pub fn step(&self) -> u64 {
         self.present.step
+    }
+
+    /// Returns the number of the algorithm's own steps before this one: 0 in its first, be it the first of the training or
+    /// the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the buckets do
+    /// not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.
+    pub fn own_step(&self) -> u64 {
+        self.present.step.saturating_sub(self.present.begun)
     }
 
     /// Returns which round this step is, counted from 0, of an algorithm that communicates every `interval` steps, the
