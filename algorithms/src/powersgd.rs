@@ -3,14 +3,20 @@
 //! ```text
 //! eᵢ ← eᵢ + γ gᵢ
 //! P  ← orthogonalized (1/n) Σᵢ eᵢ Q          all-reduce of r · rows elements a matrix
-//! Q  ← (1/n) Σᵢ eᵢᵀ P                        all-reduce of r · columns elements a matrix, and of all other tensors
-//! x  ← x − P Qᵀ                              other tensors: x ← x − (1/n) Σᵢ eᵢ
-//! eᵢ ← eᵢ − P Qᵀ
+//! Qᵢ ← eᵢᵀ P
+//! Q  ← (1/n) Σᵢ Qᵢ                           all-reduce of r · columns elements a matrix, and of all other tensors
+//! x  ← x − P Qᵀ                              other tensors: x ← x − (γ/n) Σᵢ gᵢ
+//! eᵢ ← eᵢ − P Qᵢᵀ
 //! ```
 //!
 //! Q is remembered: the iteration goes on from step to step (warm start). A tensor with more than two dimensions is a
-//! matrix of its first by all others; vectors, and matrices that r columns would not make smaller, go as they are. The
-//! first steps are plain all-reduces, because Q has to find its directions from gradients that do not change too fast.
+//! matrix of its first by all others; vectors, and matrices with saving · r · (rows + columns) ≥ rows · columns, go as they
+//! are, and have no e. That is PyTorch's rule, with its 2 (`min_compression_rate`); the authors' code, which sends one of
+//! the factors a step, counts half of r · (rows + columns), so that its 2 is 1 here. The first steps are plain all-reduces,
+//! because Q has to find its directions from gradients that do not change too fast.
+//!
+//! e is what this rank's own Qᵢ leaves, as in the paper (its algorithm 2). The authors' code subtracts P Qᵀ, the mean's: x
+//! moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs x.
 //!
 //! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and
 //! r · (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: 2(n−1)/n · 4 · (r Σ(rows +
@@ -24,17 +30,19 @@ use hexagram_logical::{Buffer, Result, codec};
 use std::sync::Arc;
 
 /// Mean of the gradients in low rank, with error feedback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PowerSgd {
     /// Rank r of the approximation, at least 1.
     pub rank: usize,
+    /// Number of times by which a matrix has to be larger than its factors to be compressed, at least 1.
+    pub saving: f64,
     /// Number of the algorithm's first steps, which are plain all-reduces.
     pub start: u64,
 }
 
 impl Default for PowerSgd {
     fn default() -> Self {
-        PowerSgd { rank: 2, start: 10 }
+        PowerSgd { rank: 2, saving: 2.0, start: 10 }
     }
 }
 
@@ -53,7 +61,7 @@ impl Algorithm for PowerSgd {
         check_f32(bucket)?;
         let shape = |tensor: &Tensor| tensor.matrix().unwrap_or((1, tensor.elements.len()));
         let shapes: Vec<(usize, usize)> = bucket.tensors.iter().map(shape).collect();
-        let codec = codec::PowerSgd::new(&shapes, self.rank)?;
+        let codec = codec::PowerSgd::new(&shapes, self.rank)?.with_saving(self.saving)?;
         Ok(context.linear_encoding(Arc::new(codec), Feedback::Error))
     }
 

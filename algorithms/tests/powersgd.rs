@@ -26,7 +26,7 @@ fn full(seed: usize) -> Vec<f32> {
 }
 
 fn made(rank: usize, start: u64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(PowerSgd { rank, start })
+    move || Arc::new(PowerSgd { rank, saving: 1.0, start })
 }
 
 fn exact() -> Made {
@@ -96,6 +96,36 @@ fn replicas_stay_identical_and_reach_the_optimum() {
         assert!(found.iter().all(|replica| *replica == found[0]), "{transport} × {ranks}");
         let error = furthest(&found[0], &optimum(ranks, ROWS * COLS));
         assert!(error < 1e-3, "{transport} × {ranks}: {error}");
+    }
+}
+
+#[test]
+fn vectors_are_those_of_an_all_reduce_however_different_the_ranks_are() {
+    // Every rank is drawn to a minimum of its own, some 10⁴ away from the others': an error of theirs would grow to 10⁶.
+    let gradient = |rank: usize, _: usize, x: &[f32]| {
+        let away = [-12_000.0, 1000.0, 3000.0, 8000.0][rank];
+        x.iter().enumerate().map(|(at, x)| x - away - at as f32).collect()
+    };
+    let run = Run { shape: vec![20], steps: 400, ..Run::default() };
+    let error = furthest(&run.train(made(2, 0), gradient)[0], &run.train(exact, gradient)[0]);
+    assert!(error < 1e-3, "{error}");
+}
+
+#[test]
+fn matrices_that_save_too_little_go_as_they_are() {
+    // Factors of rank 2 have 64 elements of the 240: 3.75 times less.
+    let gradient = |rank: usize, step: usize, _: &[f32]| full(rank + 10 * step);
+    let run = Run { steps: 3, ..run() };
+    let exact = run.train(exact, gradient);
+    let saving = |saving| run.train(move || Arc::new(PowerSgd { rank: 2, saving, start: 0 }), gradient);
+    assert!(furthest(&saving(3.75)[0], &exact[0]) < 1e-5);
+    assert!(furthest(&saving(3.7)[0], &exact[0]) > 1e-2);
+    let refused = |saving| {
+        let wrong = move || -> Made { Arc::new(PowerSgd { saving, ..PowerSgd::default() }) };
+        run.refused(wrong, |_| 1.0)
+    };
+    for error in [refused(0.5), refused(f64::NAN)].concat() {
+        assert!(error.contains("save nothing"), "{error}");
     }
 }
 

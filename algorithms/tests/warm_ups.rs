@@ -27,7 +27,7 @@ const RATE: f64 = 0.1;
 fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
     vec![
         Arc::new(Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }),
-        Arc::new(PowerSgd { rank: 1, start: 3 }),
+        Arc::new(PowerSgd { rank: 1, saving: 1.0, start: 3 }),
         Arc::new(PostLocalSgd { start: 3, period: 4 }),
         Arc::new(QAdam { warmup: 3, ..QAdam::default() }),
         Arc::new(QAdam { warmup: 3, ..QAdam::eight_bits() }),

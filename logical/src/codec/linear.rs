@@ -57,7 +57,9 @@ pub trait LinearCodec: Send + Sync + fmt::Debug {
     fn encode(&self, round: Round<'_>, memory: &mut [f32], to: &mut [f32]) -> Result<(), CodecError>;
 
     /// Decodes the reduced messages: `to ← decode(reduced)`, where `reduced` is what the last round's reduction has
-    /// made of the messages: their sum or their mean, and so is what comes out. `seed` is that of the rounds.
+    /// made of the messages: their sum or their mean, and so is what comes out. With error feedback it is called before
+    /// that with this rank's own message and a copy of the memory, for what the message leaves unsent. `seed` is that
+    /// of the rounds.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if a slice has the wrong length.

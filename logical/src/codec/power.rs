@@ -34,6 +34,8 @@ const DEPENDENT: f64 = 1.0 / (1u64 << 40) as f64;
 pub struct PowerSgd {
     shapes: Vec<(usize, usize)>,
     rank: usize,
+    /// Number of times by which a matrix has to be larger than its factors.
+    saving: f64,
     not_finite: NotFinite,
     matrices: Vec<Matrix>,
     /// Tensors that are not compressed.
@@ -61,23 +63,48 @@ impl PowerSgd {
         if rank == 0 {
             return Err(Error::usage("a matrix of rank 0 has no factors", "choose rank 1, 2 or 4"));
         }
-        let mut matrices = Vec::new();
-        let mut plain = Vec::new();
-        let mut start = 0usize;
+        let mut len = 0usize;
         for &(rows, cols) in shapes {
-            let end = rows.checked_mul(cols).and_then(|len| start.checked_add(len)).ok_or_else(|| {
+            len = rows.checked_mul(cols).and_then(|tensor| len.checked_add(tensor)).ok_or_else(|| {
                 Error::usage(format!("{rows} × {cols} is no tensor in memory"), "give shapes in elements")
             })?;
-            if rank.saturating_mul(rows + cols) < rows * cols {
-                matrices.push(Matrix { start, rows, cols });
-            } else {
-                plain.push(start..end);
-            }
-            start = end;
         }
         let shapes = shapes.to_vec();
         let not_finite = NotFinite::default();
-        Ok(PowerSgd { shapes, rank, not_finite, matrices, plain, tail: start })
+        let codec =
+            PowerSgd { shapes, rank, saving: 1.0, not_finite, matrices: vec![], plain: vec![], tail: len };
+        Ok(codec.sorted())
+    }
+
+    /// Sets the number of times by which a matrix has to be larger than its factors, 1 unless this is called: one with
+    /// saving · r · (rows + columns) < rows · columns is compressed, and all others go as they are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is below 1.
+    pub fn with_saving(self, saving: f64) -> Result<Self> {
+        if saving >= 1.0 {
+            return Ok(PowerSgd { saving, ..self }.sorted());
+        }
+        let what = format!("factors that are {saving} times smaller than their matrix save nothing");
+        Err(Error::usage(what, "choose 1 or more, 2 say"))
+    }
+
+    /// Sorts the tensors into those that are compressed and those that are not.
+    fn sorted(mut self) -> Self {
+        self.matrices.clear();
+        self.plain.clear();
+        let mut start = 0;
+        for &(rows, cols) in &self.shapes {
+            let end = start + rows * cols;
+            let factors = self.rank.saturating_mul(rows + cols) as f64;
+            if self.saving * factors < (rows * cols) as f64 {
+                self.matrices.push(Matrix { start, rows, cols });
+            } else {
+                self.plain.push(start..end);
+            }
+            start = end;
+        }
+        self
     }
 
     /// Sets the treatment of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.
@@ -175,7 +202,8 @@ impl LinearCodec for PowerSgd {
         let sizes = self.shapes.iter().flat_map(|(rows, cols)| [*rows as u64, *cols as u64]);
         let count = self.shapes.len();
         let shapes = sizes.fold(0, |hash, size| mix(hash ^ size));
-        format!("powersgd(rank {}, {count} tensors of shapes {shapes:x}, {})", self.rank, self.not_finite)
+        let PowerSgd { rank, saving, not_finite, .. } = self;
+        format!("powersgd(rank {rank}, saving {saving}, {count} tensors of shapes {shapes:x}, {not_finite})")
     }
 
     fn fits(&self, len: usize) -> Result<()> {

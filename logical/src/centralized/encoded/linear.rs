@@ -13,19 +13,21 @@ impl Communicator {
     /// Reduces messages while they are encoded: `buffer ← D(w · Σᵢ C(xᵢ))` on every rank, where xᵢ is the buffer of
     /// rank i and w is 1 for a sum and 1/n for a mean.
     ///
-    /// With C the codec, D its decoding, and y the result:
+    /// With C the codec, D its decoding, and cᵢ what rank i contributes to the last round:
     ///
     /// | feedback | a rank encodes | remembered |
     /// |---|---|---|
     /// | none | xᵢ | – |
-    /// | error | e ← e + xᵢ | e ← e − y for a mean, e − y/n for a sum |
+    /// | error | e ← e + xᵢ | e ← e − D(cᵢ) |
     ///
-    /// The sum of all e is that of what is still to be sent, as if each rank had subtracted its own message. What the
-    /// codec remembers from one operation to the next is kept, too.
+    /// The sum of all e is what is still to be sent. What the codec sends as it is leaves no e: subtracting the result
+    /// instead of D(cᵢ) would give the same sum, but would let each e grow with the difference between the ranks.
+    /// What the codec remembers from one operation to the next is kept, too.
     ///
     /// Steps: for each of the codec's rounds, [`Communicator::all_reduce`] of a message of
     /// [`message_len`](LinearCodec::message_len) f32. Bytes sent per rank: those of these all-reduces, 2(n−1)/n times
-    /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e.
+    /// the messages when they are large. Memory: the messages of two rounds, the codec's memory, and e; with feedback one
+    /// more message and one more of the codec's memory during the operation.
     ///
     /// Determinism: as [`Communicator::all_reduce`]; results are bit-identical on all ranks.
     ///
@@ -78,17 +80,23 @@ impl Communicator {
             let sum = link.compensate_in_place(0..len, Part::whole(buffer))?;
             let linear = Linear { call, codec: &*codec, memory: &memory, seed };
             let mut reduced = buffer.beside(DType::F32, 0)?;
+            let mut own = None;
             for number in 0..codec.rounds() {
                 let mut message = buffer.beside(DType::F32, codec.message_len(number, len))?;
                 linear.encode(number, sum.buffer, &reduced, &mut message)?;
+                if encoding.feedback() == Feedback::Error && number + 1 == codec.rounds() {
+                    own = Some(message.copied()?);
+                }
                 self.all_reduce_as(fingerprint(message.len()), &mut message, op).await?;
                 reduced = message;
             }
-            linear.decode(&reduced, buffer)?;
-            let share = if op == ReduceOp::Mean { 1.0 } else { 1.0 / self.size() as f64 };
-            link.remember_in_place(0..len, |weight, error| {
-                error.write()?.add_scaled(f64::from(weight) * share, &buffer.read_all()?)
-            })
+            if let Some(own) = own {
+                linear.decode_apart(&own, buffer)?;
+                link.remember_in_place(0..len, |weight, error| {
+                    error.write()?.add_scaled(f64::from(weight), &buffer.read_all()?)
+                })?;
+            }
+            linear.decode(&reduced, buffer)
         })
         .await?;
         encoding.state_mut().advance();
@@ -113,6 +121,12 @@ impl Linear<'_> {
         let round = Round { number, from: &from, reduced: &reduced, seed: self.seed };
         let encoded = self.codec.encode(round, floats(&mut memory), &mut to);
         encoded.map_err(|refusal| self.call.own().refused(&self.codec.name(), 0, refusal))
+    }
+
+    /// Decodes one rank's message, of which the codec remembers nothing.
+    fn decode_apart(&self, message: &Buffer, to: &mut Buffer) -> Result<()> {
+        let memory = &self.memory.copied()?;
+        Linear { memory, ..*self }.decode(message, to)
     }
 
     fn decode(&self, reduced: &Buffer, to: &mut Buffer) -> Result<()> {
