@@ -7,7 +7,7 @@
 //!
 //! That is [`DPsgd`] with other defaults, in one bucket of all parameters, and with its remarks on
 //! the optimizer and on what becomes of replicas. With the engine's hierarchical option hosts take the place of ranks, each
-//! with the mean of its ranks. Between communications, every `interval` steps, each rank steps on its own.
+//! with the mean of its ranks and weighed by their number. Between communications, every `interval` steps, each rank steps on its own.
 //!
 //! | peers | bytes sent per rank and communication | replicas agree |
 //! |---|---|---|

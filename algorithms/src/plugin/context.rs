@@ -179,7 +179,7 @@ impl Context {
     }
 
     /// Mixes with neighbours: `buffer ← Σⱼ wᵢⱼ bufferⱼ` with the matrix of `round`; hierarchically, hosts take the
-    /// place of ranks, each with the mean of its ranks.
+    /// place of ranks, each with the mean of its ranks and weighed by their number.
     ///
     /// # Errors
     /// As [`Communicator::gossip`].

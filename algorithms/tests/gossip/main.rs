@@ -6,6 +6,7 @@ mod d_psgd;
 mod decentralized;
 mod encoded;
 mod gradient_tracking;
+mod hosts;
 mod low_precision_decentralized;
 mod sgp;
 

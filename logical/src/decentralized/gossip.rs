@@ -44,10 +44,14 @@ impl Communicator {
     /// # }).unwrap();
     /// ```
     pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
-        let mixing = self.mixing(schedule, step, Stochastic::Rows)?;
+        self.gossip_by(&self.mixing(schedule, step, Stochastic::Rows)?, buffer).await
+    }
+
+    /// Runs [`Communicator::gossip`] with a matrix that was checked.
+    pub(super) async fn gossip_by(&self, mixing: &Mixing, buffer: &mut Buffer) -> Result<()> {
         mixable(buffer)?;
-        let fingerprint = fingerprint(&mixing, buffer, None);
-        self.operate(fingerprint, async |call| Neighbours::of(self, call, &mixing).mix(buffer).await).await
+        let fingerprint = fingerprint(mixing, buffer, None);
+        self.operate(fingerprint, async |call| Neighbours::of(self, call, mixing).mix(buffer).await).await
     }
 
     /// Returns the matrix of a step, if it is as stochastic as the operation needs it.

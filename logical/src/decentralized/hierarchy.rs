@@ -5,11 +5,14 @@
 //! all-reduce (mean) on each host      gossip of leaders      broadcast on each host
 //! ```
 //!
-//! Every host counts as much as another, however many ranks it has, as a mixing matrix needs it. Only leaders send
-//! between hosts, and only they remember anything of encoded messages. Means over ranks are kept where hosts have equally
-//! many.
+//! A host counts for as many as it has ranks: what a schedule says of hosts is weighed by their ranks (`unequal` has the
+//! formulas), so that whatever keeps the mean over ranks keeps it here too, with any schedule and any feedback. Where all
+//! hosts have equally many, weights are the schedule's own. Only leaders send between hosts, as much as ranks in their
+//! place would, and only they remember anything of encoded messages.
 
 use super::encoded::GossipOptions;
+use super::gossip::Stochastic;
+use super::mixing::Mixing;
 use super::schedule::Schedule;
 use crate::encoding::Encoding;
 use crate::{Buffer, Communicator, Hierarchy, ReduceOp, Result};
@@ -20,7 +23,11 @@ impl Hierarchy {
     /// # Errors
     /// As [`Communicator::gossip`].
     pub async fn gossip(&self, buffer: &mut Buffer, schedule: &dyn Schedule, step: u64) -> Result<()> {
-        self.between_hosts(buffer, async |comm, x| comm.gossip(x, schedule, step).await).await
+        let mix = async |leaders: &Communicator, x: &mut Buffer| {
+            let mixing = leaders.mixing(schedule, step, Stochastic::Rows)?;
+            leaders.gossip_by(&self.weighed(mixing), x).await
+        };
+        self.between_hosts(buffer, mix).await
     }
 
     /// Mixes the hosts' means as [`Communicator::gossip_encoded`] mixes ranks.
@@ -35,8 +42,9 @@ impl Hierarchy {
         encoding: &mut Encoding,
         options: GossipOptions,
     ) -> Result<()> {
-        let mix = async |comm: &Communicator, x: &mut Buffer| {
-            comm.gossip_encoded(x, schedule, step, encoding, options).await
+        let mix = async |leaders: &Communicator, x: &mut Buffer| {
+            let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
+            leaders.gossip_encoded_by(&self.weighed(mixing), x, encoding, options).await
         };
         self.between_hosts(buffer, mix).await
     }
@@ -53,13 +61,14 @@ impl Hierarchy {
         step: u64,
         encoding: &mut Encoding,
     ) -> Result<()> {
-        let begin = async |comm: &Communicator, x: &mut Buffer| {
-            comm.gossip_synchronize(x, schedule, step, encoding).await
+        let begin = async |leaders: &Communicator, x: &mut Buffer| {
+            let mixing = leaders.mixing(schedule, step, Stochastic::Both)?;
+            leaders.gossip_synchronize_by(&self.weighed(mixing), x, encoding).await
         };
         self.between_hosts(&mut buffer.copied()?, begin).await
     }
 
-    /// Mixes the hosts' means as [`Communicator::push_sum`] mixes ranks. The ranks of a host have one weight.
+    /// Mixes the hosts' sums as [`Communicator::push_sum`] mixes ranks. The ranks of a host have one weight.
     ///
     /// # Errors
     /// As [`Communicator::push_sum`].
@@ -70,12 +79,24 @@ impl Hierarchy {
         schedule: &dyn Schedule,
         step: u64,
     ) -> Result<()> {
-        let push = async |comm: &Communicator, x: &mut Buffer| comm.push_sum(x, weight, schedule, step).await;
+        let push = async |leaders: &Communicator, x: &mut Buffer| {
+            let mixing = leaders.mixing(schedule, step, Stochastic::Columns)?;
+            leaders.push_sum_by(&mixing.for_sums_of(&self.ranks_by_host()), x, weight).await
+        };
         self.between_hosts(buffer, push).await?;
         let mut of_host = Buffer::from_slice(&[*weight])?;
         self.host().broadcast(&mut of_host, 0).await?;
         *weight = of_host.host::<f64>()?[0];
         Ok(())
+    }
+
+    /// Returns a matrix of hosts that keeps the mean over ranks.
+    fn weighed(&self, mixing: Mixing) -> Mixing {
+        mixing.for_means_of(&self.ranks_by_host())
+    }
+
+    fn ranks_by_host(&self) -> Vec<usize> {
+        self.hosts().iter().map(Vec::len).collect()
     }
 
     async fn between_hosts(

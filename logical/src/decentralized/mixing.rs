@@ -147,6 +147,16 @@ impl Mixing {
         Self::of_edges(own, &edges)
     }
 
+    /// Returns the same graph with other weights: `own` of each rank's own numbers, and `weight(to, from, weight)`
+    /// of the others.
+    pub(super) fn reweighted(&self, own: Vec<f64>, weight: impl Fn(usize, usize, f64) -> f64) -> Self {
+        let mut sources = self.sources.clone();
+        for (to, row) in sources.iter_mut().enumerate() {
+            row.iter_mut().for_each(|(from, old)| *old = weight(to, *from, *old));
+        }
+        Mixing { own, sources, destinations: self.destinations.clone() }
+    }
+
     fn transposed(self) -> Self {
         let size = self.size();
         let mut sources = vec![Vec::new(); size];

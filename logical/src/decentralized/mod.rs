@@ -33,6 +33,7 @@ mod neighbours;
 mod push_sum;
 mod schedule;
 mod topology;
+mod unequal;
 
 pub use encoded::{Difference, GossipOptions};
 pub use mixing::{Edge, Mixing};

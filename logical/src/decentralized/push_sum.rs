@@ -1,6 +1,7 @@
 //! Push-sum: averaging over directed graphs, on which no rank can know what its numbers will weigh elsewhere.
 
 use super::gossip::{Stochastic, fingerprint, mixable};
+use super::mixing::Mixing;
 use super::neighbours::{BESIDE, Neighbours};
 use super::schedule::Schedule;
 use crate::{Buffer, Communicator, DType, Error, Land, Part, Result};
@@ -47,16 +48,25 @@ impl Communicator {
         schedule: &dyn Schedule,
         step: u64,
     ) -> Result<()> {
-        let mixing = self.mixing(schedule, step, Stochastic::Columns)?;
+        self.push_sum_by(&self.mixing(schedule, step, Stochastic::Columns)?, buffer, weight).await
+    }
+
+    /// Runs [`Communicator::push_sum`] with a matrix that was checked.
+    pub(super) async fn push_sum_by(
+        &self,
+        mixing: &Mixing,
+        buffer: &mut Buffer,
+        weight: &mut f64,
+    ) -> Result<()> {
         mixable(buffer)?;
         if !(weight.is_finite() && *weight > 0.0) {
             let what = format!("{weight} is no weight of a push-sum");
             return Err(Error::usage(what, "begin with 1, and pass on what the last call left there"));
         }
         let fingerprint =
-            Fingerprint { operation: OperationKind::PushSum, ..fingerprint(&mixing, buffer, None) };
+            Fingerprint { operation: OperationKind::PushSum, ..fingerprint(mixing, buffer, None) };
         self.operate(fingerprint, async |call| {
-            let neighbours = Neighbours::of(self, call, &mixing);
+            let neighbours = Neighbours::of(self, call, mixing);
             let own = Buffer::from_slice(&[*weight])?;
             let inboxes = neighbours.inboxes(&own, DType::F64, 1)?;
             let weights = neighbours.post(BESIDE, Part::whole(&own), &inboxes, 0..1, Land::Copy)?;

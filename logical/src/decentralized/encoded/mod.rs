@@ -121,14 +121,27 @@ impl Communicator {
         encoding: &mut Encoding,
         options: GossipOptions,
     ) -> Result<()> {
-        let mixing = self.encodable(buffer, schedule, step)?;
+        encodable(buffer)?;
+        let mixing = self.mixing(schedule, step, Stochastic::Both)?;
+        self.gossip_encoded_by(&mixing, buffer, encoding, options).await
+    }
+
+    /// Runs [`Communicator::gossip_encoded`] with a matrix that was checked.
+    pub(super) async fn gossip_encoded_by(
+        &self,
+        mixing: &Mixing,
+        buffer: &mut Buffer,
+        encoding: &mut Encoding,
+        options: GossipOptions,
+    ) -> Result<()> {
+        encodable(buffer)?;
         free_to_write(buffer)?;
         options.check()?;
-        let rule = Rule::of(encoding, &mixing, options, buffer)?;
+        let rule = Rule::of(encoding, mixing, options, buffer)?;
         let codec = encoding.digest_with(&format!(", {options:?}"));
-        self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
+        self.operate(fingerprint(mixing, buffer, Some(codec)), async |call| {
             let consensus = options.consensus;
-            let round = GossipRound { comm: self, call, mixing: &mixing, x: buffer, encoding, consensus };
+            let round = GossipRound { comm: self, call, mixing, x: buffer, encoding, consensus };
             match &rule {
                 Rule::None => round.without_feedback().await,
                 Rule::Error(link) => round.with_error(link).await,
@@ -139,7 +152,7 @@ impl Communicator {
         })
         .await?;
         if let Rule::Before(copies) | Rule::After(copies) | Rule::Extrapolation(copies) = &rule {
-            copies.belong_to(&mixing)?;
+            copies.belong_to(mixing)?;
         }
         encoding.state_mut().advance();
         Ok(())
@@ -179,27 +192,40 @@ impl Communicator {
         step: u64,
         encoding: &mut Encoding,
     ) -> Result<()> {
-        let mixing = self.encodable(buffer, schedule, step)?;
+        encodable(buffer)?;
+        let mixing = self.mixing(schedule, step, Stochastic::Both)?;
+        self.gossip_synchronize_by(&mixing, buffer, encoding).await
+    }
+
+    /// Runs [`Communicator::gossip_synchronize`] with a matrix that was checked.
+    pub(super) async fn gossip_synchronize_by(
+        &self,
+        mixing: &Mixing,
+        buffer: &Buffer,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        encodable(buffer)?;
         free_to_read(buffer)?;
         encoding.expect_feedback("gossip_synchronize", &[Feedback::Difference, Feedback::Extrapolation])?;
         let copies = Copies::of(encoding, buffer)?;
         let codec = encoding.digest_with(", synchronized");
-        self.operate(fingerprint(&mixing, buffer, Some(codec)), async |call| {
+        self.operate(fingerprint(mixing, buffer, Some(codec)), async |call| {
             sum(&[(1.0, Some(buffer))], &copies.own)?;
             sum(&[(1.0, Some(buffer))], &copies.neighbours)?;
-            Neighbours::of(self, call, &mixing).mix(&copies.neighbours).await
+            Neighbours::of(self, call, mixing).mix(&copies.neighbours).await
         })
         .await?;
-        copies.belong_to(&mixing)
+        copies.belong_to(mixing)
     }
+}
 
-    fn encodable(&self, buffer: &Buffer, schedule: &dyn Schedule, step: u64) -> Result<Mixing> {
-        if buffer.dtype() != DType::F32 {
-            let what = format!("codecs encode f32, not {}", buffer.dtype());
-            return Err(Error::usage(what, "convert to f32 first, or use gossip at full precision"));
-        }
-        self.mixing(schedule, step, Stochastic::Both)
+/// Fails unless `buffer` is of f32.
+fn encodable(buffer: &Buffer) -> Result<()> {
+    if buffer.dtype() == DType::F32 {
+        return Ok(());
     }
+    let what = format!("codecs encode f32, not {}", buffer.dtype());
+    Err(Error::usage(what, "convert to f32 first, or use gossip at full precision"))
 }
 
 impl GossipOptions {
