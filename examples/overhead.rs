@@ -152,7 +152,7 @@ fn local(options: &Options) -> Result<impl FnMut(&(Tensor, Tensor)) -> candle_co
 /// Builds the same model on all ranks.
 fn together(comm: &Communicator, options: &Options) -> Result<(Net, Replica, SGD), Failure> {
     let varmap = VarMap::new();
-    let mut replica_options = ReplicaOptions { algorithm: Arc::new(GradientAllReduce), ..Default::default() };
+    let mut replica_options = ReplicaOptions { algorithm: GradientAllReduce.into(), ..Default::default() };
     if !options.candle_optimizer {
         let engine = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
         replica_options.engine = engine;

@@ -16,7 +16,7 @@
 //!     let found = spawn(TransportKind::Thread, 2, |comm| {
 //!         let x = Parameter { name: "x".to_owned(), dtype: DType::F32, shape: vec![1] };
 //!         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
-//!         let mut engine = DataParallel::new(&comm, vec![x], Arc::new(GradientAllReduce), options)?;
+//!         let mut engine = DataParallel::new(&comm, vec![x], GradientAllReduce, options)?;
 //!         engine.set_learning_rate(0.25);
 //!         engine.set_parameter(0, &Buffer::from_slice(&[0.0f32])?)?;
 //!         let hooks = engine.hooks();
@@ -89,7 +89,7 @@ pub use gradient_all_reduce::GradientAllReduce;
 pub use hexagram_logical as logical;
 pub use optimizer::{Adam, Moments, Optimizer, Sgd};
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Instance, Needs, Tensor, Trigram, check_f32,
+    Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Needs, Tensor, Trigram, check_f32,
     check_option,
 };
 pub use trace::Trace;

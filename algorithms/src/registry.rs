@@ -38,16 +38,15 @@ use crate::streaming_diloco::StreamingDiLoCo;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::{Error, Result};
-use std::sync::Arc;
 
 /// Returns every algorithm, with its defaults: Bagua's first, then those that came after it.
-pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
+pub fn all() -> Vec<AnyAlgorithm> {
     let mut all = List::new();
     // Bagua's.
     add::<GradientAllReduce>(&mut all);
     add::<ByteGrad>(&mut all);
     add::<QAdam>(&mut all);
-    all.push(Arc::new(QAdam::eight_bits()));
+    all.push(QAdam::eight_bits().into());
     add::<Decentralized>(&mut all);
     add::<LowPrecisionDecentralized>(&mut all);
     add::<AsyncModelAverage>(&mut all);
@@ -75,20 +74,20 @@ pub fn all() -> Vec<Arc<dyn AnyAlgorithm>> {
     all
 }
 
-type List = Vec<Arc<dyn AnyAlgorithm>>;
+type List = Vec<AnyAlgorithm>;
 
 fn add<A: Algorithm + Default>(all: &mut List) {
-    all.push(Arc::new(A::default()));
+    all.push(A::default().into());
 }
 
 /// Returns the algorithm of that name, with its defaults.
 ///
 /// # Errors
 /// [`Error::Usage`] that lists the names there are.
-pub fn named(name: &str) -> Result<Arc<dyn AnyAlgorithm>> {
+pub fn named(name: &str) -> Result<AnyAlgorithm> {
     let all = all();
     if let Some(found) = all.iter().find(|algorithm| algorithm.name() == name) {
-        return Ok(Arc::clone(found));
+        return Ok(found.clone());
     }
     let names: Vec<&str> = all.iter().map(|algorithm| algorithm.name()).collect();
     Err(Error::usage(format!("there is no algorithm `{name}`"), format!("use one of: {}", names.join(", "))))

@@ -59,7 +59,7 @@ fn the_mean_of_the_replicas_is_that_of_their_own_steps() {
 fn nobody_waits_for_a_rank_that_stands_still() {
     for transport in TransportKind::ALL {
         for ranks in [2, 5] {
-            let replicas = laggard::replicas(transport, ranks, 300, || Arc::new(AdPsgd::default())).unwrap();
+            let replicas = laggard::replicas(transport, ranks, 300, || AdPsgd::default().into()).unwrap();
             // Between the minima, and as far beyond as steps with gradients of before an average lead.
             let bounds = -0.5..=(ranks - 1) as f32 + 0.5;
             assert!(replicas.iter().flatten().all(|x| bounds.contains(x)), "{transport} × {ranks}");
@@ -128,5 +128,5 @@ fn an_interval_of_nothing_is_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    laggard::ends_early(|| Arc::new(AdPsgd::default()));
+    laggard::ends_early(|| AdPsgd::default().into());
 }

@@ -62,7 +62,7 @@ fn the_mean_of_the_replicas_is_that_of_their_own_steps() {
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still() {
     for transport in TransportKind::ALL {
-        let replicas = laggard::replicas(transport, 4, 300, || Arc::new(EAGER)).unwrap();
+        let replicas = laggard::replicas(transport, 4, 300, || EAGER.into()).unwrap();
         // An average between the minima, and what a rank has added meanwhile, from one of them to another at most.
         assert!(replicas.iter().flatten().all(|x| (-3.0..=6.0).contains(x)), "{transport}");
     }
@@ -128,7 +128,7 @@ fn it_is_aborted_and_resumed_within_seconds() {
 fn its_warm_up_is_synchronous_sgd() {
     let problem = Quadratic { a: vec![1.0, 3.0, 0.5], b: vec![0.0, 1.0, -2.0] };
     spawn(TransportKind::Shm, 3, |comm| {
-        let run = |algorithm: Arc<dyn hexagram_algorithms::AnyAlgorithm>| -> Result<Vec<f64>> {
+        let run = |algorithm: hexagram_algorithms::AnyAlgorithm| -> Result<Vec<f64>> {
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![0.7; 3]])?;
             for _ in 0..10 {
                 trainer.step(|_, x| problem.gradient(comm.rank(), x))?;
@@ -136,8 +136,8 @@ fn its_warm_up_is_synchronous_sgd() {
             trainer.engine().settle()?;
             Ok(trainer.parameters()?.remove(0))
         };
-        let warm = run(Arc::new(AsyncModelAverage { interval: 0.0, warm_up: 10 }))?;
-        assert_eq!(warm, run(Arc::new(GradientAllReduce))?);
+        let warm = run(AsyncModelAverage { interval: 0.0, warm_up: 10 }.into())?;
+        assert_eq!(warm, run(GradientAllReduce.into())?);
         Ok(())
     })
     .unwrap();
@@ -183,5 +183,5 @@ fn an_interval_that_is_none_is_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    laggard::ends_early(|| Arc::new(EAGER));
+    laggard::ends_early(|| EAGER.into());
 }

@@ -45,7 +45,7 @@ fn setup(optimizer: Arc<dyn Optimizer>, order: Order, autotune: Option<Autotune>
     Setup { learning_rate: 0.25, optimizer, engine }
 }
 
-fn trainer(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, setup: Setup) -> Result<Trainer<f32>> {
+fn trainer(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, setup: Setup) -> Result<Trainer<f32>> {
     let initial: Vec<Vec<f32>> = (0..TENSORS).map(|index| vec![index as f32; 256]).collect();
     Trainer::new(comm, algorithm, setup, &initial)
 }
@@ -62,7 +62,7 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: usize) -> Resul
 
 /// Everything that tuned training has, and what it has without autotune; how it was cut and tuned at the end.
 fn tuned_and_not(
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> AnyAlgorithm + Sync,
     optimizer: impl Fn() -> Arc<dyn Optimizer> + Sync,
     order: Order,
 ) -> (Option<Tuning>, usize) {
@@ -90,8 +90,8 @@ fn tuned_and_not(
     found[0]
 }
 
-fn gradient_all_reduce() -> Arc<dyn AnyAlgorithm> {
-    Arc::new(GradientAllReduce)
+fn gradient_all_reduce() -> AnyAlgorithm {
+    GradientAllReduce.into()
 }
 
 const BEST: Tuning = Tuning { bucket_bytes: 20 * KIB, streams: 2, hierarchical: false };
@@ -109,7 +109,7 @@ fn it_finds_the_known_best_and_replicas_are_those_of_untuned_training() {
 }
 
 /// u ← u/2 + ḡ, which is what the optimizer steps with; and, if it `shares`, something that is not of elements.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Momentum {
     shares: bool,
 }
@@ -128,7 +128,7 @@ impl Algorithm for Momentum {
     }
 
     fn trigram(&self) -> Trigram {
-        Algorithm::trigram(&GradientAllReduce)
+        GradientAllReduce.trigram()
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Remembered> {
@@ -162,13 +162,13 @@ fn plain() -> Arc<dyn Optimizer> {
 
 #[test]
 fn an_algorithms_state_moves_with_the_parameters() {
-    let found = tuned_and_not(|| Arc::new(Momentum { shares: false }), plain, Order::Observed);
+    let found = tuned_and_not(|| Momentum { shares: false }.into(), plain, Order::Observed);
     assert_eq!(found, (Some(BEST), BEST_BUCKETS));
 }
 
 #[test]
 fn buckets_stay_where_the_state_is_not_of_elements_and_the_rest_is_tuned() {
-    let found = tuned_and_not(|| Arc::new(Momentum { shares: true }), plain, Order::Listed);
+    let found = tuned_and_not(|| Momentum { shares: true }.into(), plain, Order::Listed);
     let untouched = 1 + 29_usize.div_ceil(7);
     assert_eq!(found, (Some(Tuning { bucket_bytes: 7 * KIB, ..BEST }), untouched));
 }

@@ -9,10 +9,9 @@ use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::testing::payload_of_shapes;
 use replicas::{Made, Run, furthest, optimum, pull};
 use std::f64::consts::PI;
-use std::sync::Arc;
 
 fn made(decay: f64, keep: usize) -> impl Fn() -> Made + Sync {
-    move || Arc::new(DeMo { decay, keep })
+    move || DeMo { decay, keep }.into()
 }
 
 fn rate(step: usize) -> f64 {

@@ -16,7 +16,7 @@ const ALL: Dgc =
     Dgc { fraction: 1.0, warm_up: 0, momentum: 0.8, nesterov: false, masking: false, clip: None };
 
 fn made(dgc: Dgc) -> impl Fn() -> Made + Sync {
-    move || Arc::new(dgc)
+    move || dgc.into()
 }
 
 fn rate(step: usize) -> f64 {
@@ -26,7 +26,7 @@ fn rate(step: usize) -> f64 {
 /// Synchronous SGD with this optimizer.
 fn sgd(optimizer: Sgd, steps: usize, gradient: fn(usize, usize, &[f32]) -> Vec<f32>) -> Vec<f32> {
     let run = Run { optimizer: Arc::new(optimizer), rate, steps, ..Run::default() };
-    run.train(|| Arc::new(GradientAllReduce), gradient).remove(0)
+    run.train(|| GradientAllReduce.into(), gradient).remove(0)
 }
 
 #[test]

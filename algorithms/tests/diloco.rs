@@ -33,7 +33,7 @@ fn train(
     ranks: usize,
     steps: u64,
     settle: &[u64],
-    algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync),
+    algorithm: &(dyn Fn() -> AnyAlgorithm + Sync),
 ) -> Vec<Vec<f64>> {
     let run = |comm: Communicator| -> Result<Vec<f64>> {
         let begin: Vec<f64> = (0..ELEMENTS).map(|at| at as f64 / 10.0).collect();
@@ -107,11 +107,10 @@ fn assert_close(found: &[Vec<f64>], expected: &[Vec<f64>], what: &str) {
 
 #[test]
 fn with_outer_sgd_it_is_local_sgd() {
-    let train = |algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
-        train(TransportKind::Thread, 4, 50, &[], algorithm)
-    };
-    let diloco = train(&|| Arc::new(DiLoCo { period: 8, outer: SGD }));
-    let local = train(&|| Arc::new(LocalSgd { period: 8 }));
+    let train =
+        |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| train(TransportKind::Thread, 4, 50, &[], algorithm);
+    let diloco = train(&|| DiLoCo { period: 8, outer: SGD }.into());
+    let local = train(&|| LocalSgd { period: 8 }.into());
     for (one, other) in diloco.iter().flatten().zip(local.iter().flatten()) {
         // 4e-16, relative to what was subtracted and added.
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
@@ -121,7 +120,7 @@ fn with_outer_sgd_it_is_local_sgd() {
 #[test]
 fn its_steps_are_those_of_its_rule() {
     for (transport, ranks) in cases(&[1, 3, 4]) {
-        let found = train(transport, ranks, 40, &[], &|| Arc::new(DiLoCo { period: 5, outer: NESTEROV }));
+        let found = train(transport, ranks, 40, &[], &|| DiLoCo { period: 5, outer: NESTEROV }.into());
         assert!(found.iter().all(|replica| *replica == found[0]), "replicas differ after an outer step");
         let rule = streaming(5, 1, 0, 0.0);
         assert_close(&found, &reference(&rule, ranks, 40), &format!("{transport} × {ranks}"));
@@ -135,11 +134,11 @@ fn streaming(period: u64, fragments: u64, delay: u64, own: f64) -> StreamingDiLo
 #[test]
 fn streaming_in_one_fragment_without_delay_is_diloco() {
     for steps in [20, 23] {
-        let train = |algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
+        let train = |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
             train(TransportKind::Shm, 4, steps, &[], algorithm)
         };
-        let diloco = train(&|| Arc::new(DiLoCo { period: 5, outer: NESTEROV }));
-        assert_eq!(train(&|| Arc::new(streaming(5, 1, 0, 0.0))), diloco);
+        let diloco = train(&|| DiLoCo { period: 5, outer: NESTEROV }.into());
+        assert_eq!(train(&|| streaming(5, 1, 0, 0.0).into()), diloco);
     }
 }
 
@@ -155,7 +154,7 @@ fn streamings_steps_are_those_of_its_rule_settled_or_not() {
             let expected = reference(&rule, ranks, 29);
             let settled: Vec<u64> = (0..29).step_by(3).collect();
             for settle in [&[][..], &settled] {
-                let found = train(transport, ranks, 29, settle, &|| Arc::new(rule));
+                let found = train(transport, ranks, 29, settle, &|| rule.into());
                 assert_close(&found, &expected, &format!("{rule:?}, {transport} × {ranks}"));
             }
         }
@@ -195,7 +194,7 @@ fn a_change_is_on_its_way_during_the_delay_and_no_longer() {
 
 #[test]
 fn adam_inside_comes_near_the_minimum_in_any_precision() {
-    let run = |algorithm: fn() -> Arc<dyn AnyAlgorithm>| {
+    let run = |algorithm: fn() -> AnyAlgorithm| {
         let found = spawn(TransportKind::Thread, 4, |comm| {
             let setup =
                 Setup { learning_rate: 0.01, optimizer: Arc::new(Adam::default()), ..Setup::default() };
@@ -211,10 +210,10 @@ fn adam_inside_comes_near_the_minimum_in_any_precision() {
         found.unwrap().into_iter().fold(0.0, f64::max)
     };
     let found = [
-        run(|| Arc::new(DiLoCo::default())),
-        run(|| Arc::new(StreamingDiLoCo::default())),
-        run(|| Arc::new(StreamingDiLoCo { precision: Precision::Bits8, ..StreamingDiLoCo::default() })),
-        run(|| Arc::new(StreamingDiLoCo { precision: Precision::Bits4, ..StreamingDiLoCo::default() })),
+        run(|| DiLoCo::default().into()),
+        run(|| StreamingDiLoCo::default().into()),
+        run(|| StreamingDiLoCo { precision: Precision::Bits8, ..StreamingDiLoCo::default() }.into()),
+        run(|| StreamingDiLoCo { precision: Precision::Bits4, ..StreamingDiLoCo::default() }.into()),
     ];
     // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum.
     assert!(found.iter().all(|far| *far < 1.2), "{found:?}");
@@ -225,20 +224,20 @@ fn the_bytes_are_those_of_their_headers() {
     let ranks = 4;
     let elements = 4 * 32768;
     let period = 8;
-    let payload = |algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
+    let payload = |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
         payload_per_step(ranks, elements, 2 * period, algorithm).unwrap()
     };
     let expected = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64 / period as f64;
     let outer = NESTEROV;
-    let found = payload(&|| Arc::new(DiLoCo { period: period as u64, outer }));
+    let found = payload(&|| DiLoCo { period: period as u64, outer }.into());
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
     for fragments in [1, 4] {
         let rule = streaming(period as u64, fragments, 1, 0.5);
-        let found = payload(&|| Arc::new(rule));
+        let found = payload(&|| rule.into());
         let agreed = (ranks - 1) as f64 * fragments as f64 / period as f64;
         assert!((found - expected - agreed).abs() < 1e-9, "{found} and not {expected} + {agreed}");
         for (precision, share) in [(Precision::Bits8, 0.25), (Precision::Bits4, 0.125)] {
-            let found = payload(&|| Arc::new(StreamingDiLoCo { precision, ..rule })) / expected;
+            let found = payload(&|| StreamingDiLoCo { precision, ..rule }.into()) / expected;
             assert!(found > share && found < share * 1.1, "{precision:?}: {found}");
         }
     }
@@ -246,7 +245,7 @@ fn the_bytes_are_those_of_their_headers() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    fn refused<T: Element>(algorithm: impl AnyAlgorithm + Copy, zero: T, words: &str) {
+    fn refused<T: Element>(algorithm: impl hexagram_algorithms::Algorithm + Copy, zero: T, words: &str) {
         let outcome = spawn(TransportKind::Thread, 2, |comm| {
             Trainer::new(&comm, Arc::new(algorithm), Setup::default(), &[vec![zero]])?
                 .engine()

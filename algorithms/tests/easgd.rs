@@ -13,7 +13,7 @@ use replicas::{Made, Run, furthest};
 use std::sync::Arc;
 
 fn made(period: u64, beta: f64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(Easgd { period, beta })
+    move || Easgd { period, beta }.into()
 }
 
 fn problem() -> Quadratic {

@@ -11,14 +11,14 @@ use warmed_up::algorithms;
 
 /// Trains a model of vectors of these lengths, step by step with these learning rates; every rank's parameters.
 fn train(
-    algorithm: &Arc<dyn AnyAlgorithm>,
+    algorithm: &AnyAlgorithm,
     ranks: usize,
     lengths: &[usize],
     rates: &[f64],
 ) -> Result<Vec<Vec<Vec<f32>>>> {
     spawn(TransportKind::Thread, ranks, |comm| {
         let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
-        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), Setup::default(), &initial)?;
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &initial)?;
         for rate in rates {
             trainer.engine().set_learning_rate(*rate);
             trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
@@ -29,7 +29,7 @@ fn train(
 }
 
 /// Calls `case` with every algorithm, and says of which ones it failed.
-fn all(case: impl Fn(&Arc<dyn AnyAlgorithm>) -> Result<Option<String>>) {
+fn all(case: impl Fn(&AnyAlgorithm) -> Result<Option<String>>) {
     let mut failed = Vec::new();
     for algorithm in algorithms() {
         match case(&algorithm) {
@@ -95,7 +95,7 @@ fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
                 let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
                 let setup = Setup { learning_rate: 0.01, optimizer, engine: options.clone() };
                 let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
-                let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup, &initial)?;
+                let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &initial)?;
                 trainer.engine().initial().broadcast_state(&mut [])?;
                 trainer.engine().trace().begin()?;
                 for step in 0..12 {
@@ -117,14 +117,14 @@ fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
 
 /// Trains with steps of one pass, or of three that come to the same; every rank's parameters.
 fn in_passes(
-    algorithm: &Arc<dyn AnyAlgorithm>,
+    algorithm: &AnyAlgorithm,
     engine: &EngineOptions,
     shares: &'static [f32],
 ) -> Result<Vec<Vec<Vec<f32>>>> {
     spawn(TransportKind::Thread, 4, |comm| {
         let setup = Setup { learning_rate: 0.01, engine: engine.clone(), ..Setup::default() };
         let initial = [vec![0.5; 70], vec![-0.25; 9], vec![1.0; 30]];
-        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup, &initial)?;
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &initial)?;
         for _ in 0..20 {
             let x = trainer.parameters()?;
             let engine = trainer.engine();
@@ -173,7 +173,7 @@ fn neither_accumulation_nor_streams_nor_the_order_of_calls_change_what_is_learnt
 
 #[test]
 fn a_pass_that_overflows_leaves_nothing_behind() {
-    let run = |algorithm: &Arc<dyn AnyAlgorithm>, bad: Option<usize>| {
+    let run = |algorithm: &AnyAlgorithm, bad: Option<usize>| {
         spawn(TransportKind::Thread, 4, |comm| {
             let loss_scale = Some(LossScale { initial: 1024.0, ..LossScale::default() });
             let setup = Setup {
@@ -182,7 +182,7 @@ fn a_pass_that_overflows_leaves_nothing_behind() {
                 ..Setup::default()
             };
             let mut trainer =
-                Trainer::new(&comm, Arc::clone(algorithm), setup, &[vec![0.5f32; 70], vec![1.0; 30]])?;
+                Trainer::new(&comm, algorithm.clone(), setup, &[vec![0.5f32; 70], vec![1.0; 30]])?;
             for pass in 0..20 + usize::from(bad.is_some()) {
                 let scale = trainer.engine().loss_scaling().scale() as f32;
                 let spoilt = Some(pass) == bad && comm.rank() == 1;

@@ -106,7 +106,7 @@ fn the_bytes_are_those_of_its_header() {
     let l = (d / k).ilog2() as usize;
     let message = 4 * k + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1;
     assert_eq!(message, TopK::new(Keep::Ratio(0.05)).unwrap().encoded_len(d));
-    let found = payload_per_step(4, d, 3, || Arc::new(Ef21::default()) as Arc<dyn AnyAlgorithm>).unwrap();
+    let found = payload_per_step(4, d, 3, || AnyAlgorithm::from(Ef21::default())).unwrap();
     assert!((found - 3.0 * message as f64).abs() < 1e-9, "{found} and not {}", 3 * message);
 }
 

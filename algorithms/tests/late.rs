@@ -16,7 +16,7 @@ const STEPS: usize = 13;
 const SHAPES: [&[usize]; 3] = [&[9, 14], &[9], &[40]];
 
 /// Number of ranks with which an algorithm does the same each time: one, where it matters who comes first.
-fn ranks(algorithm: &dyn AnyAlgorithm) -> usize {
+fn ranks(algorithm: &AnyAlgorithm) -> usize {
     if algorithm.trigram().synchronous { 3 } else { 1 }
 }
 
@@ -29,7 +29,7 @@ fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffe
 }
 
 /// Makes steps whose gradients other queues compute than those of the engine, and returns all that the engine has.
-fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, place: Place<'_>) -> Result<Record> {
+fn train(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, place: Place<'_>) -> Result<Record> {
     let parameter = |(index, shape): (usize, &&[usize])| Parameter {
         name: format!("p{index}"),
         dtype: DType::F32,
@@ -96,8 +96,8 @@ fn every_algorithm_has_the_bits_of_the_host() {
     let mut failed = Vec::new();
     for algorithm in algorithms() {
         let trained = |transport: TransportKind, place: Place<'_>| {
-            let run = |comm: Communicator| bits(&train(&comm, Arc::clone(&algorithm), place)?);
-            spawn(transport, ranks(&*algorithm), run)
+            let run = |comm: Communicator| bits(&train(&comm, algorithm.clone(), place)?);
+            spawn(transport, ranks(&algorithm), run)
         };
         let expected = trained(TransportKind::Thread, None).unwrap();
         for (transport, (seed, late)) in TRANSPORTS.into_iter().zip(SEEDS.iter().zip(&lates)) {

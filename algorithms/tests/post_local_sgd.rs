@@ -10,18 +10,17 @@ use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::testing::payload_per_step;
 use replicas::{Made, Run, pull};
-use std::sync::Arc;
 
 fn made(start: u64, period: u64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(PostLocalSgd { start, period })
+    move || PostLocalSgd { start, period }.into()
 }
 
 #[test]
 fn without_end_it_is_synchronous_and_without_start_local() {
     for (transport, ranks) in cases(&[1, 3]) {
         let run = Run { transport, ranks, steps: 13, ..Run::default() };
-        assert_eq!(run.train(made(u64::MAX, 4), pull), run.train(|| Arc::new(GradientAllReduce), pull));
-        assert_eq!(run.train(made(0, 4), pull), run.train(|| Arc::new(LocalSgd { period: 4 }), pull));
+        assert_eq!(run.train(made(u64::MAX, 4), pull), run.train(|| GradientAllReduce.into(), pull));
+        assert_eq!(run.train(made(0, 4), pull), run.train(|| LocalSgd { period: 4 }.into(), pull));
     }
 }
 

@@ -9,7 +9,6 @@ use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::testing::payload_of_shapes;
 use replicas::{Made, Run, furthest, optimum, pull};
-use std::sync::Arc;
 
 const ROWS: usize = 12;
 const COLS: usize = 20;
@@ -26,11 +25,11 @@ fn full(seed: usize) -> Vec<f32> {
 }
 
 fn made(rank: usize, start: u64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(PowerSgd { rank, saving: 1.0, start })
+    move || PowerSgd { rank, saving: 1.0, start }.into()
 }
 
 fn exact() -> Made {
-    Arc::new(GradientAllReduce)
+    GradientAllReduce.into()
 }
 
 fn run() -> Run<f32> {
@@ -117,11 +116,11 @@ fn matrices_that_save_too_little_go_as_they_are() {
     let gradient = |rank: usize, step: usize, _: &[f32]| full(rank + 10 * step);
     let run = Run { steps: 3, ..run() };
     let exact = run.train(exact, gradient);
-    let saving = |saving| run.train(move || Arc::new(PowerSgd { rank: 2, saving, start: 0 }), gradient);
+    let saving = |saving| run.train(move || PowerSgd { rank: 2, saving, start: 0 }.into(), gradient);
     assert!(furthest(&saving(3.75)[0], &exact[0]) < 1e-5);
     assert!(furthest(&saving(3.7)[0], &exact[0]) > 1e-2);
     let refused = |saving| {
-        let wrong = move || -> Made { Arc::new(PowerSgd { saving, ..PowerSgd::default() }) };
+        let wrong = move || -> Made { PowerSgd { saving, ..PowerSgd::default() }.into() };
         run.refused(wrong, |_| 1.0)
     };
     for error in [refused(0.5), refused(f64::NAN)].concat() {

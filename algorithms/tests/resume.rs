@@ -10,11 +10,11 @@ use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{Adam, Algorithm, AnyAlgorithm, EngineOptions, Optimizer, Order, Sgd, registry};
 use std::sync::Arc;
 
-type Made = Box<dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync>;
+type Made = Box<dyn Fn() -> AnyAlgorithm + Sync>;
 
 /// All algorithms of the registry.
 fn all() -> Vec<Made> {
-    let named = |algorithm: Arc<dyn AnyAlgorithm>| -> Made {
+    let named = |algorithm: AnyAlgorithm| -> Made {
         let name = algorithm.name();
         Box::new(move || registry::named(name).unwrap())
     };
@@ -84,7 +84,7 @@ fn every_algorithm_resumes_exactly_with_adam() {
 #[test]
 fn algorithms_with_phases_resume_exactly_in_each() {
     fn made<A: Algorithm + Clone>(algorithm: A) -> Made {
-        Box::new(move || Arc::new(algorithm.clone()))
+        Box::new(move || algorithm.clone().into())
     }
     for before in [3, 9, 15] {
         let algorithms = vec![

@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier};
 /// The replica of every rank after so many steps with rank r's gradient at x in step t.
 fn train(
     ranks: usize,
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> AnyAlgorithm + Sync,
     (rate, steps): (f64, usize),
     begin: &[f32],
     gradient: impl Fn(usize, usize, &[f32]) -> Vec<f32> + Sync,
@@ -82,7 +82,7 @@ fn it_comes_as_near_to_the_minimum_as_its_step_is_long() {
         problem.gradient(rank, &x).iter().map(|g| *g as f32).collect()
     };
     let begin: Vec<f32> = (0..50).map(|at| at as f32 / 25.0).collect();
-    let found = train(3, || Arc::new(SignSgdVote::default()), (0.01, 300), &begin, given);
+    let found = train(3, || SignSgdVote::default().into(), (0.01, 300), &begin, given);
     for replica in &found {
         assert_eq!(*replica, found[0]);
         assert!(replica.iter().all(|x| (x - 1.0).abs() < 0.2), "{replica:?}");
@@ -95,12 +95,12 @@ fn it_comes_as_near_to_the_minimum_as_its_step_is_long() {
 fn it_walks_uphill_where_large_gradients_are_rare_and_feedback_does_not() {
     let given =
         |rank: usize, step: usize, _: &[f32]| vec![if (rank + step).is_multiple_of(4) { 4.0 } else { -1.0 }];
-    let end = |algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
+    let end = |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
         train(4, algorithm, (0.001, 500), &[0.0], given)[0][0]
     };
-    let by_vote = end(&|| Arc::new(SignSgdVote { momentum: 0.0 }));
-    let by_mean = end(&|| Arc::new(GradientAllReduce));
-    let by_one_bit = end(&|| Arc::new(QAdam { warmup: 10, ..QAdam::default() }));
+    let by_vote = end(&|| SignSgdVote { momentum: 0.0 }.into());
+    let by_mean = end(&|| GradientAllReduce.into());
+    let by_one_bit = end(&|| QAdam { warmup: 10, ..QAdam::default() }.into());
     assert!((by_vote - 0.5).abs() < 1e-4, "{by_vote}");
     assert!((by_mean + 0.125).abs() < 1e-4, "{by_mean}");
     assert!(by_one_bit < -0.1, "{by_one_bit}");
@@ -123,8 +123,8 @@ fn it_stays_on_a_line_that_feedback_leaves() {
     };
     let loss_of_third = |x: &[f32]| product(a(0), x).powi(2) + product(a(1), x).powi(2);
     let loss_of_second = |x: &[f32]| (x[0] + x[1]).abs() / 2.0 + (x[0] - x[1]).abs();
-    let vote = || Arc::new(SignSgdVote { momentum: 0.0 }) as Arc<dyn AnyAlgorithm>;
-    let one_bit = || Arc::new(QAdam { warmup: 2, ..QAdam::default() }) as Arc<dyn AnyAlgorithm>;
+    let vote = || AnyAlgorithm::from(SignSgdVote { momentum: 0.0 });
+    let one_bit = || AnyAlgorithm::from(QAdam { warmup: 2, ..QAdam::default() });
     // From (1, 1), at which the first gradients of the second function are known to both.
     let found = train(3, vote, (0.01, 1000), &[1.0, 1.0], second);
     assert!(loss_of_second(&found[0]) > 0.99, "{:?}", found[0]);

@@ -14,7 +14,6 @@ use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ const SLOWER: u32 = 5;
 const ELEMENTS: usize = 1 << 16;
 
 /// Steps a second of the slowest but rank 1, which is [`SLOWER`].
-fn speed(algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)) -> f64 {
+fn speed(algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)) -> f64 {
     let done = AtomicUsize::new(0);
     let keeps_step = algorithm().name() == "gradient-allreduce";
     let run = |comm: Communicator| -> Result<f64> {
@@ -63,16 +62,16 @@ fn speed(algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)) -> f64 {
 fn what_a_slow_rank_costs_the_others() {
     println!("{RANKS} ranks over tcp, {STEP:?} a step, rank 1 {SLOWER} times as long, {ELEMENTS} × f32");
     println!("steps/s of the slowest other rank, and of one without communication, measured just before");
-    let show = |name: &str, algorithm: &(dyn Fn() -> Arc<dyn AnyAlgorithm> + Sync)| {
-        let alone = speed(&|| Arc::new(LocalSgd { period: u64::MAX }));
+    let show = |name: &str, algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
+        let alone = speed(&|| LocalSgd { period: u64::MAX }.into());
         let speed = speed(algorithm);
         println!("{name:30} {speed:6.1} {alone:6.1}  {:5.1} %", 100.0 * speed / alone);
     };
-    show("async-model-average", &|| Arc::new(AsyncModelAverage::default()));
-    show("async-model-average, no pause", &|| Arc::new(AsyncModelAverage { interval: 0.0, warm_up: 0 }));
-    show("ad-psgd", &|| Arc::new(AdPsgd::default()));
-    show("ad-psgd, every 4 steps", &|| Arc::new(AdPsgd { interval: 4, ..AdPsgd::default() }));
-    show("ssp, s above all steps", &|| Arc::new(Ssp { staleness: 2 * STEPS as u64 }));
-    show("ssp, s = 3", &|| Arc::new(Ssp::default()));
-    show("gradient-allreduce", &|| Arc::new(GradientAllReduce));
+    show("async-model-average", &|| AsyncModelAverage::default().into());
+    show("async-model-average, no pause", &|| AsyncModelAverage { interval: 0.0, warm_up: 0 }.into());
+    show("ad-psgd", &|| AdPsgd::default().into());
+    show("ad-psgd, every 4 steps", &|| AdPsgd { interval: 4, ..AdPsgd::default() }.into());
+    show("ssp, s above all steps", &|| Ssp { staleness: 2 * STEPS as u64 }.into());
+    show("ssp, s = 3", &|| Ssp::default().into());
+    show("gradient-allreduce", &|| GradientAllReduce.into());
 }

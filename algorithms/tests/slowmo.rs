@@ -9,10 +9,9 @@ use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::testing::{Quadratic, payload_per_step};
 use replicas::{Made, Run, furthest};
-use std::sync::Arc;
 
 fn made(period: u64, slow_rate: f64, slow_momentum: f64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(SlowMo { period, slow_rate, slow_momentum })
+    move || SlowMo { period, slow_rate, slow_momentum }.into()
 }
 
 fn problem() -> Quadratic {
@@ -30,7 +29,7 @@ fn without_slow_momentum_it_is_local_sgd() {
         let run = Run { transport, ranks, rate, initial: 0.7, steps: 40, shape: vec![3], ..Run::default() };
         let gradient = |rank: usize, _: usize, x: &[f64]| problem().gradient(rank, x);
         let found = run.train(made(5, 1.0, 0.0), gradient);
-        let local = run.train(|| Arc::new(LocalSgd { period: 5 }), gradient);
+        let local = run.train(|| LocalSgd { period: 5 }.into(), gradient);
         for (found, local) in found.iter().zip(&local) {
             assert!(furthest(found, local) < 1e-14, "{transport} × {ranks}");
         }

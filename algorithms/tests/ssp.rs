@@ -14,7 +14,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn trainer(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, rate: f64) -> Result<Trainer<f32>> {
+fn trainer(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, rate: f64) -> Result<Trainer<f32>> {
     let setup = Setup { learning_rate: rate, ..Setup::default() };
     let begin: Vec<f32> = (0..1003).map(|at| at as f32).collect();
     Trainer::new(comm, algorithm, setup, &[begin])
@@ -28,7 +28,7 @@ fn gradient(comm: &Communicator, x: &[f32]) -> Vec<f32> {
 #[test]
 fn without_staleness_it_is_synchronous_sgd() {
     for (transport, ranks) in cases(&[1, 2, 4]) {
-        let run = |algorithm: fn() -> Arc<dyn AnyAlgorithm>| {
+        let run = |algorithm: fn() -> AnyAlgorithm| {
             let run = |comm: Communicator| -> Result<Vec<Vec<f32>>> {
                 let mut trainer = trainer(&comm, algorithm(), 0.5)?;
                 let mut replicas = Vec::new();
@@ -46,8 +46,8 @@ fn without_staleness_it_is_synchronous_sgd() {
             };
             spawn(transport, ranks, run).unwrap()
         };
-        let found = run(|| Arc::new(Ssp { staleness: 0 }));
-        let expected = run(|| Arc::new(GradientAllReduce));
+        let found = run(|| Ssp { staleness: 0 }.into());
+        let expected = run(|| GradientAllReduce.into());
         assert!(found == expected, "{transport} × {ranks}");
     }
 }
@@ -75,7 +75,7 @@ fn without_staleness_replicas_are_bit_identical_where_numbers_round() {
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
     for transport in TransportKind::ALL {
-        let replicas = laggard::replicas(transport, 4, 300, || Arc::new(Ssp { staleness: 300 })).unwrap();
+        let replicas = laggard::replicas(transport, 4, 300, || Ssp { staleness: 300 }.into()).unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
         // Between the minima, and as far beyond as one late push of each rank leads.
         assert!(replicas[0].iter().all(|x| (-0.25..=3.25).contains(x)), "{transport}: {}", replicas[0][0]);
@@ -172,5 +172,5 @@ fn other_elements_than_f32_are_refused() {
 
 #[test]
 fn a_rank_that_ends_early_ends_the_others_with_its_name() {
-    laggard::ends_early(|| Arc::new(Ssp::default()));
+    laggard::ends_early(|| Ssp::default().into());
 }

@@ -9,10 +9,9 @@ use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::testing::payload_per_step;
 use hexagram_algorithms::topk_ef::TopKEf;
 use replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
-use std::sync::Arc;
 
 fn top(fraction: f64) -> impl Fn() -> Made + Sync {
-    move || Arc::new(TopKEf { fraction })
+    move || TopKEf { fraction }.into()
 }
 
 #[test]
@@ -20,7 +19,7 @@ fn all_elements_are_synchronous_sgd() {
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let run = Run { transport, ranks, ..Run::default() };
         let found = run.train(top(1.0), pull);
-        let exact = run.train(|| Arc::new(GradientAllReduce), pull);
+        let exact = run.train(|| GradientAllReduce.into(), pull);
         let error = furthest(&found[0], &exact[0]);
         assert!(error < 1e-5, "{transport} × {ranks}: {error}");
     }
@@ -36,7 +35,7 @@ fn what_is_not_sent_at_once_is_sent_later_at_the_rate_of_its_own_step() {
     // Five of fifty elements a step: after ten more steps at a rate above 0, nothing is left.
     let short = Run { rate, steps: 8, ..Run::default() };
     let long = Run { rate, steps: 8 + 14, ..Run::default() };
-    let exact = short.train(|| Arc::new(GradientAllReduce), gradient);
+    let exact = short.train(|| GradientAllReduce.into(), gradient);
     assert!(furthest(&short.train(top(0.1), gradient)[0], &exact[0]) > 0.1);
     let error = furthest(&long.train(top(0.1), gradient)[0], &exact[0]);
     assert!(error < 1e-5, "{error}");

@@ -11,9 +11,9 @@ use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::trace::{Kind, RankTrace, Span, Trace};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const STEPS: usize = 4;
@@ -22,7 +22,7 @@ const STEPS: usize = 4;
 fn traced(
     transport: TransportKind,
     ranks: usize,
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> AnyAlgorithm + Sync,
     compute: impl Fn(&Communicator, usize) + Sync,
 ) -> Trace {
     let traces = spawn(transport, ranks, |comm: Communicator| {
@@ -53,7 +53,7 @@ fn traced(
 #[test]
 fn every_algorithm_has_its_hooks_in_the_trace_of_every_rank() {
     for algorithm in registry::all() {
-        let trace = traced(TransportKind::Thread, 4, || Arc::clone(&algorithm), |_, _| ());
+        let trace = traced(TransportKind::Thread, 4, || algorithm.clone(), |_, _| ());
         assert_eq!((trace.algorithm.as_str(), trace.ranks.len()), (algorithm.name(), 4));
         for rank in &trace.ranks {
             let count = |kind: Kind| rank.spans.iter().filter(|span| span.kind == kind).count();
@@ -139,12 +139,9 @@ fn the_rank_that_burns_more_time_is_the_slowest() {
 
 #[test]
 fn what_is_communicated_in_the_background_counts() {
-    let traced = |algorithm: Arc<dyn AnyAlgorithm>| {
-        traced(TransportKind::Thread, 3, || Arc::clone(&algorithm), |_, _| ())
-    };
+    let traced = |algorithm: AnyAlgorithm| traced(TransportKind::Thread, 3, || algorithm.clone(), |_, _| ());
     let often = StreamingDiLoCo { period: 2, fragments: 1, delay: 1, ..StreamingDiLoCo::default() };
-    let algorithms: [Arc<dyn AnyAlgorithm>; 3] =
-        [Arc::new(AdPsgd::default()), Arc::new(Ssp::default()), Arc::new(often)];
+    let algorithms: [AnyAlgorithm; 3] = [AdPsgd::default().into(), Ssp::default().into(), often.into()];
     for algorithm in algorithms {
         assert_background(&traced(algorithm));
     }
@@ -169,7 +166,7 @@ fn an_average_of_models_in_the_background_counts() {
         }
     };
     let without_a_pause = AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() };
-    assert_background(&traced(TransportKind::Thread, 3, || Arc::new(without_a_pause), begun));
+    assert_background(&traced(TransportKind::Thread, 3, || without_a_pause.into(), begun));
 }
 
 /// Every rank has it, as communication, in its steps.

@@ -13,7 +13,6 @@ use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Scratch, Setup, Trainer};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, GradientAllReduce};
-use std::sync::Arc;
 
 const RANKS: usize = 2;
 /// Steps of gradient-allreduce, before the switch. The period of post-local-sgd divides them.
@@ -24,20 +23,20 @@ const STEPS: usize = 7;
 const RATE: f64 = 0.1;
 
 /// Returns the algorithms that have a warm-up, with a short one.
-fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
+fn algorithms() -> Vec<AnyAlgorithm> {
     vec![
-        Arc::new(Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }),
-        Arc::new(PowerSgd { rank: 1, saving: 1.0, start: 3 }),
-        Arc::new(PostLocalSgd { start: 3, period: 4 }),
-        Arc::new(QAdam { warmup: 3, ..QAdam::default() }),
-        Arc::new(QAdam { warmup: 3, ..QAdam::eight_bits() }),
-        Arc::new(ZeroOneAdam { freeze: 4, local_doubling: 2, ..ZeroOneAdam::default() }),
-        Arc::new(AsyncModelAverage { warm_up: 1000, ..AsyncModelAverage::default() }),
+        Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }.into(),
+        PowerSgd { rank: 1, saving: 1.0, start: 3 }.into(),
+        PostLocalSgd { start: 3, period: 4 }.into(),
+        QAdam { warmup: 3, ..QAdam::default() }.into(),
+        QAdam { warmup: 3, ..QAdam::eight_bits() }.into(),
+        ZeroOneAdam { freeze: 4, local_doubling: 2, ..ZeroOneAdam::default() }.into(),
+        AsyncModelAverage { warm_up: 1000, ..AsyncModelAverage::default() }.into(),
     ]
 }
 
 /// Returns an engine's training of a matrix and a vector, the same at every call.
-fn trainer(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>) -> Result<Trainer<f32>> {
+fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>> {
     let initial = [vec![1.0f32; 60], vec![-1.0; 20]];
     let shapes = [vec![6, 10], vec![20]];
     let engine = EngineOptions { bucket_bytes: 200, first_bucket_bytes: 200, ..Setup::default().engine };
@@ -55,11 +54,11 @@ fn train(comm: &Communicator, trainer: &mut Trainer<f32>, steps: std::ops::Range
 }
 
 /// Makes steps with a learning rate of 0, which change nothing, and switches.
-fn switched(comm: &Communicator, algorithm: &Arc<dyn AnyAlgorithm>) -> Result<Trainer<f32>> {
-    let mut trainer = trainer(comm, Arc::new(GradientAllReduce))?;
+fn switched(comm: &Communicator, algorithm: &AnyAlgorithm) -> Result<Trainer<f32>> {
+    let mut trainer = trainer(comm, GradientAllReduce.into())?;
     trainer.engine().set_learning_rate(0.0);
     train(comm, &mut trainer, 0..BEFORE)?;
-    trainer.engine().switch(Arc::clone(algorithm))?;
+    trainer.engine().switch(algorithm.clone())?;
     trainer.engine().set_learning_rate(RATE);
     Ok(trainer)
 }
@@ -68,7 +67,7 @@ fn switched(comm: &Communicator, algorithm: &Arc<dyn AnyAlgorithm>) -> Result<Tr
 fn an_algorithm_begins_after_a_switch_as_it_begins_a_training() {
     for algorithm in algorithms() {
         let same = spawn(TransportKind::Thread, RANKS, |comm| {
-            let mut alone = trainer(&comm, Arc::clone(&algorithm))?;
+            let mut alone = trainer(&comm, algorithm.clone())?;
             alone.engine().set_learning_rate(RATE);
             train(&comm, &mut alone, 0..STEPS)?;
             let expected = alone.parameters()?;
@@ -96,7 +95,7 @@ fn a_warm_up_goes_on_from_a_checkpoint_that_was_saved_after_a_switch() {
             let expected = first.parameters()?;
             first.engine().settle()?;
             drop(first);
-            let mut second = trainer(&comm, Arc::clone(&algorithm))?;
+            let mut second = trainer(&comm, algorithm.clone())?;
             checkpoints.load(second.engine())?;
             train(&comm, &mut second, 2..STEPS)?;
             let found = second.parameters()?;

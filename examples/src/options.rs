@@ -9,7 +9,6 @@ use hexagram::algorithms::{AnyAlgorithm, registry};
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// More processes than this on one machine is a slip of the finger.
@@ -97,7 +96,7 @@ pub struct Checked {
     /// Options as they were given.
     pub options: Options,
     /// Its algorithm.
-    pub algorithm: Arc<dyn AnyAlgorithm>,
+    pub algorithm: AnyAlgorithm,
     /// Optimizer that steps with what the algorithm leaves of the gradients.
     pub optimizer: Kind,
     /// Learning rate γ.
@@ -201,9 +200,7 @@ impl Options {
 pub fn list() -> String {
     let all = registry::all();
     let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);
-    let line = |a: &Arc<dyn AnyAlgorithm>| {
-        format!("{:width$}  {} {}\n", a.name(), a.trigram().symbol(), a.trigram())
-    };
+    let line = |a: &AnyAlgorithm| format!("{:width$}  {} {}\n", a.name(), a.trigram().symbol(), a.trigram());
     all.iter().map(line).collect()
 }
 

@@ -21,7 +21,7 @@ const MODEL: &str = "model.";
 #[derive(Clone)]
 pub struct ReplicaOptions {
     /// Algorithm by which the ranks communicate.
-    pub algorithm: Arc<dyn AnyAlgorithm>,
+    pub algorithm: AnyAlgorithm,
     /// Buckets, what to do with unused parameters, and the optimizer of [`Replica::step`].
     pub engine: EngineOptions,
     /// Type of the parameters that the model creates.
@@ -31,7 +31,7 @@ pub struct ReplicaOptions {
 impl Default for ReplicaOptions {
     fn default() -> Self {
         ReplicaOptions {
-            algorithm: Arc::new(GradientAllReduce),
+            algorithm: GradientAllReduce.into(),
             engine: EngineOptions::default(),
             dtype: candle_core::DType::F32,
         }
@@ -278,7 +278,7 @@ impl Replica {
     ///
     /// # Errors
     /// As [`DataParallel::switch`].
-    pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+    pub fn switch(&mut self, algorithm: impl Into<AnyAlgorithm>) -> Result<()> {
         self.engine.switch(algorithm)?;
         self.settled()
     }

@@ -133,7 +133,7 @@ enum Stepping {
 /// Some steps of local SGD on this rank's share; with the last one all replicas become one.
 fn train_locally(comm: &Communicator, stepping: Stepping, period: u64) -> hexagram_candle::Result<Vec<f64>> {
     let varmap = same_start(DType::F64);
-    let mut options = ReplicaOptions { algorithm: Arc::new(LocalSgd { period }), ..options(DType::F64) };
+    let mut options = ReplicaOptions { algorithm: LocalSgd { period }.into(), ..options(DType::F64) };
     if stepping == Stepping::Engine {
         options.engine.optimizer = Some(Arc::new(Sgd::default()));
     }

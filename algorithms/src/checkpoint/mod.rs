@@ -56,7 +56,7 @@ use std::path::{Path, PathBuf};
 /// # fn engine(comm: &Communicator) -> Result<DataParallel> {
 /// #     let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![1] };
 /// #     let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
-/// #     DataParallel::new(comm, vec![x], Arc::new(GradientAllReduce), options)
+/// #     DataParallel::new(comm, vec![x], GradientAllReduce, options)
 /// # }
 /// # let folder = Scratch::new();
 /// # spawn(TransportKind::Thread, 2, |comm| {

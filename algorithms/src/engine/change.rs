@@ -6,7 +6,6 @@ use super::runner::Stage;
 use super::{DataParallel, check_hooks};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
-use std::sync::Arc;
 
 impl DataParallel {
     /// Fills buckets, from here on, in the order in which the first pass of rank 0 completed the gradients.
@@ -32,7 +31,7 @@ impl DataParallel {
     pub(super) fn install(&mut self, plan: Plan) -> Result<()> {
         let dtypes = plan.buckets().iter().map(|bucket| bucket.dtype);
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
-        let algorithm = Arc::clone(&self.algorithm);
+        let algorithm = self.algorithm.clone();
         let queue = self.options.queue.clone();
         let made = self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queue))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
@@ -52,16 +51,16 @@ impl DataParallel {
     ///
     /// # Errors
     /// [`Error::Usage`] if ranks switch to different algorithms; errors of the communication.
-    pub fn switch(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
-        let outcome = self.switch_to(algorithm);
+    pub fn switch(&mut self, algorithm: impl Into<AnyAlgorithm>) -> Result<()> {
+        let outcome = self.switch_to(algorithm.into());
         self.checked(outcome)
     }
 
-    fn switch_to(&mut self, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+    fn switch_to(&mut self, algorithm: AnyAlgorithm) -> Result<()> {
         self.between_passes()?;
         let plan = hooks::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
-        check_hooks(&*algorithm)?;
+        check_hooks(&algorithm)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
             return Err(Error::usage(

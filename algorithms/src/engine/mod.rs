@@ -117,7 +117,7 @@ pub enum Mode {
 /// ```
 pub struct DataParallel {
     comm: Communicator,
-    algorithm: Arc<dyn AnyAlgorithm>,
+    algorithm: AnyAlgorithm,
     options: EngineOptions,
     backward: Arc<Mutex<Backward>>,
     replica: Replica,
@@ -155,16 +155,17 @@ impl DataParallel {
     pub fn new(
         comm: &Communicator,
         parameters: Vec<Parameter>,
-        algorithm: Arc<dyn AnyAlgorithm>,
+        algorithm: impl Into<AnyAlgorithm>,
         options: EngineOptions,
     ) -> Result<Self> {
+        let algorithm = algorithm.into();
         check_ranks(comm)?;
         let plan = Plan::new(parameters, &options, algorithm.needs().buckets);
         plan.agree(comm, &format!("{algorithm:?}"), &options)?;
         // After that, what is refused is refused on all ranks.
         plan.check()?;
         options.check()?;
-        check_hooks(&*algorithm)?;
+        check_hooks(&algorithm)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
         let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
@@ -195,8 +196,8 @@ impl DataParallel {
     }
 
     /// Returns the algorithm in use.
-    pub fn algorithm(&self) -> &dyn AnyAlgorithm {
-        &*self.algorithm
+    pub fn algorithm(&self) -> &AnyAlgorithm {
+        &self.algorithm
     }
 
     /// Returns the training thread's communicator.
@@ -287,7 +288,7 @@ fn check_ranks(comm: &Communicator) -> Result<()> {
 }
 
 /// Fails if an algorithm has a hook that would never be called.
-fn check_hooks(algorithm: &dyn AnyAlgorithm) -> Result<()> {
+fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
     let Some(hook) = algorithm.uncalled_hook() else { return Ok(()) };
     let what = format!("{hook} of {} is never called", algorithm.name());
     Err(Error::usage(what, "ask for Needs::parameters, without which the engine has none for it"))

@@ -96,7 +96,7 @@ pub struct Needs {
 /// use hexagram_algorithms::{Algorithm, Bucket, Context, Trigram};
 ///
 /// /// Mean of the gradients.
-/// #[derive(Debug)]
+/// #[derive(Debug, Clone)]
 /// struct Mean;
 ///
 /// impl Algorithm for Mean {
@@ -120,7 +120,7 @@ pub struct Needs {
 /// }
 /// ```
 #[allow(unused_variables, reason = "default hooks do nothing with theirs")]
-pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
+pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// State of one bucket from step to step, such as an error feedback. It stays on the communication thread.
     type State: 'static;
 

@@ -11,25 +11,94 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 /// Future of a hook under way.
-pub type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
+pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Algorithm of any type, as the engine and the registry work with it. Implemented for every [`Algorithm`].
-pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
+/// Algorithm of any type, as the engine and the registry work with it. It is made of every [`Algorithm`], and a clone of it
+/// is as cheap as one of an [`Arc`].
+///
+/// ```
+/// use hexagram_algorithms::{Algorithm, AnyAlgorithm, GradientAllReduce};
+///
+/// let any = AnyAlgorithm::from(GradientAllReduce);
+/// // The methods of the trait do not get in the way of those of the type.
+/// assert_eq!(any.name(), GradientAllReduce.name());
+/// assert_eq!(any.trigram().symbol(), '☰');
+/// ```
+#[derive(Clone)]
+pub struct AnyAlgorithm(Arc<dyn Erased>);
+
+impl AnyAlgorithm {
     /// Returns [`Algorithm::name`].
-    fn name(&self) -> &'static str;
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
     /// Returns [`Algorithm::trigram`].
-    fn trigram(&self) -> Trigram;
+    pub fn trigram(&self) -> Trigram {
+        self.0.trigram()
+    }
+
     /// Returns [`Algorithm::keeps_replicas_identical`].
-    fn keeps_replicas_identical(&self) -> bool;
+    pub fn keeps_replicas_identical(&self) -> bool {
+        self.0.keeps_replicas_identical()
+    }
+
     /// Returns [`Algorithm::needs`].
-    fn needs(&self) -> Needs;
+    pub fn needs(&self) -> Needs {
+        self.0.needs()
+    }
+
+    /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
+    #[cfg(test)]
+    pub(crate) fn of(erased: impl Erased) -> Self {
+        AnyAlgorithm(Arc::new(erased))
+    }
+
     /// Returns the name of a hook that is written and never called, since the algorithm does not ask for
     /// [`Needs::parameters`].
-    fn uncalled_hook(&self) -> Option<&'static str>;
+    pub(crate) fn uncalled_hook(&self) -> Option<&'static str> {
+        self.0.uncalled_hook()
+    }
+
     /// Starts to work on a bucket: calls [`Algorithm::state`].
     ///
     /// # Errors
     /// As [`Algorithm::state`].
+    pub(crate) fn instance<'a>(
+        &self,
+        context: &'a Context,
+        bucket: &'a Bucket,
+    ) -> HookFuture<'a, Box<dyn Instance>> {
+        Arc::clone(&self.0).instance(context, bucket)
+    }
+}
+
+/// Prints the algorithm's own `Debug` output.
+impl fmt::Debug for AnyAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<A: Algorithm> From<A> for AnyAlgorithm {
+    fn from(algorithm: A) -> Self {
+        AnyAlgorithm(Arc::new(algorithm))
+    }
+}
+
+impl<A: Algorithm> From<Arc<A>> for AnyAlgorithm {
+    fn from(algorithm: Arc<A>) -> Self {
+        AnyAlgorithm(algorithm)
+    }
+}
+
+/// Methods of an [`Algorithm`] that need no type of a state: what can be called through a pointer.
+pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+    fn trigram(&self) -> Trigram;
+    fn keeps_replicas_identical(&self) -> bool;
+    fn needs(&self) -> Needs;
+    fn uncalled_hook(&self) -> Option<&'static str>;
     fn instance<'a>(
         self: Arc<Self>,
         context: &'a Context,
@@ -38,8 +107,7 @@ pub trait AnyAlgorithm: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
-#[allow(missing_docs, reason = "the algorithm's own hooks")]
-pub trait Instance {
+pub(crate) trait Instance {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
@@ -57,7 +125,7 @@ struct Typed<A: Algorithm> {
     state: A::State,
 }
 
-impl<A: Algorithm> AnyAlgorithm for A {
+impl<A: Algorithm> Erased for A {
     fn name(&self) -> &'static str {
         Algorithm::name(self)
     }

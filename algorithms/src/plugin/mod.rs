@@ -17,4 +17,7 @@ pub use context::Context;
 pub(crate) use context::StepInfo;
 pub use fields::Fields;
 pub(crate) use float::with_float;
-pub use instance::{AnyAlgorithm, HookFuture, Instance};
+pub use instance::AnyAlgorithm;
+pub(crate) use instance::Instance;
+#[cfg(test)]
+pub(crate) use instance::{Erased, HookFuture};

@@ -4,12 +4,11 @@
 //! use hexagram_algorithms::testing::{Setup, Trainer};
 //! use hexagram_algorithms::logical::{TransportKind, testing::spawn};
 //! use hexagram_algorithms::GradientAllReduce;
-//! use std::sync::Arc;
 //!
 //! // Rank r has f(x) = (x − r)² / 2: the mean's minimum is at 0.5.
 //! let found = spawn(TransportKind::Thread, 2, |comm| {
 //!     let setup = Setup { learning_rate: 0.5, ..Setup::default() };
-//!     let mut trainer = Trainer::new(&comm, Arc::new(GradientAllReduce), setup, &[vec![3.0f64]])?;
+//!     let mut trainer = Trainer::new(&comm, GradientAllReduce, setup, &[vec![3.0f64]])?;
 //!     for _ in 0..60 {
 //!         trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f64).collect())?;
 //!     }
@@ -70,11 +69,11 @@ impl Quadratic {
 ///
 /// # Errors
 /// As [`Trainer::step`].
-pub fn payload_per_step(
+pub fn payload_per_step<A: Into<AnyAlgorithm>>(
     ranks: usize,
     elements: usize,
     steps: usize,
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> A + Sync,
 ) -> Result<f64> {
     payload_of_shapes(ranks, &[vec![elements]], steps, algorithm)
 }
@@ -83,11 +82,11 @@ pub fn payload_per_step(
 ///
 /// # Errors
 /// As [`Trainer::step`].
-pub fn payload_of_shapes(
+pub fn payload_of_shapes<A: Into<AnyAlgorithm>>(
     ranks: usize,
     shapes: &[Vec<usize>],
     steps: usize,
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> A + Sync,
 ) -> Result<f64> {
     let initial: Vec<Vec<f32>> = shapes.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
@@ -132,7 +131,7 @@ impl<T: Element> Trainer<T> {
     /// As [`DataParallel::new`].
     pub fn new(
         comm: &Communicator,
-        algorithm: Arc<dyn AnyAlgorithm>,
+        algorithm: impl Into<AnyAlgorithm>,
         setup: Setup,
         initial: &[Vec<T>],
     ) -> Result<Self> {
@@ -146,7 +145,7 @@ impl<T: Element> Trainer<T> {
     /// As [`DataParallel::new`].
     pub fn with_shapes(
         comm: &Communicator,
-        algorithm: Arc<dyn AnyAlgorithm>,
+        algorithm: impl Into<AnyAlgorithm>,
         setup: Setup,
         initial: &[Vec<T>],
         shapes: &[Vec<usize>],

@@ -6,7 +6,6 @@ use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::spawn;
 use hexagram_logical::{Communicator, Error, Result, TransportKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Directory of this process's own, removed when it is dropped.
@@ -40,12 +39,12 @@ impl Drop for Scratch {
 ///
 /// # Errors
 /// [`Error::Usage`] that names what differs; as [`Trainer::step`] and [`Checkpoints::save`].
-pub fn resumes_exactly(
+pub fn resumes_exactly<A: Into<AnyAlgorithm>>(
     ranks: usize,
     before: usize,
     after: usize,
     setup: &(impl Fn() -> Setup + Sync),
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> A + Sync,
 ) -> Result<()> {
     let scratch = Scratch::new();
     let run = |comm: Communicator| {
@@ -66,7 +65,7 @@ pub fn resumes_exactly(
         same(&saved, &second.engine().checkpoint().save()?)?;
         train(&comm, &mut second, before, after)?;
         let found = second.engine().checkpoint().save()?;
-        if algorithm().trigram().synchronous { same(&expected, &found) } else { Ok(()) }
+        if algorithm().into().trigram().synchronous { same(&expected, &found) } else { Ok(()) }
     };
     spawn(TransportKind::Thread, ranks, run).map(drop)
 }
@@ -76,7 +75,7 @@ const SHAPES: [&[usize]; 4] = [&[40, 9], &[40], &[7, 40], &[7]];
 
 fn new(
     comm: &Communicator,
-    algorithm: Arc<dyn AnyAlgorithm>,
+    algorithm: impl Into<AnyAlgorithm>,
     setup: Setup,
     scale: f32,
 ) -> Result<Trainer<f32>> {

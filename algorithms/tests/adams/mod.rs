@@ -3,7 +3,6 @@
 use hexagram_algorithms::AnyAlgorithm;
 use hexagram_algorithms::logical::{Communicator, Error};
 use hexagram_algorithms::testing::{Setup, Trainer};
-use std::sync::Arc;
 
 /// A gradient that no two ranks, steps or elements share.
 pub(crate) fn gradient(rank: usize, step: usize, at: usize) -> f32 {
@@ -13,7 +12,7 @@ pub(crate) fn gradient(rank: usize, step: usize, at: usize) -> f32 {
 /// A replica after so many steps, γ = 0.01, from all zeros.
 pub(crate) fn train(
     comm: &Communicator,
-    algorithm: Arc<dyn AnyAlgorithm>,
+    algorithm: impl Into<AnyAlgorithm>,
     setup: Setup,
     (elements, steps): (usize, usize),
     gradient: impl Fn(usize, usize, usize) -> f32,

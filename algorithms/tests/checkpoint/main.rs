@@ -18,8 +18,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn algorithm() -> Arc<dyn AnyAlgorithm> {
-    Arc::new(GradientAllReduce)
+fn algorithm() -> AnyAlgorithm {
+    GradientAllReduce.into()
 }
 
 /// A model of two tensors.
@@ -248,16 +248,14 @@ fn a_checkpoint_of_another_training_says_in_what_it_differs() {
     for error in errors_of(3, |comm| load(scratch.path(), comm).map(drop)) {
         assert!(error.contains("is of 2 ranks, not 3"), "{error}");
     }
-    let other = |algorithm: fn() -> Arc<dyn AnyAlgorithm>,
-                 initial: &'static [Vec<f32>],
-                 setup: fn() -> Setup| {
+    let other = |algorithm: fn() -> AnyAlgorithm, initial: &'static [Vec<f32>], setup: fn() -> Setup| {
         errors_of(2, |comm| at.load(Trainer::new(comm, algorithm(), setup(), initial)?.engine()).map(drop))
     };
     let same: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 3]]));
     let longer: &[Vec<f32>] = Box::leak(Box::new([vec![1.0; 5], vec![2.0; 4]]));
     let momentum =
         || Setup { optimizer: Arc::new(Sgd { momentum: 0.9, ..Default::default() }), ..Setup::default() };
-    for error in other(|| Arc::new(LocalSgd::default()), same, Setup::default) {
+    for error in other(|| LocalSgd::default().into(), same, Setup::default) {
         assert!(error.contains("is of algorithm gradient-allreduce, not local-sgd"), "{error}");
     }
     for error in other(algorithm, longer, Setup::default) {

@@ -57,7 +57,7 @@ fn its_fixed_points_are_those_of_the_linear_system() {
             (5, Peers::from(star()), &star()),
             (3, Peers::from(Topology::Exponential), &Topology::Exponential),
         ] {
-            let algorithm: Algorithm = Arc::new(DPsgd { peers, adapt_then_combine, ..DPsgd::default() });
+            let algorithm: Algorithm = DPsgd { peers, adapt_then_combine, ..DPsgd::default() }.into();
             let found = train_quadratics(ranks, &algorithm, 0.1, 800);
             assert_near(&found, &fixed_point(schedule, ranks, 0.1, adapt_then_combine), 2e-14);
         }
@@ -66,9 +66,9 @@ fn its_fixed_points_are_those_of_the_linear_system() {
 
 #[test]
 fn adapt_then_combine_with_all_is_averaged_sgd() {
-    let averaged = train_quadratics(4, &(Arc::new(GradientAllReduce) as Algorithm), 0.1, 60);
+    let averaged = train_quadratics(4, &GradientAllReduce.into(), 0.1, 60);
     for peers in [Peers::All, Topology::Complete.into()] {
-        let algorithm: Algorithm = Arc::new(DPsgd { peers, adapt_then_combine: true, ..DPsgd::default() });
+        let algorithm: Algorithm = DPsgd { peers, adapt_then_combine: true, ..DPsgd::default() }.into();
         assert_near(&train_quadratics(4, &algorithm, 0.1, 60), &averaged, 1e-15);
     }
 }
@@ -79,7 +79,7 @@ fn the_mean_follows_the_mean_gradient() {
     let gradient = |rank: usize, step: usize, _: &[f64]| vec![((rank * 5 + step * 3) % 7) as f64];
     for adapt_then_combine in [false, true] {
         for interval in [1, 3] {
-            let algorithm: Algorithm = Arc::new(DPsgd { interval, adapt_then_combine, ..DPsgd::default() });
+            let algorithm: Algorithm = DPsgd { interval, adapt_then_combine, ..DPsgd::default() }.into();
             for transport in TransportKind::ALL {
                 let found = train((transport, 5), &algorithm, &setup, &[2.0], 30, gradient).unwrap();
                 let mut x = 2.0;
@@ -104,7 +104,7 @@ fn the_bytes_are_those_of_its_header() {
         (Peers::All, 2, 4, 0.75),
     ] {
         for adapt_then_combine in [false, true] {
-            let algorithm: Algorithm = Arc::new(DPsgd { peers: peers.clone(), interval, adapt_then_combine });
+            let algorithm: Algorithm = DPsgd { peers: peers.clone(), interval, adapt_then_combine }.into();
             assert_sends(ranks, 4, &algorithm, of_size);
         }
     }
@@ -112,15 +112,15 @@ fn the_bytes_are_those_of_its_header() {
 
 #[test]
 fn one_rank_trains_alone() {
-    let algorithm: Algorithm = Arc::new(DPsgd::default());
+    let algorithm: Algorithm = DPsgd::default().into();
     assert_near(&train_quadratics(1, &algorithm, 0.1, 400), &[0.0], 1e-15);
 }
 
 #[test]
 fn an_interval_of_0_and_a_graph_of_other_ranks_are_refused() {
-    let error = refusal(2, &(Arc::new(DPsgd { interval: 0, ..DPsgd::default() }) as Algorithm));
+    let error = refusal(2, &DPsgd { interval: 0, ..DPsgd::default() }.into());
     assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("interval is 0"), "{error}");
-    let error = refusal(2, &(Arc::new(DPsgd { peers: star().into(), ..DPsgd::default() }) as Algorithm));
+    let error = refusal(2, &DPsgd { peers: star().into(), ..DPsgd::default() }.into());
     assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("for 5 ranks"), "{error}");
 }
 

@@ -39,7 +39,7 @@ fn reference(
 }
 
 fn train_noisy(ranks: usize, algorithm: Decentralized, steps: usize) -> Vec<f64> {
-    let algorithm: Algorithm = Arc::new(algorithm);
+    let algorithm: Algorithm = algorithm.into();
     let place = (TransportKind::Thread, ranks);
     let found = train(place, &algorithm, &Setup::default(), &[0.7], steps, gradient).unwrap();
     found.into_iter().map(|x| x[0]).collect()
@@ -84,7 +84,7 @@ fn drift(
         let from = |at: usize| ((rank * 31 + step * 17 + at * 7) % 23) as f32 / 7.0;
         (0..x.len()).map(|at| if step < steps { from(at) } else { 0.0 }).collect()
     };
-    let algorithm: Algorithm = Arc::new(Decentralized::new(peers, 1));
+    let algorithm: Algorithm = Decentralized::new(peers, 1).into();
     let setup = Setup::default();
     let start = [0.0; 999];
     train((transport, ranks), &algorithm, &setup, &start, steps + rounds, gradient).unwrap()
@@ -139,6 +139,6 @@ fn the_bytes_are_those_of_its_header() {
         (Decentralized::new(Topology::XorPairs, 1), 4, 1.0),
         (Decentralized::new(Peers::All, 4), 4, 0.375),
     ] {
-        assert_sends(ranks, 4, &(Arc::new(algorithm) as Algorithm), of_size);
+        assert_sends(ranks, 4, &algorithm.into(), of_size);
     }
 }

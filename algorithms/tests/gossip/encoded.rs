@@ -47,18 +47,18 @@ fn lazy_ring(gamma: f64) -> Mixing {
 }
 
 fn choco(codec: Arc<dyn Codec>, consensus: f64) -> Algorithm {
-    Arc::new(ChocoSgd { codec, consensus, schedule: Arc::new(Topology::Ring) })
+    ChocoSgd { codec, consensus, schedule: Arc::new(Topology::Ring) }.into()
 }
 
 fn squeeze(codec: Arc<dyn Codec>, consensus: f64, schedule: Topology) -> Algorithm {
-    Arc::new(DeepSqueeze { codec, consensus, schedule: Arc::new(schedule) })
+    DeepSqueeze { codec, consensus, schedule: Arc::new(schedule) }.into()
 }
 
 #[test]
 fn with_an_exact_codec_they_are_d_psgd() {
     for gamma in [1.0, 0.3] {
         let plain = DPsgd { peers: lazy_ring(gamma).into(), interval: 1, adapt_then_combine: true };
-        let expected = run(TransportKind::Thread, &(Arc::new(plain) as Algorithm), 12, 0);
+        let expected = run(TransportKind::Thread, &plain.into(), 12, 0);
         for algorithm in [choco(everything(), gamma), squeeze(everything(), gamma, Topology::Ring)] {
             let found = run(TransportKind::Thread, &algorithm, 12, 0);
             let pairs = found.iter().flatten().zip(expected.iter().flatten());
@@ -72,10 +72,10 @@ fn with_an_exact_codec_they_are_d_psgd() {
 fn the_mean_follows_the_mean_gradient_and_choco_agrees_on_it() {
     let sign = || Arc::new(Sign::default());
     let runs: [(Algorithm, usize, f64); 6] = [
-        (Arc::new(ChocoSgd::sign()), 150, 0.04),
-        (Arc::new(ChocoSgd::top_k(0.1).unwrap()), 100, 1e-4),
-        (Arc::new(ChocoSgd::min_max8()), 60, 2e-4),
-        (Arc::new(DeepSqueeze::default()), 20, 0.01),
+        (ChocoSgd::sign().into(), 150, 0.04),
+        (ChocoSgd::top_k(0.1).unwrap().into(), 100, 1e-4),
+        (ChocoSgd::min_max8().into(), 60, 2e-4),
+        (DeepSqueeze::default().into(), 20, 0.01),
         (squeeze(sign(), 0.05, Topology::Ring), 0, f64::INFINITY),
         (squeeze(sign(), 0.05, Topology::RandomPairs { seed: 3, pairs: None }), 0, f64::INFINITY),
     ];
@@ -89,7 +89,7 @@ fn the_mean_follows_the_mean_gradient_and_choco_agrees_on_it() {
 
 #[test]
 fn all_transports_carry_them_alike() {
-    for algorithm in [Arc::new(ChocoSgd::default()) as Algorithm, Arc::new(DeepSqueeze::default())] {
+    for algorithm in [AnyAlgorithm::from(ChocoSgd::default()), DeepSqueeze::default().into()] {
         let expected = run(TransportKind::Thread, &algorithm, 5, 0);
         for transport in TransportKind::ALL {
             assert_eq!(run(transport, &algorithm, 5, 0), expected, "{algorithm:?} over {transport:?}");
@@ -103,15 +103,15 @@ fn the_bytes_are_those_of_their_headers() {
     let size = 4.0 * 32768.0;
     let sign = (d / 8.0 + 4.0 * 16.0) / size;
     let eight = (d + 8.0 * 16.0) / size;
-    assert_sends(4, 3, &(Arc::new(ChocoSgd::sign()) as Algorithm), 2.0 * sign);
-    assert_sends(2, 3, &(Arc::new(ChocoSgd::min_max8()) as Algorithm), eight);
+    assert_sends(4, 3, &ChocoSgd::sign().into(), 2.0 * sign);
+    assert_sends(2, 3, &ChocoSgd::min_max8().into(), eight);
     let top_k = ChocoSgd::top_k(0.01).unwrap();
     let message = top_k.codec.encoded_len(32768) as f64;
     let kept = 328.0;
     assert!(message <= 4.0 * kept + kept * (2.0 + (d / kept).log2().ceil()) / 8.0 + 2.0);
-    assert_sends(3, 3, &(Arc::new(top_k) as Algorithm), 2.0 * message / size);
-    assert_sends(4, 4, &(Arc::new(DeepSqueeze::default()) as Algorithm), eight);
-    assert_sends(3, 4, &(Arc::new(DeepSqueeze::default()) as Algorithm), eight);
+    assert_sends(3, 3, &top_k.into(), 2.0 * message / size);
+    assert_sends(4, 4, &DeepSqueeze::default().into(), eight);
+    assert_sends(3, 4, &DeepSqueeze::default().into(), eight);
 }
 
 #[test]
@@ -129,6 +129,6 @@ fn consensus_steps_that_are_none_are_refused() {
 #[test]
 fn a_graph_that_changes_is_nothing_for_choco() {
     let schedule = Arc::new(Topology::OnePeerExponential);
-    let error = refusal(4, &(Arc::new(ChocoSgd { schedule, ..ChocoSgd::default() }) as Algorithm));
+    let error = refusal(4, &ChocoSgd { schedule, ..ChocoSgd::default() }.into());
     assert!(error.to_string().contains("another graph"), "{error}");
 }

@@ -4,7 +4,7 @@ use super::*;
 use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
 
 fn tracking(schedule: impl Schedule + 'static) -> Algorithm {
-    Arc::new(GradientTracking { schedule: Arc::new(schedule) })
+    GradientTracking { schedule: Arc::new(schedule) }.into()
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn it_reaches_the_optimum() {
         let found = train_quadratics(ranks, &algorithm, 0.05, 800);
         assert_near(&found, &vec![optimum(ranks); ranks], 2e-14);
     }
-    let missed = train_quadratics(4, &(Arc::new(DPsgd::default()) as Algorithm), 0.05, 800);
+    let missed = train_quadratics(4, &DPsgd::default().into(), 0.05, 800);
     assert!(missed.iter().any(|x| (x - optimum(4)).abs() > 0.05), "{missed:?}");
 }
 
@@ -48,8 +48,8 @@ fn directions_have_the_mean_of_the_gradients() {
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
-    assert_sends(4, 3, &(Arc::new(GradientTracking::default()) as Algorithm), 2.0);
-    assert_sends(3, 3, &(Arc::new(GradientTracking::default()) as Algorithm), 2.0);
+    assert_sends(4, 3, &GradientTracking::default().into(), 2.0);
+    assert_sends(3, 3, &GradientTracking::default().into(), 2.0);
     assert_sends(4, 3, &tracking(Topology::Ring), 4.0);
 }
 

@@ -13,7 +13,7 @@ fn trained(algorithm: &Algorithm) -> Vec<f32> {
     let engine = EngineOptions { hierarchical: true, ..Setup::default().engine };
     let setup = Setup { engine, ..Setup::default() };
     let found = spawn_hosts(&HOSTS, |comm| {
-        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup.clone(), &[vec![0.7f32; 40]])?;
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup.clone(), &[vec![0.7f32; 40]])?;
         for _ in 0..120 {
             trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
         }
@@ -39,12 +39,12 @@ fn every_algorithm_comes_to_the_optimum_of_all_ranks() {
 #[test]
 fn whatever_the_graph() {
     for graph in [Topology::Star, Topology::RandomPairs { seed: 3, pairs: None }] {
-        assert_optimal(&(Arc::new(DPsgd { peers: graph.into(), ..DPsgd::default() }) as Algorithm), 2e-3);
+        assert_optimal(&DPsgd { peers: graph.into(), ..DPsgd::default() }.into(), 2e-3);
         let schedule = Arc::new(graph);
         let squeeze = DeepSqueeze { schedule, ..DeepSqueeze::default() };
-        assert_optimal(&(Arc::new(squeeze) as Algorithm), 5e-3);
+        assert_optimal(&squeeze.into(), 5e-3);
     }
     let uneven = [vec![1, 2], vec![0], vec![0]];
     let directed = Mixing::push(3, |host| uneven[host].iter().copied().collect()).unwrap();
-    assert_optimal(&(Arc::new(Sgp { schedule: Arc::new(directed) }) as Algorithm), 2e-3);
+    assert_optimal(&Sgp { schedule: Arc::new(directed) }.into(), 2e-3);
 }

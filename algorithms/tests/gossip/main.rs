@@ -23,7 +23,7 @@ use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use std::sync::Arc;
 
-type Algorithm = Arc<dyn AnyAlgorithm>;
+type Algorithm = AnyAlgorithm;
 
 /// Quadratics with different curvatures and minima, for up to 8 ranks; the first four are those of the reference numbers.
 fn problem() -> Quadratic {
@@ -54,7 +54,7 @@ fn train<T: Element>(
     gradient: impl Fn(usize, usize, &[T]) -> Vec<T> + Sync,
 ) -> Result<Vec<Vec<T>>> {
     spawn(transport, ranks, |comm: Communicator| {
-        let mut trainer = Trainer::new(&comm, Arc::clone(algorithm), setup.clone(), &[start.to_vec()])?;
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup.clone(), &[start.to_vec()])?;
         for step in 0..steps {
             trainer.step(|_, x| gradient(comm.rank(), step, x))?;
         }
@@ -81,7 +81,7 @@ fn assert_near(found: &[f64], expected: &[f64], tolerance: f64) {
 /// Bytes a rank and step, for parameters of 128 KiB: above what small messages are sent by.
 fn assert_sends(ranks: usize, steps: usize, algorithm: &Algorithm, of_size: f64) {
     let elements = 32768;
-    let found = payload_per_step(ranks, elements, steps, || Arc::clone(algorithm)).unwrap();
+    let found = payload_per_step(ranks, elements, steps, || algorithm.clone()).unwrap();
     let expected = of_size * (4 * elements) as f64;
     assert!((found - expected).abs() < 1e-6, "{algorithm:?}: {found} and not {expected}");
 }
@@ -96,13 +96,13 @@ fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
 /// Every algorithm here, with its defaults.
 fn all() -> [Algorithm; 7] {
     [
-        Arc::new(DPsgd::default()),
-        Arc::new(Decentralized::default()),
-        Arc::new(LowPrecisionDecentralized::default()),
-        Arc::new(GradientTracking::default()),
-        Arc::new(Sgp::default()),
-        Arc::new(ChocoSgd::default()),
-        Arc::new(DeepSqueeze::default()),
+        DPsgd::default().into(),
+        Decentralized::default().into(),
+        LowPrecisionDecentralized::default().into(),
+        GradientTracking::default().into(),
+        Sgp::default().into(),
+        ChocoSgd::default().into(),
+        DeepSqueeze::default().into(),
     ]
 }
 
@@ -110,8 +110,7 @@ fn all() -> [Algorithm; 7] {
 fn the_final_average_is_the_mean_of_all_replicas_and_training_goes_on_from_it() {
     for algorithm in all() {
         let runs = spawn(TransportKind::Thread, 3, |comm| {
-            let mut trainer =
-                Trainer::new(&comm, Arc::clone(&algorithm), Setup::default(), &[vec![0.5f32; 40]])?;
+            let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![0.5f32; 40]])?;
             let step = |trainer: &mut Trainer<f32>| {
                 trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())
             };

@@ -6,7 +6,7 @@ use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
 use std::collections::BTreeSet;
 
 fn push(schedule: impl Schedule + 'static) -> Algorithm {
-    Arc::new(Sgp { schedule: Arc::new(schedule) })
+    Sgp { schedule: Arc::new(schedule) }.into()
 }
 
 /// 0 → 1, 0 → 2, 1 → 2, 2 → 3, 3 → 0: ranks give to one or two, and take from one or two.
@@ -18,10 +18,10 @@ fn uneven() -> Mixing {
 #[test]
 fn it_reaches_the_optimum_of_the_mean_as_the_learning_rate_falls() {
     let runs = [(Sgp::default(), 3), (Sgp::default(), 4), (Sgp::default(), 5)];
-    let runs = runs.map(|(algorithm, ranks)| (Arc::new(algorithm) as Algorithm, ranks));
+    let runs = runs.map(|(algorithm, ranks)| (AnyAlgorithm::from(algorithm), ranks));
     for (algorithm, ranks) in runs.into_iter().chain([(push(uneven()), 4)]) {
         let found = spawn(TransportKind::Thread, ranks, |comm| {
-            let mut trainer = Trainer::new(&comm, Arc::clone(&algorithm), Setup::default(), &[vec![0.7f64]])?;
+            let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![0.7f64]])?;
             for step in 0..1500 {
                 trainer.engine().set_learning_rate(2.0 / (step + 20) as f64);
                 trainer.step(|_, x| problem().gradient(comm.rank(), x))?;
@@ -36,7 +36,7 @@ fn it_reaches_the_optimum_of_the_mean_as_the_learning_rate_falls() {
 fn with_equal_curvatures_the_mean_is_the_optimum_at_any_learning_rate() {
     for ranks in [3, 4, 5] {
         let gradient = |rank: usize, _: usize, x: &[f64]| vec![x[0] - problem().b[rank]];
-        let algorithm: Algorithm = Arc::new(Sgp::default());
+        let algorithm: Algorithm = Sgp::default().into();
         let place = (TransportKind::Thread, ranks);
         let found = train(place, &algorithm, &Setup::default(), &[0.7], 400, gradient).unwrap();
         let found: Vec<f64> = found.into_iter().map(|x| x[0]).collect();
@@ -64,14 +64,14 @@ fn where_all_weights_stay_1_it_is_d_psgd() {
     let run = |algorithm: Algorithm| {
         train((TransportKind::Thread, 5), &algorithm, &Setup::default(), &[0.3; 70], 20, gradient).unwrap()
     };
-    assert_eq!(run(Arc::new(Sgp::default())), run(Arc::new(twin)));
+    assert_eq!(run(Sgp::default().into()), run(twin.into()));
 }
 
 #[test]
 fn the_bytes_are_those_of_its_header() {
     let with_weight = 1.0 + 8.0 / (4.0 * 32768.0);
-    assert_sends(4, 4, &(Arc::new(Sgp::default()) as Algorithm), with_weight);
-    assert_sends(5, 3, &(Arc::new(Sgp::default()) as Algorithm), with_weight);
+    assert_sends(4, 4, &Sgp::default().into(), with_weight);
+    assert_sends(5, 3, &Sgp::default().into(), with_weight);
     assert_sends(4, 2, &push(uneven()), 1.25 * with_weight);
 }
 

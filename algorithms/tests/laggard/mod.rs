@@ -5,7 +5,7 @@ use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Error, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 /// Steps of the rank that stands still before it does.
@@ -20,7 +20,7 @@ pub(crate) fn replicas(
     transport: TransportKind,
     ranks: usize,
     steps: usize,
-    algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync,
+    algorithm: impl Fn() -> AnyAlgorithm + Sync,
 ) -> Result<Vec<Vec<f32>>> {
     let (arrived, arrivals) = channel();
     let arrivals = Mutex::new(arrivals);
@@ -51,7 +51,7 @@ pub(crate) fn replicas(
 ///
 /// # Panics
 /// Unless the others end with an error that says why.
-pub(crate) fn ends_early(algorithm: impl Fn() -> Arc<dyn AnyAlgorithm> + Sync) {
+pub(crate) fn ends_early(algorithm: impl Fn() -> AnyAlgorithm + Sync) {
     for transport in TransportKind::ALL {
         let all_begun = Barrier::new(3);
         let run = |comm: &Communicator| -> Result<()> {

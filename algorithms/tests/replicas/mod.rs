@@ -14,7 +14,7 @@ use hexagram_algorithms::{AnyAlgorithm, Optimizer, Sgd};
 use std::sync::{Arc, Barrier};
 
 /// An algorithm, as its tests make it.
-pub type Made = Arc<dyn AnyAlgorithm>;
+pub type Made = AnyAlgorithm;
 
 /// A training.
 pub struct Run<T> {

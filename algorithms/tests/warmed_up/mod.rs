@@ -5,14 +5,13 @@ use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, registry};
-use std::sync::Arc;
 
 /// Returns all algorithms, and those again whose warm-up is longer than these tests, with a shorter one.
-pub(crate) fn algorithms() -> Vec<Arc<dyn AnyAlgorithm>> {
+pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     let mut all = registry::all();
-    all.push(Arc::new(QAdam { warmup: 5, ..QAdam::default() }));
-    all.push(Arc::new(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }));
-    all.push(Arc::new(PowerSgd { start: 5, ..PowerSgd::default() }));
-    all.push(Arc::new(PostLocalSgd { start: 5, ..PostLocalSgd::default() }));
+    all.push(QAdam { warmup: 5, ..QAdam::default() }.into());
+    all.push(ZeroOneAdam { freeze: 6, local_doubling: 4, ..ZeroOneAdam::default() }.into());
+    all.push(PowerSgd { start: 5, ..PowerSgd::default() }.into());
+    all.push(PostLocalSgd { start: 5, ..PostLocalSgd::default() }.into());
     all
 }

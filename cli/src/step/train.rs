@@ -25,11 +25,11 @@ pub(super) struct Measured {
 }
 
 /// Returns the algorithm that was asked for.
-pub(super) fn algorithm(options: &Step) -> Result<Option<Arc<dyn AnyAlgorithm>>> {
+pub(super) fn algorithm(options: &Step) -> Result<Option<AnyAlgorithm>> {
     match (options.algorithm.as_str(), options.period) {
         (NONE, None) => Ok(None),
         ("local-sgd", Some(0)) => Err(Error::usage("--period is 0", "give 1 step or more")),
-        ("local-sgd", Some(period)) => Ok(Some(Arc::new(LocalSgd { period }))),
+        ("local-sgd", Some(period)) => Ok(Some(LocalSgd { period }.into())),
         (_, Some(_)) => Err(Error::usage("--period is for local-sgd", "leave it out")),
         (name, None) => registry::named(name).map(Some),
     }
@@ -160,7 +160,7 @@ impl Trained {
     fn new(
         comm: &Communicator,
         profile: &Profile,
-        algorithm: Arc<dyn AnyAlgorithm>,
+        algorithm: AnyAlgorithm,
         source: Vec<Vec<f32>>,
     ) -> Result<Self> {
         let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };

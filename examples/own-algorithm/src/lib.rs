@@ -17,7 +17,7 @@ use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, T
 use hexagram::{Buffer, Result};
 
 /// Mean of the parameters, when they have drifted apart.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AdaptiveLocalSgd {
     /// Largest drift of the replicas, as a part of the parameters' norm.
     pub tolerance: f64,

@@ -36,8 +36,8 @@ fn compare(world: World) -> Result<(), Failure> {
     let mut ratios = Vec::new();
     for _ in 0..5 {
         // In pairs, so that whatever else the machine does meets both.
-        let plain = train(&comm, Arc::new(GradientAllReduce), &digits)?;
-        let own = train(&comm, Arc::new(AdaptiveLocalSgd { tolerance: 0.02 }), &digits)?;
+        let plain = train(&comm, GradientAllReduce.into(), &digits)?;
+        let own = train(&comm, AdaptiveLocalSgd { tolerance: 0.02 }.into(), &digits)?;
         ratios.push(own.seconds / plain.seconds);
         if comm.rank() == 0 {
             print(&format!("gradient-allreduce  {plain}"))?;
@@ -68,7 +68,7 @@ impl std::fmt::Display for Outcome {
 }
 
 /// Trains a linear classifier with any algorithm.
-fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>, digits: &Digits) -> Result<Outcome> {
+fn train(comm: &Communicator, algorithm: AnyAlgorithm, digits: &Digits) -> Result<Outcome> {
     let weights = Parameter { name: "weights".into(), dtype: DType::F32, shape: digits::WEIGHTS.into() };
     let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
     let mut engine = DataParallel::new(comm, vec![weights], algorithm, options)?;

@@ -7,10 +7,9 @@ use hexagram::algorithms::AnyAlgorithm;
 use hexagram::algorithms::testing::{Setup, Trainer, payload_per_step, resumes_exactly};
 use hexagram::testing::spawn;
 use hexagram_own_algorithm::AdaptiveLocalSgd;
-use std::sync::Arc;
 
-fn adaptive(tolerance: f64) -> Arc<dyn AnyAlgorithm> {
-    Arc::new(AdaptiveLocalSgd { tolerance })
+fn adaptive(tolerance: f64) -> AnyAlgorithm {
+    AdaptiveLocalSgd { tolerance }.into()
 }
 
 /// What x is after each step on rank r's f(x) = (x − r)²/2; the minimum of the mean is at 1.5.

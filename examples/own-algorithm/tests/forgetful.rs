@@ -8,7 +8,7 @@ use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, T
 use std::sync::Arc;
 
 /// Local SGD that counts its steps by itself, and may forget to save the count.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Counting {
     forgets: bool,
 }

@@ -3,6 +3,7 @@
 use super::mixing::Mixing;
 use crate::{Error, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// Schedule of mixing matrices, one for every step.
 ///
@@ -40,6 +41,13 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing>;
 }
 
+/// The schedule that it points to.
+impl<S: Schedule + ?Sized> Schedule for Arc<S> {
+    fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        (**self).mixing(size, step)
+    }
+}
+
 /// The same matrix at every step.
 impl Schedule for Mixing {
     fn mixing(&self, size: usize, _step: u64) -> Result<Mixing> {
@@ -57,5 +65,19 @@ impl Schedule for Vec<Mixing> {
         let turn = step.checked_rem(self.len() as u64).and_then(|turn| self.get(turn as usize));
         turn.ok_or_else(|| Error::usage("a schedule has no mixing matrix", "give it one at least"))?
             .mixing(size, step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decentralized::Topology;
+
+    #[test]
+    fn a_pointer_to_a_schedule_is_one() {
+        let ring: Arc<dyn Schedule> = Arc::new(Topology::Ring);
+        assert_eq!(ring.mixing(4, 0).unwrap(), Topology::Ring.mixing(4, 0).unwrap());
+        let shared: Arc<Arc<dyn Schedule>> = Arc::new(ring);
+        assert_eq!(shared.mixing(3, 5).unwrap(), Topology::Ring.mixing(3, 5).unwrap());
     }
 }

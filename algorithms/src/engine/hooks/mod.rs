@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # spawn(TransportKind::Thread, 2, |comm| {
 /// # let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![2] };
 /// # let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..Default::default() };
-/// # let mut engine = DataParallel::new(&comm, vec![x], Arc::new(GradientAllReduce), options)?;
+/// # let mut engine = DataParallel::new(&comm, vec![x], GradientAllReduce, options)?;
 /// # engine.set_learning_rate(1.0);
 /// let hooks = engine.hooks();
 /// engine.begin(Mode::Synchronize)?;

@@ -24,7 +24,7 @@ impl HookRunner {
     /// here before is gone.
     pub(in crate::engine) fn install(
         &mut self,
-        algorithm: Arc<dyn AnyAlgorithm>,
+        algorithm: AnyAlgorithm,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
         queue: &Queue,
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {

@@ -145,7 +145,7 @@ pub(super) struct HookRunner {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
     streams: usize,
-    algorithm: Option<Arc<dyn AnyAlgorithm>>,
+    algorithm: Option<AnyAlgorithm>,
     lanes: Vec<Lane>,
     running: Vec<Running>,
     /// Hooks to start, in the order in which every rank starts them.
@@ -314,7 +314,7 @@ impl HookRunner {
 
 /// Arguments of a hook, which owns them while it runs.
 struct HookCall {
-    algorithm: Option<Arc<dyn AnyAlgorithm>>,
+    algorithm: Option<AnyAlgorithm>,
     tensors: Arc<[Tensor]>,
     parameters: bool,
     instance: Option<Box<dyn Instance>>,
@@ -347,7 +347,7 @@ impl HookCall {
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
             (Stage::Start, none, Some(algorithm)) => {
-                let made = Arc::clone(algorithm).instance(context, &bucket).await;
+                let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
             (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,

@@ -54,7 +54,7 @@ fn a_plugins_panic_is_an_error_on_every_rank_from_every_hook() {
 }
 
 /// Encodes what cannot all be encoded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Encodes;
 
 impl Algorithm for Encodes {

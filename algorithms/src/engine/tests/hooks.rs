@@ -23,7 +23,7 @@ fn every_stage_starts_in_plan_order_and_every_bucket_sees_all_stages() {
         spawn(transport, 3, |comm| {
             let probe = Arc::new(Probe::new(MEAN));
             let options = EngineOptions { streams, ..options(4, 4) };
-            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
             let mut engine = trained_by(&comm, parameters(4, 1), algorithm, options, (0.1, 0.0))?;
             for step in 0..3 {
                 engine.forward()?;
@@ -66,7 +66,7 @@ fn a_hook_before_the_forward_pass_may_run_until_the_gradients_are_ready() {
             Stage::Forward => Act::Until(Arc::clone(&waits_for)),
             _ => Act::Mean,
         }));
-        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+        let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
         let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options(4, 4), (0.1, 0.0))?;
         engine.initial().prepare()?;
         engine.forward()?;
@@ -93,7 +93,7 @@ fn no_more_hooks_run_at_once_than_there_are_streams() {
                 Stage::Gradients => Act::Until(Arc::clone(&waits_for)),
                 _ => Act::Nothing,
             }));
-            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
             let options = EngineOptions { streams, ..options(4, 4) };
             let mut engine = DataParallel::new(&comm, parameters(6, 1), algorithm, options)?;
             let started = || probe.log().iter().filter(|(stage, _)| *stage == Stage::Gradients).count();
@@ -123,7 +123,7 @@ fn ranks_with_one_stream_never_start_different_hooks() {
             (Stage::Forward, 0) => Act::Until(Arc::clone(&waits_for)),
             _ => Act::Mean,
         }));
-        let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+        let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
         let options = EngineOptions { streams: 1, ..options(4, 4) };
         let mut engine = trained_by(&comm, parameters(2, 1), algorithm, options, (0.1, 0.0))?;
         engine.initial().prepare()?;

@@ -16,11 +16,7 @@ fn rate(step: usize) -> f64 {
 }
 
 /// Trains with gradients of rank + 1, joins, and returns the parameters and the number of steps.
-fn train(
-    transport: TransportKind,
-    order: Order,
-    algorithm: fn() -> Arc<dyn AnyAlgorithm>,
-) -> Vec<(f32, u64)> {
+fn train(transport: TransportKind, order: Order, algorithm: fn() -> AnyAlgorithm) -> Vec<(f32, u64)> {
     let found = spawn(transport, 3, |comm| {
         let mut engine = trained_by(&comm, parameters(2, 10), algorithm(), uneven(order), (7.0, 0.0))?;
         for step in 0..BATCHES[comm.rank()] {
@@ -45,7 +41,7 @@ fn replicas_stay_identical_and_means_are_over_all_ranks() {
     for (transport, order) in
         TransportKind::ALL.into_iter().flat_map(|t| [(t, Order::Listed), (t, Order::Observed)])
     {
-        let found = train(transport, order, || Arc::new(GradientAllReduce));
+        let found = train(transport, order, || GradientAllReduce.into());
         assert_eq!(found, [(expected, 5); 3], "{transport}, {order:?}");
     }
 }
@@ -61,7 +57,7 @@ fn local_sgd_goes_on_with_joined_ranks() {
     };
     let mean = (alone(0, 0..4) + alone(1, 0..4) + alone(2, 0..4)) / 3.0;
     for transport in TransportKind::ALL {
-        let found = train(transport, Order::Observed, || Arc::new(LocalSgd { period: 4 }));
+        let found = train(transport, Order::Observed, || LocalSgd { period: 4 }.into());
         for (rank, (x, steps)) in found.into_iter().enumerate() {
             let expected = mean + alone(rank, 4..5);
             assert!(
@@ -157,10 +153,10 @@ fn of_an_asynchronous_algorithm_nobody_waits() {
 /// What they have in the background begins and ends with all ranks, those without data too.
 #[test]
 fn asynchronous_algorithms_end_with_any_numbers_of_steps() {
-    let algorithms: [fn() -> Arc<dyn AnyAlgorithm>; 3] = [
-        || Arc::new(crate::async_model_average::AsyncModelAverage::default()),
-        || Arc::new(crate::ad_psgd::AdPsgd::default()),
-        || Arc::new(crate::ssp::Ssp::default()),
+    let algorithms: [fn() -> AnyAlgorithm; 3] = [
+        || crate::async_model_average::AsyncModelAverage::default().into(),
+        || crate::ad_psgd::AdPsgd::default().into(),
+        || crate::ssp::Ssp::default().into(),
     ];
     for (algorithm, order) in algorithms.into_iter().flat_map(|a| [(a, Order::Listed), (a, Order::Observed)])
     {

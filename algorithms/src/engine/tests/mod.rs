@@ -61,7 +61,7 @@ fn engine(comm: &Communicator, parameters: Vec<Parameter>, options: EngineOption
 fn trained_by(
     comm: &Communicator,
     parameters: Vec<Parameter>,
-    algorithm: Arc<dyn AnyAlgorithm>,
+    algorithm: impl Into<AnyAlgorithm>,
     options: EngineOptions,
     (rate, at): (f64, f32),
 ) -> Result<DataParallel> {

@@ -96,7 +96,7 @@ fn a_step_is_skipped_on_all_ranks_if_one_overflows() {
                 Stage::Gradients => Act::Mean,
                 _ => Act::Nothing,
             }));
-            let algorithm = Arc::clone(&probe) as Arc<dyn AnyAlgorithm>;
+            let algorithm = AnyAlgorithm::from(Arc::clone(&probe));
             let options = EngineOptions { order, ..scaled() };
             let mut engine = trained_by(&comm, parameters(2, 10), algorithm, options, (1.0, 8.0))?;
             // Rank 1's gradients are infinite in the first and the third pass.

@@ -16,13 +16,14 @@ pub(super) enum Act {
     Panic,
 }
 
-type Script = Box<dyn Fn(Stage, &Context) -> Act + Send + Sync>;
+type Script = Arc<dyn Fn(Stage, &Context) -> Act + Send + Sync>;
 
+#[derive(Clone)]
 pub(super) struct Probe {
     pub(super) needs: Needs,
     pub(super) synchronous: bool,
     script: Script,
-    log: Mutex<Vec<(Stage, usize)>>,
+    log: Arc<Mutex<Vec<(Stage, usize)>>>,
 }
 
 /// One for all ranks, as ranks compare it.
@@ -36,7 +37,7 @@ impl Probe {
     /// Works on parameters, in buckets by size.
     pub(super) fn new(script: impl Fn(Stage, &Context) -> Act + Send + Sync + 'static) -> Self {
         let needs = Needs { buckets: Buckets::BySize, parameters: true };
-        Probe { needs, synchronous: true, script: Box::new(script), log: Mutex::default() }
+        Probe { needs, synchronous: true, script: Arc::new(script), log: Arc::default() }
     }
 
     /// Hooks in the order in which they were called, with their buckets.

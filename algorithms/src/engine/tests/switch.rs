@@ -5,13 +5,13 @@ use super::*;
 use std::sync::Barrier;
 
 /// Means gradients, in one bucket, with parameters.
-fn whole() -> Arc<dyn AnyAlgorithm> {
+fn whole() -> AnyAlgorithm {
     let mut probe = Probe::new(|stage, _| match stage {
         Stage::Gradients => Act::Mean,
         _ => Act::Nothing,
     });
     probe.needs.buckets = Buckets::Whole;
-    Arc::new(probe)
+    probe.into()
 }
 
 fn momentum(order: Order) -> EngineOptions {
@@ -26,7 +26,7 @@ fn gradients(step: usize) -> Vec<Vec<f32>> {
 
 #[test]
 fn the_optimizer_goes_on_bit_for_bit_through_other_buckets_and_needs() {
-    let train = |order: Order, phases: fn() -> Vec<Arc<dyn AnyAlgorithm>>| {
+    let train = |order: Order, phases: fn() -> Vec<AnyAlgorithm>| {
         let found = spawn(TransportKind::Shm, 2, |comm| {
             let first = Arc::new(GradientAllReduce);
             let mut engine = trained_by(&comm, parameters(4, 10), first, momentum(order), (0.1, 1.0))?;
@@ -46,10 +46,10 @@ fn the_optimizer_goes_on_bit_for_bit_through_other_buckets_and_needs() {
         found.unwrap()
     };
     for order in [Order::Listed, Order::Observed] {
-        let alone = train(order, || (0..5).map(|_| Arc::new(GradientAllReduce) as _).collect());
+        let alone = train(order, || (0..5).map(|_| AnyAlgorithm::from(GradientAllReduce)).collect());
         let switching = train(order, || {
-            let local = || Arc::new(LocalSgd { period: 1 }) as Arc<dyn AnyAlgorithm>;
-            vec![whole(), Arc::new(GradientAllReduce), local(), whole(), local()]
+            let local = || AnyAlgorithm::from(LocalSgd { period: 1 });
+            vec![whole(), GradientAllReduce.into(), local(), whole(), local()]
         });
         assert_eq!(alone[0].1, [3; 5]);
         for (other, one) in switching.iter().zip(&alone) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::plugin::Needs;
 
 /// Counts steps in the hook after them; `parameters` says whether it asks for what that hook needs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct AfterStep {
     parameters: bool,
 }
@@ -34,7 +34,7 @@ impl Algorithm for AfterStep {
 }
 
 /// Has a hook before the forward pass, and asks for nothing.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct BeforeForward;
 
 impl Algorithm for BeforeForward {
@@ -57,7 +57,7 @@ impl Algorithm for BeforeForward {
     }
 }
 
-fn refusal(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>) -> String {
+fn refusal(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>) -> String {
     let made = DataParallel::new(comm, parameters(1, 1), algorithm, EngineOptions::default());
     made.err().map_or_else(String::new, |error| error.to_string())
 }
@@ -65,12 +65,12 @@ fn refusal(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>) -> String {
 #[test]
 fn a_hook_that_is_never_called_is_refused_at_the_start_by_name() {
     spawn(TransportKind::Thread, 2, |comm| {
-        let text = refusal(&comm, Arc::new(AfterStep { parameters: false }));
+        let text = refusal(&comm, AfterStep { parameters: false });
         assert!(text.contains("after_step of after-step is never called"), "{text}");
         assert!(text.contains("Needs::parameters"), "{text}");
-        let text = refusal(&comm, Arc::new(BeforeForward));
+        let text = refusal(&comm, BeforeForward);
         assert!(text.contains("before_forward of before-forward is never called"), "{text}");
-        assert_eq!(refusal(&comm, Arc::new(AfterStep { parameters: true })), "");
+        assert_eq!(refusal(&comm, AfterStep { parameters: true }), "");
         Ok(())
     })
     .unwrap();
@@ -80,7 +80,7 @@ fn a_hook_that_is_never_called_is_refused_at_the_start_by_name() {
 fn an_engine_does_not_switch_to_an_algorithm_with_a_hook_that_is_never_called() {
     spawn(TransportKind::Thread, 2, |comm| {
         let mut engine = engine(&comm, parameters(1, 1), EngineOptions::default())?;
-        let text = engine.switch(Arc::new(BeforeForward)).unwrap_err().to_string();
+        let text = engine.switch(BeforeForward).unwrap_err().to_string();
         assert!(text.contains("before_forward of before-forward is never called"), "{text}");
         Ok(())
     })

@@ -9,7 +9,7 @@ use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Fields, HookFuture, Instance, Needs};
+use crate::plugin::{Erased, Fields, HookFuture, Instance, Needs};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
@@ -75,7 +75,7 @@ impl Finished {
 
 /// An algorithm in buckets by size, of which rank 1 keeps the first back.
 struct HeldBack {
-    algorithm: Arc<dyn AnyAlgorithm>,
+    algorithm: AnyAlgorithm,
     finished: Arc<Finished>,
 }
 
@@ -86,7 +86,7 @@ impl std::fmt::Debug for HeldBack {
     }
 }
 
-impl AnyAlgorithm for HeldBack {
+impl Erased for HeldBack {
     fn name(&self) -> &'static str {
         self.algorithm.name()
     }
@@ -113,7 +113,7 @@ impl AnyAlgorithm for HeldBack {
         bucket: &'a Bucket,
     ) -> HookFuture<'a, Box<dyn Instance>> {
         Box::pin(async move {
-            let instance = Arc::clone(&self.algorithm).instance(context, bucket).await?;
+            let instance = self.algorithm.instance(context, bucket).await?;
             let finished = Arc::clone(&self.finished);
             Ok(Box::new(Held { instance, finished }) as Box<dyn Instance>)
         })
@@ -157,27 +157,27 @@ impl Instance for Held {
 }
 
 /// The algorithm with options under which it communicates in every step, as far as it has such options.
-fn eager(algorithm: Arc<dyn AnyAlgorithm>) -> Arc<dyn AnyAlgorithm> {
+fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
     let outer = DiLoCo::default().outer;
     match algorithm.name() {
-        "local-sgd" => Arc::new(LocalSgd { period: 1 }),
-        "post-local-sgd" => Arc::new(PostLocalSgd { start: 2, period: 1 }),
-        "slowmo" => Arc::new(SlowMo { period: 1, ..SlowMo::default() }),
-        "diloco" => Arc::new(DiLoCo { period: 1, outer }),
+        "local-sgd" => LocalSgd { period: 1 }.into(),
+        "post-local-sgd" => PostLocalSgd { start: 2, period: 1 }.into(),
+        "slowmo" => SlowMo { period: 1, ..SlowMo::default() }.into(),
+        "diloco" => DiLoCo { period: 1, outer }.into(),
         "streaming-diloco" => {
-            Arc::new(StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() })
+            StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() }.into()
         }
-        "easgd" => Arc::new(Easgd { period: 1, ..Easgd::default() }),
-        "ssp" => Arc::new(Ssp { staleness: 0 }),
-        "async-model-average" => Arc::new(AsyncModelAverage { interval: 0.0, warm_up: 0 }),
-        "powersgd" => Arc::new(PowerSgd { start: 1, ..PowerSgd::default() }),
-        "qadam" => Arc::new(QAdam { warmup: 2, ..QAdam::default() }),
-        "zero-one-adam" => Arc::new(ZeroOneAdam { freeze: 2, ..ZeroOneAdam::default() }),
+        "easgd" => Easgd { period: 1, ..Easgd::default() }.into(),
+        "ssp" => Ssp { staleness: 0 }.into(),
+        "async-model-average" => AsyncModelAverage { interval: 0.0, warm_up: 0 }.into(),
+        "powersgd" => PowerSgd { start: 1, ..PowerSgd::default() }.into(),
+        "qadam" => QAdam { warmup: 2, ..QAdam::default() }.into(),
+        "zero-one-adam" => ZeroOneAdam { freeze: 2, ..ZeroOneAdam::default() }.into(),
         _ => algorithm,
     }
 }
 
-fn train(comm: &Communicator, algorithm: Arc<dyn AnyAlgorithm>) -> Result<()> {
+fn train(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>) -> Result<()> {
     comm.set_deadline(LIMIT);
     let mut engine = trained_by(comm, parameters(2, 64), algorithm, options(256, 256), (0.1, 1.0))?;
     for _ in 0..STEPS {
@@ -197,8 +197,8 @@ fn a_bucket_that_waits_does_not_keep_the_next_from_finishing() {
         let finished = Arc::<Finished>::default();
         let algorithm = eager(algorithm);
         let trained = spawn(TransportKind::Thread, 2, |comm| {
-            let algorithm = Arc::clone(&algorithm);
-            train(&comm, Arc::new(HeldBack { algorithm, finished: Arc::clone(&finished) }))
+            let algorithm = algorithm.clone();
+            train(&comm, AnyAlgorithm::of(HeldBack { algorithm, finished: Arc::clone(&finished) }))
         });
         failures.extend(trained.err().map(|error| format!("{name}: {error}")));
     }
