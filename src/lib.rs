@@ -34,8 +34,9 @@ pub use hexagram_physical as physical;
 pub use hexagram_sampler as sampler;
 
 pub use hexagram_algorithms::{
-    Adam, Algorithm, AnyAlgorithm, Autotune, Buffers, Checkpoints, DataParallel, EngineOptions,
-    GradientAllReduce, Hooks, LossScale, Mode, Optimizer, Order, Parameter, Record, Sgd, Trace, Unused,
+    Adam, AdamW, Algorithm, AnyAlgorithm, Autotune, Buffers, Checkpoints, DataParallel, EngineOptions,
+    GradientAllReduce, Hooks, LossScale, Mode, Optimizer, Order, Parameter, ParameterGroup, Record, Sgd,
+    Trace, Unused,
 };
 pub use hexagram_logical::{
     Buffer, Communicator, DType, Element, Error, JoinOptions, Queue, ReduceOp, Result, TransportKind, World,

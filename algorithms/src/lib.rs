@@ -87,7 +87,7 @@ pub use engine::{
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
-pub use optimizer::{Adam, Moments, Optimizer, Sgd};
+pub use optimizer::{Adam, AdamW, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd};
 pub use plugin::{
     Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Needs, Tensor, Trigram, check_f32,
     check_option,

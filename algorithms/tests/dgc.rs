@@ -32,7 +32,7 @@ fn sgd(optimizer: Sgd, steps: usize, gradient: fn(usize, usize, &[f32]) -> Vec<f
 #[test]
 fn all_elements_without_masking_are_sgd_with_momentum() {
     for nesterov in [false, true] {
-        let exact = sgd(Sgd { momentum: 0.8, nesterov, weight_decay: 0.0 }, 30, pull);
+        let exact = sgd(Sgd { momentum: 0.8, nesterov, ..Sgd::default() }, 30, pull);
         let found = Run { rate, steps: 30, ..Run::default() }.train(made(Dgc { nesterov, ..ALL }), pull);
         let error = furthest(&found[0], &exact);
         assert!(error < 1e-4, "{error}");

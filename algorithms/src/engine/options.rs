@@ -3,8 +3,8 @@
 use super::Autotune;
 use super::clip::check_limit;
 use super::precision::LossScale;
-use crate::optimizer::Optimizer;
-use hexagram_logical::{Queue, Result};
+use crate::optimizer::{Optimizer, ParameterGroup};
+use hexagram_logical::{Error, Queue, Result};
 use std::sync::Arc;
 
 /// Treatment of a parameter that got no gradient in a backward pass.
@@ -44,11 +44,11 @@ pub enum Buffers {
 /// Options of the engine. All ranks must use the same, but for the queue.
 ///
 /// ```
-/// use hexagram_algorithms::{Adam, EngineOptions};
+/// use hexagram_algorithms::{AdamW, EngineOptions};
 /// use std::sync::Arc;
 ///
 /// let options = EngineOptions {
-///     optimizer: Some(Arc::new(Adam::default())),
+///     optimizer: Some(Arc::new(AdamW::default())),
 ///     clip_norm: Some(1.0),
 ///     hierarchical: true,
 ///     ..EngineOptions::default()
@@ -69,6 +69,9 @@ pub struct EngineOptions {
     pub buffers: Buffers,
     /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework.
     pub optimizer: Option<Arc<dyn Optimizer>>,
+    /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has a
+    /// parameter counts. Default: none.
+    pub groups: Vec<ParameterGroup>,
     /// True to communicate within each host first, and then between hosts, where the algorithm means all ranks.
     /// Default: false.
     pub hierarchical: bool,
@@ -98,6 +101,7 @@ impl Default for EngineOptions {
             unused: Unused::Error,
             buffers: Buffers::Broadcast,
             optimizer: None,
+            groups: Vec::new(),
             hierarchical: false,
             streams: usize::MAX,
             clip_norm: None,
@@ -113,6 +117,14 @@ impl EngineOptions {
     /// Refuses what cannot be meant.
     pub(super) fn check(&self) -> Result<()> {
         self.optimizer.as_ref().map_or(Ok(()), |optimizer| optimizer.check())?;
+        self.groups.iter().try_for_each(ParameterGroup::check)?;
+        if self.optimizer.is_none() && !self.groups.is_empty() {
+            let remedy = "set EngineOptions::optimizer, or give the groups to the framework's";
+            return Err(Error::usage(
+                "parameter groups are of the engine's optimizer, and there is none",
+                remedy,
+            ));
+        }
         self.clip_norm.map_or(Ok(()), check_limit)?;
         self.autotune.as_ref().map_or(Ok(()), Autotune::check)?;
         self.loss_scale.map_or(Ok(()), |scale| scale.check())

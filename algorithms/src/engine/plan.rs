@@ -9,6 +9,7 @@ use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
 use hexagram_logical::{Buffer, Communicator, DType, Error, Queue, Result, hash};
+use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,6 +69,23 @@ pub(super) fn name_tensor(tensors: &[Tensor], error: Error) -> Error {
     Error::NotFinite { place, tensor, index: index - start, value, during }
 }
 
+/// Place of something that belongs to a parameter: its bucket, and the range there.
+pub(super) type Place = (usize, Range<usize>);
+
+/// Moves what lies in some places to others, parameter by parameter.
+pub(super) fn relocate(
+    from: &[&Buffer],
+    old: &[Place],
+    to: &[impl Borrow<Buffer>],
+    new: &[Place],
+) -> Result<()> {
+    for ((bucket, range), (new_bucket, new_range)) in old.iter().zip(new) {
+        let source = from[*bucket].read(range.clone())?;
+        to[*new_bucket].borrow().write(new_range.clone())?.copy_from(&source)?;
+    }
+    Ok(())
+}
+
 /// Plan in numbers, as a checkpoint has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -86,7 +104,7 @@ pub(super) struct Plan {
     order: Arc<[usize]>,
     buckets: Vec<BucketPlan>,
     /// Bucket of each parameter, with its elements there.
-    places: Vec<(usize, Range<usize>)>,
+    places: Vec<Place>,
 }
 
 impl Plan {
@@ -218,19 +236,32 @@ impl Plan {
     }
 
     /// Moves what lies in this plan's buckets to where another plan of the same parameters has it.
-    pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[&Buffer]) -> Result<()> {
-        for ((bucket, range), (new_bucket, new_range)) in self.places.iter().zip(&other.places) {
-            let source = from[*bucket].read(range.clone())?;
-            to[*new_bucket].write(new_range.clone())?.copy_from(&source)?;
+    pub(super) fn relocate(&self, from: &[&Buffer], other: &Plan, to: &[Buffer]) -> Result<()> {
+        relocate(from, &self.places, to, &other.places)
+    }
+
+    /// Returns the places of something that has `len` elements of each parameter, packed as the parameters are; and how much
+    /// of it each bucket has.
+    pub(super) fn packed(&self, len: impl Fn(&Tensor) -> usize) -> (Vec<Place>, Vec<usize>) {
+        let mut places = vec![(0, 0..0); self.parameters.len()];
+        let mut lens = Vec::new();
+        for (number, (bucket, tensors)) in self.buckets.iter().zip(self.tensors()).enumerate() {
+            let mut end = 0;
+            for ((index, _), tensor) in bucket.members.iter().zip(&*tensors) {
+                let start = end;
+                end += len(tensor);
+                places[*index] = (number, start..end);
+            }
+            lens.push(end);
         }
-        Ok(())
+        (places, lens)
     }
 
     pub(super) fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    pub(super) fn place(&self, parameter: usize) -> Result<(usize, Range<usize>)> {
+    pub(super) fn place(&self, parameter: usize) -> Result<Place> {
         self.places.get(parameter).cloned().ok_or_else(|| {
             let what = format!("there is no parameter {parameter} among {}", self.places.len());
             Error::usage(what, "use the order in which the parameters were listed")

@@ -1,76 +1,129 @@
 //! The replica's parameters in flat memory, with what the engine's optimizer remembers of them.
 
 use super::EngineOptions;
-use super::plan::Plan;
+use super::plan::{Place, Plan, relocate};
 use super::precision::{narrow, widen};
-use crate::optimizer::{Optimizer, Update};
-use crate::plugin::StepInfo;
+use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
+use crate::plugin::{StepInfo, Tensor};
 use hexagram_logical::{Buffer, Error, Queue, ReadView, Result};
+use std::sync::Arc;
 
 /// Parameters of one bucket, and the optimizer's state of them.
-#[derive(Default)]
 struct ReplicaBucket {
     /// Parameters; `None` while the communication thread has them.
     parameters: Option<Buffer>,
     /// State of the optimizer, one buffer for each of its slots.
     memory: Vec<Buffer>,
+    tensors: Arc<[Tensor]>,
+    sections: Vec<Section>,
 }
 
 pub(super) struct Replica {
     /// Buckets of the replica; `None` if neither optimizer nor algorithm works on parameters.
-    slots: Option<Vec<ReplicaBucket>>,
-    /// Names of the optimizer's slots.
-    names: &'static [&'static str],
+    buckets: Option<Vec<ReplicaBucket>>,
+    optimizer: Option<Arc<dyn Optimizer>>,
+    groups: Vec<ParameterGroup>,
 }
+
+/// Part of a replica that is kept by name: the parameters, or a slot of the optimizer.
+pub(super) struct Kept<'a> {
+    /// Name before those of the parameters.
+    pub(super) name: String,
+    buffers: Vec<&'a Buffer>,
+    places: Vec<Place>,
+}
+
+impl Kept<'_> {
+    /// Returns the buffer with what is kept of a parameter, and the range there; `None` if nothing is.
+    pub(super) fn of(&self, parameter: usize) -> Option<(&Buffer, std::ops::Range<usize>)> {
+        let (bucket, range) = self.places.get(parameter)?;
+        let buffer = self.buffers.get(*bucket)?;
+        let slot_without = range.is_empty() && self.name != PARAMETER;
+        (!slot_without).then(|| (*buffer, range.clone()))
+    }
+}
+
+/// Name of the parameters themselves among what is kept.
+const PARAMETER: &str = "parameter";
 
 impl Replica {
     pub(super) fn new(plan: &Plan, options: &EngineOptions, algorithm: bool) -> Result<Self> {
-        if options.optimizer.is_none() && !algorithm {
-            return Ok(Replica { slots: None, names: &[] });
+        let tensors = plan.tensors();
+        check_names(&options.groups, tensors.iter().flat_map(|tensors| tensors.iter()))?;
+        let optimizer = options.optimizer.clone();
+        let mut replica = Replica { buckets: None, optimizer, groups: options.groups.clone() };
+        if options.optimizer.is_some() || algorithm {
+            replica.buckets = Some(replica.zeroed(plan, &options.queue, Vec::new())?);
         }
-        let names: &[&str] = options.optimizer.as_ref().map_or(&[], |optimizer| optimizer.slots());
-        let slot = |bucket: &super::plan::BucketPlan| -> Result<ReplicaBucket> {
-            let parameters = Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len)?;
-            let beside = |_| parameters.beside(bucket.dtype, bucket.len);
-            let memory = names.iter().map(beside).collect::<Result<_>>()?;
-            Ok(ReplicaBucket { parameters: Some(parameters), memory })
-        };
-        Ok(Replica { slots: Some(plan.buckets().iter().map(slot).collect::<Result<_>>()?), names })
+        Ok(replica)
+    }
+
+    /// Makes zeroed buckets of a plan; of these buffers for parameters, where there are any.
+    fn zeroed(
+        &self,
+        plan: &Plan,
+        queue: &Queue,
+        registered: Vec<Option<Buffer>>,
+    ) -> Result<Vec<ReplicaBucket>> {
+        let lens: Vec<Vec<usize>> = self.slots().map(|slot| self.places(plan, slot).1).collect();
+        let mut registered = registered.into_iter();
+        let mut buckets = Vec::new();
+        for (at, (bucket, tensors)) in plan.buckets().iter().zip(plan.tensors()).enumerate() {
+            let given = registered.next().flatten();
+            let parameters = given.map_or_else(|| Buffer::zeroed_on(queue, bucket.dtype, bucket.len), Ok)?;
+            let beside = |lens: &Vec<usize>| parameters.beside(bucket.dtype, lens[at]);
+            let memory = lens.iter().map(beside).collect::<Result<_>>()?;
+            let sections = sections(&self.groups, &tensors);
+            buckets.push(ReplicaBucket { parameters: Some(parameters), memory, tensors, sections });
+        }
+        Ok(buckets)
+    }
+
+    /// Returns the names of the optimizer's slots.
+    fn slots(&self) -> impl Iterator<Item = &'static str> {
+        self.optimizer.iter().flat_map(|optimizer| optimizer.slots()).copied()
+    }
+
+    /// Returns where a slot has what it remembers of each parameter, and how much it has of each bucket.
+    fn places(&self, plan: &Plan, slot: &str) -> (Vec<Place>, Vec<usize>) {
+        plan.packed(|tensor| self.optimizer.as_ref().map_or(0, |optimizer| optimizer.slot_len(slot, tensor)))
     }
 
     pub(super) fn has_parameters(&self) -> bool {
-        self.slots.is_some()
-    }
-
-    fn parameters(&self) -> Result<Vec<&Buffer>> {
-        let slots = self.slots.iter().flatten();
-        slots.map(|slot| slot.parameters.as_ref().ok_or_else(at_work)).collect()
+        self.buckets.is_some()
     }
 
     /// Returns everything that makes the replica: parameters, and the optimizer's state if asked for.
     pub(super) fn buffers(&mut self, memory: bool) -> Result<Vec<&mut Buffer>> {
         let mut all = Vec::new();
-        for slot in self.slots.iter_mut().flatten() {
-            all.push(slot.parameters.as_mut().ok_or_else(at_work)?);
-            all.extend(slot.memory.iter_mut().filter(|_| memory));
+        for bucket in self.buckets.iter_mut().flatten() {
+            all.push(bucket.parameters.as_mut().ok_or_else(at_work)?);
+            all.extend(bucket.memory.iter_mut().filter(|slot| memory && !slot.is_empty()));
         }
         Ok(all)
     }
 
-    /// Returns the parameters and the optimizer's state of them, each by name and bucket.
-    pub(super) fn memories(&self) -> Result<Vec<(String, Vec<&Buffer>)>> {
-        let Some(slots) = &self.slots else { return Ok(Vec::new()) };
-        let mut all = vec![("parameter".to_owned(), self.parameters()?)];
-        for (at, name) in self.names.iter().enumerate() {
-            all.push((format!("optimizer/{name}"), slots.iter().map(|slot| &slot.memory[at]).collect()));
+    /// Returns the parameters and the optimizer's state of them, each by name.
+    pub(super) fn memories(&self, plan: &Plan) -> Result<Vec<Kept<'_>>> {
+        self.buckets.as_ref().map_or_else(|| Ok(Vec::new()), |buckets| self.kept(plan, buckets))
+    }
+
+    fn kept<'a>(&self, plan: &Plan, buckets: &'a [ReplicaBucket]) -> Result<Vec<Kept<'a>>> {
+        let parameters = buckets.iter().map(|bucket| bucket.parameters.as_ref().ok_or_else(at_work));
+        let buffers = parameters.collect::<Result<_>>()?;
+        let places = plan.packed(|tensor| tensor.elements.len()).0;
+        let mut all = vec![Kept { name: PARAMETER.to_owned(), buffers, places }];
+        for (at, slot) in self.slots().enumerate() {
+            let buffers = buckets.iter().map(|bucket| &bucket.memory[at]).collect();
+            all.push(Kept { name: format!("optimizer/{slot}"), buffers, places: self.places(plan, slot).0 });
         }
         Ok(all)
     }
 
     fn of(&self, plan: &Plan, parameter: usize) -> Result<(&Buffer, std::ops::Range<usize>)> {
         let (bucket, range) = plan.place(parameter)?;
-        let slot = self.slots.as_ref().and_then(|slots| slots.get(bucket)).ok_or_else(not_here)?;
-        Ok((slot.parameters.as_ref().ok_or_else(at_work)?, range))
+        let bucket = self.buckets.as_ref().and_then(|buckets| buckets.get(bucket)).ok_or_else(not_here)?;
+        Ok((bucket.parameters.as_ref().ok_or_else(at_work)?, range))
     }
 
     pub(super) fn set(&mut self, plan: &Plan, parameter: usize, values: &Buffer) -> Result<()> {
@@ -98,40 +151,28 @@ impl Replica {
         queue: &Queue,
         registered: Vec<Option<Buffer>>,
     ) -> Result<()> {
-        let Some(slots) = &self.slots else { return Ok(()) };
-        let moved = |from: Vec<&Buffer>, to: Vec<Buffer>| -> Result<Vec<Buffer>> {
-            old.relocate(&from, new, &to.iter().collect::<Vec<_>>())?;
-            Ok(to)
-        };
-        let room = || -> Result<Vec<Buffer>> {
-            new.buckets().iter().map(|bucket| Buffer::zeroed_on(queue, bucket.dtype, bucket.len)).collect()
-        };
-        let to = registered.into_iter().zip(room()?).map(|(registered, plain)| registered.unwrap_or(plain));
-        let parameters = moved(self.parameters()?, to.collect())?;
-        let mut made: Vec<ReplicaBucket> = parameters
-            .into_iter()
-            .map(|parameters| ReplicaBucket { parameters: Some(parameters), memory: Vec::new() })
-            .collect();
-        let count = slots.first().map_or(0, |slot| slot.memory.len());
-        for at in 0..count {
-            let memory = moved(slots.iter().map(|slot| &slot.memory[at]).collect(), room()?)?;
-            made.iter_mut().zip(memory).for_each(|(slot, memory)| slot.memory.push(memory));
+        if self.buckets.is_none() {
+            return Ok(());
         }
-        self.slots = Some(made);
+        let made = self.zeroed(new, queue, registered)?;
+        for (from, to) in self.memories(old)?.iter().zip(self.kept(new, &made)?) {
+            relocate(&from.buffers, &from.places, &to.buffers, &to.places)?;
+        }
+        self.buckets = Some(made);
         Ok(())
     }
 
     /// Takes a bucket's parameters for the hooks, if these ask for them.
     pub(super) fn lend(&mut self, bucket: usize, asked: bool) -> Result<Option<Buffer>> {
-        match &mut self.slots {
-            Some(slots) if asked => slots[bucket].parameters.take().map(Some).ok_or_else(at_work),
+        match &mut self.buckets {
+            Some(buckets) if asked => buckets[bucket].parameters.take().map(Some).ok_or_else(at_work),
             _ => Ok(None),
         }
     }
 
     pub(super) fn take_back(&mut self, bucket: usize, parameters: Option<Buffer>) {
-        if let (Some(slots), Some(parameters)) = (&mut self.slots, parameters) {
-            slots[bucket].parameters = Some(parameters);
+        if let (Some(buckets), Some(parameters)) = (&mut self.buckets, parameters) {
+            buckets[bucket].parameters = Some(parameters);
         }
     }
 
@@ -146,14 +187,16 @@ impl Replica {
         let Some(learning_rate) = present.learning_rate else {
             return Err(Error::usage("there is no learning rate", "call DataParallel::set_learning_rate"));
         };
-        let slot = &mut self.slots.as_mut().ok_or_else(not_here)?[bucket];
-        let parameters = slot.parameters.as_mut().ok_or_else(at_work)?;
+        let bucket = &mut self.buckets.as_mut().ok_or_else(not_here)?[bucket];
+        let parameters = bucket.parameters.as_mut().ok_or_else(at_work)?;
         optimizer.step(Update {
             step: present.step,
             learning_rate,
+            tensors: &bucket.tensors,
+            sections: &bucket.sections,
             gradients,
             parameters,
-            slots: &mut slot.memory,
+            slots: &mut bucket.memory,
         })
     }
 }

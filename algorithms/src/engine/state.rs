@@ -7,7 +7,8 @@
 //! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
 //! scaler/scale, scaler/clean             if the loss is scaled
 //! parameter/<name>                       if they are the engine's
-//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets
+//! optimizer/<slot>/<name>                what the optimizer remembers, by parameter: whatever the buckets; nothing where
+//!                                        its slot has no elements of the parameter
 //! algorithm/<bucket>/<field>             what the algorithm names in its `checkpoint`
 //! ```
 
@@ -72,16 +73,17 @@ impl DataParallel {
         self.settle()?;
         let mut record = self.facts();
         let plan = hooks::lock(&self.backward).plan().clone();
-        for (name, slots) in self.replica.memories()? {
+        for kept in self.replica.memories(&plan)? {
             for (index, parameter) in plan.parameters().iter().enumerate() {
-                let (bucket, range) = plan.place(index)?;
-                let values = on_host(&slots[bucket].read(range)?)?;
-                let name = format!("{name}/{}", parameter.name);
+                let Some((buffer, range)) = kept.of(index) else { continue };
+                let shape = kept_shape(parameter, range.len());
+                let values = on_host(&buffer.read(range)?)?;
+                let name = format!("{}/{}", kept.name, parameter.name);
                 if record.tensor(&name).is_ok() {
                     let what = format!("two parameters are called `{}`", parameter.name);
                     return Err(Error::usage(what, "give each a name of its own, to be saved under"));
                 }
-                record.put_tensor(&name, &parameter.shape, values)?;
+                record.put_tensor(&name, &shape, values)?;
             }
         }
         if let Some(scaler) = &mut self.scaler {
@@ -216,12 +218,13 @@ impl DataParallel {
     /// Fails unless the record has the parameters and optimizer slots that the engine has, and no others.
     fn has_all_memories(&self, record: &Record, plan: &Plan) -> Result<()> {
         let mut expected = 0;
-        for (name, _) in self.replica.memories()? {
-            for parameter in plan.parameters() {
-                let name = format!("{name}/{}", parameter.name);
+        for kept in self.replica.memories(plan)? {
+            for (index, parameter) in plan.parameters().iter().enumerate() {
+                let Some((_, range)) = kept.of(index) else { continue };
+                let name = format!("{}/{}", kept.name, parameter.name);
                 let saved = record.tensor(&name)?;
                 let saved = described(saved.values.dtype(), &saved.shape);
-                let own = described(wide(parameter.dtype), &parameter.shape);
+                let own = described(wide(parameter.dtype), &kept_shape(parameter, range.len()));
                 if saved != own {
                     return Err(does_not_fit(format!("has {saved} as `{name}`, not {own}")));
                 }
@@ -240,11 +243,11 @@ impl DataParallel {
     fn put_in(&mut self, record: &mut Record, plan: Option<Plan>) -> Result<()> {
         self.settle()?;
         let old = hooks::lock(&self.backward).plan().clone();
-        for (name, slots) in self.replica.memories()? {
+        for kept in self.replica.memories(&old)? {
             for (index, parameter) in old.parameters().iter().enumerate() {
-                let (bucket, range) = old.place(index)?;
-                let saved = &record.tensor(&format!("{name}/{}", parameter.name))?.values;
-                slots[bucket].write(range)?.copy_from(&saved.read_all()?)?;
+                let Some((buffer, range)) = kept.of(index) else { continue };
+                let saved = &record.tensor(&format!("{}/{}", kept.name, parameter.name))?.values;
+                buffer.write(range)?.copy_from(&saved.read_all()?)?;
             }
         }
         self.present.step = record.noted("step")?;
@@ -272,6 +275,11 @@ impl DataParallel {
 
 fn buffers(record: Record) -> BTreeMap<String, Buffer> {
     record.tensors.into_iter().map(|(name, saved)| (name, saved.values)).collect()
+}
+
+/// Returns the shape under which so many elements of a parameter are saved: its own, if there are as many as it has.
+fn kept_shape(parameter: &super::Parameter, elements: usize) -> Vec<usize> {
+    if elements == parameter.len() { parameter.shape.clone() } else { vec![elements] }
 }
 
 /// Returns the model's parameters, one a line.

@@ -1,27 +1,28 @@
-//! Adam with decoupled weight decay: AdamW.
+//! Adam, whose weight decay is part of the gradient. With one that acts on the parameters alone it is [`AdamW`](super::AdamW).
 //!
 //! ```text
+//! g ← g + λ x                    λ: weight decay
 //! m ← β₁ m + (1 − β₁) g          v ← β₂ v + (1 − β₂) g²
-//! x ← x − γ λ x                  λ: weight decay
 //! x ← x − γ (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)       t: steps, this one included
 //! ```
 //!
-//! Sources: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
-//! State: m and v, two elements for each parameter.
+//! Source: Kingma and Ba, "Adam", ICLR 2015, in the form of PyTorch's Adam. State: m and v, two elements for each
+//! parameter.
 
-use super::{Optimizer, Update, insist, with_float};
+use super::real::Real;
+use super::{Optimizer, Update, all_slots, check_fraction, check_size, with_float};
 use hexagram_logical::Result;
 
-/// AdamW; without weight decay, Adam.
+/// Adam, with L2 regularization as its weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
-    /// Decay β₁ of the first moment, in [0, 1).
+    /// Decay β₁ of the first moment, in [0, 1). Default: 0.9.
     pub beta1: f64,
-    /// Decay β₂ of the second moment, in [0, 1).
+    /// Decay β₂ of the second moment, in [0, 1). Default: 0.999.
     pub beta2: f64,
-    /// Constant ε in the denominator, above 0.
+    /// Constant ε in the denominator, at least 0. Default: 1e-8.
     pub epsilon: f64,
-    /// Weight decay λ, at least 0.
+    /// Weight decay λ, at least 0. Default: 0.
     pub weight_decay: f64,
 }
 
@@ -33,43 +34,77 @@ impl Default for Adam {
 
 impl Optimizer for Adam {
     fn slots(&self) -> &'static [&'static str] {
-        &["first-moment", "second-moment"]
+        &SLOTS
     }
 
     fn check(&self) -> Result<()> {
-        let Adam { beta1, beta2, epsilon, weight_decay } = *self;
-        let fractions = [beta1, beta2].iter().all(|beta| (0.0..1.0).contains(beta));
-        insist(fractions, self, "use β₁ and β₂ of at least 0 and below 1")?;
-        let sizes = [epsilon, weight_decay].iter().all(|size| size.is_finite() && *size >= 0.0);
-        insist(sizes, self, "use ε and a weight decay of at least 0")
+        check_fraction("beta1 of adam", self.beta1)?;
+        check_fraction("beta2 of adam", self.beta2)?;
+        check_size("epsilon of adam", self.epsilon)?;
+        check_size("weight_decay of adam", self.weight_decay)
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        let Update { step, learning_rate, gradients, parameters, slots } = update;
-        let [first, second] = slots else {
-            return Err(hexagram_logical::Error::usage("Adam has two slots", "give it those that it names"));
-        };
-        let t = (step + 1) as f64;
-        let unbias1 = 1.0 - self.beta1.powf(t);
-        let unbias2 = 1.0 - self.beta2.powf(t);
-        with_float!(parameters.dtype(), T => {
-            let beta1 = self.beta1 as T;
-            let beta2 = self.beta2 as T;
-            let epsilon = self.epsilon as T;
-            let rate = (learning_rate / unbias1) as T;
-            let keep = (1.0 - learning_rate * self.weight_decay) as T;
-            let root = (1.0 / unbias2).sqrt() as T;
-            let gradients = gradients.host::<T>()?;
-            let mut parameters = parameters.host_mut::<T>()?;
-            let mut first = first.host_mut::<T>()?;
-            let mut second = second.host_mut::<T>()?;
-            let moments = first.iter_mut().zip(second.iter_mut());
-            for ((x, (m, v)), g) in parameters.iter_mut().zip(moments).zip(gradients.iter()) {
-                *m = beta1 * *m + (1.0 - beta1) * g;
-                *v = beta2 * *v + (1.0 - beta2) * g * g;
-                *x = keep * *x - rate * *m / (v.sqrt() * root + epsilon);
+        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+    }
+}
+
+impl Adam {
+    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
+        let direction = Direction::new((self.beta1, self.beta2), self.epsilon, update.step);
+        let [first, second] = all_slots(update.slots)?;
+        let gradients = update.gradients.host::<T>()?;
+        let mut parameters = update.parameters.host_mut::<T>()?;
+        let mut first = first.host_mut::<T>()?;
+        let mut second = second.host_mut::<T>()?;
+        for section in update.sections {
+            let rate = T::of(update.learning_rate * section.learning_rate);
+            let decay = T::of(self.weight_decay * section.weight_decay);
+            let at = section.elements.clone();
+            let moments = first[at.clone()].iter_mut().zip(&mut second[at.clone()]);
+            let elements = parameters[at.clone()].iter_mut().zip(&gradients[at]);
+            for ((x, g), (m, v)) in elements.zip(moments) {
+                *x = *x - rate * direction.next(m, v, *g + decay * *x);
             }
-            Ok(())
-        })
+        }
+        Ok(())
+    }
+}
+
+/// Names of Adam's moments.
+pub(super) const SLOTS: [&str; 2] = ["first-moment", "second-moment"];
+
+/// Adam's direction in one step, in the type of the parameters: what [`Adam`] and its kin share.
+pub(super) struct Direction<T> {
+    beta1: T,
+    take1: T,
+    beta2: T,
+    take2: T,
+    unbias: T,
+    root: T,
+    epsilon: T,
+}
+
+impl<T: Real> Direction<T> {
+    /// Creates the direction with decays β₁ and β₂ and constant ε, after so many steps.
+    pub(super) fn new((beta1, beta2): (f64, f64), epsilon: f64, step: u64) -> Self {
+        let t = (step + 1) as f64;
+        Direction {
+            beta1: T::of(beta1),
+            take1: T::of(1.0 - beta1),
+            beta2: T::of(beta2),
+            take2: T::of(1.0 - beta2),
+            unbias: T::of(1.0 / (1.0 - beta1.powf(t))),
+            root: T::of((1.0 / (1.0 - beta2.powf(t))).sqrt()),
+            epsilon: T::of(epsilon),
+        }
+    }
+
+    /// Updates an element's moments by its gradient, and returns its direction, of about 1.
+    #[inline]
+    pub(super) fn next(&self, m: &mut T, v: &mut T, g: T) -> T {
+        *m = self.beta1 * *m + self.take1 * g;
+        *v = self.beta2 * *v + self.take2 * g * g;
+        self.unbias * *m / (v.root() * self.root + self.epsilon)
     }
 }

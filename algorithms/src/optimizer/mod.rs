@@ -1,20 +1,47 @@
 //! Optimizers that the engine runs itself, on flat memory: one pass over each bucket, and a state that is saved,
 //! broadcast and moved between buckets with the parameters. Implement [`Optimizer`] for one of your own.
+//!
+//! | optimizer | a step, of a parameter x with gradient g | remembers |
+//! |---|---|---|
+//! | [`Sgd`] | along g, with momentum if asked for | 0 or 1 element a parameter |
+//! | [`Adam`], [`AdamW`] | along m / √v, of about γ in every element | 2 |
+//! | [`Lion`] | γ in every element, along the sign of a momentum | 1 |
+//! | [`Lamb`] | Adam's, of the length of the tensor | 2 |
+//! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
+//! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
+//!
+//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`].
 
 mod adam;
+mod adamw;
+mod group;
+mod lamb;
+mod lars;
+mod lion;
 pub(crate) mod moments;
+mod muon;
+mod newton_schulz;
+mod real;
 mod sgd;
 
 pub use adam::Adam;
+pub use adamw::AdamW;
+pub use group::{Members, ParameterGroup, Section};
+pub use lamb::Lamb;
+pub use lars::Lars;
+pub use lion::Lion;
 pub use moments::Moments;
+pub use muon::{Muon, MuonScale};
 pub use sgd::Sgd;
 
 pub(crate) use crate::plugin::with_float;
+pub(crate) use group::{check_names, sections};
 
+use crate::plugin::{Tensor, check_option};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
-/// Rule that changes parameters element by element, given gradients.
+/// Rule that changes parameters, given gradients.
 ///
 /// Fields must not differ between ranks: the `Debug` output is compared.
 ///
@@ -32,16 +59,26 @@ use std::fmt;
 ///     fn step(&self, update: Update<'_>) -> Result<()> {
 ///         let gradients = update.gradients.host::<f32>()?;
 ///         let mut parameters = update.parameters.host_mut::<f32>()?;
-///         for (x, g) in parameters.iter_mut().zip(gradients.iter()) {
-///             *x -= update.learning_rate as f32 * g.signum();
+///         for section in update.sections {
+///             let rate = (update.learning_rate * section.learning_rate) as f32;
+///             for at in section.elements.clone() {
+///                 parameters[at] -= rate * gradients[at].signum();
+///             }
 ///         }
 ///         Ok(())
 ///     }
 /// }
 /// ```
 pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
-    /// Returns the names of what is remembered of every element, in buffers that are zero before the first step.
+    /// Returns the names of what is remembered of every tensor, in buffers that are zero before the first step.
     fn slots(&self) -> &'static [&'static str];
+
+    /// Returns the number of elements that a slot has of a tensor: by default as many as the tensor. The parts of a bucket's
+    /// tensors lie one after the other in the slot's buffer.
+    fn slot_len(&self, slot: &str, tensor: &Tensor) -> usize {
+        let _ = slot;
+        tensor.elements.len()
+    }
 
     /// Refuses options that cannot be meant.
     ///
@@ -64,6 +101,10 @@ pub struct Update<'a> {
     pub step: u64,
     /// Learning rate γ.
     pub learning_rate: f64,
+    /// Tensors of the bucket, which cover it in the order of their elements.
+    pub tensors: &'a [Tensor],
+    /// Sections of the bucket, which cover it too, each of one parameter group.
+    pub sections: &'a [Section],
     /// Gradients, as the algorithm has left them.
     pub gradients: &'a Buffer,
     /// Parameters, to be changed.
@@ -72,7 +113,21 @@ pub struct Update<'a> {
     pub slots: &'a mut [Buffer],
 }
 
-/// Fails unless a condition of an optimizer holds, and says what it needs.
-fn insist(sound: bool, optimizer: &dyn Optimizer, remedy: &str) -> Result<()> {
-    if sound { Ok(()) } else { Err(Error::usage(format!("{optimizer:?} cannot learn"), remedy)) }
+/// Fails unless an optimizer's field is at least 0 and below 1.
+fn check_fraction(field: &str, value: f64) -> Result<()> {
+    check_option((0.0..1.0).contains(&value), field, &value, "0 or more, and less than 1")
+}
+
+/// Fails unless an optimizer's field is a number of at least 0.
+fn check_size(field: &str, value: f64) -> Result<()> {
+    check_option(value.is_finite() && value >= 0.0, field, &value, "0 or more")
+}
+
+/// Returns as many slots as an optimizer names.
+fn all_slots<const N: usize>(slots: &mut [Buffer]) -> Result<&mut [Buffer; N]> {
+    let given = slots.len();
+    slots.try_into().map_err(|_| {
+        let what = format!("an optimizer of {N} slots was given {given}");
+        Error::usage(what, "give it those that it names")
+    })
 }

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! d ← g + λ x                    λ: weight decay
-//! u ← μ u + d                    μ: momentum
+//! u ← μ u + (1 − τ) d            μ: momentum, τ: dampening; u ← d in the first step
 //! x ← x − γ u                    Nesterov: x ← x − γ (d + μ u)
 //! ```
 //!
 //! Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013, in the form
 //! of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
 
-use super::{Optimizer, Update, insist, with_float};
+use super::real::Real;
+use super::{Optimizer, Update, check_fraction, check_size, with_float};
+use crate::plugin::check_option;
 use hexagram_logical::Result;
 
 /// Stochastic gradient descent: x ← x − γ u.
@@ -17,6 +19,8 @@ use hexagram_logical::Result;
 pub struct Sgd {
     /// Momentum coefficient μ, in [0, 1). Default: 0.
     pub momentum: f64,
+    /// Dampening τ of the momentum, in [0, 1). Default: 0.
+    pub dampening: f64,
     /// True for Nesterov's momentum, which looks ahead. Default: false.
     pub nesterov: bool,
     /// Weight decay λ, at least 0. Default: 0.
@@ -29,34 +33,41 @@ impl Optimizer for Sgd {
     }
 
     fn check(&self) -> Result<()> {
-        let Sgd { momentum, nesterov, weight_decay } = *self;
-        insist((0.0..1.0).contains(&momentum), self, "use a momentum of at least 0 and below 1")?;
-        insist(!nesterov || momentum > 0.0, self, "Nesterov's needs a momentum above 0")?;
-        insist(weight_decay.is_finite() && weight_decay >= 0.0, self, "use a weight decay of at least 0")
+        check_fraction("momentum of sgd", self.momentum)?;
+        check_fraction("dampening of sgd", self.dampening)?;
+        check_size("weight_decay of sgd", self.weight_decay)?;
+        let fits = !self.nesterov || (self.momentum > 0.0 && self.dampening == 0.0);
+        let want = "false, or a momentum above 0 and no dampening";
+        check_option(fits, "nesterov of sgd", &self.nesterov, want)
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {
-        let Update { learning_rate, gradients, parameters, slots, .. } = update;
-        with_float!(parameters.dtype(), T => {
-            let lr = learning_rate as T;
-            let momentum = self.momentum as T;
-            let decay = self.weight_decay as T;
-            let gradients = gradients.host::<T>()?;
-            let mut parameters = parameters.host_mut::<T>()?;
-            let Some(slot) = slots.first_mut() else {
-                for (x, g) in parameters.iter_mut().zip(gradients.iter()) {
-                    *x -= lr * (g + decay * *x);
-                }
-                return Ok(());
+        with_float!(update.parameters.dtype(), T => self.step_in::<T>(update))
+    }
+}
+
+impl Sgd {
+    fn step_in<T: Real>(&self, update: Update<'_>) -> Result<()> {
+        let momentum = T::of(self.momentum);
+        let take = T::of(if update.step == 0 { 1.0 } else { 1.0 - self.dampening });
+        let gradients = update.gradients.host::<T>()?;
+        let mut parameters = update.parameters.host_mut::<T>()?;
+        let mut slot = update.slots.first_mut().map(|slot| slot.host_mut::<T>()).transpose()?;
+        for section in update.sections {
+            let rate = T::of(update.learning_rate * section.learning_rate);
+            let decay = T::of(self.weight_decay * section.weight_decay);
+            let at = section.elements.clone();
+            let elements = parameters[at.clone()].iter_mut().zip(&gradients[at.clone()]);
+            let Some(slot) = &mut slot else {
+                elements.for_each(|(x, g)| *x = *x - rate * (*g + decay * *x));
+                continue;
             };
-            let mut slot = slot.host_mut::<T>()?;
-            let elements = parameters.iter_mut().zip(slot.iter_mut()).zip(gradients.iter());
-            for ((x, u), g) in elements {
-                let d = g + decay * *x;
-                *u = momentum * *u + d;
-                *x -= lr * if self.nesterov { d + momentum * *u } else { *u };
+            for ((x, g), u) in elements.zip(&mut slot[at]) {
+                let d = *g + decay * *x;
+                *u = momentum * *u + take * d;
+                *x = *x - rate * if self.nesterov { d + momentum * *u } else { *u };
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }

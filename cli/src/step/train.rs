@@ -5,7 +5,8 @@ use super::compute::burn;
 use super::profile::Profile;
 use hexagram::algorithms::local_sgd::LocalSgd;
 use hexagram::algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, Mode, Optimizer, Sgd, optimizer::Update, registry,
+    AnyAlgorithm, DataParallel, EngineOptions, Mode, Optimizer, Sgd, optimizer::Section, optimizer::Update,
+    registry,
 };
 use hexagram::logical::runtime;
 use hexagram::{Buffer, Communicator, DType, Error, ReduceOp, Result};
@@ -144,7 +145,18 @@ impl Replica for Local {
         for (parameters, gradients) in self.parameters.iter_mut().zip(&self.gradients) {
             let learning_rate = LEARNING_RATE;
             let slots = &mut [][..];
-            Sgd::default().step(Update { step: 0, learning_rate, gradients, parameters, slots })?;
+            let tensors = &[][..];
+            let sections = &[Section::whole(parameters.len())][..];
+            let step = 0;
+            Sgd::default().step(Update {
+                step,
+                learning_rate,
+                tensors,
+                sections,
+                gradients,
+                parameters,
+                slots,
+            })?;
         }
         Ok(())
     }

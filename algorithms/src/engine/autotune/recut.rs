@@ -75,7 +75,7 @@ fn moved_one(from: &[&Buffer], old: &Plan, new: &Plan) -> Result<Option<Vec<Buff
         let Some((_, dtype)) = types.iter().find(|(of, _)| *of == bucket.dtype) else { return Ok(None) };
         to.push(Buffer::zeroed(*dtype, bucket.len)?);
     }
-    old.relocate(from, new, &to.iter().collect::<Vec<_>>())?;
+    old.relocate(from, new, &to)?;
     Ok(Some(to))
 }
 

@@ -56,7 +56,7 @@ impl Backward {
 
     /// Goes on with another plan, and moves gradients that are there into its buffers.
     pub(in crate::engine) fn install(&mut self, plan: Plan, buffers: Vec<Buffer>) -> Result<()> {
-        self.plan.relocate(&self.buffers()?, &plan, &buffers.iter().collect::<Vec<_>>())?;
+        self.plan.relocate(&self.buffers()?, &plan, &buffers)?;
         self.slots = slots(&plan, buffers);
         self.plan = plan;
         self.observed = None;

@@ -1,7 +1,7 @@
 //! The engine's optimizers against closed forms, and options that are refused.
 
 use super::*;
-use crate::optimizer::{Adam, Optimizer};
+use crate::optimizer::{Adam, AdamW, Optimizer};
 
 /// The parameter after each step of these gradients, from `start`, with γ = 0.1.
 fn run(optimizer: impl Optimizer + Clone, start: f64, gradients: &[f64]) -> Vec<f64> {
@@ -71,8 +71,8 @@ fn adam() {
 }
 
 #[test]
-fn adam_decays_weights_apart_from_its_moments() {
-    let optimizer = Adam { weight_decay: 0.5, ..Adam::default() };
+fn adamw_decays_weights_apart_from_its_moments() {
+    let optimizer = AdamW { weight_decay: 0.5, ..AdamW::default() };
     close(run(optimizer, 1.0, &[0.0; 3]), &[0.95, 0.9025, 0.857375]);
 }
 
