@@ -14,12 +14,15 @@ const RANKS: [usize; 4] = [2, 3, 4, 8];
 /// Bytes of a segment.
 const SEGMENT: usize = 512 << 10;
 
-const TOPOLOGIES: [Topology; 9] = [
+const TOPOLOGIES: [Topology; 12] = [
     Topology::Ring,
     Topology::Torus(None),
     Topology::Exponential,
     Topology::OnePeerExponential,
     Topology::XorPairs,
+    Topology::Hypercube,
+    Topology::Base { peers: 2 },
+    Topology::EquiStatic { seed: 3, hops: None },
     Topology::Star,
     Topology::Complete,
     Topology::RandomPairs { seed: 3, pairs: None },

@@ -8,12 +8,17 @@ use hexagram_logical::{Error, TransportKind};
 use std::collections::BTreeSet;
 use std::f64::consts::PI;
 
-const ALL: [Topology; 9] = [
+const ALL: [Topology; 14] = [
     Topology::Ring,
     Topology::Torus(None),
     Topology::Exponential,
     Topology::OnePeerExponential,
     Topology::XorPairs,
+    Topology::Hypercube,
+    Topology::Base { peers: 1 },
+    Topology::Base { peers: 3 },
+    Topology::EquiStatic { seed: 0, hops: None },
+    Topology::EquiOnePeer { seed: 0 },
     Topology::Star,
     Topology::Complete,
     Topology::RandomPairs { seed: 7, pairs: None },
@@ -73,8 +78,13 @@ fn close(got: f64, want: f64, tolerance: f64) {
 #[test]
 fn every_topology_is_doubly_stochastic_and_sends_what_is_received() {
     for topology in ALL {
-        for size in [1, 2, 3, 4, 5, 6, 8, 12, 16, 33] {
-            if matches!(topology, Topology::ShiftOne) && size % 2 == 1 {
+        for size in [1usize, 2, 3, 4, 5, 6, 8, 12, 16, 33] {
+            let lacking = match topology {
+                Topology::ShiftOne => size % 2 == 1,
+                Topology::Hypercube => !size.is_power_of_two(),
+                _ => false,
+            };
+            if lacking {
                 assert!(matches!(topology.mixing(size, 0), Err(Error::Usage { .. })));
                 continue;
             }
@@ -119,6 +129,8 @@ fn rings_and_exponential_graphs_contract_as_theory_says() {
     close(contraction(&Topology::Torus(None), 16, 1), 0.6, 1e-9);
     close(contraction(&Topology::Torus(Some(4)), 16, 1), 0.6, 1e-9);
     close(contraction(&Topology::Star, 16, 1), 0.9375, 1e-9);
+    close(contraction(&Topology::Hypercube, 16, 1), 0.6, 1e-9);
+    close(contraction(&Topology::Hypercube, 64, 1), 5.0 / 7.0, 1e-9);
     close(contraction(&Topology::Complete, 16, 1), 0.0, 1e-9);
 }
 
@@ -167,6 +179,37 @@ fn random_pairs_shrink_the_distance_as_expected() {
     let first = topology.mixing(SIZE, 0).unwrap();
     assert!((1..20).any(|step| topology.mixing(SIZE, step).unwrap() != first));
     assert!((0..SIZE).all(|rank| first.sources(rank).len() == 1));
+}
+
+#[test]
+fn equitopo_contracts_as_expected_whatever_the_number_of_ranks() {
+    close(contraction(&Topology::EquiStatic { seed: 0, hops: None }, 16, 1), 0.6203, 5e-5);
+    for size in [8, 16, 100] {
+        let x = apart(&(0..size).map(|i| (i * i % 23) as f64).collect::<Vec<_>>());
+        let shrunk = |step| {
+            let mixing = Topology::EquiOnePeer { seed: 5 }.mixing(size, step).unwrap();
+            norm(&apply(&mixing, &x)).powi(2)
+        };
+        let mean_square = (0..4000).map(shrunk).sum::<f64>() / 4000.0 / norm(&x).powi(2);
+        close(mean_square, (size as f64 - 1.0) / (2.0 * size as f64), 0.01);
+        let many = contraction(&Topology::EquiStatic { seed: 3, hops: Some(20) }, size, 1);
+        assert!(many < 0.75, "{many} with {size} ranks");
+    }
+}
+
+#[test]
+fn static_graphs_are_told_from_those_that_change() {
+    for topology in ALL {
+        let Ok(found) = topology.is_static(8) else { panic!("{topology:?}") };
+        let first = topology.mixing(8, 0).unwrap();
+        assert_eq!(found, (0..40).all(|step| topology.mixing(8, step).unwrap() == first), "{topology:?}");
+    }
+    assert!(Topology::OnePeerExponential.is_static(2).unwrap(), "two ranks have one partner each");
+    let ring = Topology::Ring.mixing(4, 0).unwrap();
+    let torus = Topology::Torus(Some(1)).mixing(4, 0).unwrap();
+    assert!(vec![ring.clone(), torus].is_static(4).unwrap(), "a torus of one row is a ring");
+    assert!(!vec![ring.clone(), Mixing::of_pairs(4, &[]).unwrap()].is_static(4).unwrap());
+    assert!(std::sync::Arc::new(ring).is_static(4).unwrap());
 }
 
 /// The distance from the mean after each of some numbers of rounds, of the primitive on threads, from x = rank.
@@ -228,6 +271,9 @@ fn graphs_that_are_none_are_refused() {
     refused(Mixing::pull(3, |_| BTreeSet::from([9])), "no edge");
     refused(Topology::Torus(Some(3)).mixing(8, 0), "no torus of 3 rows");
     refused(Topology::Torus(Some(0)).mixing(8, 0), "no torus of 0 rows");
+    refused(Topology::Hypercube.mixing(6, 0), "no hypercube");
+    refused(Topology::Base { peers: 0 }.mixing(6, 0), "0 peers");
+    refused(Topology::EquiStatic { seed: 0, hops: Some(0) }.mixing(6, 0), "0 hops");
     refused(Vec::<Mixing>::new().mixing(2, 0), "no mixing matrix");
     refused(Mixing::of_pairs(4, &[]).unwrap().mixing(3, 0), "used among 3");
 }

@@ -11,10 +11,10 @@ const HOSTS: [usize; 6] = [0, 0, 0, 1, 1, 2];
 /// The mean of the replicas after training with (x − r)² / 2 on rank r, for which all ranks together have 2.5.
 fn trained(algorithm: &Algorithm) -> Vec<f32> {
     let engine = EngineOptions { hierarchical: true, ..Setup::default().engine };
-    let setup = Setup { engine, ..Setup::default() };
+    let setup = Setup { engine, learning_rate: 0.2, ..Setup::default() };
     let found = spawn_hosts(&HOSTS, |comm| {
         let mut trainer = Trainer::new(&comm, algorithm.clone(), setup.clone(), &[vec![0.7f32; 40]])?;
-        for _ in 0..120 {
+        for _ in 0..60 {
             trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
         }
         trainer.engine().average()?;

@@ -39,6 +39,38 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`Error::Usage`] if there is none for so many ranks.
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing>;
+
+    /// Returns true if all steps among `size` ranks have one matrix, as algorithms need it that keep estimates of their
+    /// neighbours. The default compares the first 64 steps; write it where another step may differ, or where they take
+    /// long.
+    ///
+    /// # Errors
+    /// As [`Schedule::mixing`].
+    fn is_static(&self, size: usize) -> Result<bool> {
+        looks_static(self, size)
+    }
+}
+
+/// Returns true if the first 64 steps have one matrix.
+pub(super) fn looks_static(schedule: &(impl Schedule + ?Sized), size: usize) -> Result<bool> {
+    let first = schedule.mixing(size, 0)?;
+    for step in 1..64 {
+        if schedule.mixing(size, step)? != first {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Schedule behind a pointer, as options of algorithms have it.
+impl<S: Schedule + ?Sized> Schedule for Arc<S> {
+    fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        (**self).mixing(size, step)
+    }
+
+    fn is_static(&self, size: usize) -> Result<bool> {
+        (**self).is_static(size)
+    }
 }
 
 /// The schedule that it points to.
@@ -57,6 +89,10 @@ impl Schedule for Mixing {
         let what = format!("a mixing matrix for {} ranks was used among {size}", self.size());
         Err(Error::usage(what, "make one for the ranks of this communicator"))
     }
+
+    fn is_static(&self, size: usize) -> Result<bool> {
+        self.mixing(size, 0).map(|_| true)
+    }
 }
 
 /// One matrix after the other, again and again.
@@ -65,6 +101,10 @@ impl Schedule for Vec<Mixing> {
         let turn = step.checked_rem(self.len() as u64).and_then(|turn| self.get(turn as usize));
         turn.ok_or_else(|| Error::usage("a schedule has no mixing matrix", "give it one at least"))?
             .mixing(size, step)
+    }
+
+    fn is_static(&self, size: usize) -> Result<bool> {
+        self.mixing(size, 0).map(|first| self.iter().all(|mixing| *mixing == first))
     }
 }
 

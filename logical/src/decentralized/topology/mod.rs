@@ -1,9 +1,12 @@
 //! The built-in topologies. All are doubly stochastic, so that gossip over them keeps the mean; the table says how fast
 //! ranks agree.
 
+mod base;
+mod equi;
+mod pairs;
+
 use super::mixing::Mixing;
-use super::schedule::Schedule;
-use crate::encoding::mix;
+use super::schedule::{Schedule, looks_static};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -18,6 +21,10 @@ use std::collections::BTreeSet;
 /// | [`Exponential`](Topology::Exponential) | ⌈log₂ n⌉ | .6, 1 − 2 / (1 + ⌈log₂ n⌉) for even n | |
 /// | [`OnePeerExponential`](Topology::OnePeerExponential) | 1 | 1 | log₂ n steps, exactly, if n is a power of two |
 /// | [`XorPairs`](Topology::XorPairs) | 1 | 1 | as before |
+/// | [`Hypercube`](Topology::Hypercube) | log₂ n | .6, 1 − 2 / (1 + log₂ n) | |
+/// | [`Base`](Topology::Base) of k peers | k at most | 1 | log₂ n to 2 log₂ n + 2 steps with k = 1, exactly, for any n |
+/// | [`EquiStatic`](Topology::EquiStatic) | ⌈log₂ n⌉ at most | .620 with seed 0 | |
+/// | [`EquiOnePeer`](Topology::EquiOnePeer) | 1 | .685 on average, √((n − 1) / 2n) | |
 /// | [`RandomPairs`](Topology::RandomPairs) | 1 | .683 on average, √((n − 2) / (2n − 2)) | |
 /// | [`ShiftOne`](Topology::ShiftOne) | 1 | 1; .933 on average over n/2 steps | |
 /// | [`Star`](Topology::Star) | n − 1 from the centre, 1 from the others | .9375, 1 − 1/n | |
@@ -36,6 +43,29 @@ pub enum Topology {
     OnePeerExponential,
     /// Pairs of ranks that differ in bit k, which counts on with the step; ranks without a partner wait.
     XorPairs,
+    /// The ranks that differ in one bit, all at once, at equal weights. Needs a power of two.
+    Hypercube,
+    /// Up to so many partners a step, such that all ranks have the exact mean after some steps, whatever their number:
+    /// with one partner log₂ n for powers of two and 2 log₂ n + 2 at most, with more partners fewer. Source: Takezawa et
+    /// al., "Beyond exponential graph", 2023 (its Base-(k+1) graph, k being `peers`).
+    Base {
+        /// Largest number of partners at a step, 1 or more.
+        peers: usize,
+    },
+    /// Ranks at distances that are drawn once, at equal weights. Source: Song et al., "Communication-efficient
+    /// topologies for decentralized learning with O(1) consensus rate", 2022 (its D-EquiStatic).
+    EquiStatic {
+        /// Seed of the draws, equal on all ranks.
+        seed: u64,
+        /// Number of distances, drawn with replacement, 1 or more; ⌈log₂ n⌉ if `None`.
+        hops: Option<usize>,
+    },
+    /// The rank at a distance that is drawn anew at every step, of which half is taken. Source: as
+    /// [`Topology::EquiStatic`] (its OD-EquiDyn).
+    EquiOnePeer {
+        /// Seed of the draws, equal on all ranks.
+        seed: u64,
+    },
     /// Rank 0 and each other, Hastings weights.
     Star,
     /// All ranks, at equal weights.
@@ -64,25 +94,38 @@ impl Schedule for Topology {
                 let hop = turn(size, step);
                 Mixing::pull(size, |rank| others(rank, [rank + size - hop], size))
             }
-            Topology::XorPairs => {
-                let bit = turn(size, step);
-                let pairs = (0..size).filter(|rank| rank & bit == 0 && rank | bit < size);
-                Mixing::of_pairs(
-                    size,
-                    &pairs.map(|rank| (rank, rank | bit)).filter(|(a, b)| a != b).collect::<Vec<_>>(),
-                )
+            Topology::XorPairs => pairs::xor(size, step),
+            Topology::Hypercube => hypercube(size),
+            Topology::Base { peers } => base::mixing(size, peers, step),
+            Topology::EquiStatic { seed, hops } => {
+                equi::fixed(size, seed, hops.unwrap_or_else(|| self::hops(size).count().max(1)))
             }
+            Topology::EquiOnePeer { seed } => equi::one_peer(size, seed, step),
             Topology::Star => Mixing::hastings(size, |rank| match rank {
                 0 => (1..size).collect(),
                 _ => BTreeSet::from([0]),
             }),
             Topology::Complete => Mixing::pull(size, |rank| others(rank, 0..size, size)),
-            Topology::RandomPairs { seed, pairs } => {
-                let mut drawn = draw_pairs(size, mix(seed ^ mix(step)));
-                drawn.truncate(pairs.unwrap_or(usize::MAX));
-                Mixing::of_pairs(size, &drawn)
-            }
-            Topology::ShiftOne => shift_one(size, step),
+            Topology::RandomPairs { seed, pairs } => pairs::random(size, seed, pairs, step),
+            Topology::ShiftOne => pairs::shift_one(size, step),
+        }
+    }
+
+    fn is_static(&self, size: usize) -> Result<bool> {
+        match self {
+            Topology::Ring
+            | Topology::Torus(_)
+            | Topology::Exponential
+            | Topology::Hypercube
+            | Topology::EquiStatic { .. }
+            | Topology::Star
+            | Topology::Complete => Ok(true),
+            Topology::OnePeerExponential
+            | Topology::XorPairs
+            | Topology::Base { .. }
+            | Topology::EquiOnePeer { .. }
+            | Topology::RandomPairs { .. }
+            | Topology::ShiftOne => looks_static(self, size),
         }
     }
 }
@@ -101,6 +144,14 @@ fn hops(size: usize) -> impl Iterator<Item = usize> {
 fn turn(size: usize, step: u64) -> usize {
     let rounds = hops(size).count() as u64;
     step.checked_rem(rounds).map_or(0, |round| 1 << round)
+}
+
+fn hypercube(size: usize) -> Result<Mixing> {
+    if !size.is_power_of_two() {
+        let what = format!("{size} ranks make no hypercube");
+        return Err(Error::usage(what, "use a power of two, or the exponential graph"));
+    }
+    Mixing::pull(size, |rank| others(rank, hops(size).map(|bit| rank ^ bit), size))
 }
 
 fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
@@ -122,25 +173,4 @@ fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
         let left_and_right = [at(row, column + 1), at(row, column + columns - 1)];
         others(rank, up_and_down.into_iter().chain(left_and_right), size)
     })
-}
-
-/// Pairs neighbours of an order shuffled by Fisher and Yates's method, with the draws of SplitMix64.
-fn draw_pairs(size: usize, seed: u64) -> Vec<(usize, usize)> {
-    let mut order: Vec<usize> = (0..size).collect();
-    for last in (1..size).rev() {
-        // A multiple of the range is missing from 2^64 numbers; the bias is below 2^-32 for any number of ranks.
-        let place = mix(seed ^ mix(last as u64)) % (last as u64 + 1);
-        order.swap(last, place as usize);
-    }
-    order.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
-}
-
-fn shift_one(size: usize, step: u64) -> Result<Mixing> {
-    if !size.is_multiple_of(2) {
-        let what = format!("{size} ranks do not divide into two halves");
-        return Err(Error::usage(what, "use an even number of ranks, or random pairs"));
-    }
-    let half = size / 2;
-    let partner = |rank: usize| ((step % half as u64) as usize + rank) % half + half;
-    Mixing::of_pairs(size, &(0..half).map(|rank| (rank, partner(rank))).collect::<Vec<_>>())
 }

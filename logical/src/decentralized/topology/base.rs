@@ -1,0 +1,241 @@
+//! Base-(k+1) graphs: the exact mean of any number of ranks after few rounds, each rank with k partners at most.
+//!
+//! ```text
+//! hyper-hypercube     n = f₁ · f₂ · …, all fᵢ ≤ k+1: in round i ranks average in groups of fᵢ, Π fⱼ (j < i) apart
+//!
+//! simple base graph   n = N₁ + N₂ + …, Nₗ = aₗ (k+1)^pₗ, aₗ ≤ k, p₁ > p₂ > …: parts of so many ranks, of aₗ blocks each
+//!   1. every part comes to its own mean, by hyper-hypercubes
+//!   2. for j = 1, 2, …: each rank of the parts behind j takes N_j / (N_j + N_j+1 + …) of part j's mean, an equal share
+//!      from one rank of each of its blocks, and gives as much
+//!   3. after that, every block comes to its mean, which is that of all by now
+//!
+//! base graph          n = p · q, p all of n's factors up to k+1: simple base graphs of q ranks each, then a
+//!                     hyper-hypercube over each rank's p fellows; or the simple base graph of all n if that is shorter
+//! ```
+//!
+//! At most 2 log_{k+1} n + 2 rounds. Source: Takezawa, Sato, Bao, Niwa and Yamada, "Beyond exponential graph:
+//! communication-efficient topologies for decentralized learning via finite-time convergence", NeurIPS 2023. (Its code
+//! also lets ranks that wait in 2 average among themselves, which changes nothing where parts have come to their means.)
+
+use super::super::mixing::{Edge, Mixing};
+use crate::{Error, Result};
+
+/// Two ranks that exchange numbers in a round, each of which weighs the other's alike.
+#[derive(Debug, Clone, Copy)]
+struct Exchange {
+    one: usize,
+    other: usize,
+    weight: f64,
+}
+
+/// Exchanges of one round.
+type Round = Vec<Exchange>;
+
+/// Returns the matrix of `step` among `size` ranks, of which each has `peers` partners at most.
+pub(super) fn mixing(size: usize, peers: usize, step: u64) -> Result<Mixing> {
+    if peers == 0 {
+        return Err(Error::usage("a base graph of 0 peers", "choose 1 or more"));
+    }
+    let rounds = base(size, peers.saturating_add(1).min(size.max(2)));
+    let round = step.checked_rem(rounds.len() as u64).map_or(&[][..], |round| &rounds[round as usize]);
+    let mut own = vec![1.0; size];
+    let mut edges = Vec::with_capacity(2 * round.len());
+    for Exchange { one, other, weight } in round.iter().copied() {
+        own[one] -= weight;
+        own[other] -= weight;
+        edges.push(Edge { from: one, to: other, source: weight, destination: 1.0 });
+        edges.push(Edge { from: other, to: one, source: weight, destination: 1.0 });
+    }
+    Mixing::of_edges(own, &edges)
+}
+
+/// Returns the number of rounds after which `size` ranks agree.
+#[cfg(test)]
+fn rounds(size: usize, peers: usize) -> usize {
+    base(size, peers.saturating_add(1).min(size.max(2))).len()
+}
+
+/// Returns the rounds of a base graph. `radix`: k + 1.
+fn base(size: usize, radix: usize) -> Vec<Round> {
+    let all: Vec<usize> = (0..size).collect();
+    let simple_of_all = simple(&all, radix);
+    let rest = factors(size, radix).1;
+    let groups = all.chunks(rest.max(1));
+    let fellows = (0..rest).map(|place| groups.clone().map(|group| group[place]).collect::<Vec<_>>());
+    let mut rounds = beside(groups.clone().map(|group| simple(group, radix)));
+    rounds.extend(beside(fellows.map(|fellows| hypercube(&fellows, radix))));
+    if simple_of_all.len() < rounds.len() { simple_of_all } else { rounds }
+}
+
+/// Returns the rounds of a simple base graph.
+fn simple(members: &[usize], radix: usize) -> Vec<Round> {
+    if factors(members.len(), radix).1 <= 1 {
+        return hypercube(members, radix);
+    }
+    let parts = parts(members, radix);
+    let mut rounds = beside(parts.iter().map(|part| hypercube(part.members, radix)));
+    for at in 0..parts.len() - 1 {
+        rounds.push(spread(&parts[at..]));
+    }
+    // A part is done with step 2 when it has given; the last when it has taken.
+    let within = |(at, part): (usize, &Part<'_>)| {
+        let idle = (at + 1).min(parts.len() - 1);
+        let blocks = beside(part.blocks().map(|block| hypercube(block, radix)));
+        let together = if part.block == 1 { hypercube(part.members, radix) } else { blocks };
+        [vec![Round::new(); idle], together].concat()
+    };
+    let last = beside(parts.iter().enumerate().map(within));
+    let first = rounds.len() + 1 - parts.len();
+    for (at, round) in last.into_iter().enumerate() {
+        match rounds.get_mut(first + at) {
+            Some(under_way) => under_way.extend(round),
+            None => rounds.push(round),
+        }
+    }
+    rounds
+}
+
+/// Part of the ranks: blocks of a power of k + 1.
+struct Part<'a> {
+    members: &'a [usize],
+    /// Size of a block.
+    block: usize,
+}
+
+impl<'a> Part<'a> {
+    fn blocks(&self) -> std::slice::Chunks<'a, usize> {
+        self.members.chunks(self.block)
+    }
+}
+
+/// Divides ranks as the digits of their number say, the largest power first.
+fn parts(members: &[usize], radix: usize) -> Vec<Part<'_>> {
+    let mut block = 1;
+    while block * radix <= members.len() {
+        block *= radix;
+    }
+    let mut rest = members;
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let (members, others) = rest.split_at(rest.len() / block * block);
+        if !members.is_empty() {
+            parts.push(Part { members, block });
+        }
+        rest = others;
+        block /= radix;
+    }
+    parts
+}
+
+/// Lets every rank behind the first part have its share of that part's mean.
+fn spread(parts: &[Part<'_>]) -> Round {
+    let [first, behind @ ..] = parts else { return Round::new() };
+    let count = |parts: &[Part<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
+    let blocks = first.blocks();
+    let weight = first.members.len() as f64 / count(parts) / blocks.len() as f64;
+    let takers = behind.iter().flat_map(|part| part.members).enumerate();
+    // A block has more ranks than all parts behind its own.
+    takers
+        .flat_map(|(at, one)| {
+            blocks.clone().map(move |block| Exchange { one: *one, other: block[at], weight })
+        })
+        .collect()
+}
+
+/// Returns the rounds of a hyper-hypercube; none if there is a factor above `radix`.
+fn hypercube(members: &[usize], radix: usize) -> Vec<Round> {
+    let mut apart = 1;
+    let mut rounds = Vec::new();
+    for factor in factors(members.len(), radix).0 {
+        let weight = 1.0 / factor as f64;
+        let mut round = Round::new();
+        for group in members.chunks(apart * factor) {
+            for first in 0..apart {
+                for (one, other) in
+                    (0..factor).flat_map(|one| (one + 1..factor).map(move |other| (one, other)))
+                {
+                    let at = |place: usize| group[first + place * apart];
+                    round.push(Exchange { one: at(one), other: at(other), weight });
+                }
+            }
+        }
+        rounds.push(round);
+        apart *= factor;
+    }
+    rounds
+}
+
+/// Returns the factors of a number that are `radix` at most, ascending and as few as division from above finds, and
+/// what is left of it.
+fn factors(number: usize, radix: usize) -> (Vec<usize>, usize) {
+    let mut rest = number;
+    let mut factors = Vec::new();
+    for factor in (2..=radix).rev() {
+        while rest > 1 && rest.is_multiple_of(factor) {
+            factors.push(factor);
+            rest /= factor;
+        }
+    }
+    factors.reverse();
+    (factors, rest)
+}
+
+/// Returns the rounds of several graphs of different ranks at once; shorter ones wait in the end.
+fn beside(graphs: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
+    let mut together: Vec<Round> = Vec::new();
+    for graph in graphs {
+        together.resize(together.len().max(graph.len()), Round::new());
+        together.iter_mut().zip(graph).for_each(|(all, one)| all.extend(one));
+    }
+    together
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what is left of each unit vector's distance from the mean after all rounds, at most.
+    fn off(size: usize, peers: usize) -> f64 {
+        let mut columns: Vec<Vec<f64>> =
+            (0..size).map(|unit| (0..size).map(|rank| f64::from(u8::from(rank == unit))).collect()).collect();
+        for step in 0..rounds(size, peers) as u64 {
+            let mixing = mixing(size, peers, step).unwrap();
+            assert!(mixing.is_doubly_stochastic() && mixing.is_symmetric(), "{size} ranks, {peers} peers");
+            for rank in 0..size {
+                assert!(mixing.sources(rank).len() <= peers, "{size} ranks, {peers} peers: {mixing:?}");
+            }
+            for column in &mut columns {
+                let row = |rank| mixing.row(rank).iter().map(|(from, weight)| weight * column[*from]).sum();
+                *column = (0..size).map(row).collect();
+            }
+        }
+        let mean = 1.0 / size as f64;
+        columns.iter().flatten().map(|x| (x - mean).abs()).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn all_ranks_have_the_exact_mean_in_the_end() {
+        for peers in 1..=4 {
+            for size in 1..=99 {
+                let off = off(size, peers);
+                assert!(off < 1e-14, "{size} ranks, {peers} peers: off by {off}");
+                let most = 2.0 * (size as f64).ln() / ((peers + 1) as f64).ln() + 2.0;
+                assert!(rounds(size, peers) as f64 <= most, "{size} ranks, {peers} peers");
+            }
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_hypercubes_and_the_papers_examples_have_their_lengths() {
+        for (size, peers, expected) in
+            [(1, 1, 0), (2, 1, 1), (8, 1, 3), (5, 1, 5), (6, 1, 4), (9, 2, 2), (5, 4, 1)]
+        {
+            assert_eq!(rounds(size, peers), expected, "{size} ranks, {peers} peers");
+        }
+    }
+
+    #[test]
+    fn nobody_averages_with_0_peers() {
+        assert!(mixing(4, 0, 0).unwrap_err().to_string().contains("0 peers"));
+    }
+}
