@@ -9,7 +9,8 @@
 //! Every rank shares out all that it has, so that the sums of all xᵢ and of all wᵢ are kept; what it gets may be of less
 //! than one rank or of more, and wᵢ says of how many. wᵢ = 1 at first, and stays 1 where as much is taken as is given, such
 //! as with the default. The parameters between steps are zᵢ; xᵢ = wᵢ zᵢ takes their place for the optimizer's step, whose
-//! memory (momentum) stays each rank's own. Replicas differ, evaluate their mean.
+//! memory (momentum) stays each rank's own. Replicas differ; evaluate their mean, Σ wᵢ zᵢ / n, which follows the mean
+//! gradient as Σ xᵢ / n does.
 //!
 //! Bytes sent per rank and step: deg · (S + 8), S being the size of the parameters. State: wᵢ. Default: the one-peer
 //! exponential graph of the paper, deg = 1, exact after log₂ n steps for n a power of two, and good for odd n. Any schedule
@@ -61,6 +62,10 @@ impl Algorithm for Sgp {
     async fn after_step(&self, context: &Context, w: &mut f64, bucket: &mut Bucket) -> Result<()> {
         context.push_sum(&mut bucket.parameters, w, &*self.schedule, context.step()).await?;
         context.scale(1.0 / *w, &bucket.parameters)
+    }
+
+    fn weight(&self, w: &f64) -> f64 {
+        *w
     }
 
     fn checkpoint(&self, w: &mut f64, fields: &mut Fields) -> Result<()> {

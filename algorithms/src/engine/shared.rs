@@ -51,10 +51,23 @@ impl DataParallel {
         if self.algorithm.keeps_replicas_identical() {
             return Ok(());
         }
+        let weights = if self.started { self.weights()? } else { Vec::new() };
+        for (parameters, weight) in self.replica.buffers(false)?.into_iter().zip(weights) {
+            if weight != 1.0 {
+                parameters.write_all()?.scale(weight)?;
+            }
+        }
         for buffer in self.replica.buffers(memory)? {
             self.comm.block_on(self.comm.all_reduce(buffer, ReduceOp::Mean))?;
         }
         Ok(())
+    }
+
+    /// Returns this replica's weight in the mean, by bucket.
+    fn weights(&self) -> Result<Vec<f64>> {
+        self.scheduler.call(async |runner| {
+            Ok(runner.instances()?.into_iter().map(|instance| instance.weight()).collect())
+        })
     }
 
     /// Fails if a pass is under way, or its step is: algorithms that work on parameters have left it half done.

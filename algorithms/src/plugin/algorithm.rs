@@ -215,6 +215,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Unwritten
     }
 
+    /// Returns the weight of this replica's parameters in the mean of all, whose own mean over ranks is 1.
+    fn weight(&self, state: &Self::State) -> f64 {
+        1.0
+    }
+
     /// Names everything in the state that the next steps depend on, to be saved or loaded. Nothing is in flight.
     ///
     /// # Errors

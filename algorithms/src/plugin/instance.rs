@@ -113,6 +113,8 @@ pub(crate) trait Instance {
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    /// Returns [`Algorithm::weight`].
+    fn weight(&self) -> f64;
     /// Calls [`Algorithm::checkpoint`].
     ///
     /// # Errors
@@ -177,6 +179,10 @@ impl<A: Algorithm> Instance for Typed<A> {
 
     fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         Box::pin(self.algorithm.settle(context, &mut self.state, bucket))
+    }
+
+    fn weight(&self) -> f64 {
+        self.algorithm.weight(&self.state)
     }
 
     fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {

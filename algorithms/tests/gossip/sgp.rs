@@ -56,6 +56,32 @@ fn without_gradients_ranks_of_any_weights_come_to_the_mean() {
 }
 
 #[test]
+fn the_final_average_weighs_replicas_as_push_sum_does() {
+    let gradient = |rank: usize, step: usize, _: &[f64]| vec![((rank * 5 + step * 3) % 7) as f64];
+    let found = spawn(TransportKind::Thread, 4, |comm| {
+        let mut trainer = Trainer::new(&comm, push(uneven()), Setup::default(), &[vec![2.0f64]])?;
+        (0..9).try_for_each(|step| trainer.step(|_, x| gradient(comm.rank(), step, x)))?;
+        let own = trainer.parameters()?[0][0];
+        trainer.engine().average()?;
+        let average = trainer.parameters()?[0][0];
+        (9..12).try_for_each(|step| trainer.step(|_, x| gradient(comm.rank(), step, x)))?;
+        trainer.engine().average()?;
+        Ok((own, average, trainer.parameters()?[0][0]))
+    });
+    let found = found.unwrap();
+    // What all have pushed and kept is what they began with, less all steps.
+    let after = |steps: usize| {
+        let taken = (0..steps).flat_map(|step| (0..4).map(move |rank| gradient(rank, step, &[])[0]));
+        2.0 - 0.1 * taken.sum::<f64>() / 4.0
+    };
+    let plain = found.iter().map(|(own, ..)| own).sum::<f64>() / 4.0;
+    assert!((plain - after(9)).abs() > 1e-3, "{plain} would do, too");
+    for (_, average, last) in &found {
+        assert_near(&[*average, *last], &[after(9), after(12)], 1e-14);
+    }
+}
+
+#[test]
 fn where_all_weights_stay_1_it_is_d_psgd() {
     let gradient = |rank: usize, step: usize, x: &[f32]| {
         x.iter().map(|x| x * (rank + 1) as f32 - (step % 5) as f32).collect()

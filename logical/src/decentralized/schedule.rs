@@ -73,13 +73,6 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
     }
 }
 
-/// The schedule that it points to.
-impl<S: Schedule + ?Sized> Schedule for Arc<S> {
-    fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
-        (**self).mixing(size, step)
-    }
-}
-
 /// The same matrix at every step.
 impl Schedule for Mixing {
     fn mixing(&self, size: usize, _step: u64) -> Result<Mixing> {

@@ -151,6 +151,10 @@ impl Instance for Held {
         Box::pin(self.finished.hold(Stage::Settle, context, hook))
     }
 
+    fn weight(&self) -> f64 {
+        self.instance.weight()
+    }
+
     fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
         self.instance.checkpoint(fields)
     }
