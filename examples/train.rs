@@ -7,6 +7,7 @@
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
 use hexagram::algorithms::EngineOptions;
+use hexagram::algorithms::engine::Evaluation;
 use hexagram::physical::stdout::print;
 use hexagram::physical::world::log_level;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
@@ -84,6 +85,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     saves.check(&replica)?;
     log.steps = replica.engine().steps();
     log.resumed_at = log.steps;
+    log.sent_before = world.traffic().bytes_sent();
     for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
@@ -108,13 +110,19 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
         if epoch + 1 == options.epochs && saves.is_due(replica.engine().steps(), true) {
             log.warn(saves.save(&mut replica, batches.state())?);
         }
-        let spent = Spent {
+        let mut spent = Spent {
             blocked: replica.engine().telemetry().blocked() - blocked_before,
             steps: began.elapsed(),
+            bytes: 0,
         };
+        if !algorithm.trigram().synchronous {
+            // What is under way is the algorithm's traffic, and not the evaluation's.
+            replica.settle()?;
+        }
+        spent.bytes = log.sent();
         comm.blocking().all_reduce(&mut losses, ReduceOp::Mean)?;
-        let accuracy = evaluate(&comm, &net, &data.held_out, dtype)?;
-        log.end(&comm, &losses, accuracy, spent)?;
+        let evaluation = replica.evaluate_mean(|| evaluate(&comm, &net, &data.held_out, dtype))?;
+        log.end(&comm, &losses, evaluation, spent)?;
     }
 
     if replica.engine().steps() == log.resumed_at {
@@ -211,11 +219,13 @@ fn evaluate(comm: &Communicator, net: &Net, held_out: &Images, dtype: DType) -> 
     Ok(count[0] as f64 / held_out.len() as f64)
 }
 
-/// Time of some training steps on one rank, by use.
+/// Time and bytes of some training steps on one rank, by use.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     blocked: Duration,
     steps: Duration,
+    /// Bytes that this rank sent.
+    bytes: u64,
 }
 
 /// Reporter of the run while it goes on: rank 0 prints and writes, the others only contribute.
@@ -238,8 +248,9 @@ struct Log<'a> {
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
     resumed_at: u64,
-    /// Bytes that this rank sent before the first step.
+    /// Bytes that this rank sent before the epoch, or for what is not training.
     sent_before: u64,
+    /// Bytes of all ranks and epochs.
     bytes: u64,
     loss: f64,
 }
@@ -295,11 +306,10 @@ impl<'a> Log<'a> {
         &mut self,
         comm: &Communicator,
         losses: &[f64],
-        accuracy: f64,
+        evaluation: Evaluation<f64>,
         spent: Spent,
     ) -> Result<(), Failure> {
-        let sent = self.world.traffic().bytes_sent() - self.sent_before;
-        let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), sent as f64];
+        let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), spent.bytes as f64];
         comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
         let [blocked, steps, bytes_sent] = sums;
         let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
@@ -307,16 +317,17 @@ impl<'a> Log<'a> {
         self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
         self.blocked_s += blocked;
         self.steps_s += steps;
-        let bytes_before = std::mem::replace(&mut self.bytes, bytes_sent as u64);
+        self.bytes += bytes_sent as u64;
         self.samples += samples;
         self.steps += losses.len() as u64;
         let epoch = Epoch {
             epoch: self.epoch,
             loss: self.loss,
-            test_accuracy: accuracy,
+            test_accuracy: evaluation.result,
+            consensus_distance: evaluation.consensus_distance,
             samples_per_s: samples * comm.size() as f64 / steps,
             comm_fraction: blocked / steps,
-            bytes_sent: self.bytes - bytes_before,
+            bytes_sent: bytes_sent as u64,
             seconds: self.began.elapsed().as_secs_f64(),
         };
         self.progress.line(describe(&epoch, self.checked.options.epochs));
@@ -330,7 +341,14 @@ impl<'a> Log<'a> {
             kept.and(metrics.epoch(epoch))
         });
         self.lost(kept.err());
+        // The evaluation's traffic is none of the training's.
+        self.sent_before = self.world.traffic().bytes_sent();
         Ok(())
+    }
+
+    /// Returns the bytes that this rank sent since the epoch began.
+    fn sent(&self) -> u64 {
+        self.world.traffic().bytes_sent() - self.sent_before
     }
 
     /// Says once that figures are lost, which ends no training.
@@ -419,10 +437,11 @@ impl<'a> Log<'a> {
 
 fn describe(epoch: &Epoch, epochs: u64) -> String {
     format!(
-        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  {:>6.0} samples/s  {:>4.1} % communication  {} sent",
+        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  apart {:.3}  {:>6.0} samples/s  {:>4.1} % communication  {} sent",
         epoch.epoch,
         epoch.loss,
         100.0 * epoch.test_accuracy,
+        epoch.consensus_distance,
         epoch.samples_per_s,
         100.0 * epoch.comm_fraction,
         bytes(epoch.bytes_sent)

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! {"event":"step","epoch":1,"step":12,"loss":2.19,"seconds":0.41}
-//! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
+//! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"consensus_distance":0.02,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
@@ -32,13 +32,15 @@ pub struct Epoch {
     pub epoch: u64,
     /// The mean training loss of its steps, in nats.
     pub loss: f64,
-    /// Share of the held-out samples that were recognised, from 0 to 1.
+    /// Share of the held-out samples that the mean of the replicas recognized, from 0 to 1.
     pub test_accuracy: f64,
+    /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½; 0 where they are identical.
+    pub consensus_distance: f64,
     /// Samples that all ranks together trained on, a second.
     pub samples_per_s: f64,
     /// Share of the epoch that was spent waiting for communication, from 0 to 1.
     pub comm_fraction: f64,
-    /// Bytes that all ranks together sent during the epoch, headers included.
+    /// Bytes that all ranks together sent in the epoch's steps, headers included.
     pub bytes_sent: u64,
     /// Seconds since the run began.
     pub seconds: f64,
@@ -139,6 +141,7 @@ impl Metrics {
             ("epoch", json!(epoch.epoch)),
             ("loss", json!(epoch.loss)),
             ("test_accuracy", json!(epoch.test_accuracy)),
+            ("consensus_distance", json!(epoch.consensus_distance)),
             ("samples_per_s", json!(epoch.samples_per_s)),
             ("comm_fraction", json!(epoch.comm_fraction)),
             ("bytes_sent", json!(epoch.bytes_sent)),
@@ -198,6 +201,7 @@ mod tests {
         epoch: 0,
         loss: 2.0,
         test_accuracy: 0.5,
+        consensus_distance: 0.125,
         samples_per_s: 1000.0,
         comm_fraction: 0.25,
         bytes_sent: 80,
@@ -238,8 +242,8 @@ mod tests {
         assert_eq!(lines[0], json!({"event": "step", "epoch": 0, "step": 7, "loss": 2.5, "seconds": 0.25}));
         assert_eq!(
             lines[1],
-            json!({"event": "epoch", "epoch": 0, "loss": 2.0, "test_accuracy": 0.5, "samples_per_s": 1000.0,
-                   "comm_fraction": 0.25, "bytes_sent": 80, "seconds": 1.5})
+            json!({"event": "epoch", "epoch": 0, "loss": 2.0, "test_accuracy": 0.5,
+                   "consensus_distance": 0.125, "samples_per_s": 1000.0, "comm_fraction": 0.25, "bytes_sent": 80, "seconds": 1.5})
         );
         assert_eq!(lines[3], json!({"event": "summary", "algorithm": "a \"quoted\" name"}));
         assert_eq!((metrics.steps(), metrics.epochs().len()), (&[STEP][..], 2));

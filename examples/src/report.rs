@@ -27,7 +27,7 @@ pub struct Report {
     pub samples_per_s: f64,
     /// Steps per second of each rank, training only.
     pub steps_per_s: f64,
-    /// Bytes sent by all ranks, from the first step to the last, with headers and the few numbers that epochs end with.
+    /// Bytes sent by all ranks in the training steps, with headers; what evaluations send is not counted.
     pub bytes_sent: u64,
     /// Bytes that `gradient-allreduce` sends in as many steps of this model over this transport.
     pub bytes_of_gradient_all_reduce: u64,

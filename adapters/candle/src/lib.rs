@@ -48,7 +48,9 @@
 //! sees is an identity operation on its `Var`, whose backward is called as soon as the gradient is complete (`tap.rs`);
 //! that costs memory for a copy of the parameters. Tensors have to be on the CPU. The crate has no features.
 
+mod checkpoint;
 mod error;
+mod mean;
 mod parameters;
 mod replica;
 mod sync_batch_norm;

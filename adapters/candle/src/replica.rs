@@ -6,16 +6,12 @@ use crate::tap::Engine;
 use crate::values::{dtype, host_bytes, lend, overwrite, seems_same, to_buffer, to_tensor};
 use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor};
-use candle_nn::{Optimizer, VarBuilder, VarMap};
-use hexagram_algorithms::checkpoint::{Checkpoints, Record};
-use hexagram_algorithms::logical::{self, Communicator, ReduceOp, hash};
+use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
+use hexagram_algorithms::logical::{Communicator, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
-use std::path::PathBuf;
+use std::any::{TypeId, type_name};
 use std::sync::Arc;
-
-/// Before the names of a checkpoint's tensors that the engine does not have.
-const MODEL: &str = "model.";
 
 /// Options of a [`Replica`]: how a model is built and trained. All ranks must use the same.
 #[derive(Clone)]
@@ -47,13 +43,15 @@ impl Default for ReplicaOptions {
 /// A `Var` that the model did not get from the builder is neither synchronized nor, so that replicas cannot drift apart
 /// through it, ever given a gradient.
 pub struct Replica {
-    engine: DataParallel,
+    pub(crate) engine: DataParallel,
     /// Parameters, in the engine's numbering.
-    parameters: Vec<Entry>,
+    pub(crate) parameters: Vec<Entry>,
     /// Everything that makes the replica, running statistics included.
-    tensors: Vec<Entry>,
+    pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
     passes: u64,
+    /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
+    pub(crate) unreached: Option<&'static str>,
 }
 
 /// Synchronized gradients, to be used in one optimizer step.
@@ -95,7 +93,7 @@ impl Replica {
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
-        let mut replica = Replica { engine: data_parallel, parameters, tensors, passes: 0 };
+        let mut replica = Replica { engine: data_parallel, parameters, tensors, passes: 0, unreached: None };
         replica.broadcast()?;
         Ok((model, replica))
     }
@@ -152,7 +150,7 @@ impl Replica {
     ///
     /// # Errors
     /// As [`Replica::backward`], and the optimizer's own.
-    pub fn backward_step(&mut self, optimizer: &mut impl Optimizer, loss: &Tensor) -> Result<()> {
+    pub fn backward_step(&mut self, optimizer: &mut (impl Optimizer + 'static), loss: &Tensor) -> Result<()> {
         self.engine.set_learning_rate(optimizer.learning_rate());
         self.backward(loss)?.step(optimizer)
     }
@@ -203,7 +201,7 @@ impl Replica {
     }
 
     /// Tells an error of this rank to the others: it ends the job everywhere, and with its reason.
-    fn told<T>(&self, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.engine.communicator().give_up(&error.to_hexagram()))
     }
 
@@ -262,7 +260,7 @@ impl Replica {
     }
 
     /// Gives the model the engine's parameters.
-    fn publish(&self) -> Result<()> {
+    pub(crate) fn publish(&self) -> Result<()> {
         let mut all = self.parameters.iter().enumerate();
         all.try_for_each(|(index, entry)| entry.publish(&self.engine.parameter(index)?))
     }
@@ -292,24 +290,8 @@ impl Replica {
         self.settled()
     }
 
-    fn settled(&self) -> Result<()> {
+    pub(crate) fn settled(&self) -> Result<()> {
         if self.engine.works_on_parameters() { self.told(self.publish()) } else { Ok(()) }
-    }
-
-    /// Replaces every parameter and running statistic by its mean over the ranks: the model to evaluate and to save,
-    /// whatever the algorithm. A collective call.
-    ///
-    /// # Errors
-    /// [`Error::Hexagram`] if communication failed.
-    pub fn average(&mut self) -> Result<()> {
-        self.settle()?;
-        let comm = self.engine.communicator();
-        for Entry { var, .. } in &self.tensors {
-            let mut values = to_buffer(var)?;
-            comm.block_on(comm.all_reduce(&mut values, ReduceOp::Mean))?;
-            overwrite(&[var], &values.read_all()?)?;
-        }
-        self.refresh()
     }
 
     /// Returns true if the parameters of all replicas are bit-identical. Running statistics are of each rank's own
@@ -329,64 +311,6 @@ impl Replica {
         let mut all = vec![0; comm.size()];
         comm.blocking().all_gather(&[digest as i64], &mut all)?;
         Ok(all.iter().all(|other| *other == digest as i64))
-    }
-
-    /// Saves everything that the next steps depend on: the engine's state, the model's running statistics, and its
-    /// parameters where candle's optimizer steps, whose own state is not reached; and `own`, what the program adds. A
-    /// collective call, between steps.
-    ///
-    /// # Errors
-    /// As [`Checkpoints::save`].
-    pub fn save(&mut self, checkpoints: &Checkpoints, own: Record) -> Result<PathBuf> {
-        let mut own = own;
-        for entry in self.saved_apart() {
-            own.put_tensor(&format!("{MODEL}{}", entry.name), entry.var.dims(), to_buffer(&entry.var)?)?;
-        }
-        let saved = checkpoints.save(&mut self.engine, own);
-        // What the algorithm had under way has come to an end, whether or not it is saved.
-        let settled = self.settled();
-        let path = saved?;
-        settled.map(|()| path)
-    }
-
-    /// Goes on from the newest checkpoint that all ranks have; returns what the program had added, or `None` if there is
-    /// none. A collective call, before the first step or between steps.
-    ///
-    /// # Errors
-    /// As [`Checkpoints::load`].
-    pub fn load(&mut self, checkpoints: &Checkpoints) -> Result<Option<Record>> {
-        self.load_if(checkpoints, |_| Ok(()))
-    }
-
-    /// Goes on as [`load`](Self::load), if `fits` accepts what the program had added.
-    ///
-    /// # Errors
-    /// As [`Checkpoints::load_if`].
-    pub fn load_if(
-        &mut self,
-        checkpoints: &Checkpoints,
-        fits: impl FnOnce(&Record) -> logical::Result<()>,
-    ) -> Result<Option<Record>> {
-        let Some(own) = checkpoints.load_if(&mut self.engine, fits)? else { return Ok(None) };
-        let loaded = self.saved_apart().try_for_each(|entry| {
-            let values = &own.tensor(&format!("{MODEL}{}", entry.name))?.values;
-            let known = (dtype(&entry.var)?, entry.var.elem_count());
-            if (values.dtype(), values.len()) != known {
-                let remedy = "load it with the model that it was saved with";
-                return Err(Error::usage(format!("the checkpoint has another `{}`", entry.name), remedy));
-            }
-            let tensors: Vec<&Tensor> = std::iter::once(entry.var.as_tensor()).chain(&entry.tap).collect();
-            overwrite(&tensors, &values.read_all()?)
-        });
-        self.told(loaded)?;
-        self.settled()?;
-        Ok(Some(own))
-    }
-
-    /// Returns what the engine does not have.
-    fn saved_apart(&self) -> impl Iterator<Item = &Entry> {
-        let flat = self.engine.works_on_parameters();
-        self.tensors.iter().filter(move |entry| !flat || entry.tap.is_none())
     }
 
     /// Begins to record what this rank does, until [`Replica::collect`]. A collective call, between steps.
@@ -428,7 +352,10 @@ impl Synchronized<'_> {
     ///
     /// # Errors
     /// The optimizer's own. No rank can go on afterwards.
-    pub fn step(self, optimizer: &mut impl Optimizer) -> Result<()> {
+    pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
+        if TypeId::of::<O>() != TypeId::of::<SGD>() {
+            self.replica.unreached = Some(type_name::<O>());
+        }
         let outcome = optimizer.step(&self.gradients).map_err(Error::from);
         let outcome = outcome.and_then(|()| self.replica.stepped());
         self.replica.told(outcome)

@@ -16,7 +16,7 @@
 //! that is complete, and either lets the engine's optimizer step ([`DataParallel::step`]) and reads the parameters, or
 //! hands [`DataParallel::gradient`] to the framework's own. Before the first step it calls
 //! [`Initial::broadcast_state`], before each forward pass [`DataParallel::synchronize_buffers`], after the last step
-//! [`DataParallel::settle`] or [`DataParallel::average`].
+//! [`DataParallel::settle`] or [`DataParallel::average`]; in between, [`DataParallel::with_mean`] evaluates.
 //!
 //! Hooks of one stage start in plan order on every rank, and each bucket has a lane, whose operations are numbered: no two
 //! can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an error
@@ -28,6 +28,7 @@ mod clip;
 mod hooks;
 mod initial;
 mod join;
+mod mean;
 mod options;
 mod plan;
 mod precision;
@@ -46,6 +47,7 @@ pub use autotune::Autotune;
 pub use hooks::Hooks;
 pub use initial::Initial;
 pub use join::Uneven;
+pub use mean::{Evaluation, consensus_distance};
 pub use options::{Buffers, EngineOptions, Order, Unused};
 pub use plan::Parameter;
 pub use precision::{LossScale, LossScaling};
@@ -80,8 +82,8 @@ pub enum Mode {
 /// Data-parallel training of one model, on one rank.
 ///
 /// A step is [`forward`](Self::forward), [`begin`](Self::begin), gradients by [`hooks`](Self::hooks), [`finish`](Self::finish)
-/// and [`step`](Self::step); at the end [`settle`](Self::settle) or [`average`](Self::average). What is not part of the loop
-/// stands in groups:
+/// and [`step`](Self::step); at the end [`settle`](Self::settle) or [`average`](Self::average), and in
+/// between, to evaluate, [`with_mean`](Self::with_mean). What is not part of the loop stands in groups:
 ///
 /// | group | for |
 /// |---|---|

@@ -37,10 +37,7 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] if the engine does not have the parameters; errors of the communication.
     pub fn average(&mut self) -> Result<()> {
-        if !self.works_on_parameters() {
-            let remedy = "average the framework's, or let the engine run the optimizer";
-            return Err(Error::usage("the engine does not have the parameters", remedy));
-        }
+        self.check_has_parameters()?;
         self.settle()?;
         let outcome = self.mean_of_replicas(false);
         self.checked(outcome)

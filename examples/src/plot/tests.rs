@@ -13,6 +13,7 @@ fn epochs(count: u64) -> Vec<Epoch> {
         epoch,
         loss: 1.0 / (epoch + 1) as f64,
         test_accuracy: 0.97 - 0.8 / (epoch + 1) as f64,
+        consensus_distance: 0.0,
         samples_per_s: 15_000.0 + 700.0 * (epoch as f64).sin(),
         comm_fraction: 0.1,
         bytes_sent: 1000,

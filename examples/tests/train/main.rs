@@ -177,8 +177,20 @@ fn a_run_leaves_metrics_and_a_plot() {
     let count = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
     assert_eq!((count("step"), count("epoch"), count("summary")), (88, 2, 1));
     assert_eq!(lines.last().unwrap()["test_accuracy"], report["test_accuracy"]);
+    let apart = |line: &Value| line["event"] == "epoch" && line["consensus_distance"] != 0.0;
+    assert!(!lines.iter().any(apart), "synchronous SGD keeps replicas identical");
     assert!(std::fs::read_to_string(folder("files").join("plot.svg")).unwrap().contains("</svg>"));
     clean("files");
+}
+
+#[test]
+fn each_epoch_evaluates_the_mean_of_the_replicas_and_says_how_far_they_are_from_it() {
+    let report = report("apart", "--ranks 3 --epochs 2 --algorithm d-psgd");
+    let epochs: Vec<Value> = metrics("apart").into_iter().filter(|line| line["event"] == "epoch").collect();
+    assert!(epochs.iter().all(|epoch| epoch["consensus_distance"].as_f64().unwrap() > 1e-3), "{epochs:?}");
+    // The exact average that is evaluated in the end.
+    assert_eq!(epochs.last().unwrap()["test_accuracy"], report["test_accuracy"]);
+    clean("apart");
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! The mean of the replicas: to save in the end, and to evaluate while the training goes on.
+
+use crate::error::{Error, Result};
+use crate::parameters::Entry;
+use crate::replica::Replica;
+use crate::values::to_buffer;
+use hexagram_algorithms::engine::{Evaluation, consensus_distance};
+use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp};
+
+impl Replica {
+    /// Replaces every parameter and running statistic by its mean over the ranks: the model to evaluate and to save,
+    /// whatever the algorithm. A collective call.
+    ///
+    /// # Errors
+    /// [`Error::Hexagram`] if communication failed.
+    pub fn average(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.engine.works_on_parameters() {
+            self.engine.average()?;
+        }
+        Apart::of(self)?.show_mean(self.engine.communicator())?;
+        self.settled()
+    }
+
+    /// Runs `evaluate` while the mean of all replicas, running statistics included, is in the place of each: in the
+    /// model's tensors and in its `VarMap`. Afterwards every replica is as it was, bit for bit, so that the training
+    /// goes on as if nothing had been; an asynchronous algorithm is [settled](Self::settle) first. A collective call,
+    /// between steps.
+    ///
+    /// ```
+    /// # use candle_core::Tensor;
+    /// # use hexagram_candle::{Replica, Result};
+    /// # fn loss_on(held_out: &Tensor) -> Result<f64> { Ok(held_out.to_scalar()?) }
+    /// /// Returns the loss of the mean, which no rank has as its replica.
+    /// fn evaluated(replica: &mut Replica, held_out: &Tensor) -> Result<f64> {
+    ///     let evaluation = replica.evaluate_mean(|| loss_on(held_out))?;
+    ///     println!("replicas are {} from it", evaluation.consensus_distance);
+    ///     Ok(evaluation.result)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `evaluate`; [`Error::Hexagram`] if communication failed.
+    pub fn evaluate_mean<T, E: From<Error>>(
+        &mut self,
+        evaluate: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Evaluation<T>, E> {
+        let apart = Apart::of(self)?;
+        let means = apart.show_mean(self.engine.communicator())?;
+        let evaluation = if self.engine.works_on_parameters() {
+            let parameters = &self.parameters;
+            self.engine.with_mean(|engine| {
+                let mut all = parameters.iter().enumerate();
+                let shown: Result<()> =
+                    all.try_for_each(|(index, entry)| entry.publish(&engine.parameter(index)?));
+                shown.map_err(E::from).and_then(|()| evaluate())
+            })
+        } else {
+            let distance = consensus_distance(self.engine.communicator(), apart.parameters(&means));
+            distance.map(|distance| Evaluation { result: evaluate(), consensus_distance: distance })
+        };
+        let evaluation = evaluation.map_err(Error::from)?;
+        apart.put_back()?;
+        self.settled()?;
+        let Evaluation { result, consensus_distance } = evaluation;
+        Ok(Evaluation { result: result?, consensus_distance })
+    }
+}
+
+/// Tensors that the engine does not have, with the values that they had.
+struct Apart(Vec<(Entry, Buffer)>);
+
+impl Apart {
+    fn of(replica: &Replica) -> Result<Self> {
+        let kept = replica.saved_apart().map(|entry| Ok((entry.clone(), to_buffer(&entry.var)?)));
+        Ok(Apart(kept.collect::<Result<_>>()?))
+    }
+
+    /// Puts the mean over the ranks in the place of each tensor; returns the means.
+    fn show_mean(&self, comm: &Communicator) -> Result<Vec<Buffer>> {
+        let show = |(entry, own): &(Entry, Buffer)| {
+            let mut mean = own.copied()?;
+            comm.block_on(comm.all_reduce(&mut mean, ReduceOp::Mean))?;
+            entry.publish(&mean.read_all()?)?;
+            Ok(mean)
+        };
+        self.0.iter().map(show).collect()
+    }
+
+    /// Returns the parameters among the tensors, each with its mean.
+    fn parameters<'a>(&'a self, means: &'a [Buffer]) -> impl Iterator<Item = (&'a Buffer, &'a Buffer)> {
+        let pairs = self.0.iter().zip(means).filter(|((entry, _), _)| entry.tap.is_some());
+        pairs.map(|((_, own), mean)| (own, mean))
+    }
+
+    fn put_back(&self) -> Result<()> {
+        self.0.iter().try_for_each(|(entry, own)| entry.publish(&own.read_all()?))
+    }
+}

@@ -1,0 +1,113 @@
+//! The mean of all replicas, to look at while each goes on as it is: what to evaluate in the middle of a training whose
+//! replicas differ.
+
+use super::DataParallel;
+use super::precision::widen;
+use crate::plugin::with_float;
+use hexagram_logical::{Buffer, Communicator, DType, Error, ReduceOp, Result};
+
+/// Result of [`DataParallel::with_mean`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation<R> {
+    /// Value that the given function returned.
+    pub result: R,
+    /// Root mean square of the replicas' distances from their mean, (1/n Σᵢ ‖xᵢ − x̄‖²)^½, the same on all ranks; 0 where
+    /// the algorithm keeps replicas identical.
+    pub consensus_distance: f64,
+}
+
+impl DataParallel {
+    /// Runs `evaluate` while the mean of all replicas is in the place of each, as [`average`](Self::average) makes it, and
+    /// puts every replica back: parameters, optimizer state and the algorithm's state are bit for bit what they were. An
+    /// asynchronous algorithm is [settled](Self::settle) first, and its replicas are put back to what that leaves. A
+    /// collective call, between steps.
+    ///
+    /// ```
+    /// use hexagram_algorithms::local_sgd::LocalSgd;
+    /// use hexagram_algorithms::logical::{TransportKind, testing::spawn};
+    /// use hexagram_algorithms::testing::{Setup, Trainer};
+    /// use std::sync::Arc;
+    ///
+    /// let seen = spawn(TransportKind::Thread, 2, |comm| {
+    ///     let local = Arc::new(LocalSgd { period: 10 });
+    ///     let setup = Setup { learning_rate: 0.5, ..Setup::default() };
+    ///     let mut trainer = Trainer::new(&comm, local, setup, &[vec![0.0f64]])?;
+    ///     // Rank 0 steps to 0, rank 1 to 2.
+    ///     trainer.step(|_, _| vec![-4.0 * comm.rank() as f64])?;
+    ///     let mean = trainer.engine().with_mean(|engine| engine.values::<f64>(0))?;
+    ///     Ok((mean.result?[0], mean.consensus_distance, trainer.parameters()?[0][0]))
+    /// });
+    /// assert_eq!(seen?, [(1.0, 1.0, 0.0), (1.0, 1.0, 2.0)]);
+    /// # Ok::<(), hexagram_algorithms::logical::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`average`](Self::average).
+    pub fn with_mean<R>(&mut self, evaluate: impl FnOnce(&Self) -> R) -> Result<Evaluation<R>> {
+        self.check_has_parameters()?;
+        let replaced = self.replace_by_mean();
+        let (kept, consensus_distance) = self.checked(replaced)?;
+        let result = evaluate(self);
+        for (kept, buffer) in kept.iter().zip(self.replica.buffers(false)?) {
+            buffer.write_all()?.copy_from(&kept.read_all()?)?;
+        }
+        Ok(Evaluation { result, consensus_distance })
+    }
+
+    /// Puts the mean in the place of this replica; returns what was there, if that may be something else, and the
+    /// consensus distance.
+    fn replace_by_mean(&mut self) -> Result<(Vec<Buffer>, f64)> {
+        if self.algorithm.trigram().synchronous { self.between_passes() } else { self.settle() }?;
+        if self.algorithm.keeps_replicas_identical() {
+            return Ok((Vec::new(), 0.0));
+        }
+        let kept = self.replica.buffers(false)?.iter().map(|own| own.copied()).collect::<Result<Vec<_>>>()?;
+        self.mean_of_replicas(false)?;
+        let pairs = kept.iter().zip(self.replica.buffers(false)?);
+        let distance = consensus_distance(&self.comm, pairs.map(|(own, mean)| (own, &*mean)))?;
+        Ok((kept, distance))
+    }
+
+    pub(super) fn check_has_parameters(&self) -> Result<()> {
+        if self.works_on_parameters() {
+            return Ok(());
+        }
+        let remedy = "average the framework's, or let the engine run the optimizer";
+        Err(Error::usage("the engine does not have the parameters", remedy))
+    }
+}
+
+/// Returns (1/n Σᵢ ‖xᵢ − x̄‖²)^½ of pairs of this rank's values and their mean, all together, the same on all ranks.
+/// A collective call.
+///
+/// # Errors
+/// [`Error::Usage`] unless the values are floats; as [`Communicator::all_reduce`].
+pub fn consensus_distance<'a>(
+    comm: &Communicator,
+    pairs: impl IntoIterator<Item = (&'a Buffer, &'a Buffer)>,
+) -> Result<f64> {
+    let mut square = [0.0];
+    for (own, mean) in pairs {
+        square[0] += squared_distance(own, mean)?;
+    }
+    comm.blocking().all_reduce(&mut square, ReduceOp::Mean)?;
+    Ok(square[0].sqrt())
+}
+
+fn squared_distance(one: &Buffer, other: &Buffer) -> Result<f64> {
+    if one.dtype().is_half() {
+        return squared_distance(&widened(one)?, &widened(other)?);
+    }
+    with_float!(one.dtype(), T => Ok(squares(&one.host::<T>()?, &other.host::<T>()?)))
+}
+
+fn squares<T: Copy + Into<f64>>(one: &[T], other: &[T]) -> f64 {
+    one.iter().zip(other).map(|(x, y)| ((*x).into() - (*y).into()).powi(2)).sum()
+}
+
+/// Returns the numbers of a buffer of 16-bit floats in f32.
+fn widened(half: &Buffer) -> Result<Buffer> {
+    let wide = half.beside(DType::F32, half.len())?;
+    widen(&half.read_all()?, &mut wide.write_all()?, false)?;
+    Ok(wide)
+}
