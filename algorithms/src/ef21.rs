@@ -20,7 +20,7 @@
 //! Richtárik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, "Momentum provably improves
 //! error feedback", NeurIPS 2023 (β).
 
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::codec::{Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result};
@@ -58,6 +58,10 @@ impl Algorithm for Ef21 {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Ef21State> {

@@ -16,7 +16,7 @@
 //! Di Lorenzo and Scutari, "NEXT: in-network nonconvex optimization", 2016; Nedić, Olshevsky and Shi, "Achieving
 //! geometric convergence for distributed optimization over time-varying graphs", SIAM J. Optim. 2017 (DIGing).
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::{Schedule, Topology};
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
@@ -55,6 +55,10 @@ impl Algorithm for GradientTracking {
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Tracked> {

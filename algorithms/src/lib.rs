@@ -89,7 +89,7 @@ pub use gradient_all_reduce::GradientAllReduce;
 pub use hexagram_logical as logical;
 pub use optimizer::{Adam, AdamW, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd};
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Bucket, Buckets, Context, Fields, Needs, Tensor, Trigram, check_f32,
+    Algorithm, AnyAlgorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Tensor, Trigram, check_f32,
     check_option,
 };
 pub use trace::Trace;

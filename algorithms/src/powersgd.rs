@@ -24,7 +24,7 @@
 //! the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized, synchronous, low precision. Source: Vogels,
 //! Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS 2019.
 
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Tensor, Trigram, check_f32};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Tensor, Trigram, check_f32};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result, codec};
 use std::sync::Arc;
@@ -55,6 +55,10 @@ impl Algorithm for PowerSgd {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Self::State> {

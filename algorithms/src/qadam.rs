@@ -30,7 +30,7 @@
 //! name of it.
 
 use crate::optimizer::moments::{self, Moments};
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result};
@@ -94,6 +94,10 @@ impl Algorithm for QAdam {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {

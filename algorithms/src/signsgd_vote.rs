@@ -21,7 +21,7 @@
 //! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
 //! communication efficient and fault tolerant", ICLR 2019.
 
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::{Buffer, Result};
 
 /// Synchronous SGD by signs: each element steps in the direction of most ranks' gradients.
@@ -47,6 +47,15 @@ impl Algorithm for SignSgdVote {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        match self.momentum {
+            0.0 => {
+                Clipping::Refused("without momentum it takes the gradients' signs, which no clipping changes")
+            }
+            _ => Clipping::Together,
+        }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Option<Buffer>> {

@@ -17,7 +17,7 @@
 //! models bear .1 %. Trigram: centralized, synchronous, low precision. Sources: Aji and Heafield, "Sparse communication
 //! for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
 
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::{Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result};
@@ -45,6 +45,10 @@ impl Algorithm for TopKEf {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {

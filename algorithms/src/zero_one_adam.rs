@@ -32,7 +32,9 @@
 //! communication efficiency for large-scale training via 0/1 Adam", ICLR 2023 (arXiv 2202.06009).
 
 use crate::optimizer::moments::{self, Moments};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_f32, check_option,
+};
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result};
@@ -122,6 +124,10 @@ impl Algorithm for ZeroOneAdam {
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ZeroOneAdamState> {

@@ -12,8 +12,7 @@ use hexagram_algorithms::{GradientAllReduce, Sgd};
 use replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
 use std::sync::Arc;
 
-const ALL: Dgc =
-    Dgc { fraction: 1.0, warm_up: 0, momentum: 0.8, nesterov: false, masking: false, clip: None };
+const ALL: Dgc = Dgc { fraction: 1.0, warm_up: 0, momentum: 0.8, nesterov: false, masking: false };
 
 fn made(dgc: Dgc) -> impl Fn() -> Made + Sync {
     move || dgc.into()
@@ -61,17 +60,6 @@ fn what_is_sent_late_has_the_momentum_it_would_have_had() {
 }
 
 #[test]
-fn clipping_bounds_what_one_rank_contributes() {
-    // One step of plain SGD: −γ times the mean of gradients, of norm c/√n at most.
-    let gradient = |rank: usize, _: usize, x: &[f32]| vec![if rank == 0 { 1000.0 } else { 0.001 }; x.len()];
-    let dgc = Dgc { clip: Some(2.0), momentum: 0.0, ..ALL };
-    let found = Run { steps: 1, ..Run::default() }.train(made(dgc), gradient);
-    let clipped = 2.0 / 4f64.sqrt() / 50f64.sqrt();
-    let expected = vec![(-0.1 * (clipped + 0.003) / 4.0) as f32; 50];
-    assert!(furthest(&found[0], &expected) < 1e-7, "{} and not {}", found[0][0], expected[0]);
-}
-
-#[test]
 fn replicas_stay_identical_and_come_close_to_the_optimum() {
     for (transport, ranks) in cases(&[3]) {
         let rate = |step: usize| 0.03 / (1.0 + step as f64 / 30.0);
@@ -100,7 +88,6 @@ fn options_out_of_range_are_refused() {
         (Dgc { fraction: 0.0, ..ALL }, "cannot keep"),
         (Dgc { momentum: 1.0, ..ALL }, "momentum of dgc is 1.0"),
         (Dgc { momentum: f64::NAN, ..ALL }, "momentum of dgc is NaN"),
-        (Dgc { clip: Some(0.0), ..ALL }, "clipping of dgc is Some(0.0)"),
     ];
     for (dgc, what) in wrong {
         let refused = Run { ranks: 2, ..Run::default() }.refused(made(dgc), |_| 1.0f32);
@@ -110,10 +97,8 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    for clip in [None, Some(1.0)] {
-        let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-        for error in (Run { ranks: 3, ..Run::default() }).refused(made(Dgc { clip, ..ALL }), gradient) {
-            assert!(error.contains("rank 1"), "{error}");
-        }
+    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
+    for error in (Run { ranks: 3, ..Run::default() }).refused(made(ALL), gradient) {
+        assert!(error.contains("rank 1"), "{error}");
     }
 }

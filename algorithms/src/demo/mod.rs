@@ -23,7 +23,7 @@ mod blocks;
 mod codec;
 mod dct;
 
-use crate::plugin::{Algorithm, Bucket, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
 use blocks::Blocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -63,6 +63,10 @@ impl Algorithm for DeMo {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: true, synchronous: true, full_precision: false }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {

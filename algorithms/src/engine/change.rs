@@ -3,7 +3,7 @@
 use super::hooks;
 use super::plan::Plan;
 use super::runner::Stage;
-use super::{DataParallel, check_hooks};
+use super::{DataParallel, check_algorithm};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::{Error, ReduceOp, Result};
 
@@ -60,7 +60,7 @@ impl DataParallel {
         self.between_passes()?;
         let plan = hooks::lock(&self.backward).plan().clone();
         plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
-        check_hooks(&algorithm)?;
+        check_algorithm(&algorithm, &self.options)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());
             return Err(Error::usage(

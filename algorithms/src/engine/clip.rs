@@ -1,17 +1,64 @@
-//! Clipping of gradients by their global norm.
+//! Clipping of gradients by their norm, before the algorithm's hooks or after them, as it [declares](Clipping).
 //!
 //! ```text
-//! ‖g‖ ← √ Σ gᵢ²                      over all buckets, in f64, in the order of the plan
-//! g ← g · min(1, limit / ‖g‖)
+//! ‖g‖ ← √ Σ g²                       over all buckets, in f64, in the order of the plan
+//! after:    g ← g · min(1, c / ‖g‖)
+//! before:   R ← √((1/n) Σⱼ ‖gⱼ‖²)                     all-reduce of 8 bytes
+//!           gᵢ ← gᵢ · min(1, c / R)
 //! ```
 //!
-//! It is the norm of what the algorithm has left for the optimizer, so that no rank has to be asked: where all ranks have the
-//! same gradients they find the same norm, bit for bit. Source: Pascanu, Mikolov and Bengio, "On the difficulty of training
-//! recurrent neural networks", ICML 2013.
+//! After the hooks no rank has to be asked: where all have the same gradients they find the same norm, bit for bit. R is at
+//! least the norm of the mean gradient, and equal to it where all ranks have the same; the factor is one for all ranks, so
+//! that their mean keeps its direction. A clipping of each rank by its own norm would move the minimum where data differ.
+//!
+//! Sources: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013; R is that of
+//! the code of Lin et al., "Deep gradient compression", ICLR 2018.
 
 use super::plan::Plan;
-use crate::plugin::with_float;
-use hexagram_logical::{Buffer, Error, Result};
+use super::{DataParallel, hooks};
+use crate::plugin::{Clipping, with_float};
+use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+
+impl DataParallel {
+    /// Returns the largest norm of the gradients before the first hook, if they are clipped there.
+    fn limit_before(&self) -> Option<f64> {
+        self.options.clip_norm.filter(|_| self.algorithm.clipping() == Clipping::Together)
+    }
+
+    /// Returns the largest norm of the gradients after all hooks, if they are clipped there.
+    fn limit_after(&self) -> Option<f64> {
+        self.options.clip_norm.filter(|_| self.algorithm.clipping() == Clipping::Outcome)
+    }
+
+    /// Returns true if gradients are clipped before the first hook.
+    pub(super) fn clips_before(&self) -> bool {
+        self.limit_before().is_some()
+    }
+
+    /// Returns true if gradients are clipped after all hooks.
+    pub(super) fn clips_after(&self) -> bool {
+        self.limit_after().is_some()
+    }
+
+    /// Clips the gradients of all ranks by one factor, if that is asked for before the first hook.
+    pub(super) fn clip_before(&mut self) -> Result<()> {
+        let Some(limit) = self.limit_before() else { return Ok(()) };
+        let backward = hooks::lock(&self.backward);
+        let own = norm(backward.plan(), &backward.buffers()?)?;
+        drop(backward);
+        let mut mean = [own.powi(2)];
+        self.while_waiting(|engine| engine.comm.blocking().all_reduce(&mut mean, ReduceOp::Mean))?;
+        scale_down(&hooks::lock(&self.backward).buffers()?, mean[0].sqrt(), limit)
+    }
+
+    /// Clips what the hooks have left, if that is asked for.
+    pub(super) fn clip_after(&mut self) -> Result<()> {
+        let Some(limit) = self.limit_after() else { return Ok(()) };
+        let backward = hooks::lock(&self.backward);
+        let gradients = backward.buffers()?;
+        scale_down(&gradients, norm(backward.plan(), &gradients)?, limit)
+    }
+}
 
 pub(super) fn check_limit(limit: f64) -> Result<()> {
     if limit.is_finite() && limit > 0.0 {
@@ -20,13 +67,15 @@ pub(super) fn check_limit(limit: f64) -> Result<()> {
     Err(Error::usage(format!("gradients cannot be clipped to a norm of {limit}"), "use a positive clip_norm"))
 }
 
-/// Scales gradients, by bucket of the plan, down to the limit.
-pub(super) fn clip(plan: &Plan, gradients: &[&Buffer], limit: f64) -> Result<()> {
+/// Returns the norm of gradients, by bucket of the plan.
+fn norm(plan: &Plan, gradients: &[&Buffer]) -> Result<f64> {
     let sum = gradients.iter().try_fold(0.0, |sum, gradients| Ok::<_, Error>(sum + squares(gradients)?))?;
     let norm = sum.sqrt();
-    if !norm.is_finite() {
-        return Err(no_norm(plan, gradients, norm));
-    }
+    if norm.is_finite() { Ok(norm) } else { Err(no_norm(plan, gradients, norm)) }
+}
+
+/// Scales gradients by what brings `norm` down to the limit.
+fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
     if norm <= limit {
         return Ok(());
     }

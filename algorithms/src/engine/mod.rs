@@ -25,6 +25,7 @@
 pub mod autotune;
 mod change;
 mod clip;
+mod fit;
 mod hooks;
 mod initial;
 mod join;
@@ -59,6 +60,7 @@ use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
 use autotune::Tuner;
+use fit::check_algorithm;
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use plan::{BucketPlan, Plan};
@@ -167,7 +169,7 @@ impl DataParallel {
         // After that, what is refused is refused on all ranks.
         plan.check()?;
         options.check()?;
-        check_hooks(&algorithm)?;
+        check_algorithm(&algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
         let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
@@ -175,7 +177,7 @@ impl DataParallel {
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
         let tuner = Tuner::new(&options);
-        let backward = Backward::new(plan, scaler.is_some(), scheduler.requests(), buffers?);
+        let backward = Backward::new(plan, scheduler.requests(), buffers?);
         Ok(DataParallel {
             comm: comm.clone(),
             algorithm,
@@ -287,13 +289,6 @@ fn check_ranks(comm: &Communicator) -> Result<()> {
     }
     let what = format!("a model cannot be trained by the ranks {ranks:?} of a world of {size} alone");
     Err(Error::usage(what, "give DataParallel a communicator of all ranks, in their order"))
-}
-
-/// Fails if an algorithm has a hook that would never be called.
-fn check_hooks(algorithm: &AnyAlgorithm) -> Result<()> {
-    let Some(hook) = algorithm.uncalled_hook() else { return Ok(()) };
-    let what = format!("{hook} of {} is never called", algorithm.name());
-    Err(Error::usage(what, "ask for Needs::parameters, without which the engine has none for it"))
 }
 
 impl Drop for DataParallel {

@@ -77,7 +77,8 @@ pub struct EngineOptions {
     pub hierarchical: bool,
     /// Number of buckets that may be communicated at once; 0 counts as 1. Default: no limit.
     pub streams: usize,
-    /// Largest norm of all gradients together, after communication; larger ones are scaled down to it. Default: none.
+    /// Largest norm c of all gradients together; larger ones are scaled down to it. Which gradients these are, the
+    /// algorithm declares: [`Clipping`](crate::Clipping). Default: none.
     pub clip_norm: Option<f64>,
     /// Scaling of the loss, for gradients in 16 bits. Buckets then wait for the end of the backward pass, as no rank
     /// may step if a gradient of any rank has overflowed: nothing overlaps. Default: none.

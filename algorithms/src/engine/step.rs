@@ -1,6 +1,5 @@
 //! A step: forward, backward, optimizer, and the algorithm's hooks around them.
 
-use super::clip::clip;
 use super::hooks::{self, Results};
 use super::runner::{Memory, Request, Stage};
 
@@ -29,6 +28,11 @@ impl DataParallel {
     /// Returns true if all hooks of this step wait until the pass has ended.
     fn waits_for_the_end(&self) -> bool {
         !self.started || self.scaler.is_some()
+    }
+
+    /// Returns true if the hooks of the gradients wait until the pass has ended.
+    fn holds_gradients(&self) -> bool {
+        self.waits_for_the_end() || self.clips_before()
     }
 
     fn begin_forward(&mut self) -> Result<()> {
@@ -63,9 +67,10 @@ impl DataParallel {
                 self.begin_forward()?;
             }
         }
+        let held = self.holds_gradients();
         let mut backward = hooks::lock(&self.backward);
         backward.set_present(self.present);
-        backward.begin(mode)
+        backward.begin(mode, held)
     }
 
     /// Ends a backward pass: waits until every bucket was communicated.
@@ -87,11 +92,7 @@ impl DataParallel {
         let Some(sent) = self.close_pass(unused)? else { return Ok(()) };
         self.wait_for(sent)?;
         self.options.queue.check()?;
-        if let Some(limit) = self.options.clip_norm {
-            let backward = hooks::lock(&self.backward);
-            clip(backward.plan(), &backward.buffers()?, limit)?;
-        }
-        Ok(())
+        self.clip_after()
     }
 
     /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
@@ -103,11 +104,15 @@ impl DataParallel {
         if self.scaler.is_some() && self.while_waiting(Self::overflows)? {
             return Ok(None);
         }
+        let held = self.holds_gradients();
         if self.waits_for_the_end() {
             if !self.started {
                 self.fix_order()?;
             }
             self.begin_forward()?;
+        }
+        if held {
+            self.clip_before()?;
             sent = hooks::lock(&self.backward).send_all()?;
         }
         Ok(Some(sent))
@@ -142,8 +147,8 @@ impl DataParallel {
     }
 
     /// Ends the pass and steps, [`DataParallel::finish`] and [`DataParallel::step`] in one: the optimizer steps on each
-    /// bucket while those after it are still under way. Where gradients are clipped it cannot, as their norm is of all
-    /// buckets.
+    /// bucket while those after it are still under way. Where gradients are clipped after communication it cannot, as their
+    /// norm is of all buckets.
     ///
     /// # Errors
     /// As both.
@@ -160,12 +165,12 @@ impl DataParallel {
         &mut self,
         mut publish: impl FnMut(usize, &ReadView) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let early = self.options.clip_norm.is_none() && !self.algorithm.needs().parameters;
+        let early = !self.clips_after() && !self.algorithm.needs().parameters;
         let sent = self.checked_with(|engine| {
             engine.optimizer()?;
-            match engine.options.clip_norm {
-                Some(_) => engine.finish_pass(engine.options.unused).map(|()| None),
-                None => engine.close_pass(engine.options.unused),
+            match engine.clips_after() {
+                true => engine.finish_pass(engine.options.unused).map(|()| None),
+                false => engine.close_pass(engine.options.unused),
             }
         })?;
         if sent.is_none() {

@@ -1,6 +1,7 @@
 //! The plugin trait: what an author of a distributed SGD variant writes.
 
 use crate::plugin::Bucket;
+use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::unwritten::Unwritten;
@@ -139,6 +140,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns what the engine is to provide.
     fn needs(&self) -> Needs {
         Needs::default()
+    }
+
+    /// Returns which gradients are clipped, where the engine's options ask for that.
+    fn clipping(&self) -> Clipping {
+        Clipping::default()
     }
 
     /// Makes the state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.

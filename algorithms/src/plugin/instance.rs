@@ -1,6 +1,7 @@
 //! Algorithms without their types: what the engine and the registry work with.
 
 use crate::plugin::Bucket;
+use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::unwritten::hook_on_parameters;
@@ -46,6 +47,11 @@ impl AnyAlgorithm {
     /// Returns [`Algorithm::needs`].
     pub fn needs(&self) -> Needs {
         self.0.needs()
+    }
+
+    /// Returns [`Algorithm::clipping`].
+    pub fn clipping(&self) -> Clipping {
+        self.0.clipping()
     }
 
     /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
@@ -98,6 +104,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn trigram(&self) -> Trigram;
     fn keeps_replicas_identical(&self) -> bool;
     fn needs(&self) -> Needs;
+    fn clipping(&self) -> Clipping;
     fn uncalled_hook(&self) -> Option<&'static str>;
     fn instance<'a>(
         self: Arc<Self>,
@@ -142,6 +149,10 @@ impl<A: Algorithm> Erased for A {
 
     fn needs(&self) -> Needs {
         Algorithm::needs(self)
+    }
+
+    fn clipping(&self) -> Clipping {
+        Algorithm::clipping(self)
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {

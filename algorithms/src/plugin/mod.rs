@@ -3,6 +3,7 @@
 mod algorithm;
 mod bucket;
 mod check;
+mod clipping;
 mod context;
 mod fields;
 mod float;
@@ -13,6 +14,7 @@ pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
 pub use bucket::{Bucket, Tensor};
 pub(crate) use check::settled_within_step;
 pub use check::{check_f32, check_option};
+pub use clipping::Clipping;
 pub use context::Context;
 pub(crate) use context::StepInfo;
 pub use fields::Fields;

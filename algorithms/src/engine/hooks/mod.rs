@@ -241,7 +241,7 @@ impl Backward {
     fn count(&mut self, bucket: usize) -> Result<()> {
         let slot = &mut self.slots[bucket];
         slot.missing -= 1;
-        let waits = self.held || self.observed.is_some() || self.open == Some(Mode::Accumulate);
+        let waits = self.held || self.open == Some(Mode::Accumulate);
         if slot.missing > 0 || waits { Ok(()) } else { self.send(bucket) }
     }
 

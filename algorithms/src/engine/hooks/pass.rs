@@ -22,13 +22,13 @@ pub(in crate::engine) enum Results {
 impl Backward {
     /// Creates the state before the first pass. `buffers` are those of the plan's buckets; the plan is not final before
     /// [`Backward::install`].
-    pub(in crate::engine) fn new(plan: Plan, held: bool, requests: Requests, buffers: Vec<Buffer>) -> Self {
+    pub(in crate::engine) fn new(plan: Plan, requests: Requests, buffers: Vec<Buffer>) -> Self {
         let slots = slots(&plan, buffers);
         let gradients = vec![Gradient::Missing; plan.parameters().len()];
         Backward {
             plan,
             requests,
-            held,
+            held: false,
             slots,
             gradients,
             open: None,
@@ -104,7 +104,8 @@ impl Backward {
         self.open.is_some()
     }
 
-    pub(in crate::engine) fn begin(&mut self, mode: Mode) -> Result<()> {
+    /// Begins a pass, at whose end [`send_all`](Self::send_all) hands the buckets over if they are `held`.
+    pub(in crate::engine) fn begin(&mut self, mode: Mode, held: bool) -> Result<()> {
         if self.is_open() {
             let what = "a backward pass began before the last one was finished";
             return Err(Error::usage(
@@ -113,6 +114,7 @@ impl Backward {
             ));
         }
         self.open = Some(mode);
+        self.held = held;
         self.results = Results::None;
         self.mistake = None;
         self.sent = 0;

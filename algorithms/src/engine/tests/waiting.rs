@@ -9,7 +9,7 @@ use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Erased, Fields, HookFuture, Instance, Needs};
+use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
@@ -101,6 +101,10 @@ impl Erased for HeldBack {
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
+    }
+
+    fn clipping(&self) -> Clipping {
+        self.algorithm.clipping()
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {
