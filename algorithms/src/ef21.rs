@@ -1,8 +1,9 @@
 //! EF21: every rank sends the largest elements of what its gradient has changed by since it was last understood.
 //!
 //! ```text
+//! first step: mᵢ ← gᵢ; hᵢ ← mᵢ; h ← (1/n) Σᵢ hᵢ          all-reduce; with `compressed_start` as all other steps, from 0
 //! mᵢ ← β mᵢ + (1 − β) gᵢ                    each rank's own estimate of its gradient; β = 0: the gradient itself
-//! cᵢ ← the k elements of mᵢ − hᵢ of the largest magnitude, in each bucket
+//! cᵢ ← the k elements of mᵢ − hᵢ of the largest magnitude, in each tensor
 //! hᵢ ← hᵢ + cᵢ                              what all ranks know of rank i
 //! h  ← h + (1/n) Σᵢ cᵢ                      all-gather of the cᵢ: h = (1/n) Σᵢ hᵢ
 //! x  ← x − γ h
@@ -12,32 +13,39 @@
 //! every γ ≤ 1/(L + L̃√(b/θ)), however different the ranks' data, θ = 1 − √(1 − δ), b = (1 − δ)/θ, δ = k/d,
 //! L̃² = (1/n) Σ Lᵢ². With stochastic gradients it needs the momentum, without which h would follow their noise.
 //!
+//! The first paper leaves h⁰ open, its authors' code begins with the gradient; the second, with momentum, begins with
+//! h⁰ᵢ = m⁰ᵢ = a gradient. `compressed_start` begins with hᵢ = C(gᵢ) instead: nothing is sent as it is, and the first d/k
+//! steps go in few directions.
+//!
 //! h is an old gradient for most elements: k/d small and γ large do not go together. State: m (if β > 0), hᵢ and h, three
-//! elements for each parameter. Bytes sent per rank and step: n−1 messages of 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1 each,
-//! with l = ⌊log₂(d/k)⌋, for a bucket of d elements. Hierarchically, hosts take the place of ranks.
+//! elements for each parameter. Bytes sent per rank and step: n−1 messages of the sum over all tensors of
+//! 4k + ⌈(k l + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1, with d elements in the tensor, k = ⌈d · fraction⌉ and l = ⌊log₂(d/k)⌋; in the first
+//! step those of an all-reduce. Hierarchically, hosts take the place of ranks.
 //!
 //! Defaults: 5 % of the elements, β = .9. Replicas: bit-identical. To be run with plain SGD. Elements: f32. Sources:
 //! Richtárik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, "Momentum provably improves
 //! error feedback", NeurIPS 2023 (β).
 
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
-use hexagram_logical::codec::{Keep, TopK};
+use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::{Buffer, Result};
+use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
 /// Mean of estimates of the gradients that are kept up to date in their largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ef21 {
-    /// Share k/d of the elements that are sent: above 0, and at most 1.
+    /// Share k/d of a tensor's elements that are sent: above 0, and at most 1.
     pub fraction: f64,
     /// Momentum coefficient β, in [0, 1).
     pub momentum: f64,
+    /// True if hᵢ begins at what top-k leaves of the first gradient, not at the gradient itself.
+    pub compressed_start: bool,
 }
 
 impl Default for Ef21 {
     fn default() -> Self {
-        Ef21 { fraction: 0.05, momentum: 0.9 }
+        Ef21 { fraction: 0.05, momentum: 0.9, compressed_start: false }
     }
 }
 
@@ -45,6 +53,8 @@ impl Default for Ef21 {
 pub struct Ef21State {
     /// Momentum mᵢ, if β > 0.
     momentum: Option<Buffer>,
+    /// Number of steps so far.
+    steps: u64,
     /// Encoding that remembers the estimates hᵢ and h.
     encoding: Encoding,
 }
@@ -68,12 +78,13 @@ impl Algorithm for Ef21 {
         check_f32(bucket)?;
         let below_one = (0.0..1.0).contains(&self.momentum);
         check_option(below_one, "ef21's momentum", &self.momentum, "0 or more, and less than 1")?;
-        let codec = TopK::new(Keep::Ratio(self.fraction))?;
+        let largest: Arc<dyn Codec> = Arc::new(TopK::new(Keep::Ratio(self.fraction))?);
+        let codec = Arc::new(bucket.per_tensor(&largest, |_| true));
         let momentum = match self.momentum {
             0.0 => None,
             _ => Some(context.zeros_like(&bucket.gradients)?),
         };
-        Ok(Ef21State { momentum, encoding: context.encoding(Arc::new(codec), Feedback::Difference) })
+        Ok(Ef21State { momentum, steps: 0, encoding: context.encoding(codec, Feedback::Difference) })
     }
 
     async fn gradients_ready(
@@ -82,9 +93,18 @@ impl Algorithm for Ef21 {
         state: &mut Ef21State,
         bucket: &mut Bucket,
     ) -> Result<()> {
+        let first = state.steps == 0;
+        state.steps += 1;
         if let Some(momentum) = &state.momentum {
-            context.blend(self.momentum, momentum, 1.0 - self.momentum, &bucket.gradients)?;
+            let kept = if first { 0.0 } else { self.momentum };
+            context.blend(kept, momentum, 1.0 - kept, &bucket.gradients)?;
             context.copy(momentum, &bucket.gradients)?;
+        }
+        if first && !self.compressed_start {
+            let known = async |ranks: &Communicator, gradients: &mut Buffer| {
+                know(ranks, gradients, &mut state.encoding).await
+            };
+            return context.among_hosts(&mut bucket.gradients, known).await;
         }
         context.mean_sparse(&mut bucket.gradients, &mut state.encoding).await
     }
@@ -93,6 +113,16 @@ impl Algorithm for Ef21 {
         if let Some(momentum) = &mut state.momentum {
             fields.buffer("momentum", momentum)?;
         }
+        fields.count("steps", &mut state.steps)?;
         fields.encoding("encoding", &mut state.encoding)
     }
+}
+
+/// Averages the gradients as they are, and remembers them as hᵢ and their mean as h.
+async fn know(ranks: &Communicator, gradients: &mut Buffer, encoding: &mut Encoding) -> Result<()> {
+    let own = gradients.copied()?;
+    ranks.all_reduce(gradients, ReduceOp::Mean).await?;
+    let known = [("estimate".to_owned(), own), ("mean".to_owned(), gradients.copied()?)];
+    encoding.state_mut().restore(0, known);
+    Ok(())
 }

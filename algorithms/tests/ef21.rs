@@ -23,7 +23,7 @@ fn one_element_of_three_is_enough_where_it_alone_diverges() {
     let found = spawn(TransportKind::Thread, 3, |comm| {
         let rate = 0.005_859_121;
         let setup = Setup { learning_rate: rate, ..Setup::default() };
-        let algorithm = Arc::new(Ef21 { fraction: 1.0 / 3.0, momentum: 0.0 });
+        let algorithm = Arc::new(Ef21 { fraction: 1.0 / 3.0, momentum: 0.0, compressed_start: false });
         let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32; 3]])?;
         let mut norms = Vec::new();
         for _ in 0..1200 {
@@ -40,6 +40,61 @@ fn one_element_of_three_is_enough_where_it_alone_diverges() {
     }
 }
 
+/// Follows the header for one tensor in f64, with a sort of its own.
+struct ByHand {
+    keep: usize,
+    momentum: f64,
+    m: Vec<Vec<f64>>,
+    h: Vec<Vec<f64>>,
+}
+
+impl ByHand {
+    /// Returns the direction of a step in which ranks have these gradients; `known` if they are sent as they are.
+    fn step(&mut self, gradients: &[Vec<f64>], first: bool, known: bool) -> Vec<f64> {
+        let beta = if first { 0.0 } else { self.momentum };
+        for ((m, h), g) in self.m.iter_mut().zip(&mut self.h).zip(gradients) {
+            m.iter_mut().zip(g).for_each(|(m, g)| *m = beta * *m + (1.0 - beta) * g);
+            let mut order: Vec<usize> = (0..m.len()).collect();
+            order.sort_by(|a, b| (m[*b] - h[*b]).abs().total_cmp(&(m[*a] - h[*a]).abs()));
+            let sent = if known { m.len() } else { self.keep };
+            order[..sent].iter().for_each(|at| h[*at] = m[*at]);
+        }
+        let mean = |at: usize| self.h.iter().map(|h| h[at]).sum::<f64>() / self.h.len() as f64;
+        (0..self.h[0].len()).map(mean).collect()
+    }
+}
+
+#[test]
+fn its_steps_are_those_computed_by_hand() {
+    let rate = 0.03;
+    for (momentum, compressed_start) in [(0.0, false), (0.0, true), (0.5, false), (0.5, true)] {
+        let found = spawn(TransportKind::Thread, 3, |comm| {
+            let setup = Setup { learning_rate: rate, ..Setup::default() };
+            let algorithm = Ef21 { fraction: 1.0 / 3.0, momentum, compressed_start };
+            let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32, 0.9, 1.2]])?;
+            for _ in 0..12 {
+                trainer.step(|_, x| gradient(comm.rank(), x))?;
+            }
+            Ok(trainer.parameters()?.remove(0))
+        });
+        let zeros = || vec![vec![0.0; 3]; 3];
+        let mut by_hand = ByHand { keep: 1, momentum, m: zeros(), h: zeros() };
+        let mut x = [1.0f64, 0.9, 1.2];
+        for step in 0..12 {
+            let point = x.map(|x| x as f32);
+            let gradients = |rank| gradient(rank, &point).into_iter().map(f64::from).collect();
+            let gradients: Vec<Vec<f64>> = (0..3).map(gradients).collect();
+            let first = step == 0;
+            let direction = by_hand.step(&gradients, first, first && !compressed_start);
+            x.iter_mut().zip(direction).for_each(|(x, h)| *x -= rate * h);
+        }
+        for found in found.unwrap() {
+            let close = found.iter().zip(x).all(|(found, x)| (f64::from(*found) - x).abs() < 1e-5);
+            assert!(close, "{found:?} and not {x:?}, with {momentum} and {compressed_start}");
+        }
+    }
+}
+
 #[test]
 fn its_steps_are_those_of_the_reference_bit_for_bit() {
     let elements = 501;
@@ -49,7 +104,7 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let found = spawn(transport, ranks, |comm| {
             let setup = Setup { learning_rate: 0.5, ..Setup::default() };
-            let algorithm = Arc::new(Ef21 { fraction, momentum: 0.5 });
+            let algorithm = Arc::new(Ef21 { fraction, momentum: 0.5, compressed_start: true });
             let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![0.0f32; elements]])?;
             for step in 0..steps {
                 trainer.step(|_, x| (0..x.len()).map(|at| given(comm.rank(), step, at)).collect())?;
@@ -63,7 +118,10 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
         let mut expected = vec![0.0f32; elements];
         for step in 0..steps {
             for (rank, m) in m.iter_mut().enumerate() {
-                m.iter_mut().enumerate().for_each(|(at, m)| *m = 0.5 * *m + 0.5 * given(rank, step, at));
+                let kept = if step == 0 { 0.0 } else { 0.5 };
+                m.iter_mut()
+                    .enumerate()
+                    .for_each(|(at, m)| *m = kept * *m + (1.0 - kept) * given(rank, step, at));
             }
             let h = reference.all_reduce_sparse(|rank| m[rank].clone()).unwrap();
             expected.iter_mut().zip(h).for_each(|(x, h)| *x -= 0.5 * h);
@@ -106,8 +164,13 @@ fn the_bytes_are_those_of_its_header() {
     let l = (d / k).ilog2() as usize;
     let message = 4 * k + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1;
     assert_eq!(message, TopK::new(Keep::Ratio(0.05)).unwrap().encoded_len(d));
-    let found = payload_per_step(4, d, 3, || AnyAlgorithm::from(Ef21::default())).unwrap();
-    assert!((found - 3.0 * message as f64).abs() < 1e-9, "{found} and not {}", 3 * message);
+    let made = |compressed_start| move || AnyAlgorithm::from(Ef21 { compressed_start, ..Ef21::default() });
+    let found = payload_per_step(4, d, 3, made(true)).unwrap();
+    assert_eq!(found, 3.0 * message as f64);
+    let found = payload_per_step(4, d, 3, made(false)).unwrap();
+    let exact = 2.0 * 3.0 / 4.0 * 4.0 * d as f64;
+    let expected = (exact + 2.0 * 3.0 * message as f64) / 3.0;
+    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]
@@ -115,7 +178,7 @@ fn options_out_of_range_are_refused() {
     let begun = Barrier::new(2);
     for (fraction, momentum) in [(0.0, 0.9), (1.5, 0.9), (f64::NAN, 0.9), (0.1, 1.0), (0.1, f64::NAN)] {
         spawn(TransportKind::Thread, 2, |comm| {
-            let algorithm = Arc::new(Ef21 { fraction, momentum });
+            let algorithm = Arc::new(Ef21 { fraction, momentum, ..Ef21::default() });
             let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
             begun.wait();
             trainer.engine().initial().prepare().unwrap_err();

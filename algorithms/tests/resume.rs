@@ -96,7 +96,7 @@ fn algorithms_with_phases_resume_exactly_in_each() {
                 ..ZeroOneAdam::default()
             }),
             made(PowerSgd { start: 5, ..PowerSgd::default() }),
-            made(Dgc { warm_up: 5, ..Dgc::default() }),
+            made(Dgc { warm_up: 5, weight_decay: 0.1, ..Dgc::default() }),
         ];
         let run = Run { ranks: 2, before, after: 8, order: Order::Observed, bytes: 1500 };
         all_resume(algorithms, run, plain);

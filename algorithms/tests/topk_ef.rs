@@ -6,7 +6,7 @@ mod replicas;
 
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::testing::payload_per_step;
+use hexagram_algorithms::testing::{payload_of_shapes, payload_per_step};
 use hexagram_algorithms::topk_ef::TopKEf;
 use replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
 
@@ -60,6 +60,14 @@ fn the_bytes_are_those_of_its_header() {
         let expected = 3.0 * top_k_bytes(elements, fraction) as f64;
         assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
     }
+}
+
+#[test]
+fn the_bytes_of_small_tensors_are_those_of_its_header() {
+    let shapes = [vec![7, 9], vec![7], vec![1, 2], vec![300], vec![1]];
+    let found = payload_of_shapes(3, &shapes, 4, top(0.02)).unwrap();
+    let sent: usize = [63, 7, 2, 300, 1].iter().map(|elements| top_k_bytes(*elements, 0.02)).sum();
+    assert_eq!(found, 2.0 * sent as f64);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A bucket: tensors that are communicated together, in flat memory. What an algorithm's hooks are given.
 
 use hexagram_logical::Buffer;
+use hexagram_logical::codec::{Codec, Exact, PerTensor};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +24,14 @@ impl Bucket {
     /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.gradients.is_empty()
+    }
+
+    /// Creates a codec that encodes each tensor by itself, so that what is sent of one does not depend on the cut into
+    /// buckets: tensors that are `compressed` by `codec`, the others as they are.
+    pub fn per_tensor(&self, codec: &Arc<dyn Codec>, compressed: impl Fn(&Tensor) -> bool) -> PerTensor {
+        let exact: Arc<dyn Codec> = Arc::new(Exact);
+        let choice = |tensor: &Tensor| Arc::clone(if compressed(tensor) { codec } else { &exact });
+        PerTensor::new(self.tensors.iter().map(|tensor| (tensor.elements.len(), choice(tensor))))
     }
 }
 

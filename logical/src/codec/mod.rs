@@ -8,18 +8,22 @@
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
 //! | [`TopK`] of k elements | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
+//! | [`Exact`], which leaves numbers as they are | 4d | yes | 1 | yes |
+//! | [`PerTensor`], a codec for each tensor | the sum of theirs | if all are | the smallest | if all are |
 //! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) a matrix | no | – | in each round |
 //!
 //! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN and
 //! infinity; they refuse unless told otherwise.
 
 mod blocks;
+pub mod exact;
 pub mod half;
 mod keep;
 pub mod linear;
 pub mod min_max;
 mod named;
 mod not_finite;
+pub mod per_tensor;
 pub mod power;
 pub mod qsgd;
 pub mod random_k;
@@ -27,12 +31,14 @@ mod selection;
 pub mod sign;
 pub mod top_k;
 
+pub use exact::Exact;
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
 pub use keep::Keep;
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
 pub use named::{named, names};
+pub use per_tensor::PerTensor;
 pub use power::PowerSgd;
 pub use qsgd::Qsgd;
 pub use random_k::RandomK;

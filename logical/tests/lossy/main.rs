@@ -4,6 +4,7 @@
 
 mod damage;
 mod low_rank;
+mod per_tensor;
 mod qsgd;
 mod sparse;
 

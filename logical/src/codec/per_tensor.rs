@@ -1,0 +1,169 @@
+//! Tensors that are encoded one by one, each by a codec of its own: what is sent of a tensor then depends on it alone, and
+//! not on what lies beside it in its bucket.
+//!
+//! ```text
+//! message = part …, one a tensor, in order
+//! part    = the codec's message; behind its size as u32, little endian, where that can differ
+//! ```
+
+use super::{Codec, CodecError, Noise, Properties};
+use hexagram_physical::device::kernels::draw::mix;
+use hexagram_physical::hash;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Size in bytes of the size of a part that can differ.
+const SIZE: usize = 4;
+
+/// Codec that encodes each tensor of a bucket by itself.
+///
+/// ```
+/// use hexagram_logical::codec::{Codec, Exact, Keep, PerTensor, TopK};
+/// use std::sync::Arc;
+///
+/// // Of a matrix of 200 elements 2 are sent, and a vector of 20 as it is.
+/// let largest = Arc::new(TopK::new(Keep::Ratio(0.01))?);
+/// let codec = PerTensor::new([(200, largest.clone() as Arc<dyn Codec>), (20, Arc::new(Exact))]);
+/// assert_eq!(codec.encoded_len(220), largest.encoded_len(200) + 80);
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct PerTensor {
+    parts: Arc<[TensorPart]>,
+}
+
+/// Elements of a tensor, and their codec.
+#[derive(Debug)]
+struct TensorPart {
+    elements: Range<usize>,
+    codec: Arc<dyn Codec>,
+}
+
+impl TensorPart {
+    /// Returns the size of what precedes the codec's message, in bytes.
+    fn header(&self) -> usize {
+        if self.codec.has_fixed_size() { 0 } else { SIZE }
+    }
+
+    /// Writes the part of a message, and returns its size in bytes.
+    fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
+        let (header, message) = to.split_at_mut(self.header());
+        let bytes = self.codec.encode(&from[self.elements.clone()], message, seed);
+        let bytes = bytes.map_err(|error| self.place(error))?;
+        if !header.is_empty() {
+            header.copy_from_slice(&(bytes as u32).to_le_bytes());
+        }
+        Ok(header.len() + bytes)
+    }
+
+    /// Counts the element of an error from the bucket's first.
+    fn place(&self, error: CodecError) -> CodecError {
+        match error {
+            CodecError::NotFinite { index, value } => {
+                CodecError::NotFinite { index: self.elements.start + index, value }
+            }
+            damaged => damaged,
+        }
+    }
+
+    /// Returns the codec's message, and what is behind this part.
+    fn split<'a>(&self, from: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), CodecError> {
+        let cut = || CodecError::damaged("it ends within a tensor");
+        if self.codec.has_fixed_size() {
+            return from.split_at_checked(self.codec.encoded_len(self.elements.len())).ok_or_else(cut);
+        }
+        let (size, rest) = from.split_first_chunk::<SIZE>().ok_or_else(cut)?;
+        rest.split_at_checked(u32::from_le_bytes(*size) as usize).ok_or_else(cut)
+    }
+}
+
+impl PerTensor {
+    /// Creates the codec of a bucket of tensors with these lengths and codecs, one behind the other.
+    pub fn new(tensors: impl IntoIterator<Item = (usize, Arc<dyn Codec>)>) -> Self {
+        let mut end = 0;
+        let part = |(len, codec)| {
+            let start = end;
+            end += len;
+            TensorPart { elements: start..end, codec }
+        };
+        PerTensor { parts: tensors.into_iter().map(part).collect() }
+    }
+
+    /// Returns the number of elements of all tensors.
+    fn len(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.elements.end)
+    }
+
+    fn expect(&self, len: usize) -> Result<(), CodecError> {
+        if len == self.len() {
+            return Ok(());
+        }
+        Err(CodecError::damaged(format!("{len} numbers, where its tensors have {}", self.len())))
+    }
+}
+
+impl Codec for PerTensor {
+    fn name(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        let mut cut = 0;
+        for part in &*self.parts {
+            let name = part.codec.name();
+            let known = names.iter().position(|known| *known == name);
+            let number = known.unwrap_or_else(|| {
+                names.push(name);
+                names.len() - 1
+            });
+            cut = hash::step(hash::step(cut, part.elements.end as u64), number as u64);
+        }
+        format!("per tensor({} in {} tensors, cut as {cut:x})", names.join(" and "), self.parts.len())
+    }
+
+    fn properties(&self) -> Properties {
+        let all = || self.parts.iter().map(|part| part.codec.properties());
+        let least = |least: f64, properties: Properties| Some(least.min(properties.contraction?));
+        let absolute = all().all(|properties| properties.noise == Noise::Absolute);
+        Properties {
+            unbiased: all().all(|properties| properties.unbiased),
+            contraction: all().try_fold(1.0, least),
+            linear: all().all(|properties| properties.linear),
+            noise: if absolute { Noise::Absolute } else { Noise::Relative },
+        }
+    }
+
+    fn encoded_len(&self, len: usize) -> usize {
+        let within = |part: &TensorPart| part.elements.end.min(len).saturating_sub(part.elements.start);
+        let bytes = |part: &TensorPart| part.header().saturating_add(part.codec.encoded_len(within(part)));
+        self.parts.iter().map(bytes).fold(0, usize::saturating_add)
+    }
+
+    fn has_fixed_size(&self) -> bool {
+        self.parts.iter().all(|part| part.codec.has_fixed_size())
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Codec>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
+        self.expect(from.len())?;
+        let mut end = 0;
+        for (number, part) in self.parts.iter().enumerate() {
+            end += part.encode(from, &mut to[end..], mix(seed ^ number as u64))?;
+        }
+        Ok(end)
+    }
+
+    fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
+        self.expect(to.len())?;
+        let mut rest = from;
+        for part in &*self.parts {
+            let (message, behind) = part.split(rest)?;
+            part.codec.decode_add(message, weight, &mut to[part.elements.clone()])?;
+            rest = behind;
+        }
+        match rest.len() {
+            0 => Ok(()),
+            more => Err(CodecError::damaged(format!("{more} bytes behind the last tensor"))),
+        }
+    }
+}
