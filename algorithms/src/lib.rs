@@ -87,7 +87,9 @@ pub use engine::{
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
-pub use optimizer::{Adam, AdamW, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd};
+pub use optimizer::{
+    Adam, AdamW, Frozen, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd,
+};
 pub use plugin::{
     Algorithm, AnyAlgorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Tensor, Trigram, check_f32,
     check_option,

@@ -3,22 +3,22 @@
 //! ```text
 //! t ≤ W   g ← (1/n) Σᵢ gᵢ                                all-reduce in full precision
 //!         x ← Adam(x, g), with its m and v
-//! t = W   D ← 1 / (max(√v̂, floor) + ε)                   from here on v is frozen, and its bias correction with it
-//!         z ← D m                                        the momentum in units of the direction
-//! t > W   zᵢ ← β₁ z + (1 − β₁) clip(D gᵢ)                each rank with its own gradient; to ±1/√(1 − β₂)
-//!         z  ← C((1/n) Σᵢ C(zᵢ + eᵢ) + s)                eᵢ, s: what was lost, by ranks and by the owners of chunks
-//!         x  ← x − γ z / (1 − β₁ᵗ)
+//! t = W   D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)               from here on v is frozen, and its bias correction with it
+//! t > W   mᵢ ← β₁ m + (1 − β₁) gᵢ                        each rank with its own gradient
+//!         m  ← C((1/n) Σᵢ C(mᵢ + eᵢ) + s)                eᵢ, s: what was lost, by ranks and by the owners of chunks
+//!         x  ← x − γ D m / (1 − β₁ᵗ)
 //! ```
 //!
 //! C is one bit an element with a scale for each block of B ([`Sign`], the mean of the magnitudes), or, as
-//! `qadam-8bit`, eight ([`MinMax8`]). The paper encodes m; here D m is encoded, which is the same algorithm in scaled
-//! coordinates. It is what keeps elements from blowing up: all of a block get a direction of one size, which encoding m
-//! would divide by variances that differ by orders of magnitude from layer to layer, and next to 0 without limit. The
-//! floor, a tenth of the tensor's root mean square, and the clip, a bound that Adam keeps by itself, do the same for
-//! gradients that come where there were none during the warm-up; a tensor that had none at all stays where it is.
+//! `qadam-8bit`, eight ([`MinMax8`]). The first moment's bias correction goes on, as the first moment does; the paper's
+//! formula has neither correction, which is another γ. Errors are remembered in units of m, so that γ may change.
 //!
-//! The first moment's bias correction goes on, as the first moment does: it only falls, to 1, and the step never grows.
-//! Errors are remembered in units of z, so that γ may change as with any momentum.
+//! Three options of [`Frozen`] are not the paper's. All of a block get a momentum of one size, which D then divides by
+//! deviations that differ by orders of magnitude, without limit next to 0. So the **floor** φ is 0.1 here: on the digits
+//! the paper's φ = 0 diverges at γ = 0.001 and 0.002, some 25 steps after the warm-up, and reaches 97.5 % at 0.0005, where
+//! φ = 0.1 reaches 98.9 % at 0.002. A **clip** of |D gᵢ| bounds what elements can do that get their first gradient after the
+//! warm-up, and **scaled** encodes D m instead of m, so that all of a block are of a like size: with both, no element steps
+//! further than with Adam, and the digits reach 98.3 %. Elements of a tensor without any gradient so far have D = 0.
 //!
 //! State: m, v and e, three elements for each parameter, and s, 1/n. With d elements in all, bytes sent per rank and step:
 //! 2(n−1)/n · 4d during the warm-up, then 2(n−1)/n · d (1/8 + 4/B), or with 8 bits 2(n−1)/n · d (1 + 8/B), exact if every
@@ -29,7 +29,7 @@
 //! AdamW's, before and after the switch. Elements: f32. Source: Tang et al., "1-bit Adam", ICML 2021; QAdam is Bagua's
 //! name of it.
 
-use crate::optimizer::moments::{self, Moments};
+use crate::optimizer::moments::{Frozen, Moments};
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -43,8 +43,10 @@ pub struct QAdam {
     pub bits: Bits,
     /// Number W of steps in full precision, at least 1.
     pub warmup: u64,
-    /// Constants β₁, β₂, ε and the floor.
+    /// Constants β₁, β₂ and ε.
     pub moments: Moments,
+    /// Use of the frozen variance. Default: a floor of 0.1, otherwise the paper's.
+    pub frozen: Frozen,
     /// Number B of elements that share a scale or a range.
     pub block: usize,
 }
@@ -60,7 +62,13 @@ pub enum Bits {
 
 impl Default for QAdam {
     fn default() -> Self {
-        QAdam { bits: Bits::One, warmup: 100, moments: Moments::default(), block: 2048 }
+        QAdam {
+            bits: Bits::One,
+            warmup: 100,
+            moments: Moments::default(),
+            frozen: Frozen::default(),
+            block: 2048,
+        }
     }
 }
 
@@ -75,7 +83,7 @@ impl QAdam {
 pub struct QAdamState {
     /// Number of steps so far.
     steps: u64,
-    /// First moment m; after the switch z.
+    /// First moment m.
     first: Buffer,
     /// Second moment v; after the switch D.
     second: Buffer,
@@ -103,6 +111,7 @@ impl Algorithm for QAdam {
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {
         check_f32(bucket)?;
         self.moments.checked()?;
+        self.frozen.check()?;
         check_option(self.warmup > 0, "qadam's warmup", &self.warmup, "1 or more steps")?;
         check_option(self.block > 0, "qadam's block", &self.block, "1 or more, 2048 say")?;
         let codec: Arc<dyn Codec> = match self.bits {
@@ -129,16 +138,16 @@ impl Algorithm for QAdam {
             context.mean(&mut bucket.gradients).await?;
             self.moments.first(&bucket.gradients, first)?;
             self.moments.second(&bucket.gradients, second)?;
-            return self.moments.direction((*steps, *steps), (first, second), &mut bucket.gradients);
+            return self.moments.direction(*steps, (first, second), &mut bucket.gradients);
         }
         if *steps == self.warmup + 1 {
-            self.moments.freeze(&bucket.tensors, self.warmup, second)?;
-            moments::multiply(second, first)?;
+            self.frozen.scale(&self.moments, &bucket.tensors, self.warmup, second)?;
         }
-        self.moments.first_scaled(&bucket.gradients, second, first)?;
-        context.mean_encoded(first, encoding).await?;
-        let unbias = self.moments.unbias(*steps);
-        moments::directions(&bucket.tensors, unbias, (first, second), &mut bucket.gradients)
+        let scale = &*second;
+        self.frozen.limit(scale, &mut bucket.gradients)?;
+        self.moments.first(&bucket.gradients, first)?;
+        self.frozen.mean(context, scale, first, encoding).await?;
+        self.moments.frozen_direction(*steps, (first, scale), &mut bucket.gradients)
     }
 
     fn checkpoint(&self, state: &mut QAdamState, fields: &mut Fields) -> Result<()> {

@@ -4,7 +4,7 @@
 
 mod adams;
 
-use adams::{gradient, train};
+use adams::{Rule, assert_close, gradient, train, uneven};
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
@@ -12,7 +12,7 @@ use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
-use hexagram_algorithms::{Adam, EngineOptions, GradientAllReduce};
+use hexagram_algorithms::{Adam, EngineOptions, Frozen, GradientAllReduce};
 use std::sync::{Arc, Barrier};
 
 #[test]
@@ -23,44 +23,57 @@ fn its_warm_up_is_adam() {
         let ours = train(&comm, Arc::new(QAdam::default()), Setup::default(), size, gradient)?;
         let adams = train(&comm, Arc::new(GradientAllReduce), adam, size, gradient)?;
         for (ours, adams) in ours.iter().zip(&adams) {
-            assert!((ours - adams).abs() < 1e-6, "{ours} and not {adams}");
+            assert!((ours - adams).abs() < 4e-6, "{ours} and not {adams}");
         }
         Ok(())
     })
     .unwrap();
 }
 
-/// Every step after the switch, the first of them too, with a warm-up of which D is exactly 2, and the clip 1.
+/// The paper's form, the default, and the one that bounds every step, with a D that differs between elements by 50.
 #[test]
-fn its_steps_after_the_switch_are_those_of_its_header_bit_for_bit() {
-    let elements = 3001;
-    let steps = 12;
-    let block = 512;
-    let moments = Moments { beta1: 0.5, beta2: 0.0, ..Moments::default() };
-    let given = |rank: usize, step: usize, at: usize| match step {
-        0 => (at % 2) as f32 - 0.5,
-        _ => gradient(rank, step, at),
-    };
+fn its_steps_are_those_of_its_header() {
+    let elements = 1203;
+    let warmup = 3;
+    let steps = 9;
+    let block = 256;
+    let given = uneven(warmup + 2);
     for (transport, ranks) in cases(&[1, 2, 3]) {
-        let found = spawn(transport, ranks, |comm| {
-            let algorithm = Arc::new(QAdam { warmup: 1, moments, block, ..QAdam::default() });
-            train(&comm, algorithm, Setup::default(), (elements, steps), given)
-        })
-        .unwrap();
-        let encoding = Encoding::new(Arc::new(Sign::in_blocks(block))).with_feedback(Feedback::TwoLevel);
-        let mut reference = Reference::new(&encoding, ranks, elements, ReduceOp::Mean);
-        let first = |at: usize| given(0, 0, at);
-        // m = g/2 and √v̂ = ½, so that the direction is 2 g.
-        let mut x: Vec<f32> = (0..elements).map(|at| -(0.01f64 as f32) * 2.0 * first(at)).collect();
-        let mut z: Vec<f32> = (0..elements).map(first).collect();
-        for step in 1..steps {
-            let own = |rank, at: usize| 0.5 * z[at] + 0.5 * (2.0 * given(rank, step, at)).clamp(-1.0, 1.0);
-            z = reference.all_reduce_encoded(|rank, range| range.map(|at| own(rank, at)).collect()).unwrap();
-            let unbias = (1.0 / (1.0 - 0.5f64.powi(step as i32 + 1))) as f32;
-            x.iter_mut().zip(&z).for_each(|(x, z)| *x -= 0.01 * (unbias * z));
-        }
-        for (rank, found) in found.iter().enumerate() {
-            assert!(*found == x, "rank {rank} of {ranks}, over {transport}");
+        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: 1.5, ..Frozen::bounded() }] {
+            let moments = Moments { beta1: 0.5, beta2: 0.75, ..Moments::default() };
+            let algorithm = QAdam { warmup: warmup as u64, moments, frozen, block, ..QAdam::default() };
+            let found = spawn(transport, ranks, |comm| {
+                train(&comm, Arc::new(algorithm), Setup::default(), (elements, steps), &given)
+            })
+            .unwrap();
+            let encoding = Encoding::new(Arc::new(Sign::in_blocks(block))).with_feedback(Feedback::TwoLevel);
+            let mut reference = Reference::new(&encoding, ranks, elements, ReduceOp::Mean);
+            let mut rule = Rule::new(elements, 0.5, 0.75, frozen);
+            let mut x = vec![0.0; elements];
+            for step in 0..steps {
+                let g = |rank, at| f64::from(given(rank, step, at));
+                if step < warmup {
+                    let mean = |at| (0..ranks).map(|rank| g(rank, at)).sum::<f64>() / ranks as f64;
+                    rule.exact(&(0..elements).map(mean).collect::<Vec<_>>());
+                } else {
+                    let own = |rank, at| 0.5 * rule.m[at] + 0.5 * rule.limited(at, g(rank, at));
+                    let own = |rank, at| (rule.unit(at) * own(rank, at)) as f32;
+                    let m =
+                        reference.all_reduce_encoded(|rank, range| range.map(|at| own(rank, at)).collect());
+                    rule.m = m.unwrap().iter().enumerate().map(|(at, m)| rule.decoded(at, *m)).collect();
+                }
+                // The warm-up is Adam itself, without a floor.
+                let adams =
+                    |at: usize| 1.0 / ((rule.v[at] / (1.0 - 0.75f64.powi(step as i32 + 1))).sqrt() + 1e-8);
+                for (at, x) in x.iter_mut().enumerate() {
+                    let d = if step < warmup { adams(at) } else { rule.d[at] };
+                    *x -= 0.01 * d * rule.m[at] / (1.0 - 0.5f64.powi(step as i32 + 1));
+                }
+            }
+            for found in &found {
+                assert_close(found, &x, &format!("{ranks} ranks, over {transport}, {frozen:?}"));
+            }
+            assert!(found.iter().all(|replica| *replica == found[0]));
         }
     }
 }
@@ -84,43 +97,49 @@ fn its_step_does_not_grow_after_the_switch() {
     .unwrap();
 }
 
-/// Elements without variance, and elements that get their first gradient after the switch.
-#[test]
-fn elements_without_variance_do_not_blow_up() {
-    spawn(TransportKind::Thread, 2, |comm| {
-        for algorithm in [QAdam::default(), QAdam::eight_bits()] {
-            let warmup = algorithm.warmup as usize;
-            let size = 64;
-            let rank = comm.rank();
-            let begin = vec![vec![0.0f32; size]; 3];
-            let setup = Setup { learning_rate: 0.01, ..Setup::default() };
-            let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &begin)?;
-            let mut last = begin;
-            for step in 0..warmup + 300 {
-                let given = |tensor: usize, at: usize| match (tensor, at % 8) {
-                    // Without any gradient at all, ever.
-                    (1, _) => 0.0,
-                    // Without gradients in the warm-up.
-                    (0, 0) | (2, _) if step < warmup => 0.0,
-                    (0, 1) => 0.0,
-                    (_, which) => gradient(rank, step, at) * 10.0f32.powi(-(which as i32)),
-                };
-                trainer.step(|tensor, x| (0..x.len()).map(|at| given(tensor, at)).collect())?;
-                let now = trainer.parameters()?;
-                for (at, (now, last)) in now.iter().flatten().zip(last.iter().flatten()).enumerate() {
-                    // Adam's own bound where gradients have come, 1/√(1 − β₂); the others of the block hardly notice.
-                    let largest = if at < size && at.is_multiple_of(8) { 32.0 } else { 5.0 };
-                    assert!((now - last).abs() < 0.01 * largest, "step {step}: from {last} to {now}");
-                }
-                last = now;
+/// The largest step of an element after the warm-up, in units of γ, where elements get their first gradient then, and
+/// have gradients that differ by 10⁷ from each other.
+fn largest_step(algorithm: QAdam) -> f64 {
+    let size = 64;
+    let warmup = algorithm.warmup as usize;
+    let largest = spawn(TransportKind::Thread, 2, |comm| {
+        let rank = comm.rank();
+        let begin = vec![vec![0.0f32; size]; 3];
+        let setup = Setup { learning_rate: 0.01, ..Setup::default() };
+        let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &begin)?;
+        let mut last = begin;
+        let mut largest = 0.0f64;
+        for step in 0..warmup + 300 {
+            let given = |tensor: usize, at: usize| match (tensor, at % 8) {
+                // Without any gradient at all, ever.
+                (1, _) => 0.0,
+                // Without gradients in the warm-up.
+                (0, 0) | (2, _) if step < warmup => 0.0,
+                (0, 1) => 0.0,
+                (_, which) => gradient(rank, step, at) * 10.0f32.powi(-(which as i32)),
+            };
+            trainer.step(|tensor, x| (0..x.len()).map(|at| given(tensor, at)).collect())?;
+            let now = trainer.parameters()?;
+            for (now, last) in now.iter().flatten().zip(last.iter().flatten()) {
+                largest = largest.max(f64::from((now - last).abs()) / 0.01);
             }
-            assert!(last[1].iter().chain(&last[2]).all(|x| *x == 0.0), "nothing is known of their variance");
-            let silent = last[0].iter().skip(1).step_by(8);
-            assert!(silent.clone().all(|x| x.abs() < 0.1), "{:?}", silent.collect::<Vec<_>>());
+            last = now;
         }
-        Ok(())
-    })
-    .unwrap();
+        assert!(last[1].iter().chain(&last[2]).all(|x| *x == 0.0), "nothing is known of their variance");
+        Ok(largest)
+    });
+    largest.unwrap().into_iter().fold(0.0, f64::max)
+}
+
+#[test]
+fn steps_are_bounded_by_the_bounded_form_and_not_by_the_papers() {
+    for algorithm in [QAdam::default(), QAdam::eight_bits()] {
+        let bounded = largest_step(QAdam { frozen: Frozen::bounded(), ..algorithm });
+        let papers = largest_step(QAdam { frozen: Frozen::papers(), ..algorithm });
+        // Adam's own bound is 1/√(1 − β₂).
+        assert!(bounded < 32.0, "{bounded}, {algorithm:?}");
+        assert!(papers > 100.0, "{papers}, {algorithm:?}");
+    }
 }
 
 #[test]
@@ -175,6 +194,7 @@ fn options_out_of_range_are_refused() {
         QAdam { warmup: 0, ..QAdam::default() },
         QAdam { block: 0, ..QAdam::eight_bits() },
         QAdam { moments, ..QAdam::default() },
+        QAdam { frozen: Frozen { floor: -1.0, ..Frozen::default() }, ..QAdam::default() },
     ] {
         spawn(TransportKind::Thread, 2, |comm| {
             let setup = Setup::default();

@@ -4,7 +4,7 @@
 
 mod adams;
 
-use adams::{gradient, train};
+use adams::{Rule, assert_close, gradient, train, uneven};
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
@@ -12,87 +12,120 @@ use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{Adam, EngineOptions, GradientAllReduce};
+use hexagram_algorithms::{Adam, EngineOptions, Frozen, GradientAllReduce};
 use std::sync::{Arc, Barrier};
 
 #[test]
 fn with_a_variance_that_is_always_measured_it_is_adam() {
     spawn(TransportKind::Thread, 3, |comm| {
-        let algorithm = Arc::new(ZeroOneAdam { variance_doubling: 1000, ..ZeroOneAdam::default() });
+        let algorithm = Arc::new(ZeroOneAdam {
+            variance_doubling: 1000,
+            frozen: Frozen::papers(),
+            ..ZeroOneAdam::default()
+        });
         let adam = Setup { optimizer: Arc::new(Adam::default()), ..Setup::default() };
         let size = (1000, 50);
         let ours = train(&comm, algorithm, Setup::default(), size, gradient)?;
         let adams = train(&comm, Arc::new(GradientAllReduce), adam, size, gradient)?;
         for (ours, adams) in ours.iter().zip(&adams) {
-            assert!((ours - adams).abs() < 1e-6, "{ours} and not {adams}");
+            assert!((ours - adams).abs() < 4e-6, "{ours} and not {adams}");
         }
         Ok(())
     })
     .unwrap();
 }
 
-/// One exact step, of which D is exactly 2 and the clip 1, an encoded one, and then local ones, two at a time.
+/// Exact steps, encoded ones, and local ones, one and then two at a time, with a D that differs between elements by 50.
 #[test]
-fn its_steps_are_those_of_its_header_bit_for_bit() {
-    let elements = 3001;
-    let steps = 9;
-    let block = 512;
-    let algorithm = ZeroOneAdam {
-        freeze: 2,
+fn its_steps_are_those_of_its_header() {
+    let moments = Moments { beta1: 0.5, beta2: 0.75, ..Moments::default() };
+    let rule = ZeroOneAdam {
+        freeze: 4,
         variance_doubling: 1,
-        local_doubling: 1,
+        local_doubling: 2,
         local_largest: 2,
-        moments: Moments { beta1: 0.5, beta2: 0.0, ..Moments::default() },
-        block,
+        moments,
+        block: 256,
+        ..ZeroOneAdam::default()
     };
-    let given = |rank: usize, step: usize, at: usize| match step {
-        0 => (at % 2) as f32 - 0.5,
-        _ => gradient(rank, step, at),
-    };
-    let clipped = |rank, step, at| (2.0 * given(rank, step, at)).clamp(-1.0, 1.0);
-    let unbias = |step: usize| (1.0 / (1.0 - 0.5f64.powi(step as i32 + 1))) as f32;
     for (transport, ranks) in cases(&[1, 2, 3]) {
-        let found = spawn(transport, ranks, |comm| {
-            train(&comm, Arc::new(algorithm), Setup::default(), (elements, steps), given)
-        })
-        .unwrap();
-        let encoding = Encoding::new(Arc::new(Sign::in_blocks(block))).with_feedback(Feedback::TwoLevel);
-        let fresh = || Reference::new(&encoding, ranks, elements, ReduceOp::Mean);
-        let all = 0..elements;
-        // Step 0: m = g/2 and √v̂ = ½, so that the direction is 2 g. Step 1: in one bit.
-        let mut x0: Vec<f32> = all.clone().map(|at| -(0.01 * (2.0 * given(0, 0, at)))).collect();
-        let p = fresh().all_reduce_encoded(|rank, range| range.map(|at| clipped(rank, 1, at)).collect());
-        let m: Vec<f32> =
-            p.unwrap().iter().zip(all).map(|(p, at)| 0.25 * given(0, 0, at) + 0.5 * p / 2.0).collect();
-        x0.iter_mut().zip(&m).for_each(|(x, m)| *x -= 0.01 * (unbias(1) * 2.0 * m));
-        // Steps from 2 on: this rank's own, until all go where the mean leads.
-        let mut reference = fresh();
-        let mut z: Vec<Vec<f32>> = vec![m.iter().map(|m| 2.0 * m).collect(); ranks];
-        let mut x = vec![x0.clone(); ranks];
-        let mut moved = 0.0;
-        for step in 2..steps {
-            moved += 0.01 * f64::from(unbias(step));
-            for (rank, (x, z)) in x.iter_mut().zip(&mut z).enumerate() {
-                for (at, (x, z)) in x.iter_mut().zip(z).enumerate() {
-                    *z = 0.5 * *z + 0.5 * clipped(rank, step, at);
-                    *x -= 0.01 * (unbias(step) * *z);
-                }
+        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: 1.5, ..Frozen::bounded() }] {
+            let algorithm = ZeroOneAdam { frozen, ..rule };
+            let given = uneven(5);
+            let found = spawn(transport, ranks, |comm| {
+                train(&comm, Arc::new(algorithm), Setup::default(), (ELEMENTS, STEPS), &given)
+            });
+            let expected = by_hand(frozen, ranks, &given);
+            for (found, expected) in found.unwrap().iter().zip(&expected) {
+                assert_close(found, expected, &format!("{ranks} ranks, over {transport}, {frozen:?}"));
             }
-            if step == 2 || step % 2 == 0 {
-                let way = |rank: usize, at: usize| x0[at] - x[rank][at];
-                let u = reference
-                    .all_reduce_encoded(|rank, range| range.map(|at| way(rank, at)).collect())
-                    .unwrap();
-                x0.iter_mut().zip(&u).for_each(|(x, u)| *x -= u);
-                x.fill(x0.clone());
-                z.fill(u.iter().map(|u| (f64::from(*u) * (1.0 / moved)) as f32).collect());
-                moved = 0.0;
-            }
-        }
-        for (rank, (found, x)) in found.iter().zip(&x).enumerate() {
-            assert!(found == x, "rank {rank} of {ranks}, over {transport}");
         }
     }
+}
+
+const ELEMENTS: usize = 1203;
+const STEPS: usize = 11;
+
+/// Returns the ranks' replicas: exact steps 1 and 3, encoded ones 2 and 4, and meetings after 5, 6, 8 and 10.
+fn by_hand(frozen: Frozen, ranks: usize, given: &impl Fn(usize, usize, usize) -> f32) -> Vec<Vec<f64>> {
+    let encoding = Encoding::new(Arc::new(Sign::in_blocks(256))).with_feedback(Feedback::TwoLevel);
+    let fresh = || Reference::new(&encoding, ranks, ELEMENTS, ReduceOp::Mean);
+    let mut reference = fresh();
+    let mut rule = Rule::new(ELEMENTS, 0.5, 0.75, frozen);
+    let mut start = vec![0.0; ELEMENTS];
+    let mut x = vec![start.clone(); ranks];
+    let mut m = Vec::new();
+    let mut moved = 0.0;
+    for t in 1..=STEPS {
+        let g = |rank, at| f64::from(given(rank, t - 1, at));
+        if t > 4 {
+            if t == 5 {
+                reference = fresh();
+                m = vec![rule.m.clone(); ranks];
+                start.clone_from(&x[0]);
+            }
+            moved += 0.01 / (1.0 - 0.5f64.powi(t as i32));
+            for rank in 0..ranks {
+                for at in 0..ELEMENTS {
+                    m[rank][at] = 0.5 * m[rank][at] + 0.5 * rule.limited(at, g(rank, at));
+                    x[rank][at] -= 0.01 * rule.direction(t, at, m[rank][at]);
+                }
+            }
+            if t == 5 || t % 2 == 0 {
+                // γ m summed up is (x₀ − xᵢ)/D.
+                let way = |rank: usize, at: usize| match rule.d[at] {
+                    0.0 => 0.0,
+                    d => rule.unit(at) * (start[at] - x[rank][at]) / d,
+                };
+                let u = reference
+                    .all_reduce_encoded(|rank, range| range.map(|at| way(rank, at) as f32).collect())
+                    .unwrap();
+                for at in 0..ELEMENTS {
+                    let u = rule.decoded(at, u[at]);
+                    start[at] -= rule.d[at] * u;
+                    m.iter_mut().for_each(|m| m[at] = u / moved);
+                }
+                x.fill(start.clone());
+                moved = 0.0;
+            }
+            continue;
+        }
+        if t % 2 == 1 {
+            let mean = |at| (0..ranks).map(|rank| g(rank, at)).sum::<f64>() / ranks as f64;
+            rule.exact(&(0..ELEMENTS).map(mean).collect::<Vec<_>>());
+        } else {
+            let own = |rank, at| (rule.unit(at) * rule.limited(at, g(rank, at))) as f32;
+            let p =
+                reference.all_reduce_encoded(|rank, range| range.map(|at| own(rank, at)).collect()).unwrap();
+            let taken = |at: usize| 0.5 * rule.m[at] + 0.5 * rule.decoded(at, p[at]);
+            rule.m = (0..ELEMENTS).map(taken).collect();
+        }
+        for at in 0..ELEMENTS {
+            let direction = rule.direction(t, at, rule.m[at]);
+            x.iter_mut().for_each(|x| x[at] -= 0.01 * direction);
+        }
+    }
+    x
 }
 
 #[test]
@@ -123,10 +156,10 @@ fn it_converges_and_replicas_meet_hierarchically_too() {
     }
 }
 
-#[test]
-fn what_has_no_gradients_stays_where_it_is_or_near() {
-    spawn(TransportKind::Thread, 2, |comm| {
-        let algorithm = Arc::new(ZeroOneAdam { freeze: 30, local_doubling: 10, ..ZeroOneAdam::default() });
+/// How far the elements of a tensor get that never have a gradient, where its other elements have one; γ is .1.
+fn way_without_gradients(frozen: Frozen) -> f32 {
+    let largest = spawn(TransportKind::Thread, 2, |comm| {
+        let algorithm = ZeroOneAdam { freeze: 30, local_doubling: 10, frozen, ..ZeroOneAdam::default() };
         let begin = [vec![0.5f32; 40], vec![-0.5; 40]];
         let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &begin)?;
         for step in 0..100 {
@@ -134,17 +167,22 @@ fn what_has_no_gradients_stays_where_it_is_or_near() {
             let given = |tensor, at| if silent(tensor, at) { 0.0 } else { gradient(comm.rank(), step, at) };
             trainer.step(|tensor, x| (0..x.len()).map(|at| given(tensor, at)).collect())?;
         }
-        assert_eq!(trainer.parameters()?[1], begin[1]);
-        assert_ne!(trainer.parameters()?[0], begin[0]);
-        // γ is .1, and what one bit says too much is taken back.
-        assert!(
-            trainer.parameters()?[0][..4].iter().all(|x| (x - 0.5).abs() < 2.0),
-            "{:?}",
-            trainer.parameters()
-        );
-        Ok(())
-    })
-    .unwrap();
+        let x = trainer.parameters()?;
+        assert_eq!(x[1], begin[1], "nothing is known of its variance");
+        assert_ne!(x[0], begin[0]);
+        Ok(x[0][..4].iter().fold(0.0, |largest: f32, x| largest.max((x - 0.5).abs())))
+    });
+    largest.unwrap().into_iter().fold(0.0, f32::max)
+}
+
+#[test]
+fn what_has_no_gradients_stays_where_it_is_or_near() {
+    // D is 0 there.
+    assert_eq!(way_without_gradients(Frozen::papers()), 0.0);
+    // What one bit says too much is taken back, as far as it was scaled.
+    let scaled = way_without_gradients(Frozen::bounded());
+    let unscaled = way_without_gradients(Frozen::default());
+    assert!(scaled < 2.0 && unscaled < 20.0, "{scaled} and {unscaled}");
 }
 
 #[test]
@@ -175,7 +213,8 @@ fn options_out_of_range_are_refused() {
         ZeroOneAdam { local_doubling: 0, ..good },
         ZeroOneAdam { local_largest: 0, ..good },
         ZeroOneAdam { block: 0, ..good },
-        ZeroOneAdam { moments: Moments { floor: -1.0, ..good.moments }, ..good },
+        ZeroOneAdam { moments: Moments { epsilon: 0.0, ..good.moments }, ..good },
+        ZeroOneAdam { frozen: Frozen { floor: -1.0, ..good.frozen }, ..good },
     ] {
         spawn(TransportKind::Thread, 2, |comm| {
             let mut trainer = Trainer::new(&comm, Arc::new(bad), Setup::default(), &[vec![1.0f32; 3]])?;

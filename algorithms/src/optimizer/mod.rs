@@ -30,7 +30,7 @@ pub use group::{Members, ParameterGroup, Section};
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use lion::Lion;
-pub use moments::Moments;
+pub use moments::{Frozen, Moments};
 pub use muon::{Muon, MuonScale};
 pub use sgd::Sgd;
 

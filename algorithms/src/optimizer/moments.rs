@@ -3,19 +3,20 @@
 //! ```text
 //! m ← β₁ m + (1 − β₁) g       v ← β₂ v + (1 − β₂) g²       v̂ = v / (1 − β₂ᵏ), k: updates of v
 //! d ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)                          Adam's direction in step t
-//! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; rms over the elements of a tensor
+//! D ← 1 / (max(√v̂, φ rms(√v̂)) + ε)                        once v is frozen; 0 where v = 0 and φ = 0
 //! ```
 //!
-//! Two things keep elements from blowing up that had next to no gradient while v was measured. φ, the floor: without it
-//! their first one would be divided by ε. And |D g| is clipped to 1/√(1 − β₂), which it never exceeds in Adam, where v
-//! has seen g. Of a tensor without any gradient so far, D is 0: it stays where it is.
+//! Where v is 0, no gradient has come so far: D = 0 is the mask of DeepSpeed's code, without which what one bit cannot say
+//! of a zero would be divided by ε. [`Frozen`] has the floor φ, and what else can be done for elements that had next to no
+//! gradient. A tensor that had none at all has D = 0 with any floor, and stays where it is.
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
-use crate::plugin::{Tensor, check_option};
+use crate::plugin::{Context, Tensor, check_option};
+use hexagram_logical::encoding::Encoding;
 use hexagram_logical::{Buffer, Result};
 
-/// Constants of Adam, and the floor of a frozen variance.
+/// Constants of Adam.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moments {
     /// Decay β₁ of the first moment, in [0, 1). Default: 0.9.
@@ -24,13 +25,120 @@ pub struct Moments {
     pub beta2: f64,
     /// Constant ε in the denominator, above 0. Default: 1e-8.
     pub epsilon: f64,
-    /// Floor φ: the least √v̂, once frozen, as a part of the tensor's root mean square. Default: 0.1.
-    pub floor: f64,
 }
 
 impl Default for Moments {
     fn default() -> Self {
-        Moments { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, floor: 0.1 }
+        Moments { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+    }
+}
+
+/// Use that is made of a frozen variance.
+///
+/// The papers have none of it: see [`Frozen::papers`]. All three options are for elements that had next to no gradient while
+/// the variance was measured, which are divided by next to nothing after it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Frozen {
+    /// Floor φ of √v̂, as a part of the tensor's root mean square: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least 0, which is
+    /// none. Default: 0.1.
+    pub floor: f64,
+    /// Bound of |D g|, above 0; infinite for none. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default: none.
+    pub clip: f64,
+    /// True to encode D m and D g, in which every element is of a like size, rather than m and g. Default: false.
+    pub scaled: bool,
+}
+
+impl Default for Frozen {
+    fn default() -> Self {
+        Frozen { floor: 0.1, clip: f64::INFINITY, scaled: false }
+    }
+}
+
+impl Frozen {
+    /// Creates the papers' use: no floor and no clip, and m itself is encoded.
+    pub fn papers() -> Self {
+        Frozen { floor: 0.0, ..Frozen::default() }
+    }
+
+    /// Creates the use that bounds every element's step: a floor of a tenth, the clip of Adam's defaults, 31.6, and
+    /// encoding in scaled coordinates.
+    pub fn bounded() -> Self {
+        Frozen { clip: 31.6, scaled: true, ..Frozen::default() }
+    }
+
+    /// Fails unless its options can be used.
+    pub(crate) fn check(&self) -> Result<()> {
+        let floor = self.floor.is_finite() && self.floor >= 0.0;
+        check_option(floor, "the variance's floor", &self.floor, "0 or more")?;
+        check_option(self.clip > 0.0, "the clip of |D g|", &self.clip, "something above 0")
+    }
+
+    /// Replaces the second moment by its scale, tensor by tensor: `v ← D`.
+    pub(crate) fn scale(
+        &self,
+        moments: &Moments,
+        tensors: &[Tensor],
+        updates: u64,
+        second: &mut Buffer,
+    ) -> Result<()> {
+        let root = moments.root(updates);
+        let epsilon = moments.epsilon as f32;
+        let mut second = second.host_mut::<f32>()?;
+        for tensor in tensors {
+            let values = &mut second[tensor.elements.clone()];
+            let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();
+            let least = (self.floor * (sum / values.len().max(1) as f64).sqrt()) as f32 * root;
+            for v in values {
+                let deviation = (v.sqrt() * root).max(least);
+                *v = if deviation == 0.0 { 0.0 } else { 1.0 / (deviation + epsilon) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Bounds the gradients, `g ← clip(D g) / D`, and clears them where D is 0.
+    pub(crate) fn limit(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
+        let clip = self.clip as f32;
+        let scale = scale.host::<f32>()?;
+        let mut gradients = gradients.host_mut::<f32>()?;
+        for (g, d) in gradients.iter_mut().zip(scale.iter()) {
+            *g = if *d == 0.0 { 0.0 } else { g.clamp(-clip / d, clip / d) };
+        }
+        Ok(())
+    }
+
+    /// Averages a moment or a gradient over all ranks, encoded in the coordinates of the options.
+    pub(crate) async fn mean(
+        &self,
+        context: &Context,
+        scale: &Buffer,
+        moment: &mut Buffer,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        if self.scaled {
+            multiply(scale, moment)?;
+            context.mean_encoded(moment, encoding).await?;
+            return divide(scale, moment);
+        }
+        context.mean_encoded(moment, encoding).await?;
+        silence(scale, moment)
+    }
+
+    /// Averages a way in units of the parameters over all ranks, encoded in the coordinates of the options.
+    pub(crate) async fn mean_way(
+        &self,
+        context: &Context,
+        scale: &Buffer,
+        way: &mut Buffer,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        if self.scaled {
+            context.mean_encoded(way, encoding).await?;
+            return silence(scale, way);
+        }
+        divide(scale, way)?;
+        context.mean_encoded(way, encoding).await?;
+        multiply(scale, way)
     }
 }
 
@@ -42,7 +150,6 @@ impl Moments {
         check_option(below_one(self.beta1), "β₁", &self.beta1, "0 or more, and less than 1")?;
         check_option(below_one(self.beta2), "β₂", &self.beta2, "0 or more, and less than 1")?;
         check_option(positive(self.epsilon), "ε", &self.epsilon, "something above 0")?;
-        check_option(positive(self.floor), "the variance's floor", &self.floor, "something above 0")?;
         Ok(self)
     }
 
@@ -54,25 +161,6 @@ impl Moments {
         let mut first = first.host_mut::<f32>()?;
         first.iter_mut().zip(gradients.iter()).for_each(|(m, g)| *m = keep * *m + take * g);
         Ok(())
-    }
-
-    /// Updates the first moment in units of the direction: `z ← β₁ z + (1 − β₁) clip(D g)`.
-    pub(crate) fn first_scaled(&self, gradients: &Buffer, scale: &Buffer, first: &mut Buffer) -> Result<()> {
-        let keep = self.beta1 as f32;
-        let take = 1.0 - keep;
-        let largest = self.largest();
-        let gradients = gradients.host::<f32>()?;
-        let scale = scale.host::<f32>()?;
-        let mut first = first.host_mut::<f32>()?;
-        for ((z, d), g) in first.iter_mut().zip(scale.iter()).zip(gradients.iter()) {
-            *z = keep * *z + take * (d * g).clamp(-largest, largest);
-        }
-        Ok(())
-    }
-
-    /// Returns the bound that |D g| is clipped to.
-    fn largest(&self) -> f32 {
-        (1.0 / (1.0 - self.beta2).sqrt()) as f32
     }
 
     /// Updates the second moment: `v ← β₂ v + (1 − β₂) g²`.
@@ -90,15 +178,15 @@ impl Moments {
         (1.0 / (1.0 - self.beta1.powf(step as f64))) as f32
     }
 
-    /// Stores Adam's direction: `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, `step` being t and `updates` those of v.
+    /// Stores Adam's direction: `direction ← (m / (1 − β₁ᵗ)) / (√v̂ + ε)`, with t = `step` updates of both moments.
     pub(crate) fn direction(
         &self,
-        (step, updates): (u64, u64),
+        step: u64,
         (first, second): (&Buffer, &Buffer),
         direction: &mut Buffer,
     ) -> Result<()> {
         let unbias = self.unbias(step);
-        let root = self.root(updates);
+        let root = self.root(step);
         let epsilon = self.epsilon as f32;
         let first = first.host::<f32>()?;
         let second = second.host::<f32>()?;
@@ -109,89 +197,48 @@ impl Moments {
         Ok(())
     }
 
+    /// Stores the direction of a frozen variance: `direction ← D m / (1 − β₁ᵗ)`, with t = `step`.
+    pub(crate) fn frozen_direction(
+        &self,
+        step: u64,
+        (first, scale): (&Buffer, &Buffer),
+        direction: &mut Buffer,
+    ) -> Result<()> {
+        let unbias = self.unbias(step);
+        let first = first.host::<f32>()?;
+        let scale = scale.host::<f32>()?;
+        let mut direction = direction.host_mut::<f32>()?;
+        for ((to, m), d) in direction.iter_mut().zip(first.iter()).zip(scale.iter()) {
+            *to = unbias * (d * m);
+        }
+        Ok(())
+    }
+
     /// Returns √v̂ / √v.
     fn root(&self, updates: u64) -> f32 {
         (1.0 / (1.0 - self.beta2.powf(updates as f64))).sqrt() as f32
     }
-
-    /// Preconditions the gradients: `g ← clip(D g)`.
-    pub(crate) fn precondition(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
-        let largest = self.largest();
-        let scale = scale.host::<f32>()?;
-        let mut gradients = gradients.host_mut::<f32>()?;
-        gradients.iter_mut().zip(scale.iter()).for_each(|(g, d)| *g = (d * *g).clamp(-largest, largest));
-        Ok(())
-    }
-
-    /// Stores the direction of preconditioned gradients p: `m ← β₁ m + (1 − β₁) p / D`, then `p ← D m / (1 − β₁ᵗ)`.
-    pub(crate) fn direction_of_preconditioned(
-        &self,
-        step: u64,
-        (scale, first): (&Buffer, &mut Buffer),
-        direction: &mut Buffer,
-    ) -> Result<()> {
-        let keep = self.beta1 as f32;
-        let unbias = self.unbias(step);
-        let take = 1.0 - keep;
-        let scale = scale.host::<f32>()?;
-        let mut first = first.host_mut::<f32>()?;
-        let mut direction = direction.host_mut::<f32>()?;
-        for ((p, m), d) in direction.iter_mut().zip(first.iter_mut()).zip(scale.iter()) {
-            *m = keep * *m + if *d == 0.0 { 0.0 } else { take * *p / d };
-            *p = unbias * d * *m;
-        }
-        Ok(())
-    }
-
-    /// Replaces the second moment by the frozen scale, tensor by tensor: `v ← D`.
-    pub(crate) fn freeze(&self, tensors: &[Tensor], updates: u64, second: &mut Buffer) -> Result<()> {
-        let root = self.root(updates);
-        let epsilon = self.epsilon as f32;
-        let mut second = second.host_mut::<f32>()?;
-        for tensor in tensors {
-            let values = &mut second[tensor.elements.clone()];
-            let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();
-            let least = (self.floor * (sum / values.len() as f64).sqrt()) as f32 * root;
-            match sum == 0.0 {
-                true => values.fill(0.0),
-                false => values.iter_mut().for_each(|v| *v = 1.0 / ((v.sqrt() * root).max(least) + epsilon)),
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Stores the direction of a scaled moment: `direction ← weight · z`; 0 where nothing is known of a tensor's variance.
-pub(crate) fn directions(
-    tensors: &[Tensor],
-    weight: f32,
-    (scaled, scale): (&Buffer, &Buffer),
-    direction: &mut Buffer,
-) -> Result<()> {
-    let all = scaled.host::<f32>()?;
-    let mut to = direction.host_mut::<f32>()?;
-    to.iter_mut().zip(all.iter()).for_each(|(d, z)| *d = weight * z);
-    drop(to);
-    silence(tensors, scale, direction)
+/// Multiplies element by element: `to ← D to`.
+fn multiply(scale: &Buffer, to: &mut Buffer) -> Result<()> {
+    with_scale(scale, to, |x, d| x * d)
 }
 
-/// Clears the direction where nothing is known of a tensor's variance.
-pub(crate) fn silence(tensors: &[Tensor], scale: &Buffer, direction: &mut Buffer) -> Result<()> {
+/// Divides element by element, `to ← to / D`; 0 where D is 0.
+pub(crate) fn divide(scale: &Buffer, to: &mut Buffer) -> Result<()> {
+    with_scale(scale, to, |x, d| if d == 0.0 { 0.0 } else { x / d })
+}
+
+/// Clears what is where D is 0.
+fn silence(scale: &Buffer, to: &mut Buffer) -> Result<()> {
+    with_scale(scale, to, |x, d| if d == 0.0 { 0.0 } else { x })
+}
+
+fn with_scale(scale: &Buffer, to: &mut Buffer, what: impl Fn(f32, f32) -> f32) -> Result<()> {
     let scale = scale.host::<f32>()?;
-    let mut direction = direction.host_mut::<f32>()?;
-    for elements in tensors.iter().map(|tensor| tensor.elements.clone()) {
-        if !elements.is_empty() && scale[elements.start] == 0.0 {
-            direction[elements].fill(0.0);
-        }
-    }
-    Ok(())
-}
-
-/// Multiplies element by element: `to ← factor · to`.
-pub(crate) fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
-    let factor = factor.host::<f32>()?;
     let mut to = to.host_mut::<f32>()?;
-    to.iter_mut().zip(factor.iter()).for_each(|(x, factor)| *x *= factor);
+    to.iter_mut().zip(scale.iter()).for_each(|(x, d)| *x = what(*x, *d));
     Ok(())
 }
 
@@ -199,26 +246,47 @@ pub(crate) fn multiply(factor: &Buffer, to: &mut Buffer) -> Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_frozen_variance_has_a_floor_and_dead_tensors_have_none() {
+    /// Returns D of six elements, of which the last two are a tensor without gradients.
+    fn scale(frozen: Frozen, second: [f32; 6]) -> Vec<f32> {
         let tensor = |elements: std::ops::Range<usize>| Tensor {
             name: "p".into(),
             shape: vec![elements.len()],
             elements,
         };
         let tensors = [tensor(0..4), tensor(4..4), tensor(4..6)];
-        let mut second = Buffer::from_slice(&[0.0f32, 16.0, 1e-20, 48.0, 0.0, 0.0]).unwrap();
-        let moments = Moments { beta2: 0.0, floor: 0.25, ..Moments::default() };
-        moments.freeze(&tensors, 1, &mut second).unwrap();
-        // The root mean square of √v is 4.
-        let found = second.host::<f32>().unwrap().to_vec();
-        for (found, expected) in found.iter().zip([1.0, 0.25, 1.0, 1.0 / 48.0f32.sqrt(), 0.0, 0.0]) {
-            assert!((found - expected).abs() < 1e-6, "{found} and not {expected}");
+        let mut second = Buffer::from_slice(&second).unwrap();
+        let moments = Moments { beta2: 0.0, ..Moments::default() };
+        frozen.scale(&moments, &tensors, 1, &mut second).unwrap();
+        second.host::<f32>().unwrap().to_vec()
+    }
+
+    fn assert_near(found: &[f32], expected: [f32; 6]) {
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-6 * expected, "{found} and not {expected}");
         }
-        let scaled = Buffer::from_slice(&[3.0f32; 6]).unwrap();
-        let mut direction = Buffer::from_slice(&[9.0f32; 6]).unwrap();
-        directions(&tensors, 2.0, (&scaled, &second), &mut direction).unwrap();
-        assert_eq!(*direction.host::<f32>().unwrap(), [6.0, 6.0, 6.0, 6.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_frozen_variance_is_adams_and_masks_what_has_none() {
+        let found = scale(Frozen::papers(), [0.0, 16.0, 1e-20, 48.0, 0.0, 0.0]);
+        assert_near(&found, [0.0, 0.25, 1.0 / (1e-10 + 1e-8), 1.0 / 48.0f32.sqrt(), 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_floor_is_of_the_tensors_root_mean_square_and_dead_tensors_have_none() {
+        let found = scale(Frozen { floor: 0.25, ..Frozen::default() }, [0.0, 16.0, 1e-20, 48.0, 0.0, 0.0]);
+        // The root mean square of √v is 4.
+        assert_near(&found, [1.0, 0.25, 1.0, 1.0 / 48.0f32.sqrt(), 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_clip_is_of_what_the_scale_makes_of_gradients() {
+        let scale = Buffer::from_slice(&[2.0f32, 0.5, 0.0]).unwrap();
+        let mut gradients = Buffer::from_slice(&[-5.0f32, 5.0, 5.0]).unwrap();
+        Frozen { clip: 4.0, ..Frozen::default() }.limit(&scale, &mut gradients).unwrap();
+        assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
+        Frozen::default().limit(&scale, &mut gradients).unwrap();
+        assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
     }
 
     #[test]
@@ -229,9 +297,18 @@ mod tests {
             Moments { beta1: 1.0, ..good },
             Moments { beta2: f64::NAN, ..good },
             Moments { epsilon: 0.0, ..good },
-            Moments { floor: f64::INFINITY, ..good },
         ] {
             bad.checked().unwrap_err();
+        }
+        Frozen::default().check().unwrap();
+        let frozen = Frozen::bounded();
+        for bad in [
+            Frozen { floor: f64::INFINITY, ..frozen },
+            Frozen { floor: -1.0, ..frozen },
+            Frozen { clip: 0.0, ..frozen },
+            Frozen { clip: f64::NAN, ..frozen },
+        ] {
+            bad.check().unwrap_err();
         }
     }
 }
