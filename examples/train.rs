@@ -85,7 +85,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
     saves.check(&replica)?;
     log.steps = replica.engine().steps();
     log.resumed_at = log.steps;
-    log.sent_before = world.traffic().bytes_sent();
+    log.sent_before = world.traffic().payload_sent();
     for epoch in resumed.epoch..options.epochs {
         log.begin(epoch);
         let mut losses = Vec::with_capacity(steps);
@@ -284,7 +284,7 @@ impl<'a> Log<'a> {
             samples,
             steps: steps_done,
             resumed_at: steps_done,
-            sent_before: world.traffic().bytes_sent(),
+            sent_before: world.traffic().payload_sent(),
             bytes,
             loss,
         })
@@ -342,13 +342,13 @@ impl<'a> Log<'a> {
         });
         self.lost(kept.err());
         // The evaluation's traffic is none of the training's.
-        self.sent_before = self.world.traffic().bytes_sent();
+        self.sent_before = self.world.traffic().payload_sent();
         Ok(())
     }
 
     /// Returns the bytes that this rank sent since the epoch began.
     fn sent(&self) -> u64 {
-        self.world.traffic().bytes_sent() - self.sent_before
+        self.world.traffic().payload_sent() - self.sent_before
     }
 
     /// Says once that figures are lost, which ends no training.

@@ -1,12 +1,12 @@
 //! Bytes that synchronous SGD would send, to compare an algorithm's with: measured, not computed, since how many bytes an
-//! all-reduce sends depends on transport, size and number of ranks.
+//! all-reduce sends depends on size and number of ranks.
 
 use candle_nn::VarMap;
 use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Order, Parameter};
 use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
 use std::sync::Arc;
 
-/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` on this model, headers included.
+/// Returns the bytes that all ranks together send in one step of `gradient-allreduce` on this model, without headers.
 /// A collective call, while nothing else communicates.
 ///
 /// # Errors
@@ -28,13 +28,13 @@ pub fn bytes_per_step(comm: &Communicator, varmap: &VarMap) -> Result<f64> {
     engine.initial().prepare()?;
     let hooks = engine.hooks();
     let zeros = zeros?;
-    let before = comm.world().traffic().bytes_sent();
+    let before = comm.world().traffic().payload_sent();
     for _ in 0..STEPS {
         engine.begin(Mode::Synchronize)?;
         zeros.iter().enumerate().try_for_each(|(index, zeros)| hooks.ready(index, zeros))?;
         engine.finish()?;
     }
-    let mut sent = [(comm.world().traffic().bytes_sent() - before) as f64 / STEPS as f64];
+    let mut sent = [(comm.world().traffic().payload_sent() - before) as f64 / STEPS as f64];
     comm.blocking().all_reduce(&mut sent, ReduceOp::Sum)?;
     Ok(sent[0])
 }

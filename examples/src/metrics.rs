@@ -40,7 +40,7 @@ pub struct Epoch {
     pub samples_per_s: f64,
     /// Share of the epoch that was spent waiting for communication, from 0 to 1.
     pub comm_fraction: f64,
-    /// Bytes that all ranks together sent in the epoch's steps, headers included.
+    /// Bytes that all ranks together sent in the epoch's steps, without headers and alike on every transport.
     pub bytes_sent: u64,
     /// Seconds since the run began.
     pub seconds: f64,

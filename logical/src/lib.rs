@@ -28,6 +28,8 @@
 //! Bytes below are payload: `S` is the size of the buffer, `n` the number of ranks; every message adds
 //! [`HEADER_BYTES`]. Over shared memory, small operations and those on registered memory
 //! ([`Communicator::registered`]) need no messages: a rank posts [`NOTICE_BYTES`] and reads what the others have.
+//! `World::traffic` counts both: `bytes_sent` what really moved, and `payload_sent` the payload of the documented steps,
+//! which is the same on every transport and compares algorithms.
 
 pub mod asynchronous;
 mod blocking;

@@ -15,6 +15,7 @@
 
 use crate::environment::variable;
 use crate::error::{Error, Result};
+use crate::fingerprint::{Fingerprint, OperationKind};
 use crate::memory::{ReadView, WriteView};
 use crate::message::Label;
 use crate::tickets::Ticket;
@@ -57,6 +58,28 @@ pub fn chunk(len: usize, ranks: usize, index: usize) -> Range<usize> {
     // In u128, as len × ranks may overflow.
     let edge = |index: usize| (len as u128 * index as u128 / ranks as u128) as usize;
     edge(index)..edge(index + 1)
+}
+
+/// Returns the bytes, without headers, that `rank` sends in a native collective of `ranks` where messages carry it out: what
+/// algorithms are compared by, whatever the transport. The ranks' sum is exact; where an all-reduce halves among a number
+/// of ranks that is no power of two, single ranks send more or less.
+pub fn payload(fingerprint: &Fingerprint, ranks: usize, rank: usize) -> usize {
+    let Fingerprint { operation, dtype, root, count, .. } = *fingerprint;
+    let count = count as usize;
+    let bytes = count * dtype.size();
+    let of_others = (count - chunk(count, ranks, rank).len()) * dtype.size();
+    match operation {
+        OperationKind::AllReduce if Size::of(bytes, ranks) == Size::Small => (ranks - 1) * bytes,
+        OperationKind::AllReduce => 2 * of_others,
+        OperationKind::ReduceScatter => of_others,
+        OperationKind::AllGather => (ranks - 1) * bytes,
+        OperationKind::Broadcast => {
+            let place = (rank + ranks - root.map_or(0, |root| root as usize) % ranks) % ranks;
+            let rounds = (0..usize::BITS).map(|round| 1usize << round).take_while(|reach| *reach < ranks);
+            rounds.filter(|reach| place < *reach && place + reach < ranks).count() * bytes
+        }
+        _ => 0,
+    }
 }
 
 /// Frequency at which ranks compare what they call before a collective of a backend that does not compare by itself.

@@ -25,7 +25,7 @@ use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
 use crate::optimizer::{Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::{buffer, queue, spawn};
-use hexagram_logical::{Communicator, Element, HEADER_BYTES, Result, TransportKind};
+use hexagram_logical::{Communicator, Element, Result, TransportKind};
 use std::sync::Arc;
 
 /// Options of a [`Trainer`].
@@ -103,16 +103,16 @@ pub fn payload_of_shapes<A: Into<AnyAlgorithm>>(
     Ok(sent.iter().sum::<u64>() as f64 / (ranks * steps) as f64)
 }
 
-/// Returns the bytes that this rank has sent so far, without message headers, where all ranks have come to this call
-/// and none has gone on. A collective call.
+/// Returns the bytes that this rank has sent so far, without message headers and alike on every transport
+/// (`payload_sent` of [`World::traffic`](hexagram_logical::World::traffic)), where all ranks have come to this call and none has gone
+/// on. A collective call.
 ///
 /// # Errors
 /// As [`Communicator::barrier`].
 pub fn payload(comm: &Communicator) -> Result<u64> {
     // No rank counts before all have sent, or sends before all have counted.
     comm.blocking().barrier()?;
-    let traffic = comm.world().traffic();
-    let payload = traffic.bytes_sent() - traffic.messages_sent() * HEADER_BYTES as u64;
+    let payload = comm.world().traffic().payload_sent();
     comm.blocking().barrier()?;
     Ok(payload)
 }

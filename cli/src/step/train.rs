@@ -68,13 +68,13 @@ fn timed(
         step(replica, profile)?;
     }
     comm.block_on(comm.barrier())?;
-    let before = comm.world().traffic().bytes_sent();
+    let before = comm.world().traffic().payload_sent();
     let began = runtime::now();
     for _ in 0..options.steps {
         step(replica, profile)?;
     }
     let taken = began.elapsed().as_secs_f64();
-    let sent = comm.world().traffic().bytes_sent() - before;
+    let sent = comm.world().traffic().payload_sent() - before;
     let mut slowest = [taken];
     let mut bytes = [sent as f64];
     comm.blocking().all_reduce(&mut slowest, ReduceOp::Max)?;

@@ -75,7 +75,7 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, digits: &Digits) -> Resul
     engine.set_learning_rate(0.2);
     engine.set_parameter(0, &Buffer::zeroed(DType::F32, digits::WEIGHTS.iter().product())?)?;
     let hooks = engine.hooks();
-    let before = comm.world().traffic().bytes_sent();
+    let before = comm.world().traffic().payload_sent();
     let started = Instant::now();
     for step in 0..STEPS {
         let batch = (0..BATCH).map(|at| (step * BATCH + at) * comm.size() + comm.rank());
@@ -86,7 +86,7 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, digits: &Digits) -> Resul
         engine.step()?;
     }
     // Of all ranks: one that waits less, another waits for.
-    let spent = [(comm.world().traffic().bytes_sent() - before) as f64, started.elapsed().as_secs_f64()];
+    let spent = [(comm.world().traffic().payload_sent() - before) as f64, started.elapsed().as_secs_f64()];
     let mut spent = spent.map(|spent| spent / comm.size() as f64);
     comm.blocking().all_reduce(&mut spent, ReduceOp::Sum)?;
     engine.average()?;

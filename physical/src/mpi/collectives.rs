@@ -363,6 +363,7 @@ impl native::Collectives for MpiEndpoint {
     }
 
     fn post(&self, label: Label, input: Option<ReadView>, output: WriteView) -> Ticket {
+        self.tally.carried(native::payload(&label.fingerprint, self.size, self.rank));
         let state = &mut *self.state.borrow_mut();
         let ticket = state.tickets.open();
         match self.begin(state, label, ticket, (input, output)) {

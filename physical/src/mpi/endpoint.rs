@@ -58,7 +58,7 @@ pub(super) struct MpiEndpoint {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) health: Arc<Health>,
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     largest_tag: c_int,
     crowded: bool,
     bell: Arc<Doorbell>,

@@ -10,7 +10,7 @@ use crate::device;
 use crate::dtype::ReduceOp;
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, OperationKind};
-use crate::native::{NOTICE_BYTES, chunk};
+use crate::native::{self, NOTICE_BYTES, chunk};
 use crate::transport::Label;
 
 /// Zeros in place of a payload that its writer has withdrawn.
@@ -32,7 +32,8 @@ impl Entry {
     pub(super) fn post(context: &ShmContext, lane: usize, round: u64, label: Label, payload: &[u8]) -> Self {
         let entry = Self::posted(lane, round, label);
         if context.size() > 1 {
-            context.traffic.sent(NOTICE_BYTES + payload.len());
+            let carried = native::payload(&label.fingerprint, context.size(), context.rank);
+            context.traffic.notified(NOTICE_BYTES + payload.len(), carried);
         }
         context.mine().control_block().post(lane, round, &entry.posted, payload);
         context.unpark_peers();

@@ -1,5 +1,6 @@
 //! Counts of bytes and messages: what each endpoint has sent, by the transport that carried it.
 
+use super::HEADER_BYTES;
 use super::kind::TransportKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,19 +18,36 @@ pub struct Traffic {
 pub struct Tally {
     bytes: AtomicU64,
     messages: AtomicU64,
+    payload: AtomicU64,
 }
 
 impl Tally {
-    /// Counts one message of so many bytes, [`HEADER_BYTES`](super::HEADER_BYTES) included.
+    /// Counts one message of so many bytes, [`HEADER_BYTES`] included.
     pub fn sent(&self, bytes: usize) {
-        self.read(bytes);
-        self.messages.store(self.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.notified(bytes, bytes.saturating_sub(HEADER_BYTES));
     }
 
-    /// Counts bytes that were read from a peer's memory.
-    pub fn read(&self, bytes: usize) {
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    /// Counts what begins a collective that a backend carries out by itself: the bytes that it posts, and the
+    /// [`payload`](crate::native::payload) that the collective would send by messages.
+    pub fn notified(&self, bytes: usize, payload: usize) {
+        add(&self.bytes, bytes);
+        add(&self.messages, 1);
+        self.carried(payload);
     }
+
+    /// Counts the payload of a collective that begins without a message of ours.
+    pub fn carried(&self, payload: usize) {
+        add(&self.payload, payload);
+    }
+
+    /// Counts bytes that were read from a peer's memory, in a collective whose payload was counted as it began.
+    pub fn read(&self, bytes: usize) {
+        add(&self.bytes, bytes);
+    }
+}
+
+fn add(count: &AtomicU64, more: usize) {
+    count.store(count.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
 }
 
 impl Traffic {
@@ -59,6 +77,13 @@ impl Traffic {
     /// Returns the bytes sent by one transport: a mixed world uses shared memory and TCP.
     pub fn bytes_sent_by(&self, path: TransportKind) -> u64 {
         self.sum(|other| other == path, |tally| &tally.bytes)
+    }
+
+    /// Returns the bytes that the messages of all operations carry, counted alike on every transport: headers are none, and
+    /// a collective that a backend carries out by itself counts as if it had sent the messages of its documented steps.
+    /// Compare algorithms by it; [`bytes_sent`](Self::bytes_sent) says what really moved.
+    pub fn payload_sent(&self) -> u64 {
+        self.sum(|_| true, |tally| &tally.payload)
     }
 
     /// Returns the number of messages sent.
