@@ -12,7 +12,8 @@
 //! with the passes, since the stepped parameters are what is encoded. Momentum stays each rank's own; replicas differ,
 //! evaluate their mean.
 //!
-//! γ_c is to suit the codec; too large a one diverges. Constructors choose it:
+//! γ_c is to suit the codec; too large a one diverges. It can be measured ([`gossip`](crate::gossip) says how); constructors
+//! choose it:
 //!
 //! | codec | γ_c | message, for d parameters |
 //! |---|---|---|
@@ -29,11 +30,11 @@
 //! Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed communication", ICML
 //! 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized deep learning with arbitrary communication compression", ICLR 2020.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use crate::gossip::{Gossip, GossipState};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, Keep, MinMax8, Sign, TopK};
-use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology};
-use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::decentralized::{Schedule, Topology};
 use std::sync::Arc;
 
 /// Gossip of encoded differences.
@@ -41,8 +42,8 @@ use std::sync::Arc;
 pub struct ChocoSgd {
     /// Codec C of the differences.
     pub codec: Arc<dyn Codec>,
-    /// Step γ_c towards the neighbours' mean, above 0 and at most 1.
-    pub consensus: f64,
+    /// Step γ_c towards the neighbours' mean, above 0 and at most 1; `None` to have it measured: see [`gossip`](crate::gossip).
+    pub consensus: Option<f64>,
     /// Mixing weights W; the same in every round.
     pub schedule: Arc<dyn Schedule>,
 }
@@ -67,7 +68,12 @@ impl ChocoSgd {
     }
 
     fn on_ring(codec: Arc<dyn Codec>, consensus: f64) -> Self {
-        ChocoSgd { codec, consensus, schedule: Arc::new(Topology::Ring) }
+        ChocoSgd { codec, consensus: Some(consensus), schedule: Arc::new(Topology::Ring) }
+    }
+
+    fn gossip(&self) -> Gossip {
+        let codec = Some(Arc::clone(&self.codec));
+        Gossip { graph: Arc::clone(&self.schedule), codec, consensus: self.consensus }
     }
 }
 
@@ -79,7 +85,7 @@ impl Default for ChocoSgd {
 
 impl Algorithm for ChocoSgd {
     /// Estimates x̂ of the replicas.
-    type State = Encoding;
+    type State = GossipState;
 
     fn name(&self) -> &'static str {
         "choco-sgd"
@@ -93,24 +99,20 @@ impl Algorithm for ChocoSgd {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        check_consensus(self.consensus)?;
-        check_f32(bucket)?;
-        let mut known = context.encoding(Arc::clone(&self.codec), Feedback::Difference);
-        context.gossip_synchronize(&bucket.parameters, &*self.schedule, &mut known).await?;
-        Ok(known)
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {
+        self.gossip().state(context, &bucket.parameters, 0).await
     }
 
-    async fn after_step(&self, context: &Context, known: &mut Encoding, bucket: &mut Bucket) -> Result<()> {
-        let choco = GossipOptions { consensus: self.consensus, difference: Difference::BeforeMixing };
-        context.gossip_encoded(&mut bucket.parameters, &*self.schedule, context.step(), known, choco).await
+    async fn after_step(
+        &self,
+        context: &Context,
+        known: &mut GossipState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        self.gossip().mix(context, known, &mut bucket.parameters, context.step()).await
     }
 
-    fn checkpoint(&self, known: &mut Encoding, fields: &mut Fields) -> Result<()> {
-        fields.encoding("known", known)
+    fn checkpoint(&self, known: &mut GossipState, fields: &mut Fields) -> Result<()> {
+        known.checkpoint("known", fields)
     }
-}
-
-pub(crate) fn check_consensus(consensus: f64) -> Result<()> {
-    check_option(consensus > 0.0 && consensus <= 1.0, "consensus", &consensus, "above 0 and at most 1")
 }

@@ -10,16 +10,21 @@
 //! the less the better the graph and the smaller γ; evaluate their mean. Adapt then combine allows for a larger γ and,
 //! with all peers, is averaged SGD.
 //!
-//! Bytes sent per rank and step: deg · S ÷ interval, S being the size of the parameters and deg how many others take from
-//! the rank (2 on a ring of 3 ranks or more); with all peers as an all-reduce. State: none; a mixture under way takes S.
+//! With a codec what is gossiped are encoded differences, over a static graph and in either order: [`gossip`](crate::gossip) has
+//! the rule, and adapt then combine is CHOCO-SGD then.
+//!
+//! Bytes sent per rank and step: deg · S ÷ interval, or deg messages of the codec ÷ interval, S being the size of the parameters and deg how many others take from
+//! the rank (2 on a ring of 3 ranks or more); with all peers as an all-reduce. State: none, with a codec 2 S; a mixture under way takes S.
 //! Defaults: the ring of the paper, every step; more ranks agree sooner over `Topology::Exponential`, or at half of a
 //! ring's bytes with [`Decentralized`](crate::decentralized::Decentralized)'s. Source: Lian et al., "Can decentralized
 //! algorithms outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion
 //! adaptation strategies for distributed optimization and learning over networks", 2012.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram, check_option};
+use crate::gossip::{Gossip, GossipState};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use hexagram_logical::codec::Codec;
 use hexagram_logical::decentralized::{Schedule, Topology};
-use hexagram_logical::{Buffer, Result};
+use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
 /// Ranks with which parameters are averaged.
@@ -37,16 +42,6 @@ impl<S: Schedule + 'static> From<S> for Peers {
     }
 }
 
-impl Peers {
-    /// Mixes parameters with those of peers: `xᵢ ← Σⱼ wᵢⱼ xⱼ`.
-    pub(crate) async fn mix(&self, context: &Context, x: &mut Buffer, round: u64) -> Result<()> {
-        match self {
-            Peers::All => context.mean(x).await,
-            Peers::By(schedule) => context.gossip(x, &**schedule, round).await,
-        }
-    }
-}
-
 /// Gossip of the parameters over any graph.
 #[derive(Debug, Clone)]
 pub struct DPsgd {
@@ -56,42 +51,92 @@ pub struct DPsgd {
     pub interval: u64,
     /// True if gossip follows the optimizer's step instead of running beside the passes before it.
     pub adapt_then_combine: bool,
+    /// Codec of the differences, with peers by a static graph; `None` for full precision.
+    pub codec: Option<Arc<dyn Codec>>,
+    /// Step γ towards the neighbours' mean with a codec, as [`Gossip::consensus`].
+    pub consensus: Option<f64>,
+}
+
+/// State of one bucket.
+pub struct Mixture {
+    /// Mixture under way.
+    mixture: Buffer,
+    /// State of the mixing.
+    gossip: GossipState,
+}
+
+impl DPsgd {
+    /// Creates the algorithm that mixes with `peers` beside the passes of every step, in full precision.
+    pub fn with(peers: impl Into<Peers>) -> Self {
+        let peers = peers.into();
+        DPsgd { peers, interval: 1, adapt_then_combine: false, codec: None, consensus: None }
+    }
+
+    /// Returns the mixing, unless all ranks average alike.
+    fn gossip(&self) -> Option<Gossip> {
+        let Peers::By(graph) = &self.peers else { return None };
+        Some(Gossip { graph: Arc::clone(graph), codec: self.codec.clone(), consensus: self.consensus })
+    }
+
+    async fn mix(
+        &self,
+        context: &Context,
+        state: &mut GossipState,
+        x: &mut Buffer,
+        round: u64,
+    ) -> Result<()> {
+        match self.gossip() {
+            Some(gossip) => gossip.mix(context, state, x, round).await,
+            None => context.mean(x).await,
+        }
+    }
 }
 
 impl Default for DPsgd {
     fn default() -> Self {
-        DPsgd { peers: Topology::Ring.into(), interval: 1, adapt_then_combine: false }
+        DPsgd::with(Topology::Ring)
     }
 }
 
 impl Algorithm for DPsgd {
-    /// Mixture under way.
-    type State = Buffer;
+    type State = Mixture;
 
     fn name(&self) -> &'static str {
         "d-psgd"
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: true, full_precision: true }
+        Trigram { centralized: false, synchronous: true, full_precision: self.codec.is_none() }
     }
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Mixture> {
         check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         let room = if self.adapt_then_combine { 0 } else { bucket.len() };
-        let parameters = &bucket.parameters;
-        context.comm().registered_on(&parameters.queue(), parameters.dtype(), room)
+        let x = &bucket.parameters;
+        let mixture = context.comm().registered_on(&x.queue(), x.dtype(), room)?;
+        let gossip = match (self.gossip(), &self.codec) {
+            (Some(gossip), _) => gossip.state(context, x, 0).await?,
+            (None, None) => GossipState::default(),
+            (None, Some(codec)) => {
+                let what = format!(
+                    "peers are all, whose mean by all-reduce has no differences for {}",
+                    codec.name()
+                );
+                return Err(Error::usage(what, "choose a graph, or an algorithm of encoded means"));
+            }
+        };
+        Ok(Mixture { mixture, gossip })
     }
 
-    async fn before_forward(&self, context: &Context, mixture: &mut Buffer, x: &Buffer) -> Result<()> {
+    async fn before_forward(&self, context: &Context, state: &mut Mixture, x: &Buffer) -> Result<()> {
         match context.round(self.interval) {
             Some(round) if !self.adapt_then_combine => {
-                context.copy(x, mixture)?;
-                self.peers.mix(context, mixture, round).await
+                context.copy(x, &state.mixture)?;
+                self.mix(context, &mut state.gossip, &mut state.mixture, round).await
             }
             _ => Ok(()),
         }
@@ -100,21 +145,25 @@ impl Algorithm for DPsgd {
     async fn after_backward(
         &self,
         context: &Context,
-        mixture: &mut Buffer,
+        state: &mut Mixture,
         bucket: &mut Bucket,
     ) -> Result<()> {
         if context.round(self.interval).is_some() && !self.adapt_then_combine {
-            std::mem::swap(mixture, &mut bucket.parameters);
+            std::mem::swap(&mut state.mixture, &mut bucket.parameters);
         }
         Ok(())
     }
 
-    async fn after_step(&self, context: &Context, _: &mut Buffer, bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(&self, context: &Context, state: &mut Mixture, bucket: &mut Bucket) -> Result<()> {
         match context.round(self.interval) {
             Some(round) if self.adapt_then_combine => {
-                self.peers.mix(context, &mut bucket.parameters, round).await
+                self.mix(context, &mut state.gossip, &mut bucket.parameters, round).await
             }
             _ => Ok(()),
         }
+    }
+
+    fn checkpoint(&self, state: &mut Mixture, fields: &mut Fields) -> Result<()> {
+        state.gossip.checkpoint("known", fields)
     }
 }

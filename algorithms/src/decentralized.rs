@@ -21,8 +21,8 @@
 //! for any n. Sources: Bagua (its `decentralized`); Ying et al., "Exponential graph is provably efficient for decentralized
 //! deep training", NeurIPS 2021.
 
-use crate::d_psgd::DPsgd;
 pub use crate::d_psgd::Peers;
+use crate::d_psgd::{DPsgd, Mixture};
 use crate::plugin::{Algorithm, Bucket, Context, Needs, Trigram};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::{Buffer, Result};
@@ -34,7 +34,7 @@ pub struct Decentralized(DPsgd);
 impl Decentralized {
     /// Creates the algorithm that averages with `peers` every `interval` steps, 1 or more.
     pub fn new(peers: impl Into<Peers>, interval: u64) -> Self {
-        Decentralized(DPsgd { peers: peers.into(), interval, adapt_then_combine: false })
+        Decentralized(DPsgd { interval, ..DPsgd::with(peers) })
     }
 }
 
@@ -45,7 +45,7 @@ impl Default for Decentralized {
 }
 
 impl Algorithm for Decentralized {
-    type State = Buffer;
+    type State = Mixture;
 
     fn name(&self) -> &'static str {
         "decentralized"
@@ -59,18 +59,18 @@ impl Algorithm for Decentralized {
         self.0.needs()
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Mixture> {
         self.0.state(context, bucket).await
     }
 
-    async fn before_forward(&self, context: &Context, mixture: &mut Buffer, x: &Buffer) -> Result<()> {
+    async fn before_forward(&self, context: &Context, mixture: &mut Mixture, x: &Buffer) -> Result<()> {
         self.0.before_forward(context, mixture, x).await
     }
 
     async fn after_backward(
         &self,
         context: &Context,
-        mixture: &mut Buffer,
+        mixture: &mut Mixture,
         bucket: &mut Bucket,
     ) -> Result<()> {
         self.0.after_backward(context, mixture, bucket).await

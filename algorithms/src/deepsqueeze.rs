@@ -19,7 +19,7 @@
 //! a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et al.,
 //! "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
-use crate::choco_sgd::check_consensus;
+use crate::gossip::check_consensus;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Codec, MinMax8};
@@ -63,7 +63,7 @@ impl Algorithm for DeepSqueeze {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        check_consensus(self.consensus)?;
+        check_consensus(Some(self.consensus))?;
         check_f32(bucket)?;
         Ok(context.encoding(Arc::clone(&self.codec), Feedback::Error))
     }

@@ -59,6 +59,7 @@ pub mod diloco;
 pub mod easgd;
 pub mod ef21;
 pub mod engine;
+pub mod gossip;
 pub mod gradient_all_reduce;
 pub mod gradient_tracking;
 pub mod local_sgd;

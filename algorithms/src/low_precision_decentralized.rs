@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The mixture of ring neighbours, a third each (half each between two ranks), of which only the difference to what
-//! neighbours know already is sent: DCD-PSGD. Nothing of it overlaps with the passes, since it needs the stepped
+//! neighbours know already is sent: DCD-PSGD. Another codec and any static graph can be had, with its weights in place of
+//! the thirds; coarse codecs diverge (QSGD of 4 levels does), for which [`ChocoSgd`](crate::choco_sgd::ChocoSgd) is. Nothing of it overlaps with the passes, since it needs the stepped
 //! parameters. Momentum stays each rank's own; replicas differ, evaluate their mean.
 //!
 //! Bytes sent per rank and step: 2 (d + 8⌈d/2048⌉) ÷ interval for d parameters and 3 ranks or more, S/2 in all: a quarter
@@ -20,23 +21,29 @@
 //! decentralized training", NeurIPS 2018. C rounds, and so is not unbiased as the proof there asks; with 8 bits the
 //! differences it makes are sent with the next ones.
 
+use crate::gossip::check_static;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
 use hexagram_logical::Result;
-use hexagram_logical::codec::MinMax8;
-use hexagram_logical::decentralized::{Difference, GossipOptions, Topology};
+use hexagram_logical::codec::{Codec, MinMax8};
+use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use std::sync::Arc;
 
-/// Gossip of differences on a ring, in eight bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Gossip of differences, by default on a ring and in eight bits.
+#[derive(Debug, Clone)]
 pub struct LowPrecisionDecentralized {
     /// Number of steps from one communication to the next, 1 or more.
     pub interval: u64,
+    /// Codec C of the differences; a fine one, since parameters become what it says of them.
+    pub codec: Arc<dyn Codec>,
+    /// Mixing weights; the same in every round.
+    pub schedule: Arc<dyn Schedule>,
 }
 
 impl Default for LowPrecisionDecentralized {
     fn default() -> Self {
-        LowPrecisionDecentralized { interval: 1 }
+        let codec = Arc::new(MinMax8::default());
+        LowPrecisionDecentralized { interval: 1, codec, schedule: Arc::new(Topology::Ring) }
     }
 }
 
@@ -59,15 +66,16 @@ impl Algorithm for LowPrecisionDecentralized {
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
         check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         check_f32(bucket)?;
-        let mut known = context.encoding(Arc::new(MinMax8::default()), Feedback::Difference);
-        context.gossip_synchronize(&bucket.parameters, &Topology::Ring, &mut known).await?;
+        check_static(context, &*self.schedule)?;
+        let mut known = context.encoding(Arc::clone(&self.codec), Feedback::Difference);
+        context.gossip_synchronize(&bucket.parameters, &*self.schedule, &mut known).await?;
         Ok(known)
     }
 
     async fn after_step(&self, context: &Context, known: &mut Encoding, bucket: &mut Bucket) -> Result<()> {
         let Some(round) = context.round(self.interval) else { return Ok(()) };
         let dcd = GossipOptions { difference: Difference::AfterMixing, ..GossipOptions::default() };
-        context.gossip_encoded(&mut bucket.parameters, &Topology::Ring, round, known, dcd).await
+        context.gossip_encoded(&mut bucket.parameters, &*self.schedule, round, known, dcd).await
     }
 
     fn checkpoint(&self, known: &mut Encoding, fields: &mut Fields) -> Result<()> {

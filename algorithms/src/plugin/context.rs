@@ -2,7 +2,7 @@
 
 use super::float::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};
-use hexagram_logical::decentralized::{GossipOptions, Schedule};
+use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
@@ -187,6 +187,22 @@ impl Context {
         match &self.hierarchy {
             Some(hierarchy) => hierarchy.gossip(buffer, schedule, round).await,
             None => self.comm.gossip(buffer, schedule, round).await,
+        }
+    }
+
+    /// Returns the number of those who mix: ranks, or hosts in hierarchical communication.
+    pub fn members(&self) -> usize {
+        self.hierarchy.as_ref().map_or(self.size(), |hierarchy| hierarchy.hosts().len())
+    }
+
+    /// Returns the matrix with which [`Context::gossip`] mixes in `round`: of ranks, or of hosts.
+    ///
+    /// # Errors
+    /// As [`Schedule::mixing`].
+    pub fn mixing(&self, schedule: &dyn Schedule, round: u64) -> Result<Mixing> {
+        match &self.hierarchy {
+            Some(hierarchy) => hierarchy.mixing(schedule, round),
+            None => schedule.mixing(self.size(), round),
         }
     }
 

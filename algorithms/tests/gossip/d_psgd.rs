@@ -104,7 +104,8 @@ fn the_bytes_are_those_of_its_header() {
         (Peers::All, 2, 4, 0.75),
     ] {
         for adapt_then_combine in [false, true] {
-            let algorithm: Algorithm = DPsgd { peers: peers.clone(), interval, adapt_then_combine }.into();
+            let algorithm: Algorithm =
+                DPsgd { interval, adapt_then_combine, ..DPsgd::with(peers.clone()) }.into();
             assert_sends(ranks, 4, &algorithm, of_size);
         }
     }

@@ -2,6 +2,8 @@
 //! there are no gradients, and the bytes of their messages.
 
 use super::*;
+use hexagram_algorithms::d_psgd::Peers;
+use hexagram_algorithms::gossip::Gossip;
 use hexagram_algorithms::logical::codec::{Codec, Keep, Sign, TopK};
 use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
 
@@ -47,7 +49,7 @@ fn lazy_ring(gamma: f64) -> Mixing {
 }
 
 fn choco(codec: Arc<dyn Codec>, consensus: f64) -> Algorithm {
-    ChocoSgd { codec, consensus, schedule: Arc::new(Topology::Ring) }.into()
+    ChocoSgd { codec, consensus: Some(consensus), schedule: Arc::new(Topology::Ring) }.into()
 }
 
 fn squeeze(codec: Arc<dyn Codec>, consensus: f64, schedule: Topology) -> Algorithm {
@@ -57,7 +59,7 @@ fn squeeze(codec: Arc<dyn Codec>, consensus: f64, schedule: Topology) -> Algorit
 #[test]
 fn with_an_exact_codec_they_are_d_psgd() {
     for gamma in [1.0, 0.3] {
-        let plain = DPsgd { peers: lazy_ring(gamma).into(), interval: 1, adapt_then_combine: true };
+        let plain = DPsgd { adapt_then_combine: true, ..DPsgd::with(lazy_ring(gamma)) };
         let expected = run(TransportKind::Thread, &plain.into(), 12, 0);
         for algorithm in [choco(everything(), gamma), squeeze(everything(), gamma, Topology::Ring)] {
             let found = run(TransportKind::Thread, &algorithm, 12, 0);
@@ -127,8 +129,84 @@ fn consensus_steps_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_graph_that_changes_is_nothing_for_choco() {
+fn graphs_that_change_are_refused_with_graphs_that_do_not() {
     let schedule = Arc::new(Topology::OnePeerExponential);
-    let error = refusal(4, &ChocoSgd { schedule, ..ChocoSgd::default() }.into());
-    assert!(error.to_string().contains("another graph"), "{error}");
+    let codec: Option<Arc<dyn Codec>> = Some(Arc::new(Sign::default()));
+    let gossip = Gossip { codec: codec.clone(), ..Gossip::over(Topology::XorPairs) };
+    let algorithms: [Algorithm; 4] = [
+        ChocoSgd { schedule: schedule.clone(), ..ChocoSgd::default() }.into(),
+        LowPrecisionDecentralized { schedule, ..LowPrecisionDecentralized::default() }.into(),
+        DPsgd { codec, ..DPsgd::with(Topology::RandomPairs { seed: 1, pairs: None }) }.into(),
+        GradientTracking { gossip }.into(),
+    ];
+    for algorithm in algorithms {
+        let error = refusal(4, &algorithm).to_string();
+        assert!(error.contains("changes from step to step") && error.contains("Torus"), "{error}");
+        // Two ranks have but one partner.
+        let found =
+            train((TransportKind::Thread, 2), &algorithm, &Setup::default(), &[1.0f32; 4], 2, |_, _, x| {
+                x.to_vec()
+            });
+        found.unwrap();
+    }
+}
+
+/// Parameters with gradients of their own at every rank: a (x − b), element by element.
+fn uneven(rank: usize, x: &[f32]) -> Vec<f32> {
+    let Quadratic { a, b } = problem();
+    let one = |(at, x): (usize, &f32)| a[(rank + at) % 4] as f32 * (x - b[(rank + 3 * at) % 8] as f32);
+    x.iter().enumerate().map(one).collect()
+}
+
+/// Where the mean of the gradients of 4 ranks is 0.
+fn balanced(len: usize) -> Vec<f64> {
+    let Quadratic { a, b } = problem();
+    let one = |at: usize| {
+        let weights = (0..4).map(|rank| a[(rank + at) % 4]).sum::<f64>();
+        (0..4).map(|rank| a[(rank + at) % 4] * b[(rank + 3 * at) % 8]).sum::<f64>() / weights
+    };
+    (0..len).map(one).collect()
+}
+
+/// The largest distance of a replica from the optimum of all.
+fn off_optimum(algorithm: &Algorithm, steps: usize) -> f64 {
+    let setup = Setup { learning_rate: 0.05, ..Setup::default() };
+    let gradient = |rank: usize, _: usize, x: &[f32]| uneven(rank, x);
+    let found = train((TransportKind::Thread, 4), algorithm, &setup, &[0.7; 40], steps, gradient).unwrap();
+    let off = |x: &Vec<f32>| {
+        x.iter().zip(balanced(40)).map(|(x, at)| (f64::from(*x) - at).abs()).fold(0.0, f64::max)
+    };
+    found.iter().map(off).fold(0.0, f64::max)
+}
+
+#[test]
+fn gradient_tracking_reaches_the_optimum_with_a_codec_and_a_measured_step() {
+    let top_k: Arc<dyn Codec> = Arc::new(TopK::new(Keep::Ratio(0.25)).unwrap());
+    let sign: Arc<dyn Codec> = Arc::new(Sign::default());
+    for codec in [sign, Arc::clone(&top_k)] {
+        let gossip = Gossip { codec: Some(codec.clone()), ..Gossip::over(Topology::Ring) };
+        let off = off_optimum(&GradientTracking { gossip }.into(), 500);
+        assert!(off < 5e-3, "{codec:?}: {off}");
+    }
+    let missed = off_optimum(&DPsgd { codec: Some(top_k), ..DPsgd::default() }.into(), 200);
+    assert!(missed > 0.05, "{missed}");
+}
+
+#[test]
+fn d_psgd_with_a_codec_is_choco_in_one_order_and_follows_the_mean_in_both() {
+    let codec = || Arc::new(TopK::new(Keep::Ratio(0.1)).unwrap());
+    for consensus in [None, Some(0.2)] {
+        let made = |adapt_then_combine| -> Algorithm {
+            DPsgd { codec: Some(codec()), consensus, adapt_then_combine, ..DPsgd::default() }.into()
+        };
+        let choco = ChocoSgd { codec: codec(), consensus, schedule: Arc::new(Topology::Ring) };
+        let after = run(TransportKind::Thread, &made(true), 8, 0);
+        assert_eq!(after, run(TransportKind::Thread, &choco.into(), 8, 0));
+        let beside = run(TransportKind::Thread, &made(false), 20, 100);
+        let (of_any, of_mean) = off_course(&beside, 20);
+        assert!(of_mean < 2e-4 && of_any < 0.1, "{of_any} and {of_mean}");
+    }
+    let all = DPsgd { codec: Some(codec()), ..DPsgd::with(Peers::All) };
+    let error = refusal(2, &all.into()).to_string();
+    assert!(error.contains("peers are all"), "{error}");
 }

@@ -1,10 +1,11 @@
 //! Gradient tracking: it reaches the optimum that D-PSGD misses, and its directions have the mean of the gradients.
 
 use super::*;
+use hexagram_algorithms::gossip::Gossip;
 use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
 
 fn tracking(schedule: impl Schedule + 'static) -> Algorithm {
-    GradientTracking { schedule: Arc::new(schedule) }.into()
+    GradientTracking { gossip: Gossip::over(schedule) }.into()
 }
 
 #[test]

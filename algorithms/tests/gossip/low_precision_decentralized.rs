@@ -74,7 +74,7 @@ fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>]) {
 }
 
 fn low_precision(interval: u64) -> Algorithm {
-    LowPrecisionDecentralized { interval }.into()
+    LowPrecisionDecentralized { interval, ..LowPrecisionDecentralized::default() }.into()
 }
 
 #[test]

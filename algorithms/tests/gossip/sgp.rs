@@ -86,7 +86,7 @@ fn where_all_weights_stay_1_it_is_d_psgd() {
     let gradient = |rank: usize, step: usize, x: &[f32]| {
         x.iter().map(|x| x * (rank + 1) as f32 - (step % 5) as f32).collect()
     };
-    let twin = DPsgd { peers: Topology::OnePeerExponential.into(), adapt_then_combine: true, interval: 1 };
+    let twin = DPsgd { adapt_then_combine: true, ..DPsgd::with(Topology::OnePeerExponential) };
     let run = |algorithm: Algorithm| {
         train((TransportKind::Thread, 5), &algorithm, &Setup::default(), &[0.3; 70], 20, gradient).unwrap()
     };

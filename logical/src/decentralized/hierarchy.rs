@@ -90,6 +90,15 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// Returns the matrix of hosts with which [`Hierarchy::gossip`] mixes: that of `schedule` at `step`, weighed by the
+    /// hosts' ranks.
+    ///
+    /// # Errors
+    /// As [`Schedule::mixing`].
+    pub fn mixing(&self, schedule: &dyn Schedule, step: u64) -> Result<Mixing> {
+        Ok(self.weighed(schedule.mixing(self.hosts().len(), step)?))
+    }
+
     /// Returns a matrix of hosts that keeps the mean over ranks.
     fn weighed(&self, mixing: Mixing) -> Mixing {
         mixing.for_means_of(&self.ranks_by_host())
