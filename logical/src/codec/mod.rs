@@ -5,6 +5,7 @@
 //! | [`Half`] f16, bf16 | 2d | no | f16 none, bf16 1 − 2⁻¹⁶ | up to rounding |
 //! | [`MinMax8`] in blocks of B, or whole | d + 8⌈d/B⌉ | no | 1 − B/130050, .984 for B = 2048 | no |
 //! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
+//! | [`E3M0`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 8/9 for B ≤ 2049 | no |
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
 //! | [`TopK`] of k elements | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
@@ -16,6 +17,7 @@
 //! infinity; they refuse unless told otherwise.
 
 mod blocks;
+pub mod e3m0;
 pub mod exact;
 pub mod half;
 mod keep;
@@ -31,6 +33,7 @@ mod selection;
 pub mod sign;
 pub mod top_k;
 
+pub use e3m0::E3M0;
 pub use exact::Exact;
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};

@@ -5,7 +5,7 @@
 mod numbers;
 mod oracles;
 
-use hexagram_logical::codec::{Codec, CodecError, Half, MinMax8, NotFinite, Sign};
+use hexagram_logical::codec::{Codec, CodecError, E3M0, Half, MinMax8, NotFinite, Sign};
 use numbers::{bits, run};
 use proptest::prelude::*;
 
@@ -17,6 +17,8 @@ fn all(policy: NotFinite) -> Vec<Box<dyn Codec>> {
         Box::new(MinMax8::default().with_not_finite(policy)),
         Box::new(MinMax8::in_blocks(7).with_not_finite(policy)),
         Box::new(MinMax8::whole().with_not_finite(policy)),
+        Box::new(E3M0::default().with_not_finite(policy)),
+        Box::new(E3M0::in_blocks(7).with_not_finite(policy)),
         Box::new(Sign::default().with_not_finite(policy)),
         Box::new(Sign::in_blocks(13).with_not_finite(policy)),
         Box::new(Sign::whole().with_not_finite(policy)),

@@ -2,7 +2,7 @@
 
 use super::numbers::Draw;
 use super::{decode, encode, square};
-use hexagram_logical::codec::{Codec, Half, MinMax8, Sign};
+use hexagram_logical::codec::{Codec, E3M0, Half, MinMax8, Sign};
 
 const MILLION: usize = 1_000_000;
 
@@ -49,6 +49,39 @@ fn eight_bits_lose_half_a_step_at_most() {
         let worst =
             x.iter().zip(&back).map(|(x, y)| (f64::from(*x) - f64::from(*y)).abs()).fold(0.0, f64::max);
         assert!(worst <= bound, "{scale} about {offset}: {worst} exceeds {bound}");
+    }
+}
+
+#[test]
+fn four_bits_are_the_nearest_power_of_two_times_the_largest() {
+    let back = |x: &[f32]| decode(&E3M0::default(), &encode(&E3M0::default(), x, 0).unwrap(), x.len());
+    // The largest is exact; 1.5 is halfway from 1 to 2, and 1/24 from 0 to 1/12.
+    let x = [0.0, -3.0, 2.3, 2.2, 1.125, 1.1, 0.0469, 0.0235, -0.0235, 0.0234, 1e-9];
+    let least = 3.0 / 64.0;
+    let expected = [0.0, -3.0, 3.0, 1.5, 1.5, 0.75, least, least, -least, 0.0, 0.0];
+    assert_eq!(back(&x), expected);
+    // However small or large the numbers are.
+    for power in [-130, -60, 60, 126] {
+        let scaled = |x: &[f32]| x.iter().map(|x| x / 3.0 * 2f32.powi(power)).collect::<Vec<f32>>();
+        assert_eq!(back(&scaled(&[3.0, -1.5, 0.75])), scaled(&[3.0, -1.5, 0.75]));
+    }
+    let gaussian = gaussian();
+    // ∫ (1 − r)²/r³ dr / ln 2 from ¾ to 3/2, over numbers of any size.
+    within(error(&E3M0::default(), &gaussian), 0.0382, 0.02);
+    within(error(&E3M0::in_blocks(2048), &gaussian), 0.0382, 0.02);
+}
+
+#[test]
+fn four_bits_are_off_by_a_third_at_most_in_a_block_that_is_the_worst() {
+    // All but the largest become 0, and just not more.
+    for (size, bound) in [(512, 1.0 / 9.0), (2049, 1.0 / 9.0), (20000, 19999.0 / (19999.0 + 16384.0))] {
+        let codec = E3M0::in_blocks(size);
+        assert!((1.0 - codec.properties().contraction.unwrap() - bound).abs() < 1e-12);
+        for other in [1.0 / 128.0, 0.99999 / 128.0, 1.0 / 64.0 * 1.5, 0.75] {
+            let x: Vec<f32> = (0..size).map(|at| if at == size / 2 { 1.0 } else { other }).collect();
+            let error = error(&codec, &x);
+            assert!(error <= bound * 1.0001, "{other} in blocks of {size}: {error} exceeds {bound}");
+        }
     }
 }
 
