@@ -5,8 +5,10 @@
 
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::local_sgd::LocalSgd;
-use hexagram_algorithms::logical::testing::{cases, spawn};
-use hexagram_algorithms::logical::{Communicator, Element, Result, TransportKind};
+use hexagram_algorithms::logical::codec::E3M0;
+use hexagram_algorithms::logical::encoding::Encoding;
+use hexagram_algorithms::logical::testing::{Reference, cases, spawn};
+use hexagram_algorithms::logical::{Communicator, Element, ReduceOp, Result, TransportKind};
 use hexagram_algorithms::streaming_diloco::{Precision, StreamingDiLoCo};
 use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
 use hexagram_algorithms::{Adam, AnyAlgorithm};
@@ -215,8 +217,57 @@ fn adam_inside_comes_near_the_minimum_in_any_precision() {
         run(|| StreamingDiLoCo { precision: Precision::Bits8, ..StreamingDiLoCo::default() }.into()),
         run(|| StreamingDiLoCo { precision: Precision::Bits4, ..StreamingDiLoCo::default() }.into()),
     ];
-    // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum.
-    assert!(found.iter().all(|far| *far < 1.2), "{found:?}");
+    // Adam steps by its own measure on each rank, so that where they agree is not quite the minimum; what precision adds
+    // to that is far less.
+    let [diloco, full, bits8, bits4] = found;
+    assert!(diloco < 0.5 && full < 0.8, "{found:?}");
+    assert!((bits8 - full).abs() < 0.002 && (bits4 - full).abs() < 0.04, "{found:?}");
+}
+
+/// Rounds of two steps with Δᵢ in 4 bits, from the rule in f64 and the codec alone, and what the codec loses in them.
+#[test]
+fn four_bits_are_added_up_as_they_come_and_lose_a_ninth_at_most() {
+    let elements = 1300;
+    let gradient = |rank: usize, step: usize, at: usize| {
+        ((at * 7 + rank * 31 + step * 13) % 101) as f32 / 50.0 - 0.9 + (at % 3) as f32
+    };
+    let rule = StreamingDiLoCo { precision: Precision::Bits4, ..streaming(2, 1, 0, 0.0) };
+    for (transport, ranks) in cases(&[1, 3]) {
+        let found = spawn(transport, ranks, |comm| {
+            let mut trainer = Trainer::new(&comm, rule, Setup::default(), &[vec![0.0f32; elements]])?;
+            for step in 0..8 {
+                trainer.step(|_, x| (0..x.len()).map(|at| gradient(comm.rank(), step, at)).collect())?;
+            }
+            Ok(trainer.parameters()?.remove(0))
+        });
+        let mut reference =
+            Reference::new(&Encoding::new(Arc::new(E3M0::default())), ranks, elements, ReduceOp::Mean);
+        let mut theta = vec![0.0; elements];
+        let mut velocity = vec![0.0; elements];
+        for round in 0..4 {
+            let own = |rank: usize, at: usize| {
+                RATE * f64::from(gradient(rank, 2 * round, at) + gradient(rank, 2 * round + 1, at))
+            };
+            let change =
+                reference.all_reduce_sparse(|rank| (0..elements).map(|at| own(rank, at) as f32).collect());
+            let mean = |at| (0..ranks).map(|rank| own(rank, at)).sum::<f64>() / ranks as f64;
+            let mut lost = 0.0;
+            let mut all = 0.0;
+            for (at, change) in change.unwrap().iter().enumerate() {
+                lost += (f64::from(*change) - mean(at)).powi(2);
+                all += (0..ranks).map(|rank| own(rank, at).powi(2)).sum::<f64>() / ranks as f64;
+                velocity[at] = 0.9 * velocity[at] + f64::from(*change);
+                theta[at] -= 0.7 * (f64::from(*change) + 0.9 * velocity[at]);
+            }
+            assert!(lost <= all / 9.0, "{lost} of {all}");
+        }
+        for (found, expected) in found.unwrap().iter().flat_map(|replica| replica.iter().zip(&theta)) {
+            assert!(
+                (f64::from(*found) - expected).abs() < 1e-5,
+                "{transport} × {ranks}: {found}, {expected}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -236,9 +287,12 @@ fn the_bytes_are_those_of_their_headers() {
         let found = payload(&|| rule.into());
         let agreed = (ranks - 1) as f64 * fragments as f64 / period as f64;
         assert!((found - expected - agreed).abs() < 1e-9, "{found} and not {expected} + {agreed}");
-        for (precision, share) in [(Precision::Bits8, 0.25), (Precision::Bits4, 0.125)] {
-            let found = payload(&|| StreamingDiLoCo { precision, ..rule }.into()) / expected;
-            assert!(found > share && found < share * 1.1, "{precision:?}: {found}");
+        let blocks = (1.0 + 1.0 / 64.0) / period as f64;
+        let all_gathered = (ranks - 1) as f64 * (elements / 2) as f64 * blocks;
+        let scattered = 2.0 * (ranks - 1) as f64 / ranks as f64 * elements as f64 * blocks;
+        for (precision, expected) in [(Precision::Bits8, scattered), (Precision::Bits4, all_gathered)] {
+            let found = payload(&|| StreamingDiLoCo { precision, ..rule }.into()) - agreed;
+            assert!((found - expected).abs() < 1e-9, "{precision:?}: {found} and not {expected}");
         }
     }
 }
