@@ -50,6 +50,7 @@ pub mod bytegrad;
 mod bytes;
 pub mod checkpoint;
 pub mod choco_sgd;
+pub mod compressed_allreduce;
 pub mod d_psgd;
 pub mod decentralized;
 pub mod deepsqueeze;
@@ -92,7 +93,7 @@ pub use optimizer::{
     Adam, AdamW, Frozen, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd,
 };
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Tensor, Trigram, check_f32,
-    check_option,
+    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, MeanCodec,
+    Needs, Tensor, Trigram, check_f32, check_option,
 };
 pub use trace::Trace;

@@ -24,10 +24,9 @@
 //! the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized, synchronous, low precision. Source: Vogels,
 //! Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS 2019.
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Tensor, Trigram, check_f32};
-use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::{Buffer, Result, codec};
-use std::sync::Arc;
+use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram};
+use hexagram_logical::Result;
+use hexagram_logical::encoding::Feedback;
 
 /// Mean of the gradients in low rank, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,7 +46,7 @@ impl Default for PowerSgd {
 }
 
 impl Algorithm for PowerSgd {
-    type State = Encoding<dyn codec::LinearCodec>;
+    type State = Averager;
 
     fn name(&self) -> &'static str {
         "powersgd"
@@ -61,28 +60,24 @@ impl Algorithm for PowerSgd {
         Clipping::Together
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Self::State> {
-        check_f32(bucket)?;
-        let shape = |tensor: &Tensor| tensor.matrix().unwrap_or((1, tensor.elements.len()));
-        let shapes: Vec<(usize, usize)> = bucket.tensors.iter().map(shape).collect();
-        let codec = codec::PowerSgd::new(&shapes, self.rank)?.with_saving(self.saving)?;
-        Ok(context.linear_encoding(Arc::new(codec), Feedback::Error))
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {
+        let codec = MeanCodec::LowRank { rank: self.rank, saving: self.saving };
+        Averaging { codec, feedback: Feedback::Error }.state(context, bucket)
     }
 
     async fn gradients_ready(
         &self,
         context: &Context,
-        encoding: &mut Self::State,
+        averager: &mut Averager,
         bucket: &mut Bucket,
     ) -> Result<()> {
         if context.own_step() < self.start {
             return context.mean(&mut bucket.gradients).await;
         }
-        let mean = async |step: &mut Buffer| context.mean_linear(step, encoding).await;
-        context.as_step(&mut bucket.gradients, mean).await
+        averager.mean_of_gradients(context, &mut bucket.gradients).await
     }
 
-    fn checkpoint(&self, encoding: &mut Self::State, fields: &mut Fields) -> Result<()> {
-        fields.encoding("encoding", encoding)
+    fn checkpoint(&self, averager: &mut Averager, fields: &mut Fields) -> Result<()> {
+        averager.checkpoint("encoding", fields)
     }
 }

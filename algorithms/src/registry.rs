@@ -13,6 +13,7 @@ use crate::ad_psgd::AdPsgd;
 use crate::async_model_average::AsyncModelAverage;
 use crate::bytegrad::ByteGrad;
 use crate::choco_sgd::ChocoSgd;
+use crate::compressed_allreduce::CompressedAllReduce;
 use crate::d_psgd::DPsgd;
 use crate::decentralized::Decentralized;
 use crate::deepsqueeze::DeepSqueeze;
@@ -62,6 +63,7 @@ pub fn all() -> Vec<AnyAlgorithm> {
     add::<AdPsgd>(&mut all);
     add::<ChocoSgd>(&mut all);
     add::<DeepSqueeze>(&mut all);
+    add::<CompressedAllReduce>(&mut all);
     add::<PowerSgd>(&mut all);
     add::<TopKEf>(&mut all);
     add::<Dgc>(&mut all);

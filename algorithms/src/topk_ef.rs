@@ -21,11 +21,10 @@
 //! communication for distributed gradient descent", EMNLP 2017; Stich, Cordonnier and Jaggi, "Sparsified SGD with memory",
 //! NeurIPS 2018.
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
-use hexagram_logical::codec::{Codec, Keep, TopK};
-use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::{Buffer, Result};
-use std::sync::Arc;
+use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Trigram};
+use hexagram_logical::Result;
+use hexagram_logical::codec::{Keep, TopK};
+use hexagram_logical::encoding::Feedback;
 
 /// Mean of the gradients' largest elements, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,7 +40,7 @@ impl Default for TopKEf {
 }
 
 impl Algorithm for TopKEf {
-    type State = Encoding;
+    type State = Averager;
 
     fn name(&self) -> &'static str {
         "topk-ef"
@@ -55,24 +54,21 @@ impl Algorithm for TopKEf {
         Clipping::Together
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        check_f32(bucket)?;
-        let largest: Arc<dyn Codec> = Arc::new(TopK::new(Keep::Ratio(self.fraction))?);
-        let codec = bucket.per_tensor(&largest, |_| true);
-        Ok(context.encoding(Arc::new(codec), Feedback::Error))
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {
+        let codec = TopK::new(Keep::Ratio(self.fraction))?;
+        Averaging::encoded(codec, Feedback::Error).state(context, bucket)
     }
 
     async fn gradients_ready(
         &self,
         context: &Context,
-        encoding: &mut Encoding,
+        averager: &mut Averager,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        let mean = async |step: &mut Buffer| context.mean_sparse(step, encoding).await;
-        context.as_step(&mut bucket.gradients, mean).await
+        averager.mean_of_gradients(context, &mut bucket.gradients).await
     }
 
-    fn checkpoint(&self, encoding: &mut Encoding, fields: &mut Fields) -> Result<()> {
-        fields.encoding("encoding", encoding)
+    fn checkpoint(&self, averager: &mut Averager, fields: &mut Fields) -> Result<()> {
+        averager.checkpoint("encoding", fields)
     }
 }

@@ -2,12 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
+use hexagram_algorithms::logical::codec::{E4M3, Sign};
+use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Setup, resumes_exactly};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{Adam, Algorithm, AnyAlgorithm, EngineOptions, Optimizer, Order, Sgd, registry};
+use hexagram_algorithms::{
+    Adam, Algorithm, AnyAlgorithm, Averaging, EngineOptions, Optimizer, Order, Sgd, registry,
+};
 use std::sync::Arc;
 
 type Made = Box<dyn Fn() -> AnyAlgorithm + Sync>;
@@ -96,6 +101,10 @@ fn algorithms_with_phases_resume_exactly_in_each() {
                 ..ZeroOneAdam::default()
             }),
             made(PowerSgd { start: 5, ..PowerSgd::default() }),
+            made(CompressedAllReduce { averaging: Averaging::encoded(Sign::default(), Feedback::TwoLevel) }),
+            made(CompressedAllReduce {
+                averaging: Averaging::encoded(E4M3::default(), Feedback::Difference),
+            }),
             made(Dgc { warm_up: 5, weight_decay: 0.1, ..Dgc::default() }),
         ];
         let run = Run { ranks: 2, before, after: 8, order: Order::Observed, bytes: 1500 };

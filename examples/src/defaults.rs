@@ -73,6 +73,7 @@ pub const ALL: &[Defaults] = &[
     sgd("ad-psgd", 0.15),
     sgd("choco-sgd", 0.15),
     sgd("deepsqueeze", 0.15),
+    sgd("compressed-allreduce", 0.15),
     // A few ranks are as good as the gradient itself.
     sgd("powersgd", 0.15),
     sgd("topk-ef", 0.15),

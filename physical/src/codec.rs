@@ -65,6 +65,12 @@ pub trait Codec: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Returns true if most of what it decodes is 0: then every rank's message is sent to all others, because a sum of
+    /// several has too few zeros to be encoded again.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
     /// Returns a copy of the codec for work that outlives the call, on a device that encodes late; `None`, as here, lets
     /// the host encode and decode, which waits for the device.
     fn shared(&self) -> Option<Arc<dyn Codec>> {

@@ -26,6 +26,12 @@ impl Bucket {
         self.gradients.is_empty()
     }
 
+    /// Returns the sizes of each tensor as a matrix, one row if it is none.
+    pub fn matrices(&self) -> Vec<(usize, usize)> {
+        let shape = |tensor: &Tensor| tensor.matrix().unwrap_or((1, tensor.elements.len()));
+        self.tensors.iter().map(shape).collect()
+    }
+
     /// Creates a codec that encodes each tensor by itself, so that what is sent of one does not depend on the cut into
     /// buckets: tensors that are `compressed` by `codec`, the others as they are.
     pub fn per_tensor(&self, codec: &Arc<dyn Codec>, compressed: impl Fn(&Tensor) -> bool) -> PerTensor {

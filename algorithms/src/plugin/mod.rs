@@ -1,6 +1,7 @@
 //! The interface of a plugin: the trait, and the arguments of its hooks. Open this to write an algorithm.
 
 mod algorithm;
+mod averaging;
 mod bucket;
 mod check;
 mod clipping;
@@ -11,6 +12,7 @@ mod instance;
 mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
+pub use averaging::{Averager, Averaging, MeanCodec};
 pub use bucket::{Bucket, Tensor};
 pub(crate) use check::settled_within_step;
 pub use check::{check_f32, check_option};

@@ -4,6 +4,7 @@
 //! |---|---|---|---|---|
 //! | [`Half`] f16, bf16 | 2d | no | f16 none, bf16 1 − 2⁻¹⁶ | up to rounding |
 //! | [`MinMax8`] in blocks of B, or whole | d + 8⌈d/B⌉ | no | 1 − B/130050, .984 for B = 2048 | no |
+//! | [`E4M3`] in blocks of B | d + 4⌈d/B⌉ | no | .996 | no |
 //! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
 //! | [`E3M0`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 8/9 for B ≤ 2049 | no |
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
@@ -18,6 +19,7 @@
 
 mod blocks;
 pub mod e3m0;
+pub mod e4m3;
 pub mod exact;
 pub mod half;
 mod keep;
@@ -34,6 +36,7 @@ pub mod sign;
 pub mod top_k;
 
 pub use e3m0::E3M0;
+pub use e4m3::E4M3;
 pub use exact::Exact;
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};

@@ -1,6 +1,6 @@
 //! The codecs by the names that users type.
 
-use super::{Codec, E3M0, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
+use super::{Codec, E3M0, E4M3, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
 use hexagram_physical::{Error, Result};
 use std::sync::Arc;
 
@@ -10,10 +10,11 @@ type Make = fn() -> Result<Arc<dyn Codec>>;
 /// Part of the elements that sparse codecs keep.
 const KEPT: Keep = Keep::Ratio(0.01);
 
-const ALL: [(&str, Make); 8] = [
+const ALL: [(&str, Make); 9] = [
     ("f16", || Ok(Arc::new(Half::F16))),
     ("bf16", || Ok(Arc::new(Half::BF16))),
     ("minmax8", || Ok(Arc::new(MinMax8::default()))),
+    ("e4m3", || Ok(Arc::new(E4M3::default()))),
     ("sign", || Ok(Arc::new(Sign::default()))),
     ("e3m0", || Ok(Arc::new(E3M0::default()))),
     ("qsgd", || Ok(Arc::new(Qsgd::new(7)?))),

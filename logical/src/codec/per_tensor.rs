@@ -140,6 +140,10 @@ impl Codec for PerTensor {
         self.parts.iter().all(|part| part.codec.has_fixed_size())
     }
 
+    fn is_sparse(&self) -> bool {
+        self.parts.iter().any(|part| part.codec.is_sparse())
+    }
+
     fn shared(&self) -> Option<Arc<dyn Codec>> {
         Some(Arc::new(self.clone()))
     }

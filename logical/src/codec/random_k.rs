@@ -96,6 +96,10 @@ impl Codec for RandomK {
         true
     }
 
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
     fn shared(&self) -> Option<Arc<dyn Codec>> {
         Some(Arc::new(*self))
     }

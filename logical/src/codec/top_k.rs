@@ -67,6 +67,10 @@ impl Codec for TopK {
         true
     }
 
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
     fn shared(&self) -> Option<Arc<dyn Codec>> {
         Some(Arc::new(*self))
     }

@@ -1,0 +1,214 @@
+//! How a mean over all ranks is made: in full precision or with a codec, and what becomes of the codec's error. Open this
+//! to give an algorithm the choice between all of them by one option.
+//!
+//! | codec | primitive | feedback |
+//! |---|---|---|
+//! | none | all-reduce | – |
+//! | a dense one: 16, 8, 4 bits, signs | scatter-gather of encoded chunks | none, error, two-level, difference |
+//! | a sparse one: top-k, random-k | all-gather, tensor by tensor | none, error, difference |
+//! | one whose messages add up | all-reduce of them | none, error |
+//! | factors of low rank | all-reduce of them | none, error |
+//!
+//! A combination without a proof is refused where it is known to fail:
+//!
+//! - Without feedback, biased codecs that may lose half of what they encode: top-k walks away from the minimum by
+//!   1 + 11γ/6 a step on example 1 of Beznosikov et al. (2020), and signs stay on a line through the start (Karimireddy et
+//!   al., 2019, their counter-example 2).
+//! - Error feedback with unbiased codecs of no bound: what they lose can be more than there was, and is added up.
+
+use super::{Bucket, Context, Fields, check_f32};
+use hexagram_logical::codec::{self, Codec, LinearCodec, Properties};
+use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::{Buffer, Error, Result};
+use std::sync::Arc;
+
+/// Way to make the mean of a buffer over all ranks.
+///
+/// ```
+/// use hexagram_algorithms::logical::codec::{Keep, TopK};
+/// use hexagram_algorithms::logical::encoding::Feedback;
+/// use hexagram_algorithms::{Averaging, MeanCodec};
+/// use std::sync::Arc;
+///
+/// let largest = MeanCodec::Encoded(Arc::new(TopK::new(Keep::Ratio(0.01))?));
+/// Averaging { codec: largest.clone(), feedback: Feedback::Error }.check()?;
+/// // Top-k alone need not converge.
+/// Averaging { codec: largest, feedback: Feedback::None }.check().unwrap_err();
+/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Averaging {
+    /// Form in which numbers travel. Default: as they are.
+    pub codec: MeanCodec,
+    /// Treatment of the codec's error. Default: none.
+    pub feedback: Feedback,
+}
+
+/// Form in which the numbers of a mean travel.
+#[derive(Debug, Clone, Default)]
+pub enum MeanCodec {
+    /// Numbers as they are.
+    #[default]
+    Exact,
+    /// Messages of a codec; of a sparse one for each tensor.
+    Encoded(Arc<dyn Codec>),
+    /// Messages that are reduced while they are encoded.
+    Reduced(Arc<dyn LinearCodec>),
+    /// Factors of every matrix, as of [`codec::PowerSgd`]; everything else as it is.
+    LowRank {
+        /// Rank of the factors, at least 1.
+        rank: usize,
+        /// Number of times by which a matrix has to be larger than its factors, at least 1.
+        saving: f64,
+    },
+}
+
+impl Averaging {
+    /// Creates the one of a codec with a feedback.
+    pub fn encoded(codec: impl Codec + 'static, feedback: Feedback) -> Self {
+        Averaging { codec: MeanCodec::Encoded(Arc::new(codec)), feedback }
+    }
+
+    /// Returns true if numbers travel as they are.
+    pub fn is_exact(&self) -> bool {
+        matches!(self.codec, MeanCodec::Exact)
+    }
+
+    /// Fails unless codec and feedback go together.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason.
+    pub fn check(&self) -> Result<()> {
+        match &self.codec {
+            MeanCodec::Exact => self.expect(&[Feedback::None], "numbers as they are", "they lose nothing"),
+            MeanCodec::Encoded(codec) => self.check_codec(&**codec),
+            MeanCodec::Reduced(codec) => self.check_linear(&codec.name()),
+            MeanCodec::LowRank { .. } => self.check_linear("a product of low rank"),
+        }
+    }
+
+    fn check_linear(&self, codec: &str) -> Result<()> {
+        self.expect(
+            &[Feedback::None, Feedback::Error],
+            codec,
+            "nothing of it is encoded twice, or known in part",
+        )
+    }
+
+    fn check_codec(&self, codec: &dyn Codec) -> Result<()> {
+        let name = codec.name();
+        let Properties { unbiased, contraction, linear, .. } = codec.properties();
+        let close = contraction.is_some_and(|delta| delta >= 0.5);
+        if unbiased && contraction.is_none() {
+            let why = "what it loses may be more than there was, and would add up";
+            return self.expect(&[Feedback::None], &name, why);
+        }
+        if !unbiased && !linear && !close && self.feedback == Feedback::None {
+            let what =
+                format!("{name} loses what is never made up for without feedback, and need not converge");
+            return Err(Error::usage(what, "choose error or difference feedback"));
+        }
+        if codec.is_sparse() {
+            let known = [Feedback::None, Feedback::Error, Feedback::Difference];
+            return self.expect(&known, &name, "it is encoded once, and is no estimate");
+        }
+        let known = [Feedback::None, Feedback::Error, Feedback::TwoLevel, Feedback::Difference];
+        self.expect(&known, &name, "extrapolation is for neighbours")
+    }
+
+    fn expect(&self, known: &[Feedback], codec: &str, why: &str) -> Result<()> {
+        if known.contains(&self.feedback) {
+            return Ok(());
+        }
+        let known: Vec<String> = known.iter().map(Feedback::to_string).collect();
+        let what = format!("{} is not for {codec}: {why}", self.feedback);
+        Err(Error::usage(what, format!("choose {}", known.join(", or "))))
+    }
+
+    /// Makes what a bucket's means need, before the first of them.
+    ///
+    /// # Errors
+    /// As [`Averaging::check`]; [`Error::Usage`] if the bucket is not of f32 and is to be encoded.
+    pub fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {
+        self.check()?;
+        if !self.is_exact() {
+            check_f32(bucket)?;
+        }
+        let linear = |codec| Averager::Linear(context.linear_encoding(codec, self.feedback));
+        Ok(match &self.codec {
+            MeanCodec::Exact => Averager::Exact,
+            MeanCodec::Encoded(codec) if codec.is_sparse() => {
+                let codec = Arc::new(bucket.per_tensor(codec, |_| true));
+                Averager::Sparse(context.encoding(codec, self.feedback))
+            }
+            MeanCodec::Encoded(codec) => Averager::Dense(context.encoding(Arc::clone(codec), self.feedback)),
+            MeanCodec::Reduced(codec) => linear(Arc::clone(codec)),
+            MeanCodec::LowRank { rank, saving } => {
+                let codec = codec::PowerSgd::new(&bucket.matrices(), *rank)?.with_saving(*saving)?;
+                linear(Arc::new(codec))
+            }
+        })
+    }
+}
+
+/// Means of one bucket, and what they remember from one to the next.
+#[derive(Debug)]
+pub enum Averager {
+    /// All-reduce in full precision.
+    Exact,
+    /// Scatter-gather of encoded chunks.
+    Dense(Encoding),
+    /// All-gather of messages.
+    Sparse(Encoding),
+    /// All-reduce of messages that add up.
+    Linear(Encoding<dyn LinearCodec>),
+}
+
+impl Averager {
+    /// Averages over all ranks: `buffer ← mean over ranks`, hierarchically if the engine's options say so.
+    ///
+    /// # Errors
+    /// As [`Context::mean`], [`Context::mean_encoded`], [`Context::mean_sparse`] and [`Context::mean_linear`].
+    pub async fn mean(&mut self, context: &Context, buffer: &mut Buffer) -> Result<()> {
+        match self {
+            Averager::Exact => context.mean(buffer).await,
+            Averager::Dense(encoding) => context.mean_encoded(buffer, encoding).await,
+            Averager::Sparse(encoding) => context.mean_sparse(buffer, encoding).await,
+            Averager::Linear(encoding) => context.mean_linear(buffer, encoding).await,
+        }
+    }
+
+    /// Averages gradients, of which an error is remembered as part of the step that it would have made, γ times as large:
+    /// it stays right when γ changes.
+    ///
+    /// # Errors
+    /// As [`Averager::mean`] and [`Context::as_step`].
+    pub async fn mean_of_gradients(&mut self, context: &Context, gradients: &mut Buffer) -> Result<()> {
+        match self.feedback() {
+            Feedback::Error | Feedback::TwoLevel => {
+                context.as_step(gradients, async |step: &mut Buffer| self.mean(context, step).await).await
+            }
+            _ => self.mean(context, gradients).await,
+        }
+    }
+
+    fn feedback(&self) -> Feedback {
+        match self {
+            Averager::Exact => Feedback::None,
+            Averager::Dense(encoding) | Averager::Sparse(encoding) => encoding.feedback(),
+            Averager::Linear(encoding) => encoding.feedback(),
+        }
+    }
+
+    /// Names what is remembered, as part `name` of an algorithm's state.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn checkpoint(&mut self, name: &str, fields: &mut Fields) -> Result<()> {
+        match self {
+            Averager::Exact => Ok(()),
+            Averager::Dense(encoding) | Averager::Sparse(encoding) => fields.encoding(name, encoding),
+            Averager::Linear(encoding) => fields.encoding(name, encoding),
+        }
+    }
+}
