@@ -69,6 +69,11 @@ pub const ALL: &[Defaults] = &[
     sgd("streaming-diloco", 0.15),
     sgd("d-psgd", 0.15),
     sgd("gradient-tracking", 0.15),
+    sgd("gossip-pga", 0.15),
+    sgd("exact-diffusion", 0.15),
+    sgd("extra", 0.15),
+    // Momentum 0.9 of its own: a tenth.
+    sgd("qg-dsgdm", 0.015),
     sgd("sgp", 0.15),
     sgd("ad-psgd", 0.15),
     sgd("choco-sgd", 0.15),

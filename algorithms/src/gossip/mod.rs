@@ -165,6 +165,24 @@ pub(crate) fn check_static(context: &Context, graph: &dyn Schedule) -> Result<()
     Err(Error::usage(what, remedy))
 }
 
+/// Fails unless the graph has one symmetric matrix, as corrections need it that remember what it has done.
+///
+/// # Errors
+/// [`Error::Usage`] with graphs that can be used; as [`Schedule::mixing`].
+pub(crate) fn check_symmetric(context: &Context, graph: &dyn Schedule) -> Result<()> {
+    let members = context.members();
+    if graph.is_static(members)? && graph.mixing(members, 0)?.is_symmetric() {
+        return Ok(());
+    }
+    let what = format!(
+        "the graph {graph:?} is not one symmetric matrix at every step, and its correction is of one"
+    );
+    Err(Error::usage(
+        what,
+        "choose Ring, Torus, Hypercube, Star or Complete; or gradient-tracking, which takes any",
+    ))
+}
+
 /// Returns μ = 1 / (1 − min wᵢᵢ).
 fn room(mixing: &Mixing) -> f64 {
     let own = (0..mixing.size()).map(|rank| mixing.weight(rank, rank)).fold(1.0, f64::min);

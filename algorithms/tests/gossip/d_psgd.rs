@@ -3,7 +3,7 @@
 use super::*;
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::d_psgd::Peers;
-use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
+use hexagram_algorithms::logical::decentralized::{Mixing, Schedule};
 use hexagram_algorithms::optimizer::Sgd;
 use std::sync::Barrier;
 

@@ -3,7 +3,6 @@
 use super::*;
 use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::decentralized::Peers;
-use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::testing::spawn_hosts;
 
 fn gradient(rank: usize, step: usize, x: &[f64]) -> Vec<f64> {

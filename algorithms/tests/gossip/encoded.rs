@@ -3,9 +3,8 @@
 
 use super::*;
 use hexagram_algorithms::d_psgd::Peers;
-use hexagram_algorithms::gossip::Gossip;
 use hexagram_algorithms::logical::codec::{Codec, Keep, Sign, TopK};
-use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
+use hexagram_algorithms::logical::decentralized::{Mixing, Schedule};
 
 const LEN: usize = 3000;
 

@@ -1,8 +1,7 @@
 //! Gradient tracking: it reaches the optimum that D-PSGD misses, and its directions have the mean of the gradients.
 
 use super::*;
-use hexagram_algorithms::gossip::Gossip;
-use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
+use hexagram_algorithms::logical::decentralized::Schedule;
 
 fn tracking(schedule: impl Schedule + 'static) -> Algorithm {
     GradientTracking { gossip: Gossip::over(schedule) }.into()

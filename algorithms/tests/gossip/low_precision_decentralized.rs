@@ -4,7 +4,6 @@
 use super::*;
 use hexagram_algorithms::EngineOptions;
 use hexagram_algorithms::logical::codec::{Codec, MinMax8};
-use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::testing::{queue, spawn_hosts};
 
 const LEN: usize = 3000;

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod corrected;
 mod d_psgd;
 mod decentralized;
 mod encoded;
+mod gossip_pga;
 mod gradient_tracking;
 mod hosts;
 mod low_precision_decentralized;
+mod qg_dsgdm;
 mod sgp;
 
 use hexagram_algorithms::AnyAlgorithm;
@@ -15,10 +18,16 @@ use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::d_psgd::DPsgd;
 use hexagram_algorithms::decentralized::Decentralized;
 use hexagram_algorithms::deepsqueeze::DeepSqueeze;
+use hexagram_algorithms::exact_diffusion::ExactDiffusion;
+use hexagram_algorithms::extra::Extra;
+use hexagram_algorithms::gossip::Gossip;
+use hexagram_algorithms::gossip_pga::GossipPga;
 use hexagram_algorithms::gradient_tracking::GradientTracking;
+use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
+use hexagram_algorithms::qg_dsgdm::QgDsgdm;
 use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use std::sync::Arc;
@@ -94,7 +103,7 @@ fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
 }
 
 /// Every algorithm here, with its defaults.
-fn all() -> [Algorithm; 7] {
+fn all() -> [Algorithm; 11] {
     [
         DPsgd::default().into(),
         Decentralized::default().into(),
@@ -103,6 +112,10 @@ fn all() -> [Algorithm; 7] {
         Sgp::default().into(),
         ChocoSgd::default().into(),
         DeepSqueeze::default().into(),
+        GossipPga { gossip: Gossip::over(Topology::OnePeerExponential), ..GossipPga::default() }.into(),
+        ExactDiffusion::default().into(),
+        Extra::default().into(),
+        QgDsgdm::default().into(),
     ]
 }
 

@@ -2,7 +2,7 @@
 //! all weights stay 1.
 
 use super::*;
-use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
+use hexagram_algorithms::logical::decentralized::{Mixing, Schedule};
 use std::collections::BTreeSet;
 
 fn push(schedule: impl Schedule + 'static) -> Algorithm {

@@ -28,6 +28,7 @@
 pub mod encoded;
 mod gossip;
 mod hierarchy;
+mod lazy;
 mod mixing;
 mod neighbours;
 mod push_sum;
@@ -36,6 +37,7 @@ mod topology;
 mod unequal;
 
 pub use encoded::{Difference, GossipOptions};
+pub use lazy::Lazy;
 pub use mixing::{Edge, Mixing};
 pub use schedule::Schedule;
 pub use topology::Topology;

@@ -1,0 +1,98 @@
+//! QG-DSGDm: gossip with a momentum of where the rank has gone in truth, mixing included, instead of its own gradients.
+//!
+//! ```text
+//! xᵢ′ ← xᵢ − γ (gᵢ + β mᵢ)                    the optimizer's direction is gᵢ + β mᵢ
+//! xᵢ″ ← Σⱼ wᵢⱼ xⱼ′                            gossip
+//! mᵢ ← μ mᵢ + (1 − μ) (xᵢ − xᵢ″) / γ          0 at first; as it is where γ is 0
+//! ```
+//!
+//! Momentum of local gradients drives ranks apart where their data differ. The change of the parameters over a whole step is
+//! near that of the mean of all, so that m is near a momentum of the mean gradient, without a further message. With β = 0
+//! it is D-PSGD, adapt then combine. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
+//!
+//! Bytes sent per rank and step: deg · S, S being the size of the parameters, or deg messages of the codec. State: m and the
+//! parameters before the step, 2 S; with a codec 2 S more. Defaults: β = μ = .9, and the one-peer exponential graph. To be run with
+//! plain SGD, with the learning rate of SGD with momentum .9. Source: Lin, Karimireddy, Stich and Jaggi, "Quasi-global
+//! momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
+
+use crate::gossip::{Gossip, GossipState};
+use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_option};
+use hexagram_logical::decentralized::Topology;
+use hexagram_logical::{Buffer, Result};
+
+/// Gossip of the parameters with quasi-global momentum.
+#[derive(Debug, Clone)]
+pub struct QgDsgdm {
+    /// Mixing of the parameters.
+    pub gossip: Gossip,
+    /// Share β of the momentum in the direction, in [0, 1).
+    pub momentum: f64,
+    /// Decay μ of the momentum, in [0, 1).
+    pub decay: f64,
+}
+
+impl Default for QgDsgdm {
+    fn default() -> Self {
+        QgDsgdm { gossip: Gossip::over(Topology::OnePeerExponential), momentum: 0.9, decay: 0.9 }
+    }
+}
+
+/// State of one bucket.
+pub struct Course {
+    /// Momentum m.
+    momentum: Buffer,
+    /// Parameters before the step.
+    before: Buffer,
+    /// State of the mixing.
+    gossip: GossipState,
+}
+
+impl Algorithm for QgDsgdm {
+    type State = Course;
+
+    fn name(&self) -> &'static str {
+        "qg-dsgdm"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    fn clipping(&self) -> Clipping {
+        Clipping::Together
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Course> {
+        for (name, value) in [("momentum", self.momentum), ("decay", self.decay)] {
+            check_option((0.0..1.0).contains(&value), name, &value, "0 or more and below 1")?;
+        }
+        let gossip = self.gossip.state(context, &bucket.parameters, 0).await?;
+        let momentum = context.zeros_like(&bucket.parameters)?;
+        Ok(Course { momentum, before: context.zeros_like(&bucket.parameters)?, gossip })
+    }
+
+    async fn after_backward(&self, context: &Context, state: &mut Course, bucket: &mut Bucket) -> Result<()> {
+        context.copy(&bucket.parameters, &state.before)?;
+        context.add_scaled(self.momentum, &state.momentum, &bucket.gradients)
+    }
+
+    async fn after_step(&self, context: &Context, state: &mut Course, bucket: &mut Bucket) -> Result<()> {
+        let Course { momentum, before, gossip } = state;
+        self.gossip.mix(context, gossip, &mut bucket.parameters, context.step()).await?;
+        let rate = context.learning_rate()?;
+        if rate == 0.0 {
+            return Ok(());
+        }
+        let taken = (1.0 - self.decay) / rate;
+        context.combine(self.decay, momentum, &[(taken, before), (-taken, &bucket.parameters)])
+    }
+
+    fn checkpoint(&self, state: &mut Course, fields: &mut Fields) -> Result<()> {
+        fields.buffer("momentum", &mut state.momentum)?;
+        state.gossip.checkpoint("known", fields)
+    }
+}

@@ -1,0 +1,37 @@
+//! Lazy graphs: ranks go a share of the way to their neighbours' mean. For rules that need weights without a negative
+//! eigenvalue, as share 1/2 makes of any.
+
+use super::mixing::Mixing;
+use super::schedule::Schedule;
+use crate::Result;
+use std::sync::Arc;
+
+/// Graph with the weights `share · W + (1 − share) · I`, W being those of another one.
+///
+/// ```
+/// use hexagram_logical::decentralized::{Lazy, Schedule, Topology};
+/// use std::sync::Arc;
+///
+/// let lazy = Lazy { graph: Arc::new(Topology::Complete), share: 0.5 };
+/// assert_eq!(lazy.mixing(2, 0)?.dense(), [0.75, 0.25, 0.25, 0.75]);
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Lazy {
+    /// Graph with the weights W.
+    pub graph: Arc<dyn Schedule>,
+    /// Share of the way, above 0 and at most 1.
+    pub share: f64,
+}
+
+impl Schedule for Lazy {
+    fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        let mixing = self.graph.mixing(size, step)?;
+        let own = |rank| self.share * mixing.weight(rank, rank) + (1.0 - self.share);
+        Ok(mixing.reweighted((0..mixing.size()).map(own).collect(), |_, _, weight| self.share * weight))
+    }
+
+    fn is_static(&self, size: usize) -> Result<bool> {
+        self.graph.is_static(size)
+    }
+}
