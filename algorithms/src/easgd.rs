@@ -10,11 +10,22 @@
 //! oscillate: with γ times the curvature = η and τ = 1, it diverges for α > (4 − 2η)/(2 + n(2 − η)), some 2/n. The
 //! all-reduce begins as soon as the gradients are ready, beside the backward pass of the other buckets.
 //!
-//! With momentum SGD (Nesterov's) as the optimizer it is EAMSGD. Replicas differ; their mean stays near the centre, and
-//! both meet as γ falls. State: c, and a spring's extension, each of the bucket's size. Bytes sent per rank and step:
-//! 2(n−1)/n · S / τ, S being the size of the parameters; f32 or f64. Defaults: β = .9, the paper's, and τ = 4. Trigram:
-//! centralized, synchronous, full precision. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging
-//! SGD", NeurIPS 2015, the synchronous form.
+//! With a `momentum` δ above 0 it is EAMSGD, Nesterov's momentum between the springs:
+//!
+//! ```text
+//! vᵢ ← δ vᵢ − γ gᵢ(xᵢ + δ vᵢ)                every step, with plain SGD as the optimizer
+//! xᵢ ← xᵢ + vᵢ − α eᵢ                        −α eᵢ every τ-th step
+//! ```
+//!
+//! The parameters between steps are xᵢ + δ vᵢ then, where the gradient is taken; springs and centre see xᵢ. SGD's own
+//! Nesterov momentum beside δ = 0 is not quite that: springs would pull at xᵢ + δ vᵢ, and γ would reach back into vᵢ.
+//!
+//! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c, and a spring's extension, each of
+//! the bucket's size; with momentum v, too. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of the
+//! parameters; f32 or f64. Defaults: β = .9, the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts
+//! its steps from one in which all are at the centre; here it is the last of every τ steps. Trigram: centralized,
+//! synchronous, full precision. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS
+//! 2015, the synchronous form.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
 use hexagram_logical::{Buffer, Result};
@@ -26,11 +37,13 @@ pub struct Easgd {
     pub period: u64,
     /// Strength β = nα of the springs together, above 0. Default: 0.9.
     pub beta: f64,
+    /// Momentum δ of EAMSGD, in [0, 1), which is run with plain SGD. Default: 0, which is EASGD.
+    pub momentum: f64,
 }
 
 impl Default for Easgd {
     fn default() -> Self {
-        Easgd { period: 4, beta: 0.9 }
+        Easgd { period: 4, beta: 0.9, momentum: 0.0 }
     }
 }
 
@@ -40,6 +53,8 @@ pub struct EasgdState {
     centre: Buffer,
     /// Extension eᵢ of the spring, from the gradients to the end of the step.
     extension: Buffer,
+    /// Velocity vᵢ, with momentum.
+    velocity: Option<Buffer>,
 }
 
 impl Easgd {
@@ -72,9 +87,11 @@ impl Algorithm for Easgd {
         check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
         let holds = self.beta > 0.0 && self.beta.is_finite();
         check_option(holds, "the beta of easgd", &self.beta, "a number above 0, and below 2 to be stable")?;
-        let centre = context.copy_of(&bucket.parameters)?;
-        let extension = context.zeros_like(&bucket.parameters)?;
-        Ok(EasgdState { centre, extension })
+        let holds = (0.0..1.0).contains(&self.momentum);
+        check_option(holds, "the momentum of easgd", &self.momentum, "0 or more, and less than 1")?;
+        let zeros = || context.zeros_like(&bucket.parameters);
+        let velocity = if self.momentum > 0.0 { Some(zeros()?) } else { None };
+        Ok(EasgdState { centre: context.copy_of(&bucket.parameters)?, extension: zeros()?, velocity })
     }
 
     async fn gradients_ready(
@@ -86,16 +103,24 @@ impl Algorithm for Easgd {
         if !self.is_due(context) {
             return Ok(());
         }
-        let EasgdState { centre, extension } = state;
-        context.copy(&bucket.parameters, extension)?;
-        context.add_scaled(-1.0, centre, extension)?;
+        let EasgdState { centre, extension, velocity } = state;
         let mut mean = context.copy_of(&bucket.parameters)?;
+        if let Some(velocity) = velocity {
+            context.add_scaled(-self.momentum, velocity, &mean)?;
+        }
+        context.copy(&mean, extension)?;
+        context.add_scaled(-1.0, centre, extension)?;
         context.mean(&mut mean).await?;
         // α Σᵢ (xᵢ − c) = β (x̄ − c), with bits that are equal on all ranks.
         context.blend(1.0 - self.beta, centre, self.beta, &mean)
     }
 
     async fn after_step(&self, context: &Context, state: &mut EasgdState, bucket: &mut Bucket) -> Result<()> {
+        if let Some(velocity) = &state.velocity {
+            // SGD has made xᵢ + δ vᵢ − γ gᵢ of xᵢ + δ vᵢ, which is the new xᵢ, and lacks the new δ vᵢ.
+            context.blend(self.momentum, velocity, -context.learning_rate()?, &bucket.gradients)?;
+            context.add_scaled(self.momentum, velocity, &bucket.parameters)?;
+        }
         if !self.is_due(context) {
             return Ok(());
         }
@@ -104,6 +129,7 @@ impl Algorithm for Easgd {
     }
 
     fn checkpoint(&self, state: &mut EasgdState, fields: &mut Fields) -> Result<()> {
-        fields.buffer("centre", &mut state.centre)
+        fields.buffer("centre", &mut state.centre)?;
+        state.velocity.as_mut().map_or(Ok(()), |velocity| fields.buffer("velocity", velocity))
     }
 }
