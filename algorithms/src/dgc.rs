@@ -34,7 +34,7 @@
 //! ICLR 2018.
 
 use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Needs, Tensor, Trigram, check_f32, check_option,
+    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32, check_option,
 };
 use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -168,6 +168,10 @@ impl Algorithm for Dgc {
 
     fn needs(&self) -> Needs {
         Needs { parameters: self.weight_decay > 0.0, ..Needs::default() }
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Sgd("its momentum is on the senders' side, and a second one would act again")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DgcState> {

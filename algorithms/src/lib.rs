@@ -98,6 +98,6 @@ pub use optimizer::{
 };
 pub use plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, MeanCodec,
-    Needs, Tensor, Trigram, check_f32, check_option,
+    Needs, Optimizers, StepForm, Tensor, Trigram, check_f32, check_option,
 };
 pub use trace::Trace;

@@ -30,7 +30,9 @@
 //! name of it.
 
 use crate::optimizer::moments::{Frozen, Moments};
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
+};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::{Buffer, Result};
@@ -106,6 +108,10 @@ impl Algorithm for QAdam {
 
     fn clipping(&self) -> Clipping {
         Clipping::Together
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Sgd("it leaves Adam's direction, which a second momentum or scale would bend")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {

@@ -21,7 +21,9 @@
 //! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
 //! communication efficient and fault tolerant", ICLR 2019.
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
+};
 use hexagram_logical::{Buffer, Result};
 
 /// Synchronous SGD by signs: each element steps in the direction of most ranks' gradients.
@@ -56,6 +58,10 @@ impl Algorithm for SignSgdVote {
             }
             _ => Clipping::Together,
         }
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Sgd("it leaves signs, and its momentum is before the vote")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Option<Buffer>> {

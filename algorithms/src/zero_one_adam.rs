@@ -34,7 +34,8 @@
 
 use crate::optimizer::moments::{self, Frozen, Moments};
 use crate::plugin::{
-    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_f32, check_option,
+    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
+    check_option,
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -132,6 +133,10 @@ impl Algorithm for ZeroOneAdam {
 
     fn clipping(&self) -> Clipping {
         Clipping::Together
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::BareSgd("it counts on steps of γ times what it leaves, and reads them off the parameters")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ZeroOneAdamState> {

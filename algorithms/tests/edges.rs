@@ -4,7 +4,7 @@ mod warmed_up;
 
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Result, TransportKind};
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd};
 use std::sync::Arc;
 use warmed_up::algorithms;
@@ -92,7 +92,7 @@ fn whatever_the_engine_gives_works_on_next_to_nothing_too() {
     all(|algorithm| {
         for lengths in [&[][..], &[0], &[0, 3, 0], &[1]] {
             spawn(TransportKind::Thread, 2, |comm| {
-                let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
+                let optimizer = fitting(algorithm, Arc::new(Sgd { momentum: 0.5, ..Sgd::default() }));
                 let setup = Setup { learning_rate: 0.01, optimizer, engine: options.clone() };
                 let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
                 let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &initial)?;

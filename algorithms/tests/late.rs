@@ -6,6 +6,7 @@ mod warmed_up;
 
 use hexagram_algorithms::logical::testing::{Late, spawn};
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Queue, Result, TransportKind};
+use hexagram_algorithms::testing::fitting;
 use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, Mode, Order, Parameter, Record, Sgd};
 use std::sync::Arc;
 use warmed_up::algorithms;
@@ -29,14 +30,14 @@ fn buffer(place: Place<'_>, values: impl Iterator<Item = usize>) -> Result<Buffe
 }
 
 /// Makes steps whose gradients other queues compute than those of the engine, and returns all that the engine has.
-fn train(comm: &Communicator, algorithm: impl Into<AnyAlgorithm>, place: Place<'_>) -> Result<Record> {
+fn train(comm: &Communicator, algorithm: AnyAlgorithm, place: Place<'_>) -> Result<Record> {
     let parameter = |(index, shape): (usize, &&[usize])| Parameter {
         name: format!("p{index}"),
         dtype: DType::F32,
         shape: shape.to_vec(),
     };
     let options = EngineOptions {
-        optimizer: Some(Arc::new(Sgd { momentum: 0.9, ..Sgd::default() })),
+        optimizer: Some(fitting(&algorithm, Arc::new(Sgd { momentum: 0.9, ..Sgd::default() }))),
         queue: place.map_or_else(Queue::host, Late::queue),
         order: Order::Listed,
         first_bucket_bytes: 400,

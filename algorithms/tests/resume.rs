@@ -8,7 +8,7 @@ use hexagram_algorithms::logical::codec::{E4M3, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
-use hexagram_algorithms::testing::{Setup, resumes_exactly};
+use hexagram_algorithms::testing::{Setup, fitting, resumes_exactly};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{
     Adam, Algorithm, AnyAlgorithm, Averaging, EngineOptions, Optimizer, Order, Sgd, registry,
@@ -45,7 +45,7 @@ fn all_resume(algorithms: Vec<Made>, run: Run, optimizer: impl Fn() -> Arc<dyn O
             let bucket_bytes = bytes;
             let engine =
                 EngineOptions { order, first_bucket_bytes, bucket_bytes, ..EngineOptions::default() };
-            Setup { learning_rate: 0.05, optimizer: optimizer(), engine }
+            Setup { learning_rate: 0.05, optimizer: fitting(&algorithm(), optimizer()), engine }
         };
         let resumed = resumes_exactly(ranks, before, after, &setup, &algorithm);
         failed.extend(resumed.err().map(|error| format!("{:?}: {error}", algorithm())));

@@ -9,7 +9,9 @@ use candle_core::{Device, Tensor};
 use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Communicator, hash};
 use hexagram_algorithms::trace::Trace;
-use hexagram_algorithms::{AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter};
+use hexagram_algorithms::{
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, StepForm,
+};
 use std::any::{TypeId, type_name};
 use std::sync::Arc;
 
@@ -351,11 +353,15 @@ impl Synchronized<'_> {
     /// Takes one step of `optimizer` with these gradients.
     ///
     /// # Errors
-    /// The optimizer's own. No rank can go on afterwards.
+    /// The optimizer's own; [`Error::Hexagram`] if it does not fit the algorithm, as one other than [`SGD`] may not. No rank
+    /// can go on afterwards.
     pub fn step<O: Optimizer + 'static>(self, optimizer: &mut O) -> Result<()> {
-        if TypeId::of::<O>() != TypeId::of::<SGD>() {
+        let form = if TypeId::of::<O>() == TypeId::of::<SGD>() { StepForm::Plain } else { StepForm::Other };
+        if form == StepForm::Other {
             self.replica.unreached = Some(type_name::<O>());
         }
+        let fits = self.replica.engine.check_framework_optimizer(form, type_name::<O>());
+        self.replica.told(fits.map_err(Error::from))?;
         let outcome = optimizer.step(&self.gradients).map_err(Error::from);
         let outcome = outcome.and_then(|()| self.replica.stepped());
         self.replica.told(outcome)

@@ -4,6 +4,7 @@
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::{AdamW, Linear, Optimizer, ParamsAdamW, SGD, VarBuilder, VarMap, linear};
+use hexagram_algorithms::demo::DeMo;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::testing::Scratch;
@@ -98,6 +99,23 @@ fn candles_adamw_is_refused_since_its_moments_are_not_reached() {
         let error = hexagram(run).unwrap_err().to_string();
         assert!(error.contains("AdamW") && error.contains("EngineOptions::optimizer"), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_optimizer_that_does_not_fit_the_algorithm_is_refused_before_its_first_step() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let options = ReplicaOptions { algorithm: DeMo::default().into(), ..ReplicaOptions::default() };
+        let (varmap, model, mut replica) = hexagram(replica(&comm, options))?;
+        let before = values(&varmap);
+        let mut sgd = SGD::new(varmap.all_vars(), 0.0).unwrap();
+        hexagram(replica.backward_step(&mut sgd, &loss(&comm, &model, 0).unwrap()))?;
+        let refused = replica.backward_step(&mut adam_w(&varmap), &loss(&comm, &model, 1).unwrap());
+        let error = hexagram(refused).unwrap_err().to_string();
+        assert!(error.contains("AdamW does not fit demo"), "{error}");
+        assert_eq!(values(&varmap), before);
         Ok(())
     })
     .unwrap();

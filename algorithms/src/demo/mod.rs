@@ -23,7 +23,9 @@ mod blocks;
 mod codec;
 mod dct;
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
+};
 use blocks::Blocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -67,6 +69,10 @@ impl Algorithm for DeMo {
 
     fn clipping(&self) -> Clipping {
         Clipping::Together
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Sgd("it leaves signs, and its momentum is before the exchange")
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {

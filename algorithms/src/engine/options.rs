@@ -67,7 +67,9 @@ pub struct EngineOptions {
     pub unused: Unused,
     /// Treatment of buffers before a training forward pass. Default: [`Buffers::Broadcast`].
     pub buffers: Buffers,
-    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework.
+    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework. One that does not fit the
+    /// algorithm ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does
+    /// not know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
     pub optimizer: Option<Arc<dyn Optimizer>>,
     /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has a
     /// parameter counts. Default: none.

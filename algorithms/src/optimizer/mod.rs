@@ -37,7 +37,7 @@ pub use sgd::Sgd;
 pub(crate) use crate::plugin::with_float;
 pub(crate) use group::{check_names, sections};
 
-use crate::plugin::{Tensor, check_option};
+use crate::plugin::{StepForm, Tensor, check_option};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
@@ -78,6 +78,11 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
     fn slot_len(&self, slot: &str, tensor: &Tensor) -> usize {
         let _ = slot;
         tensor.elements.len()
+    }
+
+    /// Returns the form of a step, for algorithms that not every optimizer fits.
+    fn form(&self) -> StepForm {
+        StepForm::default()
     }
 
     /// Refuses options that cannot be meant.

@@ -11,7 +11,7 @@
 
 use super::real::Real;
 use super::{Optimizer, Update, check_fraction, check_size, with_float};
-use crate::plugin::check_option;
+use crate::plugin::{StepForm, check_option};
 use hexagram_logical::Result;
 
 /// Stochastic gradient descent: x ← x − γ u.
@@ -30,6 +30,14 @@ pub struct Sgd {
 impl Optimizer for Sgd {
     fn slots(&self) -> &'static [&'static str] {
         if self.momentum == 0.0 { &[] } else { &["momentum"] }
+    }
+
+    fn form(&self) -> StepForm {
+        match (self.momentum == 0.0, self.weight_decay == 0.0) {
+            (true, true) => StepForm::Plain,
+            (true, false) => StepForm::Decaying,
+            (false, _) => StepForm::Other,
+        }
     }
 
     fn check(&self) -> Result<()> {

@@ -4,6 +4,7 @@ use crate::plugin::Bucket;
 use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
+use crate::plugin::Optimizers;
 use crate::plugin::unwritten::Unwritten;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -145,6 +146,11 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns which gradients are clipped, where the engine's options ask for that.
     fn clipping(&self) -> Clipping {
         Clipping::default()
+    }
+
+    /// Returns the optimizers that fit: the engine refuses others before the first step.
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::default()
     }
 
     /// Makes the state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.

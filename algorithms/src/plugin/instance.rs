@@ -4,6 +4,7 @@ use crate::plugin::Bucket;
 use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
+use crate::plugin::Optimizers;
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
 use hexagram_logical::{Buffer, Result};
@@ -52,6 +53,11 @@ impl AnyAlgorithm {
     /// Returns [`Algorithm::clipping`].
     pub fn clipping(&self) -> Clipping {
         self.0.clipping()
+    }
+
+    /// Returns [`Algorithm::optimizers`].
+    pub fn optimizers(&self) -> Optimizers {
+        self.0.optimizers()
     }
 
     /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
@@ -105,6 +111,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn keeps_replicas_identical(&self) -> bool;
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
+    fn optimizers(&self) -> Optimizers;
     fn uncalled_hook(&self) -> Option<&'static str>;
     fn instance<'a>(
         self: Arc<Self>,
@@ -153,6 +160,10 @@ impl<A: Algorithm> Erased for A {
 
     fn clipping(&self) -> Clipping {
         Algorithm::clipping(self)
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Algorithm::optimizers(self)
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {

@@ -9,6 +9,7 @@ mod context;
 mod fields;
 mod float;
 mod instance;
+mod optimizers;
 mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
@@ -25,3 +26,4 @@ pub use instance::AnyAlgorithm;
 pub(crate) use instance::Instance;
 #[cfg(test)]
 pub(crate) use instance::{Erased, HookFuture};
+pub use optimizers::{Optimizers, StepForm};

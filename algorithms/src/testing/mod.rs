@@ -46,6 +46,11 @@ impl Default for Setup {
     }
 }
 
+/// Returns an optimizer if it fits an algorithm, and plain SGD otherwise: for tests of all algorithms.
+pub fn fitting(algorithm: &AnyAlgorithm, optimizer: Arc<dyn Optimizer>) -> Arc<dyn Optimizer> {
+    if algorithm.optimizers().include(optimizer.form()) { optimizer } else { Arc::new(Sgd::default()) }
+}
+
 /// Functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
 #[derive(Debug, Clone)]
 pub struct Quadratic {

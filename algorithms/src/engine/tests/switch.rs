@@ -115,7 +115,8 @@ fn an_algorithm_that_needs_parameters_cannot_follow_without_them() {
 fn every_algorithm_follows_another_on_one_model() {
     let found = spawn(TransportKind::Thread, 4, |comm| {
         let first = Arc::new(GradientAllReduce);
-        let mut engine = trained_by(&comm, parameters(4, 10), first, momentum(Order::Observed), (0.01, 1.0))?;
+        let options = EngineOptions { order: Order::Observed, ..options(40, 80) };
+        let mut engine = trained_by(&comm, parameters(4, 10), first, options, (0.01, 1.0))?;
         for algorithm in crate::registry::all() {
             let name = algorithm.name();
             engine.switch(algorithm)?;

@@ -9,7 +9,7 @@ use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs};
+use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
@@ -105,6 +105,10 @@ impl Erased for HeldBack {
 
     fn clipping(&self) -> Clipping {
         self.algorithm.clipping()
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        self.algorithm.optimizers()
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {
