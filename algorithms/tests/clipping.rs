@@ -110,9 +110,10 @@ fn the_factor_is_of_the_root_mean_square_of_all_ranks_norms() {
 
 #[test]
 fn directions_of_the_length_of_the_model_are_not_shortened() {
+    // Of like size, as zero-one-adam steps less far where a gradient is much below the others.
+    let gradient = |at: usize| turned(0, 0, at).signum() * (5.0 + (at % 3) as f32);
     for name in ["qadam", "qadam-8bit", "zero-one-adam", "signsgd-vote", "demo"] {
-        let found =
-            train(&registry::named(name).unwrap(), Some(0.1), &[0.01], |_, _, at, _| turned(0, 0, at));
+        let found = train(&registry::named(name).unwrap(), Some(0.1), &[0.01], |_, _, at, _| gradient(at));
         let length = norm(&found) / 0.01;
         assert!((length - 8.0).abs() < 1e-2, "{name}: a direction of 64 elements is {length} long");
     }
