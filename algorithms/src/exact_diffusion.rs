@@ -13,7 +13,7 @@
 //! ends nearer than D-PSGD where data differ. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: c, S.
-//! To be run with plain SGD, or with momentum. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for distributed
+//! Its theory is of plain SGD; any optimizer may step. Sources: Yuan, Ying, Zhao and Sayed, "Exact diffusion for distributed
 //! optimization and learning", IEEE Trans. Signal Processing 2019; Tang, Lian, Yan, Zhang and Liu, "D²: decentralized training
 //! over decentralized data", ICML 2018.
 

@@ -12,7 +12,7 @@
 //! γ, its communication is hidden. Replicas differ; evaluate their mean.
 //!
 //! Bytes sent per rank and step: deg · S, S being the size of the parameters, 2 S on the ring, the default. State: d, S; a
-//! mixture under way takes S. To be run with plain SGD, or with momentum. Source: Shi, Ling, Wu and Yin, "EXTRA: an exact
+//! mixture under way takes S. Its theory is of plain SGD; any optimizer may step. Source: Shi, Ling, Wu and Yin, "EXTRA: an exact
 //! first-order algorithm for decentralized consensus optimization", SIAM J. Optim. 2015.
 
 use crate::gossip::check_symmetric;

@@ -76,6 +76,7 @@ pub mod qadam;
 pub mod qg_dsgdm;
 mod record;
 pub mod registry;
+pub mod relaysgd;
 pub mod sgp;
 pub mod signsgd_vote;
 pub mod slowmo;

@@ -16,7 +16,9 @@
 //! momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{
+    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_option,
+};
 use hexagram_logical::decentralized::Topology;
 use hexagram_logical::{Buffer, Result};
 
@@ -60,6 +62,10 @@ impl Algorithm for QgDsgdm {
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Sgd("its momentum is that of the whole step, and a second one would act again")
     }
 
     fn clipping(&self) -> Clipping {

@@ -35,6 +35,7 @@ use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::qg_dsgdm::QgDsgdm;
+use crate::relaysgd::RelaySgd;
 use crate::sgp::Sgp;
 use crate::signsgd_vote::SignSgdVote;
 use crate::slowmo::SlowMo;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<AnyAlgorithm> {
     add::<ExactDiffusion>(&mut all);
     add::<Extra>(&mut all);
     add::<QgDsgdm>(&mut all);
+    add::<RelaySgd>(&mut all);
     add::<Sgp>(&mut all);
     add::<AdPsgd>(&mut all);
     add::<ChocoSgd>(&mut all);

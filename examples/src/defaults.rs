@@ -72,6 +72,7 @@ pub const ALL: &[Defaults] = &[
     sgd("gossip-pga", 0.15),
     sgd("exact-diffusion", 0.15),
     sgd("extra", 0.15),
+    sgd("relaysgd", 0.15),
     // Momentum 0.9 of its own: a tenth.
     sgd("qg-dsgdm", 0.015),
     sgd("sgp", 0.15),

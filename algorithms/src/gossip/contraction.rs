@@ -1,4 +1,4 @@
-//! What a codec leaves of the differences that it is given, measured, and the consensus step that it allows.
+//! Contraction of a codec, measured on differences such as it is given, and the consensus step that it allows.
 
 use hexagram_logical::codec::Codec;
 use hexagram_logical::encoding::mix;

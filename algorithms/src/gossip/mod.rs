@@ -1,4 +1,4 @@
-//! How replicas mix with their neighbours': over which graph, with which codec, and how far towards the neighbours' mean.
+//! Mixing of replicas with their neighbours': over which graph, with which codec, and how far towards the neighbours' mean.
 //! Open this to give an algorithm of your own these options.
 //!
 //! ```text

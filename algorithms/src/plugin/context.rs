@@ -195,6 +195,15 @@ impl Context {
         self.hierarchy.as_ref().map_or(self.size(), |hierarchy| hierarchy.hosts().len())
     }
 
+    /// Returns which of those who mix this rank speaks for, and what each of them counts for, 1 on average: ranks 1 each, hosts
+    /// in proportion to their ranks. `None` on ranks that do not speak for their host.
+    pub fn shares(&self) -> Option<(usize, Vec<f64>)> {
+        let Some(hierarchy) = &self.hierarchy else { return Some((self.rank(), vec![1.0; self.size()])) };
+        let each = self.members() as f64 / self.size() as f64;
+        let weights = hierarchy.hosts().iter().map(|ranks| ranks.len() as f64 * each).collect();
+        hierarchy.leaders().map(|leaders| (leaders.rank(), weights))
+    }
+
     /// Returns the matrix with which [`Context::gossip`] mixes in `round`: of ranks, or of hosts.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod gradient_tracking;
 mod hosts;
 mod low_precision_decentralized;
 mod qg_dsgdm;
+mod relaysgd;
 mod sgp;
 
 use hexagram_algorithms::AnyAlgorithm;
@@ -28,6 +29,7 @@ use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
 use hexagram_algorithms::qg_dsgdm::QgDsgdm;
+use hexagram_algorithms::relaysgd::RelaySgd;
 use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use std::sync::Arc;
@@ -103,7 +105,7 @@ fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
 }
 
 /// Every algorithm here, with its defaults.
-fn all() -> [Algorithm; 11] {
+fn all() -> [Algorithm; 12] {
     [
         DPsgd::default().into(),
         Decentralized::default().into(),
@@ -116,6 +118,7 @@ fn all() -> [Algorithm; 11] {
         ExactDiffusion::default().into(),
         Extra::default().into(),
         QgDsgdm::default().into(),
+        RelaySgd::default().into(),
     ]
 }
 

@@ -6,6 +6,7 @@
 //! | [`gossip`](crate::Communicator::gossip) | `xᵢ ← Σⱼ wᵢⱼ xⱼ` | D-PSGD and everything like it |
 //! | [`push_sum`](crate::Communicator::push_sum) | the same of `xᵢ` and of a weight, `zᵢ = xᵢ / weightᵢ` | directed graphs (SGP) |
 //! | [`gossip_encoded`](crate::Communicator::gossip_encoded) | that of a [`Feedback`](crate::encoding::Feedback): see [`encoded`] | low precision |
+//! | [`neighbour_exchange`](crate::Communicator::neighbour_exchange) | another message to each neighbour | relays over a tree |
 //!
 //! A [`Schedule`] says which ranks mix, and with which weights wᵢⱼ: a [`Topology`], or any [`Mixing`] matrix, or one
 //! for every step. Senders and receivers of a step are read from one matrix, so that they cannot miss each other.
@@ -26,6 +27,7 @@
 //! ```
 
 pub mod encoded;
+mod exchange;
 mod gossip;
 mod hierarchy;
 mod lazy;

@@ -1,0 +1,63 @@
+//! Exchange with neighbours: each gets another message, unlike in gossip, where all get the same. For relays over a tree.
+
+use crate::centralized::{free_to_read, free_to_write};
+use crate::{Buffer, Communicator, DType, Error, Land, Result};
+use hexagram_physical::fingerprint::{Fingerprint, OperationKind};
+
+impl Communicator {
+    /// Sends `outgoing[k]` to rank `neighbours[k]` and receives into `incoming[k]` from it, all at once. Every rank of the
+    /// group calls it, and neighbours name each other.
+    ///
+    /// One step; a message of S to every neighbour. Memory: none. A rank waits for its neighbours only.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless there are as many messages as neighbours, all of one type and length;
+    /// [`Error::Mismatch`] if ranks differ in these and their messages meet, otherwise [`Error::Deadline`].
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, TransportKind};
+    /// # spawn(TransportKind::Thread, 2, |comm| {
+    /// let said = [Buffer::from_slice(&[comm.rank() as f32])?];
+    /// let heard = [Buffer::from_slice(&[9f32])?];
+    /// comm.block_on(comm.neighbour_exchange(&[1 - comm.rank()], &said, &heard))?;
+    /// assert_eq!(*heard[0].host::<f32>()?, [1.0 - comm.rank() as f32]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn neighbour_exchange(
+        &self,
+        neighbours: &[usize],
+        outgoing: &[Buffer],
+        incoming: &[Buffer],
+    ) -> Result<()> {
+        let all = || outgoing.iter().chain(incoming);
+        let dtype = outgoing.first().map_or(DType::U8, Buffer::dtype);
+        let len = outgoing.first().map_or(0, Buffer::len);
+        let alike = all().all(|buffer| (buffer.dtype(), buffer.len()) == (dtype, len));
+        if (outgoing.len(), incoming.len()) != (neighbours.len(), neighbours.len()) || !alike {
+            let what = "an exchange with neighbours has messages that are missing, or not alike";
+            return Err(Error::usage(
+                what,
+                "give one to send and one to receive into for each, of one length",
+            ));
+        }
+        neighbours.iter().try_for_each(|rank| self.check_rank(*rank))?;
+        outgoing.iter().try_for_each(free_to_read)?;
+        incoming.iter().try_for_each(free_to_write)?;
+        self.operate(Fingerprint::new(OperationKind::Gossip, dtype, len), async |call| {
+            let sends = neighbours.iter().zip(outgoing);
+            let sends: Vec<_> =
+                sends.map(|(to, buffer)| call.send(*to, 0, buffer, 0..len)).collect::<Result<_>>()?;
+            let receives = neighbours.iter().zip(incoming);
+            let receives: Vec<_> = receives
+                .map(|(from, buffer)| call.recv(*from, 0, buffer, 0..len, Land::Copy))
+                .collect::<Result<_>>()?;
+            for message in receives.into_iter().chain(sends) {
+                message.await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
