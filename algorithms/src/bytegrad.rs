@@ -19,10 +19,11 @@
 //! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,
 //! Gan et al., VLDB 2022.
 
-use crate::plugin::{Algorithm, Bucket, Context, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Context, Trigram, check_f32};
 use hexagram_logical::Result;
 use hexagram_logical::codec::MinMax8;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::Options;
 use std::sync::Arc;
 
 /// Mean of the gradients, in 8 bits.
@@ -49,9 +50,16 @@ impl Algorithm for ByteGrad {
         Trigram { centralized: true, synchronous: true, full_precision: false }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.block, 1.., "B, elements that share a range")
+    }
+
+    fn source(&self) -> &'static str {
+        "Gan et al., Bagua: scaling up distributed learning with system relaxations, VLDB 2022"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
         check_f32(bucket)?;
-        check_option(self.block > 0, "bytegrad's block", &self.block, "1 or more, 2048 say")?;
         Ok(context.encoding(Arc::new(MinMax8::in_blocks(self.block)), Feedback::None))
     }
 

@@ -30,11 +30,12 @@
 //! Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed communication", ICML
 //! 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized deep learning with arbitrary communication compression", ICLR 2020.
 
-use crate::gossip::{Gossip, GossipState};
+use crate::gossip::{Gossip, GossipState, consensus};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
-use hexagram_logical::codec::{Codec, Keep, MinMax8, Sign, TopK};
-use hexagram_logical::decentralized::{Schedule, Topology};
+use hexagram_logical::codec::{Codec, Keep, MinMax8, Sign, TopK, any_codec};
+use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
+use hexagram_logical::spelling::Options;
 use std::sync::Arc;
 
 /// Gossip of encoded differences.
@@ -97,6 +98,16 @@ impl Algorithm for ChocoSgd {
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("codec", &mut self.codec, any_codec(), "C, of the differences")?;
+        options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")?;
+        options.field("consensus", &mut self.consensus, consensus(), "γ_c, step towards the neighbours' mean")
+    }
+
+    fn source(&self) -> &'static str {
+        "Koloskova, Stich and Jaggi, ICML 2019; Koloskova, Lin, Stich and Jaggi, ICLR 2020"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {

@@ -19,12 +19,12 @@
 //! a quarter of their size S and some. State: e, S. Elements: f32. To be run with plain SGD. Source: Tang et al.,
 //! "DeepSqueeze: decentralization meets error-compensated compression", 2019.
 
-use crate::gossip::check_consensus;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
-use hexagram_logical::codec::{Codec, MinMax8};
-use hexagram_logical::decentralized::{GossipOptions, Schedule, Topology};
+use hexagram_logical::codec::{Codec, MinMax8, any_codec};
+use hexagram_logical::decentralized::{GossipOptions, Schedule, Topology, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Options, above};
 use std::sync::Arc;
 
 /// Gossip of encoded parameters with error feedback.
@@ -62,8 +62,22 @@ impl Algorithm for DeepSqueeze {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("codec", &mut self.codec, any_codec(), "C, of the parameters")?;
+        options.field("graph", &mut self.schedule, any_graph(), "W, ranks to mix with, and weights")?;
+        options.field(
+            "consensus",
+            &mut self.consensus,
+            above(0.0).up_to(1.0),
+            "η, step towards the neighbours' mean",
+        )
+    }
+
+    fn source(&self) -> &'static str {
+        "Tang et al., DeepSqueeze: decentralization meets error-compensated compression, 2019"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        check_consensus(Some(self.consensus))?;
         check_f32(bucket)?;
         Ok(context.encoding(Arc::clone(&self.codec), Feedback::Error))
     }

@@ -29,6 +29,10 @@ impl Algorithm for GradientAllReduce {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
+    fn source(&self) -> &'static str {
+        "Li et al., PyTorch Distributed, VLDB 2020"
+    }
+
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
         Ok(())
     }

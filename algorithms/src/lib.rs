@@ -94,6 +94,7 @@ pub use engine::{
 pub use gradient_all_reduce::GradientAllReduce;
 /// The layer below, for algorithms and adapters.
 pub use hexagram_logical as logical;
+pub use hexagram_logical::spelling::Options;
 pub use optimizer::{
     Adam, AdamW, Frozen, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd,
 };
@@ -101,4 +102,5 @@ pub use plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, MeanCodec,
     Needs, Optimizers, StepForm, Tensor, Trigram, check_f32, check_option,
 };
+pub use registry::Registry;
 pub use trace::Trace;

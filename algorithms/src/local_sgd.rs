@@ -9,8 +9,9 @@
 //! and step: 2(n−1)/n · S / H, S being the size of the parameters. State: none. Default: H = 4, which on small data costs
 //! no accuracy; 16 and more on large. Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram, check_option};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::Options;
 
 /// Mean of the parameters, every `period` steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,14 @@ impl Algorithm for LocalSgd {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")
+    }
+
+    fn source(&self) -> &'static str {
+        "Stich, Local SGD converges fast and communicates little, ICLR 2019"
+    }
+
     /// Returns false: replicas are equal only after every H-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
@@ -46,7 +55,7 @@ impl Algorithm for LocalSgd {
     }
 
     async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
-        check_option(self.period > 0, "the period of local SGD", &self.period, "1 step or more")
+        Ok(())
     }
 
     async fn after_step(&self, context: &Context, (): &mut (), bucket: &mut Bucket) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The algorithms by the names that users type.
+//! The algorithms by the names that users type, with their options. Open this file to add one to them.
 //!
 //! ```
 //! use hexagram_algorithms::registry;
@@ -6,6 +6,9 @@
 //! let algorithm = registry::named("bytegrad")?;
 //! assert!(!algorithm.trigram().full_precision);
 //! assert!(registry::all().len() > 20);
+//!
+//! let algorithm = registry::named("choco-sgd(codec=top-k(5%), graph=torus, consensus=10%)")?;
+//! assert_eq!(algorithm.to_string(), "choco-sgd(codec=top-k(5%), graph=torus, consensus=0.1)");
 //! # Ok::<(), hexagram_algorithms::logical::Error>(())
 //! ```
 
@@ -29,7 +32,6 @@ use crate::gradient_all_reduce::GradientAllReduce;
 use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
-use crate::plugin::Algorithm;
 use crate::plugin::AnyAlgorithm;
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
@@ -43,66 +45,198 @@ use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::topk_ef::TopKEf;
 use crate::zero_one_adam::ZeroOneAdam;
-use hexagram_logical::{Error, Result};
+use hexagram_logical::Result;
+use hexagram_logical::codec::{self, Codec};
+use hexagram_logical::decentralized::{self, Schedule};
+use hexagram_logical::spelling::{Catalogues, FieldHelp, Spelled, Spelling, no_such};
+use std::fmt;
+use std::sync::Arc;
 
-/// Returns every algorithm, with its defaults: Bagua's first, then those that came after it.
+/// Algorithms by the names that users type, each with its defaults; and the codecs and graphs that their options may be.
+///
+/// ```
+/// use hexagram_algorithms::{Registry, slowmo::SlowMo};
+///
+/// let registry = Registry::built_in().with(SlowMo { period: 48, ..SlowMo::default() });
+/// let algorithm = registry.named("slowmo(slow_momentum=0.6)")?;
+/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=48, slow_rate=1, slow_momentum=0.6)");
+///
+/// let error = registry.named("slomo").unwrap_err();
+/// assert_eq!(error.to_string(), "there is no algorithm `slomo`; did you mean slowmo?");
+/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Registry {
+    prototypes: Vec<AnyAlgorithm>,
+    known: Catalogues,
+}
+
+impl Registry {
+    /// Creates a registry of the built-in algorithms, codecs and graphs: Bagua's algorithms first, then those that came
+    /// after it.
+    pub fn built_in() -> Self {
+        let prototypes = vec![
+            // Bagua's.
+            GradientAllReduce.into(),
+            ByteGrad::default().into(),
+            QAdam::default().into(),
+            QAdam::eight_bits().into(),
+            Decentralized::default().into(),
+            LowPrecisionDecentralized::default().into(),
+            AsyncModelAverage::default().into(),
+            // Beyond Bagua.
+            LocalSgd::default().into(),
+            PostLocalSgd::default().into(),
+            SlowMo::default().into(),
+            DiLoCo::default().into(),
+            StreamingDiLoCo::default().into(),
+            DPsgd::default().into(),
+            GradientTracking::default().into(),
+            GossipPga::default().into(),
+            ExactDiffusion::default().into(),
+            Extra::default().into(),
+            QgDsgdm::default().into(),
+            RelaySgd::default().into(),
+            Sgp::default().into(),
+            AdPsgd::default().into(),
+            ChocoSgd::default().into(),
+            DeepSqueeze::default().into(),
+            CompressedAllReduce::default().into(),
+            PowerSgd::default().into(),
+            TopKEf::default().into(),
+            Dgc::default().into(),
+            Ef21::default().into(),
+            SignSgdVote::default().into(),
+            ZeroOneAdam::default().into(),
+            Easgd::default().into(),
+            Ssp::default().into(),
+            DeMo::default().into(),
+        ];
+        Registry { prototypes, known: Catalogues::default() }
+    }
+
+    /// Adds an algorithm under its name, with these options as its defaults, instead of what had this name.
+    #[must_use]
+    pub fn with(mut self, prototype: impl Into<AnyAlgorithm>) -> Self {
+        let prototype = prototype.into();
+        match self.prototypes.iter_mut().find(|known| known.name() == prototype.name()) {
+            Some(known) => *known = prototype,
+            None => self.prototypes.push(prototype),
+        }
+        self
+    }
+
+    /// Adds a codec, with these options as its defaults, instead of what had this name. Its [`Codec::name`] is to spell it,
+    /// as [`Spelled::short`] does.
+    #[must_use]
+    pub fn with_codec<C: Codec + Spelled + 'static>(mut self, prototype: C, about: &'static str) -> Self {
+        let codecs = self.known.of().cloned().unwrap_or_else(codec::catalogue);
+        self.known =
+            self.known.with(codecs.with(prototype, about, |codec| Arc::new(codec) as Arc<dyn Codec>));
+        self
+    }
+
+    /// Adds a graph or schedule, with these options as its defaults, instead of what had this name. Its
+    /// [`Schedule::spelling`] is to be [`Spelled::full`].
+    #[must_use]
+    pub fn with_graph<S: Schedule + Spelled + 'static>(mut self, prototype: S, about: &'static str) -> Self {
+        let graphs = self.known.of().cloned().unwrap_or_else(decentralized::catalogue);
+        self.known =
+            self.known.with(graphs.with(prototype, about, |graph| Arc::new(graph) as Arc<dyn Schedule>));
+        self
+    }
+
+    /// Returns every algorithm, with its defaults.
+    pub fn all(&self) -> &[AnyAlgorithm] {
+        &self.prototypes
+    }
+
+    /// Returns the algorithm that a text spells: a name, or `choco-sgd(codec=top-k(5%), graph=torus)`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line: with the nearest names for one that there is not, and
+    /// with field, value and range for an option that is out of its range.
+    pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
+        let spelling: Spelling = text.parse()?;
+        self.prototype(spelling.word())?.with_known(&spelling, &self.known)
+    }
+
+    /// Returns the spelling of an algorithm without the options that have their defaults.
+    pub fn short(&self, algorithm: &AnyAlgorithm) -> Spelling {
+        let full = algorithm.spelling();
+        let prototype = self.prototypes.iter().find(|known| known.name() == algorithm.name());
+        prototype.map_or(full.clone(), |prototype| full.without(&prototype.spelling()))
+    }
+
+    /// Returns the help on an algorithm, a codec or a graph: its options with their defaults, ranges and meanings.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) with the nearest names.
+    pub fn help(&self, name: &str) -> Result<Help> {
+        if let Some(codecs) = self.known.of::<Arc<dyn Codec>>()
+            && let Ok(fields) = codecs.help(name, &self.known)
+        {
+            return Ok(Help { name: name.to_owned(), kind: "codec".to_owned(), source: "", fields });
+        }
+        if let Some(graphs) = self.known.of::<Arc<dyn Schedule>>()
+            && let Ok(fields) = graphs.help(name, &self.known)
+        {
+            return Ok(Help { name: name.to_owned(), kind: "graph".to_owned(), source: "", fields });
+        }
+        let algorithm = self.prototype(name)?;
+        let kind = format!("{} {}", algorithm.trigram().symbol(), algorithm.trigram());
+        let fields = algorithm.describe(&self.known);
+        Ok(Help { name: name.to_owned(), kind, source: algorithm.source(), fields })
+    }
+
+    fn prototype(&self, name: &str) -> Result<&AnyAlgorithm> {
+        let found = self.prototypes.iter().find(|known| known.name() == name);
+        found.ok_or_else(|| no_such("algorithm", name, self.prototypes.iter().map(AnyAlgorithm::name)))
+    }
+}
+
+/// Help on something that has a name and options. It prints as some lines of text.
+#[derive(Debug, Clone)]
+pub struct Help {
+    /// Name, as users type it.
+    pub name: String,
+    /// Kind of thing: the trigram of an algorithm, or `codec` or `graph`.
+    pub kind: String,
+    /// Paper that it is from; empty if none is known.
+    pub source: &'static str,
+    /// Options, with their defaults.
+    pub fields: Vec<FieldHelp>,
+}
+
+impl fmt::Display for Help {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.kind)?;
+        if !self.source.is_empty() {
+            write!(f, "\nSource: {}", self.source)?;
+        }
+        if self.fields.is_empty() {
+            return f.write_str("\nIt has no options.");
+        }
+        let typed = |field: &FieldHelp| format!("{}={}", field.name, field.value);
+        let width = self.fields.iter().map(|field| typed(field).chars().count()).max().unwrap_or(0);
+        for field in &self.fields {
+            write!(f, "\n  {:width$}  {} ({})", typed(field), field.about, field.range)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns every built-in algorithm, with its defaults.
 pub fn all() -> Vec<AnyAlgorithm> {
-    let mut all = List::new();
-    // Bagua's.
-    add::<GradientAllReduce>(&mut all);
-    add::<ByteGrad>(&mut all);
-    add::<QAdam>(&mut all);
-    all.push(QAdam::eight_bits().into());
-    add::<Decentralized>(&mut all);
-    add::<LowPrecisionDecentralized>(&mut all);
-    add::<AsyncModelAverage>(&mut all);
-    // Beyond Bagua.
-    add::<LocalSgd>(&mut all);
-    add::<PostLocalSgd>(&mut all);
-    add::<SlowMo>(&mut all);
-    add::<DiLoCo>(&mut all);
-    add::<StreamingDiLoCo>(&mut all);
-    add::<DPsgd>(&mut all);
-    add::<GradientTracking>(&mut all);
-    add::<GossipPga>(&mut all);
-    add::<ExactDiffusion>(&mut all);
-    add::<Extra>(&mut all);
-    add::<QgDsgdm>(&mut all);
-    add::<RelaySgd>(&mut all);
-    add::<Sgp>(&mut all);
-    add::<AdPsgd>(&mut all);
-    add::<ChocoSgd>(&mut all);
-    add::<DeepSqueeze>(&mut all);
-    add::<CompressedAllReduce>(&mut all);
-    add::<PowerSgd>(&mut all);
-    add::<TopKEf>(&mut all);
-    add::<Dgc>(&mut all);
-    add::<Ef21>(&mut all);
-    add::<SignSgdVote>(&mut all);
-    add::<ZeroOneAdam>(&mut all);
-    add::<Easgd>(&mut all);
-    add::<Ssp>(&mut all);
-    add::<DeMo>(&mut all);
-    all
+    Registry::built_in().prototypes
 }
 
-type List = Vec<AnyAlgorithm>;
-
-fn add<A: Algorithm + Default>(all: &mut List) {
-    all.push(A::default().into());
-}
-
-/// Returns the algorithm of that name, with its defaults.
+/// Returns the built-in algorithm that a text spells.
 ///
 /// # Errors
-/// [`Error::Usage`] that lists the names there are.
-pub fn named(name: &str) -> Result<AnyAlgorithm> {
-    let all = all();
-    if let Some(found) = all.iter().find(|algorithm| algorithm.name() == name) {
-        return Ok(found.clone());
-    }
-    let names: Vec<&str> = all.iter().map(|algorithm| algorithm.name()).collect();
-    Err(Error::usage(format!("there is no algorithm `{name}`"), format!("use one of: {}", names.join(", "))))
+/// As [`Registry::named`].
+pub fn named(text: &str) -> Result<AnyAlgorithm> {
+    Registry::built_in().named(text)
 }
 
 #[cfg(test)]
@@ -129,5 +263,22 @@ mod tests {
     fn an_unknown_name_lists_the_known_ones() {
         let error = named("magic").err().unwrap().to_string();
         assert!(error.contains("`magic`") && error.contains("gradient-allreduce"), "{error}");
+        let error = named("choco_sgd").err().unwrap().to_string();
+        assert_eq!(error, "there is no algorithm `choco_sgd`; did you mean choco-sgd?");
+    }
+
+    #[test]
+    fn help_says_fields_defaults_ranges_and_source() {
+        let text = Registry::built_in().help("choco-sgd").unwrap().to_string();
+        for words in
+            ["Koloskova", "codec=sign ", "a codec: f16, bf16", "graph=ring ", "a number, above 0, 1 at most"]
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let text = Registry::built_in().help("top-k").unwrap().to_string();
+        assert!(text.contains("keep=1%"), "{text}");
+        let text = Registry::built_in().help("gradient-allreduce").unwrap().to_string();
+        assert!(text.ends_with("It has no options."), "{text}");
+        assert!(Registry::built_in().help("choco").is_err());
     }
 }

@@ -19,7 +19,8 @@
 //! communication-efficient distributed SGD with slow momentum", ICLR 2020.
 
 use crate::plugin::with_float;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Result};
 
 /// Local SGD with slow momentum.
@@ -61,6 +62,16 @@ impl Algorithm for SlowMo {
         Trigram { centralized: true, synchronous: true, full_precision: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("period", &mut self.period, 1.., "τ, steps of a period")?;
+        options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;
+        options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")
+    }
+
+    fn source(&self) -> &'static str {
+        "Wang, Tantia, Ballas and Rabbat, SlowMo, ICLR 2020"
+    }
+
     /// Returns false: replicas are equal only after every τ-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
@@ -71,16 +82,6 @@ impl Algorithm for SlowMo {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
-        check_option(self.period > 0, "the period of slowmo", &self.period, "1 step or more")?;
-        let holds = self.slow_rate > 0.0 && self.slow_rate.is_finite();
-        check_option(holds, "the slow rate of slowmo", &self.slow_rate, "a number above 0")?;
-        let holds = (0.0..1.0).contains(&self.slow_momentum);
-        check_option(
-            holds,
-            "the slow momentum of slowmo",
-            &self.slow_momentum,
-            "0 or more, and less than 1",
-        )?;
         let start = context.copy_of(&bucket.parameters)?;
         let momentum = context.zeros_like(&bucket.parameters)?;
         Ok(SlowMoState { start, momentum, steps: 0, rates: 0.0 })

@@ -57,5 +57,5 @@ fn the_bytes_are_those_of_its_header() {
 fn a_period_of_no_steps_is_refused() {
     let error = payload_per_step(2, 8, 1, || Arc::new(LocalSgd { period: 0 })).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("the period of local SGD is 0") && text.contains("1 step or more"), "{text}");
+    assert!(text.contains("period of local-sgd is 0; choose a whole number, 1 or more"), "{text}");
 }

@@ -42,6 +42,7 @@ pub mod encoding;
 mod group;
 mod part;
 mod point_to_point;
+pub mod spelling;
 pub mod testing;
 
 pub use blocking::Blocking;

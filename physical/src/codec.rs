@@ -49,7 +49,7 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Codec: Send + Sync + fmt::Debug {
-    /// Returns the name with all parameters that change its messages, as people read it: `qsgd(levels 7, bucket 512)`. Ranks
+    /// Returns the name with all parameters that change its messages, as users type it: `qsgd(levels=15)`. Ranks
     /// whose names differ refuse to work together.
     fn name(&self) -> String;
 

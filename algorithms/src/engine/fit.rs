@@ -7,6 +7,7 @@ use hexagram_logical::{Error, Result};
 
 /// Fails if an algorithm cannot work as it is written, or with these options.
 pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Result<()> {
+    algorithm.check()?;
     check_hooks(algorithm)?;
     if options.clip_norm.is_some() {
         check_clipping(algorithm)?;

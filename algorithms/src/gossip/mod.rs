@@ -35,10 +35,11 @@
 
 mod contraction;
 
-use crate::plugin::{Context, Fields, check_option};
-use hexagram_logical::codec::Codec;
-use hexagram_logical::decentralized::{Difference, GossipOptions, Mixing, Schedule};
+use crate::plugin::{Context, Fields};
+use hexagram_logical::codec::{Codec, any_codec};
+use hexagram_logical::decentralized::{Difference, GossipOptions, Mixing, Schedule, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Above, Options, Or, above, or};
 use hexagram_logical::{Buffer, DType, Error, Result};
 use std::sync::Arc;
 
@@ -82,6 +83,26 @@ impl Gossip {
         Gossip { graph: Arc::new(graph), codec: None, consensus: None }
     }
 
+    /// Names the options.
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    pub fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("graph", &mut self.graph, any_graph(), "ranks to mix with, and weights")?;
+        options.field(
+            "codec",
+            &mut self.codec,
+            or("none", any_codec()),
+            "of differences; none for full precision",
+        )?;
+        options.field(
+            "consensus",
+            &mut self.consensus,
+            consensus(),
+            "γ, step towards the neighbours' mean with a codec",
+        )
+    }
+
     /// Makes the state for a buffer: estimates begin at what `x` is, by one gossip in full precision. `part` tells apart
     /// several buffers of one bucket, whose draws are to differ.
     ///
@@ -99,7 +120,6 @@ impl Gossip {
 
     /// Returns γ, if these options can be had.
     fn check(&self, context: &Context, codec: &Arc<dyn Codec>, x: &Buffer) -> Result<f64> {
-        check_consensus(self.consensus)?;
         if x.dtype() != DType::F32 {
             let what = format!("parameters of {} cannot be encoded", x.dtype());
             return Err(Error::usage(what, "train in f32, or without a codec"));
@@ -143,10 +163,9 @@ impl GossipState {
     }
 }
 
-/// Fails unless γ is measured, or a step that there is.
-pub(crate) fn check_consensus(consensus: Option<f64>) -> Result<()> {
-    let holds = consensus.is_none_or(|step| step > 0.0 && step <= 1.0);
-    check_option(holds, "consensus", &consensus.unwrap_or_default(), "above 0 and at most 1")
+/// Returns the values of γ: a step, or `auto` to have it measured.
+pub(crate) fn consensus() -> Or<Above<f64>> {
+    or("auto", above(0.0).up_to(1.0))
 }
 
 /// Fails if neighbours change from step to step, since their estimates are of what they have sent before.

@@ -6,6 +6,7 @@ use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::unwritten::Unwritten;
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 
@@ -131,6 +132,38 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Returns which of the eight ways it communicates in.
     fn trigram(&self) -> Trigram;
+
+    /// Names the options, one a line, each with the values that it may have: so they can be typed and printed, and wrong
+    /// ones are refused at the start. Without it, there are none.
+    ///
+    /// ```
+    /// use hexagram_algorithms::logical::Result;
+    /// use hexagram_algorithms::logical::spelling::above;
+    /// use hexagram_algorithms::Options;
+    ///
+    /// struct Pull {
+    ///     period: u64,
+    ///     strength: f64,
+    /// }
+    ///
+    /// impl Pull {
+    ///     fn options(&mut self, options: &mut Options) -> Result<()> {
+    ///         options.field("period", &mut self.period, 1.., "steps from one pull to the next")?;
+    ///         options.field("strength", &mut self.strength, above(0.0).up_to(1.0), "share of the way to the mean")
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the source: the paper, in a line. Empty without.
+    fn source(&self) -> &'static str {
+        ""
+    }
 
     /// Returns true if all replicas are bit-identical after every step. Centralized synchronous algorithms promise it.
     fn keeps_replicas_identical(&self) -> bool {

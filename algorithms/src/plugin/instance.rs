@@ -7,6 +7,8 @@ use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
+use crate::registry;
+use hexagram_logical::spelling::{Catalogues, FieldHelp, Options, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;
@@ -60,6 +62,56 @@ impl AnyAlgorithm {
         self.0.optimizers()
     }
 
+    /// Returns [`Algorithm::source`].
+    pub fn source(&self) -> &'static str {
+        self.0.source()
+    }
+
+    /// Returns the spelling with all options.
+    pub fn spelling(&self) -> Spelling {
+        self.0.spelling()
+    }
+
+    /// Returns the algorithm with the options that a spelling gives; the others stay.
+    ///
+    /// ```
+    /// use hexagram_algorithms::AnyAlgorithm;
+    /// use hexagram_algorithms::slowmo::SlowMo;
+    ///
+    /// let ours = AnyAlgorithm::from(SlowMo { period: 12, ..SlowMo::default() });
+    /// let theirs = ours.with(&"slowmo(slow_rate=50%)".parse()?)?;
+    /// assert_eq!(theirs.to_string(), "slowmo(period=12, slow_rate=0.5)");
+    /// # Ok::<(), hexagram_algorithms::logical::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line for another algorithm's name, for a field that there is
+    /// not, and for a value out of its range.
+    pub fn with(&self, spelling: &Spelling) -> Result<Self> {
+        self.with_known(spelling, &Catalogues::default())
+    }
+
+    /// Returns [`AnyAlgorithm::with`], with codecs and graphs of these catalogues.
+    pub(crate) fn with_known(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
+        if spelling.word() != self.name() {
+            return Err(no_such("algorithm", spelling.word(), [self.name()]));
+        }
+        self.0.with(spelling, known)
+    }
+
+    /// Returns descriptions of the options.
+    pub(crate) fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
+        self.0.describe(known)
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with field, value and range.
+    pub fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+
     /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
     #[cfg(test)]
     pub(crate) fn of(erased: impl Erased) -> Self {
@@ -92,6 +144,23 @@ impl fmt::Debug for AnyAlgorithm {
     }
 }
 
+/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name; with
+/// all options as `{:#}`.
+///
+/// ```
+/// use hexagram_algorithms::registry;
+///
+/// let algorithm = registry::named("slowmo(period=12, slow_momentum=0.5)")?;
+/// assert_eq!(algorithm.to_string(), "slowmo(period=12)");
+/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=12, slow_rate=1, slow_momentum=0.5)");
+/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// ```
+impl fmt::Display for AnyAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { self.spelling().fmt(f) } else { registry::Registry::built_in().short(self).fmt(f) }
+    }
+}
+
 impl<A: Algorithm> From<A> for AnyAlgorithm {
     fn from(algorithm: A) -> Self {
         AnyAlgorithm(Arc::new(algorithm))
@@ -112,6 +181,11 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
+    fn source(&self) -> &'static str;
+    fn spelling(&self) -> Spelling;
+    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<AnyAlgorithm>;
+    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp>;
+    fn check(&self) -> Result<()>;
     fn uncalled_hook(&self) -> Option<&'static str>;
     fn instance<'a>(
         self: Arc<Self>,
@@ -164,6 +238,31 @@ impl<A: Algorithm> Erased for A {
 
     fn optimizers(&self) -> Optimizers {
         Algorithm::optimizers(self)
+    }
+
+    fn source(&self) -> &'static str {
+        Algorithm::source(self)
+    }
+
+    fn spelling(&self) -> Spelling {
+        let mut own = self.clone();
+        Options::write(Algorithm::name(self), |options| own.options(options))
+    }
+
+    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<AnyAlgorithm> {
+        let mut own = self.clone();
+        Options::read(spelling, known, |options| own.options(options))?;
+        Ok(own.into())
+    }
+
+    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
+        let mut own = self.clone();
+        Options::describe(Algorithm::name(self), known, |options| own.options(options))
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut own = self.clone();
+        Options::check(Algorithm::name(self), |options| own.options(options))
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {

@@ -79,7 +79,11 @@ impl<T: Element> Run<T> {
     ) -> Vec<String> {
         let opened = Barrier::new(self.ranks);
         let run = |comm: Communicator| {
-            let mut trainer = self.trainer(&comm, algorithm())?;
+            let mut trainer = match self.trainer(&comm, algorithm()) {
+                Ok(trainer) => trainer,
+                // On all ranks, before any of them waits.
+                Err(refused) => return Ok(refused.to_string()),
+            };
             opened.wait();
             let refused = trainer.step(|_, x| vec![gradient(comm.rank()); x.len()]);
             Ok(refused.unwrap_err().to_string())

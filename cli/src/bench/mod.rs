@@ -76,7 +76,7 @@ pub(crate) struct Bench {
     #[arg(short = 'o', long = "op", value_name = "REDOP", value_parser = |name: &str| one_of(&ReduceOp::ALL, name))]
     reduce: Option<ReduceOp>,
 
-    #[arg(help = format!("Encode what all_reduce sends: {}", codec::names().join(", ")))]
+    #[arg(help = format!("Encode what all_reduce sends, as in `top-k(5%)`: {}", codec::names().join(", ")))]
     #[arg(long, value_name = "NAME", value_parser = codec::named)]
     codec: Option<Arc<dyn Codec>>,
 

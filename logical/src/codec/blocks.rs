@@ -4,7 +4,6 @@
 //! block, filled up to a whole byte. All blocks but the last hold equally many numbers.
 
 use super::CodecError;
-use std::fmt;
 
 /// Cut of a run into blocks, and size of one block's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +62,6 @@ impl Blocks {
         self.header
             .saturating_add((len / 8).saturating_mul(self.bits))
             .saturating_add((len % 8 * self.bits).div_ceil(8))
-    }
-}
-
-impl fmt::Display for Blocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.size {
-            Some(size) => write!(f, "blocks of {size}"),
-            None => f.write_str("whole"),
-        }
     }
 }
 

@@ -18,8 +18,11 @@
 //! choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
 use super::blocks::Blocks;
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled, or};
+use hexagram_physical::Result;
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
@@ -67,9 +70,20 @@ impl E3M0 {
     }
 }
 
+impl Spelled for E3M0 {
+    fn word(&self) -> &'static str {
+        "e3m0"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for E3M0 {
     fn name(&self) -> String {
-        format!("e3m0({}, {})", self.blocks, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     /// Returns what follows from the errors of the numbers above s/64, those below, and the largest, which has none:

@@ -12,8 +12,11 @@
 //! codec keeps small numbers beside large ones.
 
 use super::blocks::Blocks;
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{PIECE, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled, or};
+use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 use std::sync::{Arc, LazyLock};
 
@@ -65,9 +68,20 @@ impl E4M3 {
     }
 }
 
+impl Spelled for E4M3 {
+    fn word(&self) -> &'static str {
+        "e4m3"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for E4M3 {
     fn name(&self) -> String {
-        format!("e4m3({}, {})", self.blocks, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     /// Returns what follows from errors of at most |x|/16, or 2⁻¹⁰/448 of the block's largest number.

@@ -4,9 +4,12 @@
 //! that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
 
 use super::blocks::expect_len;
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled};
 use ::half::{bf16, f16};
+use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
 
@@ -60,12 +63,22 @@ impl Half {
     }
 }
 
+impl Spelled for Half {
+    fn word(&self) -> &'static str {
+        match self.format {
+            Format::F16 => "f16",
+            Format::BF16 => "bf16",
+        }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for Half {
     fn name(&self) -> String {
-        match self.format {
-            Format::F16 => format!("f16({})", self.not_finite),
-            Format::BF16 => format!("bf16({})", self.not_finite),
-        }
+        self.short(&self.with_not_finite(NotFinite::Refuse)).to_string()
     }
 
     /// Returns what holds for the format. f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for

@@ -1,5 +1,6 @@
 //! The number of elements that a sparse codec keeps.
 
+use crate::spelling::percents;
 use hexagram_physical::{Error, Result};
 use std::fmt;
 
@@ -46,7 +47,7 @@ impl fmt::Display for Keep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Keep::Count(count) => write!(f, "{count}"),
-            Keep::Ratio(ratio) => write!(f, "{}%", ratio * 100.0),
+            Keep::Ratio(ratio) => f.write_str(&percents(*ratio)),
         }
     }
 }

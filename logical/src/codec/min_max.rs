@@ -8,8 +8,11 @@
 //! numbers are; equal numbers are exact. The larger a block, the more one outlier costs the others.
 
 use super::blocks::Blocks;
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled, or};
+use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{self, Range};
 use std::sync::Arc;
 
@@ -48,9 +51,20 @@ impl MinMax8 {
     }
 }
 
+impl Spelled for MinMax8 {
+    fn word(&self) -> &'static str {
+        "min-max8"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a range")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for MinMax8 {
     fn name(&self) -> String {
-        format!("min-max-u8({}, {})", self.blocks, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     /// Returns what follows from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖², so that δ = 1 −

@@ -43,7 +43,7 @@ pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properti
 pub use keep::Keep;
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;
-pub use named::{named, names};
+pub use named::{any_codec, catalogue, named, names, spelling};
 pub use per_tensor::PerTensor;
 pub use power::PowerSgd;
 pub use qsgd::Qsgd;

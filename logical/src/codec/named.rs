@@ -1,43 +1,97 @@
-//! The codecs by the names that users type.
+//! The codecs by the names that users type, such as `top-k(5%)`.
 
-use super::{Codec, E3M0, E4M3, Half, Keep, MinMax8, Qsgd, RandomK, Sign, TopK};
-use hexagram_physical::{Error, Result};
+use super::{Codec, E3M0, E4M3, Half, Keep, MinMax8, NotFinite, Qsgd, RandomK, Sign, TopK};
+use crate::spelling::{Catalogue, Catalogues, Listed, Number, OneOf, Spelling, Values, listed, one_of};
+use hexagram_physical::Result;
 use std::sync::Arc;
 
-/// Constructor of a codec with its defaults: QSGD with 7 levels, 1 % kept of what is sparse.
-type Make = fn() -> Result<Arc<dyn Codec>>;
+/// Returns the catalogue of the built-in codecs, with their defaults: QSGD with 7 levels, 1 % kept of what is sparse.
+pub fn catalogue() -> Catalogue<Arc<dyn Codec>> {
+    Catalogue::new("codec")
+        .with(Half::F16, "16-bit floats", shared)
+        .with(Half::BF16, "16-bit floats with the exponents of 32", shared)
+        .with(MinMax8::default(), "8 bits between the least and the greatest of a block", shared)
+        .with(
+            E4M3::default(),
+            "8-bit floats of 4 bits of exponent, relative to the greatest of a block",
+            shared,
+        )
+        .with(
+            E3M0::default(),
+            "4-bit floats of 3 bits of exponent, relative to the greatest of a block",
+            shared,
+        )
+        .with(Sign::default(), "one bit and the mean size of a block", shared)
+        .with(Qsgd::default(), "random rounding to levels of a bucket's norm", shared)
+        .with(TopK::default(), "the largest elements", shared)
+        .with(RandomK::default(), "elements at random places", shared)
+}
 
-/// Part of the elements that sparse codecs keep.
-const KEPT: Keep = Keep::Ratio(0.01);
-
-const ALL: [(&str, Make); 9] = [
-    ("f16", || Ok(Arc::new(Half::F16))),
-    ("bf16", || Ok(Arc::new(Half::BF16))),
-    ("minmax8", || Ok(Arc::new(MinMax8::default()))),
-    ("e4m3", || Ok(Arc::new(E4M3::default()))),
-    ("sign", || Ok(Arc::new(Sign::default()))),
-    ("e3m0", || Ok(Arc::new(E3M0::default()))),
-    ("qsgd", || Ok(Arc::new(Qsgd::new(7)?))),
-    ("topk", || Ok(Arc::new(TopK::new(KEPT)?))),
-    ("randomk", || Ok(Arc::new(RandomK::new(KEPT)?))),
-];
+fn shared<C: Codec + 'static>(codec: C) -> Arc<dyn Codec> {
+    Arc::new(codec)
+}
 
 /// Returns all names.
 pub fn names() -> Vec<&'static str> {
-    ALL.iter().map(|(name, _)| *name).collect()
+    catalogue().names().map(|(name, _)| name).collect()
 }
 
-/// Creates the codec of a name, with its defaults.
+/// Creates the codec that a text spells.
 ///
 /// # Errors
-/// [`Error::Usage`] that lists the names there are.
-pub fn named(name: &str) -> Result<Arc<dyn Codec>> {
-    let found = ALL.iter().find(|(known, _)| *known == name);
-    let Some((_, make)) = found else {
-        let remedy = format!("use one of {}", names().join(", "));
-        return Err(Error::usage(format!("there is no codec `{name}`"), remedy));
-    };
-    make()
+/// [`Error::Usage`](hexagram_physical::Error::Usage) of one line, with the nearest names where there is no such codec.
+pub fn named(text: &str) -> Result<Arc<dyn Codec>> {
+    catalogue().named(text)
+}
+
+/// Returns the values of an option that is any codec. One of a user's own can be typed if it is in the catalogue that
+/// options are read with.
+pub fn any_codec() -> Listed<Arc<dyn Codec>> {
+    listed(|codec: &Arc<dyn Codec>| spelling(&**codec))
+}
+
+/// Returns the spelling of a codec: its name, if it is one that can be parsed.
+pub fn spelling(codec: &dyn Codec) -> Spelling {
+    Spelling::of_text(&codec.name())
+}
+
+/// Returns the values of the option that says what becomes of NaN and infinity.
+pub(super) fn not_finite() -> OneOf<'static, NotFinite> {
+    one_of(&[
+        ("refuse", NotFinite::Refuse),
+        ("saturate", NotFinite::Saturate),
+        ("propagate", NotFinite::Propagate),
+    ])
+}
+
+/// Description of the option of [`not_finite`].
+pub(super) const ABOUT_NOT_FINITE: &str = "what becomes of NaN and infinity";
+
+/// Values of what a sparse codec keeps: a share such as `5%`, or a number of elements such as `100`.
+pub(super) struct Kept;
+
+impl Values<Keep> for Kept {
+    fn read(&self, spelling: &Spelling, _: Option<&Keep>, _: &Catalogues) -> Result<Option<Keep>> {
+        let word = spelling.word();
+        let keep = match f64::from_word(word) {
+            _ if !spelling.arguments().is_empty() => None,
+            Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
+            _ => word.parse().ok().map(Keep::Count),
+        };
+        Ok(keep.filter(|keep| keep.checked().is_ok()))
+    }
+
+    fn write(&self, value: &Keep) -> Spelling {
+        Spelling::of(value.to_string())
+    }
+
+    fn holds(&self, value: &Keep) -> Result<bool> {
+        Ok(value.checked().is_ok())
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        "a share of the elements, above 0% and up to 100%, or a number of them, 1 or more".to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +105,49 @@ mod tests {
         full.dedup();
         assert_eq!(full.len(), names().len());
         let error = named("zip").unwrap_err().to_string();
-        assert!(error.contains("`zip`") && error.contains("minmax8"), "{error}");
+        assert!(error.contains("`zip`") && error.contains("min-max8"), "{error}");
+    }
+
+    #[test]
+    fn a_codecs_name_spells_it() {
+        for text in [
+            "f16",
+            "bf16(not_finite=saturate)",
+            "min-max8",
+            "min-max8(block=512)",
+            "min-max8(block=whole)",
+            "sign",
+            "sign(block=7, not_finite=propagate)",
+            "qsgd",
+            "qsgd(levels=15)",
+            "qsgd(levels=3, bucket=64)",
+            "top-k(5%)",
+            "top-k(0.07%, not_finite=saturate)",
+            "top-k(100)",
+            "random-k(1%)",
+            "random-k(12.5%, unbiased=true)",
+        ] {
+            let codec = named(text).unwrap();
+            assert_eq!(codec.name(), text);
+            assert_eq!(named(&codec.name()).unwrap().name(), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_in_one_line_with_field_value_and_range() {
+        for (text, words) in [
+            ("top-k(0%)", "keep of top-k is 0%; choose a share of the elements, above 0% and up to 100%"),
+            ("top-k(keep=101%)", "keep of top-k is 101%; choose a share"),
+            ("random-k(0)", "keep of random-k is 0; choose a share"),
+            ("qsgd(levels=0)", "levels of qsgd is 0; choose a whole number, 1 or more, 32768 at most"),
+            ("qsgd(bucket=0)", "bucket of qsgd is 0; choose a whole number, 1 or more"),
+            ("sign(block=0)", "block of sign is 0; choose whole, or a whole number, 1 or more"),
+            ("min-max8(block=-3)", "block of min-max8 is -3; choose whole, or a whole number, 1 or more"),
+            ("f16(not_finite=maybe)", "not_finite of f16 is maybe; choose refuse or saturate or propagate"),
+            ("sign(blocks=3)", "there is no field of sign `blocks`; did you mean block?"),
+        ] {
+            let error = named(text).unwrap_err().to_string();
+            assert!(error.starts_with(words) && !error.contains('\n'), "{text}: {error}");
+        }
     }
 }

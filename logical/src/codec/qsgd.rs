@@ -13,8 +13,10 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
@@ -140,9 +142,30 @@ impl Qsgd {
     }
 }
 
+impl Default for Qsgd {
+    /// Returns the codec with 7 levels: 4 bits for each number.
+    fn default() -> Self {
+        Qsgd { levels: Levels::default(), bucket: BLOCK, not_finite: NotFinite::default() }
+    }
+}
+
+impl Spelled for Qsgd {
+    fn word(&self) -> &'static str {
+        "qsgd"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let mut levels = self.levels.count();
+        options.field("levels", &mut levels, 1..=Levels::MOST, "levels above 0")?;
+        self.levels = Levels::new(levels).unwrap_or(self.levels);
+        options.field("bucket", &mut self.bucket, 1..=LONGEST, "elements that share a norm")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for Qsgd {
     fn name(&self) -> String {
-        format!("qsgd(levels {}, bucket {}, {})", self.levels.count(), self.bucket, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     fn properties(&self) -> Properties {

@@ -13,9 +13,11 @@
 //! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
 //! message is the k values, and everyone knows the seed.
 
+use super::named::{ABOUT_NOT_FINITE, Kept, not_finite};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
+use crate::spelling::{Options, Spelled, truth};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 use std::sync::Arc;
@@ -77,10 +79,33 @@ impl RandomK {
     }
 }
 
+impl Default for RandomK {
+    /// Returns the codec that keeps 1 % of the elements.
+    fn default() -> Self {
+        RandomK { keep: Keep::Ratio(0.01), scaled: false, not_finite: NotFinite::default() }
+    }
+}
+
+impl Spelled for RandomK {
+    fn word(&self) -> &'static str {
+        "random-k"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.field(
+            "unbiased",
+            &mut self.scaled,
+            truth(),
+            "true to scale what is kept, so that the mean is right",
+        )?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for RandomK {
     fn name(&self) -> String {
-        let form = if self.scaled { "unbiased" } else { "contraction" };
-        format!("random-k({}, {form}, {})", self.keep, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     fn properties(&self) -> Properties {

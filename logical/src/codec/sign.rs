@@ -9,8 +9,11 @@
 //! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
 
 use super::blocks::Blocks;
+use super::named::{ABOUT_NOT_FINITE, not_finite};
 use super::not_finite::{PIECE, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled, or};
+use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
 
@@ -58,9 +61,20 @@ impl Sign {
     }
 }
 
+impl Spelled for Sign {
+    fn word(&self) -> &'static str {
+        "sign"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for Sign {
     fn name(&self) -> String {
-        format!("sign({}, {})", self.blocks, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     fn properties(&self) -> Properties {

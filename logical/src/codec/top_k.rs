@@ -17,9 +17,11 @@
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
 //! too high, all is done again without one. So the result never depends on the sample.
 
+use super::named::{ABOUT_NOT_FINITE, Kept, not_finite};
 use super::not_finite::saturated;
 use super::selection::Selection;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
@@ -49,9 +51,27 @@ impl TopK {
     }
 }
 
+impl Default for TopK {
+    /// Returns the codec that keeps 1 % of the elements.
+    fn default() -> Self {
+        TopK { keep: Keep::Ratio(0.01), not_finite: NotFinite::default() }
+    }
+}
+
+impl Spelled for TopK {
+    fn word(&self) -> &'static str {
+        "top-k"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+    }
+}
+
 impl Codec for TopK {
     fn name(&self) -> String {
-        format!("top-k({}, {})", self.keep, self.not_finite)
+        self.short(&Self::default()).to_string()
     }
 
     fn properties(&self) -> Properties {

@@ -42,4 +42,4 @@ pub use encoded::{Difference, GossipOptions};
 pub use lazy::Lazy;
 pub use mixing::{Edge, Mixing};
 pub use schedule::Schedule;
-pub use topology::Topology;
+pub use topology::{Topology, any_graph, catalogue};

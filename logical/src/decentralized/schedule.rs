@@ -1,6 +1,7 @@
 //! Schedules: which mixing matrix is whose turn. Implement [`Schedule`] to bring an order of your own.
 
 use super::mixing::Mixing;
+use crate::spelling::Spelling;
 use crate::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -49,6 +50,11 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     fn is_static(&self, size: usize) -> Result<bool> {
         looks_static(self, size)
     }
+
+    /// Returns the spelling, as users type it: the `Debug` output, which cannot be typed, for one that has none.
+    fn spelling(&self) -> Spelling {
+        Spelling::of(format!("{self:?}"))
+    }
 }
 
 /// Returns true if the first 64 steps have one matrix.
@@ -70,6 +76,10 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
 
     fn is_static(&self, size: usize) -> Result<bool> {
         (**self).is_static(size)
+    }
+
+    fn spelling(&self) -> Spelling {
+        (**self).spelling()
     }
 }
 

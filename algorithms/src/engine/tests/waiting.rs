@@ -17,6 +17,7 @@ use crate::slowmo::SlowMo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::{registry, zero_one_adam::ZeroOneAdam};
+use hexagram_logical::spelling::{Catalogues, FieldHelp, Spelling};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -109,6 +110,26 @@ impl Erased for HeldBack {
 
     fn optimizers(&self) -> Optimizers {
         self.algorithm.optimizers()
+    }
+
+    fn source(&self) -> &'static str {
+        self.algorithm.source()
+    }
+
+    fn spelling(&self) -> Spelling {
+        self.algorithm.spelling()
+    }
+
+    fn with(&self, spelling: &Spelling, _: &Catalogues) -> Result<AnyAlgorithm> {
+        self.algorithm.with(spelling)
+    }
+
+    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
+        self.algorithm.describe(known)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.algorithm.check()
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {

@@ -3,10 +3,14 @@
 
 mod base;
 mod equi;
+mod named;
 mod pairs;
+
+pub use named::{any_graph, catalogue};
 
 use super::mixing::Mixing;
 use super::schedule::{Schedule, looks_static};
+use crate::spelling::Spelling;
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -109,6 +113,10 @@ impl Schedule for Topology {
             Topology::RandomPairs { seed, pairs } => pairs::random(size, seed, pairs, step),
             Topology::ShiftOne => pairs::shift_one(size, step),
         }
+    }
+
+    fn spelling(&self) -> Spelling {
+        Spelling::of_text(&self.to_string())
     }
 
     fn is_static(&self, size: usize) -> Result<bool> {

@@ -28,6 +28,13 @@ const SIGN: u32 = 1 << 31;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Levels(u32);
 
+impl Default for Levels {
+    /// Returns 7 levels: codes of 4 bits.
+    fn default() -> Self {
+        Levels(7)
+    }
+}
+
 impl Levels {
     /// The largest number of levels: with more, codes would be hardly shorter than f32.
     pub const MOST: u32 = 1 << 15;

@@ -1,0 +1,61 @@
+//! Spellings: the text in which users type a codec, a graph or an algorithm with its options, and in which programs print
+//! it. Open this file to find the grammar, and to give what you have written options that can be typed.
+//!
+//! ```text
+//! spelling = word, or word(argument, …)        top-k      top-k(5%)      choco-sgd(codec=top-k(5%), graph=torus)
+//! argument = field=spelling                    the first one may be without `field=`, and is then the first field's
+//! word     = letters, digits and signs but ( ) , = and spaces: a name, a number such as 0.1 or 5%, none, auto, true
+//! ```
+//!
+//! | | is |
+//! |---|---|
+//! | [`Spelling`] | a text taken apart: it is parsed by [`FromStr`](std::str::FromStr), and printed by [`Display`](std::fmt::Display) |
+//! | [`Options`] | a visitor to whom an author names each option once; it reads, prints, checks and describes them |
+//! | [`Values`] | what an option may be: a range of numbers, one of several words, a codec, a graph |
+//! | [`Catalogue`] | the codecs, graphs or algorithms that are known by name; it can be added to |
+//!
+//! ```
+//! use hexagram_logical::spelling::{Catalogues, Options, Spelling, above};
+//! use hexagram_logical::Result;
+//!
+//! #[derive(Clone)]
+//! struct Pull {
+//!     period: u64,
+//!     strength: f64,
+//! }
+//!
+//! impl Pull {
+//!     fn options(&mut self, options: &mut Options) -> Result<()> {
+//!         options.field("period", &mut self.period, 1.., "steps from one pull to the next")?;
+//!         options.field("strength", &mut self.strength, above(0.0).up_to(1.0), "share of the way to the mean")
+//!     }
+//! }
+//!
+//! let mut pull = Pull { period: 4, strength: 0.5 };
+//! let text: Spelling = "pull(strength=25%)".parse()?;
+//! Options::read(&text, &Catalogues::default(), |options| pull.options(options))?;
+//! assert_eq!((pull.period, pull.strength), (4, 0.25));
+//!
+//! pull.strength = 2.0;
+//! let error = Options::check("pull", |options| pull.options(options)).unwrap_err();
+//! assert_eq!(error.to_string(), "strength of pull is 2; choose a number, above 0, 1 at most");
+//! # Ok::<(), hexagram_logical::Error>(())
+//! ```
+
+mod catalogue;
+mod grammar;
+mod nearest;
+mod number;
+mod options;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod values;
+
+pub use catalogue::{Catalogue, Catalogues, Listed, listed};
+pub use nearest::{nearest, no_such};
+pub use number::Number;
+pub(crate) use number::percents;
+pub use options::{FieldHelp, Options};
+pub use tree::{Argument, Spelling};
+pub use values::{Above, OneOf, Or, Part, Spelled, Truth, Values, above, one_of, or, part, truth};

@@ -1,0 +1,50 @@
+//! The names that are nearest to one that nobody knows.
+
+use super::tree::excerpt;
+use crate::Error;
+
+/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near.
+///
+/// ```
+/// use hexagram_logical::spelling::nearest;
+///
+/// assert_eq!(nearest("chocosgd", ["choco-sgd", "d-psgd", "slowmo"]), ["choco-sgd"]);
+/// ```
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let word: Vec<char> = word.chars().take(64).map(|char| char.to_ascii_lowercase()).collect();
+    let mut near: Vec<(usize, &str)> = names
+        .into_iter()
+        .map(|name| (distance(&word, &name.chars().collect::<Vec<_>>()), name))
+        .filter(|(distance, name)| *distance <= 1 + name.chars().count().min(word.len()) / 3)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// Creates the error of a name that nobody knows: with the nearest names, and with all of them if none is near.
+pub fn no_such<'a>(what: &str, word: &str, names: impl IntoIterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.into_iter().collect();
+    let near = nearest(word, names.iter().copied());
+    let remedy = match near.as_slice() {
+        [] if names.is_empty() => "use none".to_owned(),
+        [] => format!("use one of {}", names.join(", ")),
+        near => format!("did you mean {}?", near.join(" or ")),
+    };
+    Error::usage(format!("there is no {what} `{}`", excerpt(word)), remedy)
+}
+
+/// Returns Levenshtein's distance: the number of characters to be added, left out or replaced.
+fn distance(from: &[char], to: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (at, a) in from.iter().enumerate() {
+        let mut corner = row[0];
+        row[0] = at + 1;
+        for (place, b) in to.iter().enumerate() {
+            let replaced = corner + usize::from(a != b);
+            corner = row[place + 1];
+            row[place + 1] = replaced.min(corner + 1).min(row[place] + 1);
+        }
+    }
+    row[to.len()]
+}

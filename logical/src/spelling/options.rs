@@ -1,0 +1,224 @@
+//! The visitor of options: each is named once, and what is done with it is the [`Options`]' business. So what is read,
+//! printed, checked and described cannot differ.
+
+use super::catalogue::Catalogues;
+use super::nearest::no_such;
+use super::tree::{Argument, Spelling, excerpt};
+use super::values::Values;
+use crate::{Error, Result};
+use std::fmt::Debug;
+
+/// Visitor to whom an author names the options of a codec, a graph or an algorithm, one a line; see the example of
+/// [the module](super).
+///
+/// What calls it decides what happens to them: [`read`](Options::read) sets them from a text, [`write`](Options::write)
+/// prints them, [`check`](Options::check) fails if one is out of its range, [`describe`](Options::describe) lists them.
+pub struct Options {
+    /// Name of what has the options.
+    owner: String,
+    known: Catalogues,
+    direction: Direction,
+    /// Names of the options so far.
+    fields: Vec<&'static str>,
+}
+
+enum Direction {
+    /// Sets options from these arguments; those of options so far are taken out.
+    Reading(Vec<Argument>),
+    /// Adds the options' arguments.
+    Writing(Vec<Argument>),
+    Checking,
+    /// Adds the options' descriptions.
+    Describing(Vec<FieldHelp>),
+}
+
+/// Description of one option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldHelp {
+    /// Name of the field.
+    pub name: &'static str,
+    /// Value that it has, as it is typed.
+    pub value: String,
+    /// Values that it may have.
+    pub range: String,
+    /// Meaning.
+    pub about: &'static str,
+}
+
+impl Options {
+    /// Sets the options that `visit` names from the arguments of a spelling.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that names field, value and range, for values that an option cannot have; with the nearest names,
+    /// for fields that there are not.
+    pub fn read(
+        spelling: &Spelling,
+        known: &Catalogues,
+        visit: impl FnOnce(&mut Options) -> Result<()>,
+    ) -> Result<()> {
+        let direction = Direction::Reading(spelling.arguments.clone());
+        let mut options = Options::new(&spelling.word, known, direction);
+        visit(&mut options)?;
+        options.expect_none_left()
+    }
+
+    /// Returns the spelling of what has this name and the options that `visit` names: with all of them.
+    pub fn write(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Spelling {
+        let mut options = Options::new(name, &Catalogues::empty(), Direction::Writing(Vec::new()));
+        // A visit that ends early has named what it could.
+        let _ = visit(&mut options);
+        let arguments = match options.direction {
+            Direction::Writing(arguments) => arguments,
+            _ => Vec::new(),
+        };
+        Spelling { word: name.to_owned(), arguments }
+    }
+
+    /// Checks the options that `visit` names, of what has this name.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that names field, value and range of the first that is out of its range.
+    pub fn check(name: &str, visit: impl FnOnce(&mut Options) -> Result<()>) -> Result<()> {
+        visit(&mut Options::new(name, &Catalogues::empty(), Direction::Checking))
+    }
+
+    /// Returns descriptions of the options that `visit` names, with the values that they have.
+    pub fn describe(
+        name: &str,
+        known: &Catalogues,
+        visit: impl FnOnce(&mut Options) -> Result<()>,
+    ) -> Vec<FieldHelp> {
+        let mut options = Options::new(name, known, Direction::Describing(Vec::new()));
+        // As above.
+        let _ = visit(&mut options);
+        match options.direction {
+            Direction::Describing(fields) => fields,
+            _ => Vec::new(),
+        }
+    }
+
+    fn new(owner: &str, known: &Catalogues, direction: Direction) -> Self {
+        Options { owner: owner.to_owned(), known: known.clone(), direction, fields: Vec::new() }
+    }
+
+    /// Names an option: its field, the values that it may have (a range such as `1..`, or see [`Values`]), and in a few
+    /// words what it is.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that names field, value and range, if it has another value, or is to get one.
+    pub fn field<T>(
+        &mut self,
+        name: &'static str,
+        value: &mut T,
+        values: impl Values<T>,
+        about: &'static str,
+    ) -> Result<()> {
+        self.visit((name, Some(name)), value, &values, about)
+    }
+
+    /// Names the option that is written without its name, as in `top-k(5%)`, and always. It is the first.
+    ///
+    /// # Errors
+    /// As [`Options::field`].
+    pub fn main<T>(
+        &mut self,
+        name: &'static str,
+        value: &mut T,
+        values: impl Values<T>,
+        about: &'static str,
+    ) -> Result<()> {
+        self.visit((name, None), value, &values, about)
+    }
+
+    /// Fails unless an option `holds` beside the others, which are named before; `want` says what to choose, as in `fewer
+    /// steps than the period`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that names field, value and range.
+    pub fn insist(&self, holds: bool, name: &str, value: &dyn Debug, want: &str) -> Result<()> {
+        match self.direction {
+            Direction::Reading(_) | Direction::Checking if !holds => {
+                Err(self.refuse(name, &format!("{value:?}"), want))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn visit<T>(
+        &mut self,
+        (name, written): (&'static str, Option<&'static str>),
+        value: &mut T,
+        values: &dyn Values<T>,
+        about: &'static str,
+    ) -> Result<()> {
+        let first = self.fields.is_empty();
+        self.fields.push(name);
+        match &mut self.direction {
+            Direction::Reading(arguments) => {
+                if let Some(given) = take(arguments, name, first, &self.owner)? {
+                    *value = self.parsed(name, &given, value, values)?;
+                }
+                // A value that was there may be out of its range, too.
+                self.checked(name, value, values)
+            }
+            Direction::Checking => self.checked(name, value, values),
+            Direction::Writing(arguments) => {
+                arguments.push(Argument { field: written.map(str::to_owned), value: values.write(value) });
+                Ok(())
+            }
+            Direction::Describing(fields) => {
+                let range = values.describe(&self.known);
+                fields.push(FieldHelp { name, value: values.write(value).to_string(), range, about });
+                Ok(())
+            }
+        }
+    }
+
+    fn parsed<T>(&self, name: &str, given: &Spelling, now: &T, values: &dyn Values<T>) -> Result<T> {
+        values
+            .read(given, Some(now), &self.known)?
+            .ok_or_else(|| self.refuse(name, &given.excerpt(), &values.describe(&self.known)))
+    }
+
+    fn checked<T>(&self, name: &str, value: &T, values: &dyn Values<T>) -> Result<()> {
+        if values.holds(value)? {
+            return Ok(());
+        }
+        Err(self.refuse(name, &values.write(value).excerpt(), &values.describe(&self.known)))
+    }
+
+    fn refuse(&self, name: &str, value: &str, want: &str) -> Error {
+        Error::usage(format!("{name} of {} is {value}", excerpt(&self.owner)), format!("choose {want}"))
+    }
+
+    /// Fails if an argument is of no option.
+    fn expect_none_left(&self) -> Result<()> {
+        let Direction::Reading(left) = &self.direction else { return Ok(()) };
+        let Some(argument) = left.first() else { return Ok(()) };
+        let owner = excerpt(&self.owner);
+        if self.fields.is_empty() {
+            let what = format!("{owner} has no options, and `{}` is one", argument.value.excerpt());
+            return Err(Error::usage(what, format!("write {owner} alone")));
+        }
+        let field = argument.field.as_deref().unwrap_or_default();
+        Err(no_such(&format!("field of {owner}"), field, self.fields.iter().copied()))
+    }
+}
+
+/// Takes an option's value out of the arguments: that of its name, in which `-` and `_` are one, or the first of all if it
+/// has no name.
+fn take(arguments: &mut Vec<Argument>, name: &str, first: bool, owner: &str) -> Result<Option<Spelling>> {
+    let is_meant = |argument: &Argument| match &argument.field {
+        Some(field) => field.replace('-', "_") == name.replace('-', "_"),
+        None => first,
+    };
+    let (mut meant, others): (Vec<_>, Vec<_>) = std::mem::take(arguments).into_iter().partition(is_meant);
+    *arguments = others;
+    match meant.len() {
+        0 | 1 => Ok(meant.pop().map(|argument| argument.value)),
+        count => {
+            let what = format!("{name} of {} is given {count} times", excerpt(owner));
+            Err(Error::usage(what, "give it once"))
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The tree of a spelling: what a text such as `choco-sgd(codec=top-k(5%))` consists of.
+
+use std::fmt;
+
+/// Name or number with its arguments, as users type it.
+///
+/// ```
+/// use hexagram_logical::spelling::Spelling;
+///
+/// let text: Spelling = "choco-sgd( codec = top-k(5%), graph=torus )".parse()?;
+/// assert_eq!(text.word(), "choco-sgd");
+/// assert_eq!(text.arguments()[0].field(), Some("codec"));
+/// assert_eq!(text.to_string(), "choco-sgd(codec=top-k(5%), graph=torus)");
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spelling {
+    pub(super) word: String,
+    pub(super) arguments: Vec<Argument>,
+}
+
+/// Value in the parentheses of a spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Argument {
+    pub(super) field: Option<String>,
+    pub(super) value: Spelling,
+}
+
+impl Spelling {
+    /// Creates the spelling of a word without arguments. A text that is no word, such as the `Debug` output of a user's own
+    /// codec, is printed as it is and cannot be parsed.
+    pub fn of(word: impl Into<String>) -> Self {
+        Spelling { word: word.into(), arguments: Vec::new() }
+    }
+
+    /// Returns the spelling that a text is, or a word of it as it is.
+    pub fn of_text(text: &str) -> Self {
+        text.parse().unwrap_or_else(|_| Spelling::of(text))
+    }
+
+    /// Returns the name or number before the parentheses.
+    pub fn word(&self) -> &str {
+        &self.word
+    }
+
+    /// Returns the arguments, in their order.
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments
+    }
+
+    /// Returns this spelling without the named arguments that `other` has, too: what differs from its defaults.
+    #[must_use]
+    pub fn without(mut self, other: &Spelling) -> Self {
+        self.arguments.retain(|argument| argument.field.is_none() || !other.arguments.contains(argument));
+        self
+    }
+
+    /// Returns the start of the text, for an error of one line.
+    pub(super) fn excerpt(&self) -> String {
+        excerpt(&self.to_string())
+    }
+}
+
+impl Argument {
+    /// Returns the name of the field; `None` if it is not written.
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
+    }
+
+    /// Returns the value.
+    pub fn value(&self) -> &Spelling {
+        &self.value
+    }
+}
+
+/// Returns the start of a text, for an error of one line.
+pub(super) fn excerpt(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let plain = text.chars().map(|char| if char.is_control() { ' ' } else { char });
+    let mut start: String = plain.take(LONGEST).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        start.push('…');
+    }
+    start
+}
+
+impl fmt::Display for Spelling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.word)?;
+        for (number, argument) in self.arguments.iter().enumerate() {
+            write!(f, "{}{argument}", if number == 0 { "(" } else { ", " })?;
+        }
+        f.write_str(if self.arguments.is_empty() { "" } else { ")" })
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(field) => write!(f, "{field}={}", self.value),
+            None => self.value.fmt(f),
+        }
+    }
+}

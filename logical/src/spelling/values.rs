@@ -1,0 +1,305 @@
+//! The values that an option may have: ranges of numbers, words, and things with options of their own.
+
+use super::catalogue::Catalogues;
+use super::number::Number;
+use super::options::Options;
+use super::tree::Spelling;
+use crate::Result;
+use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+/// Values that an option of type `T` may have, and how they are typed. Implement it for a kind of your own.
+///
+/// | | for |
+/// |---|---|
+/// | `1..`, `0.0..1.0`, `..`, [`above`]`(0.0).up_to(1.0)` | numbers in a range; floats may be typed as percents, and are finite |
+/// | [`truth`]`()` | `true` or `false` |
+/// | [`one_of`]`(&[("word", value), …])` | one of several words |
+/// | [`or`]`("none", values)` | an `Option`: a word for `None`, or one of the values |
+/// | [`part`]`()` | a struct with options of its own ([`Spelled`]) |
+/// | [`any_codec`](crate::codec::any_codec)`()`, [`any_graph`](crate::decentralized::any_graph)`()` | an `Arc<dyn Codec>`, an `Arc<dyn Schedule>` |
+pub trait Values<T> {
+    /// Returns the value that a spelling means, beside the one that the option has `now`, if any; `None` if it
+    /// means none.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) for a mistake that is inside of the value.
+    fn read(&self, spelling: &Spelling, now: Option<&T>, known: &Catalogues) -> Result<Option<T>>;
+
+    /// Returns the spelling of a value.
+    fn write(&self, value: &T) -> Spelling;
+
+    /// Returns true if the option may have the value.
+    ///
+    /// # Errors
+    /// As [`Values::read`].
+    fn holds(&self, value: &T) -> Result<bool>;
+
+    /// Returns in words which values there are.
+    fn describe(&self, known: &Catalogues) -> String;
+}
+
+macro_rules! ranges {
+    ($($Range:ty),*) => {$(
+        impl<T: Number> Values<T> for $Range {
+            fn read(&self, spelling: &Spelling, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
+                let number = if spelling.arguments.is_empty() { T::from_word(&spelling.word) } else { None };
+                Ok(number.filter(|number| self.contains(number)))
+            }
+
+            fn write(&self, value: &T) -> Spelling {
+                Spelling::of(value.word())
+            }
+
+            fn holds(&self, value: &T) -> Result<bool> {
+                Ok(value.is_finite() && self.contains(value))
+            }
+
+            fn describe(&self, _: &Catalogues) -> String {
+                words::<T>(self.start_bound(), self.end_bound())
+            }
+        }
+    )*};
+}
+ranges!(Range<T>, RangeInclusive<T>, RangeFrom<T>, RangeTo<T>, RangeToInclusive<T>, RangeFull, Above<T>);
+
+/// Returns a range in words.
+fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
+    let low = match low {
+        Bound::Included(low) => format!(", {} or more", low.word()),
+        Bound::Excluded(low) => format!(", above {}", low.word()),
+        Bound::Unbounded => String::new(),
+    };
+    let high = match high {
+        Bound::Included(high) => format!(", {} at most", high.word()),
+        Bound::Excluded(high) => format!(", below {}", high.word()),
+        Bound::Unbounded => String::new(),
+    };
+    format!("{}{low}{high}", T::KIND)
+}
+
+/// Range of the numbers above another one.
+#[derive(Debug, Clone, Copy)]
+pub struct Above<T> {
+    low: T,
+    high: Bound<T>,
+}
+
+/// Returns the range of the numbers above `low`, which is not among them.
+pub fn above<T: Number>(low: T) -> Above<T> {
+    Above { low, high: Bound::Unbounded }
+}
+
+impl<T> Above<T> {
+    /// Ends the range with `high`, which is in it.
+    #[must_use]
+    pub fn up_to(self, high: T) -> Self {
+        Above { high: Bound::Included(high), ..self }
+    }
+
+    /// Ends the range before `high`.
+    #[must_use]
+    pub fn below(self, high: T) -> Self {
+        Above { high: Bound::Excluded(high), ..self }
+    }
+}
+
+impl<T> RangeBounds<T> for Above<T> {
+    fn start_bound(&self) -> Bound<&T> {
+        Bound::Excluded(&self.low)
+    }
+
+    fn end_bound(&self) -> Bound<&T> {
+        self.high.as_ref()
+    }
+}
+
+/// Values of a switch.
+#[derive(Debug, Clone, Copy)]
+pub struct Truth;
+
+/// Returns the values `true` and `false`.
+pub fn truth() -> Truth {
+    Truth
+}
+
+impl Values<bool> for Truth {
+    fn read(&self, spelling: &Spelling, now: Option<&bool>, known: &Catalogues) -> Result<Option<bool>> {
+        one_of(&[("true", true), ("false", false)]).read(spelling, now, known)
+    }
+
+    fn write(&self, value: &bool) -> Spelling {
+        Spelling::of(value.to_string())
+    }
+
+    fn holds(&self, _: &bool) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        "true or false".to_owned()
+    }
+}
+
+/// Values that have a word each.
+#[derive(Debug, Clone, Copy)]
+pub struct OneOf<'a, T>(&'a [(&'a str, T)]);
+
+/// Returns the values of a list, each with the word for it.
+pub fn one_of<'a, T>(words: &'a [(&'a str, T)]) -> OneOf<'a, T> {
+    OneOf(words)
+}
+
+impl<T: Clone + PartialEq> Values<T> for OneOf<'_, T> {
+    fn read(&self, spelling: &Spelling, _: Option<&T>, _: &Catalogues) -> Result<Option<T>> {
+        let found = self.0.iter().find(|(word, _)| *word == spelling.word && spelling.arguments.is_empty());
+        Ok(found.map(|(_, value)| value.clone()))
+    }
+
+    fn write(&self, value: &T) -> Spelling {
+        let found = self.0.iter().find(|(_, listed)| listed == value);
+        Spelling::of(found.map_or("?", |(word, _)| word))
+    }
+
+    fn holds(&self, value: &T) -> Result<bool> {
+        Ok(self.0.iter().any(|(_, listed)| listed == value))
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
+        words.join(" or ")
+    }
+}
+
+/// Values of an `Option`.
+#[derive(Debug, Clone, Copy)]
+pub struct Or<V> {
+    word: &'static str,
+    values: V,
+}
+
+/// Returns the values of an `Option`: `word` for `None`, and `values` for the others.
+pub fn or<V>(word: &'static str, values: V) -> Or<V> {
+    Or { word, values }
+}
+
+impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
+    fn read(
+        &self,
+        spelling: &Spelling,
+        now: Option<&Option<T>>,
+        known: &Catalogues,
+    ) -> Result<Option<Option<T>>> {
+        if spelling.word == self.word && spelling.arguments.is_empty() {
+            return Ok(Some(None));
+        }
+        Ok(self.values.read(spelling, now.and_then(Option::as_ref), known)?.map(Some))
+    }
+
+    fn write(&self, value: &Option<T>) -> Spelling {
+        value.as_ref().map_or_else(|| Spelling::of(self.word), |value| self.values.write(value))
+    }
+
+    fn holds(&self, value: &Option<T>) -> Result<bool> {
+        value.as_ref().map_or(Ok(true), |value| self.values.holds(value))
+    }
+
+    fn describe(&self, known: &Catalogues) -> String {
+        format!("{}, or {}", self.word, self.values.describe(known))
+    }
+}
+
+/// Thing with a name and options of its own: a codec, a graph, a part of an algorithm's options.
+pub trait Spelled: Clone {
+    /// Returns the name that users type, in kebab case.
+    fn word(&self) -> &'static str;
+
+    /// Names the options. Without it, there are none.
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let _ = options;
+        Ok(())
+    }
+
+    /// Returns the spelling with all options.
+    fn full(&self) -> Spelling {
+        let mut own = self.clone();
+        Options::write(self.word(), |options| own.options(options))
+    }
+
+    /// Returns the spelling without the options that are as in `default`.
+    fn short(&self, default: &Self) -> Spelling {
+        self.full().without(&default.full())
+    }
+
+    /// Returns this with the options that a spelling gives.
+    ///
+    /// # Errors
+    /// As [`Options::read`].
+    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<Self> {
+        let mut own = self.clone();
+        Options::read(spelling, known, |options| own.options(options))?;
+        Ok(own)
+    }
+}
+
+/// Values of a struct with options of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Part;
+
+/// Returns the values of a struct with options of its own, which is typed by its name: the options that are not given stay.
+///
+/// ```
+/// use hexagram_logical::Result;
+/// use hexagram_logical::spelling::{Catalogues, Options, Spelled, Values, part};
+///
+/// #[derive(Debug, Clone, PartialEq)]
+/// struct Outer {
+///     momentum: f64,
+/// }
+///
+/// impl Spelled for Outer {
+///     fn word(&self) -> &'static str {
+///         "nesterov"
+///     }
+///
+///     fn options(&mut self, options: &mut Options) -> Result<()> {
+///         options.field("momentum", &mut self.momentum, 0.0..1.0, "momentum coefficient")
+///     }
+/// }
+///
+/// let text = "diloco(outer=nesterov(momentum=0.5))".parse()?;
+/// let mut outer = Outer { momentum: 0.9 };
+/// Options::read(&text, &Catalogues::default(), |options| {
+///     options.field("outer", &mut outer, part(), "optimizer that steps with the mean change")
+/// })?;
+/// assert_eq!(outer, Outer { momentum: 0.5 });
+/// # Ok::<(), hexagram_logical::Error>(())
+/// ```
+pub fn part() -> Part {
+    Part
+}
+
+impl<T: Spelled> Values<T> for Part {
+    fn read(&self, spelling: &Spelling, now: Option<&T>, known: &Catalogues) -> Result<Option<T>> {
+        match now {
+            Some(now) if spelling.word == now.word() => now.with(spelling, known).map(Some),
+            Some(now) => Err(super::no_such("part", &spelling.word, [now.word()])),
+            None => Ok(None),
+        }
+    }
+
+    fn write(&self, value: &T) -> Spelling {
+        value.full()
+    }
+
+    fn holds(&self, value: &T) -> Result<bool> {
+        let mut own = value.clone();
+        Options::check(value.word(), |options| own.options(options)).map(|()| true)
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        "the same with other options".to_owned()
+    }
+}
