@@ -1,5 +1,6 @@
 //! Between steps: how the buckets become final, and how one algorithm follows another.
 
+use super::agree::agree;
 use super::hooks;
 use super::plan::Plan;
 use super::runner::Stage;
@@ -59,7 +60,7 @@ impl DataParallel {
     fn switch_to(&mut self, algorithm: AnyAlgorithm) -> Result<()> {
         self.between_passes()?;
         let plan = hooks::lock(&self.backward).plan().clone();
-        plan.agree(&self.comm, &format!("{algorithm:?}"), &self.options)?;
+        agree(&self.comm, plan.parameters(), &algorithm, &self.options)?;
         check_algorithm(&algorithm, &self.options)?;
         if algorithm.needs().parameters && !self.replica.has_parameters() {
             let what = format!("{} works on parameters, which the engine does not have", algorithm.name());

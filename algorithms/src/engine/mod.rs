@@ -22,6 +22,7 @@
 //! can mix. A gradient is never silently left out: a parameter that was not ready at [`DataParallel::finish`] is an error
 //! that names it, or counts as zero where [`Unused::Zero`] asks for that.
 
+mod agree;
 pub mod autotune;
 mod change;
 mod clip;
@@ -59,6 +60,7 @@ pub use trace::Tracing;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
+use agree::agree;
 use autotune::Tuner;
 use fit::check_algorithm;
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
@@ -165,7 +167,7 @@ impl DataParallel {
         let algorithm = algorithm.into();
         check_ranks(comm)?;
         let plan = Plan::new(parameters, &options, algorithm.needs().buckets);
-        plan.agree(comm, &format!("{algorithm:?}"), &options)?;
+        agree(comm, plan.parameters(), &algorithm, &options)?;
         // After that, what is refused is refused on all ranks.
         plan.check()?;
         options.check()?;

@@ -8,7 +8,7 @@ use super::EngineOptions;
 use crate::plugin::Buckets;
 use crate::plugin::Tensor;
 use crate::record::does_not_fit;
-use hexagram_logical::{Buffer, Communicator, DType, Error, Queue, Result, hash};
+use hexagram_logical::{Buffer, DType, Error, Result};
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -289,31 +289,4 @@ impl Plan {
             }
         }
     }
-
-    /// Makes sure that all ranks train the same model in the same way: a difference would corrupt or hang the first step.
-    pub(super) fn agree(&self, comm: &Communicator, algorithm: &str, options: &EngineOptions) -> Result<()> {
-        let elements: usize = self.parameters.iter().map(Parameter::len).sum();
-        // A rank's device is its own.
-        let options = EngineOptions { queue: Queue::host(), ..options.clone() };
-        let digest = fingerprint(&format!("{algorithm} {options:?} {:?}", self.parameters));
-        let mine = [self.parameters.len() as i64, elements as i64, digest as i64];
-        let mut all = vec![0; mine.len() * comm.size()];
-        comm.blocking().all_gather(&mine, &mut all)?;
-        let Some(other) = all.chunks(mine.len()).position(|other| other != &all[..mine.len()]) else {
-            return Ok(());
-        };
-        let say = |rank: usize| {
-            let of = &all[rank * mine.len()..];
-            format!("rank {rank} has {} parameters of {} elements (digest {:016x})", of[0], of[1], of[2])
-        };
-        Err(Error::usage(
-            format!("ranks train different models: {}, {}", say(0), say(other)),
-            "give all ranks the same model, algorithm and engine options",
-        ))
-    }
-}
-
-/// Returns a hash that is the same on every rank and in every build.
-fn fingerprint(text: &str) -> u64 {
-    hash::of_bytes(hash::START, text.bytes())
 }

@@ -1,5 +1,6 @@
 //! The engine's tests, by topic, and what they share: small models, and engines for them.
 
+mod agree;
 mod clip;
 mod failures;
 mod hierarchy;

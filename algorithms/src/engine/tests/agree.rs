@@ -1,0 +1,72 @@
+//! Ranks that do not train alike: all of them learn in what they differ, before the first step.
+
+use super::*;
+use crate::dgc::Dgc;
+use crate::optimizer::Adam;
+
+/// Returns the one error of all ranks, the last of which differs.
+fn errors(new: impl Fn(&Communicator, bool) -> Result<DataParallel> + Sync) -> String {
+    let errors = spawn(TransportKind::Thread, 3, |comm| Ok(new(&comm, comm.rank() == 2).err()));
+    let errors = errors.unwrap();
+    let texts: Vec<String> = errors.into_iter().map(|error| error.unwrap().to_string()).collect();
+    assert!(texts.iter().all(|text| *text == texts[0] && !text.contains('\n')), "{texts:?}");
+    texts.into_iter().next().unwrap()
+}
+
+#[test]
+fn options_that_differ_are_named_with_both_values_and_ranks() {
+    let text = errors(|comm, other| {
+        let dgc = Dgc { fraction: if other { 0.25 } else { 0.5 }, ..Dgc::default() };
+        DataParallel::new(comm, parameters(2, 4), dgc, options(40, 80))
+    });
+    let said = "different options: `fraction` of Dgc is 0.5 on rank 0, and it is 0.25 on rank 2";
+    assert!(text.contains(said), "{text}");
+    let text = errors(|comm, other| {
+        let clip_norm = if other { None } else { Some(1.0) };
+        engine(comm, parameters(2, 4), EngineOptions { clip_norm, ..options(40, 80) })
+    });
+    let said = "`clip_norm` of EngineOptions is Some(1.0) on rank 0, and it is None on rank 2";
+    assert!(text.contains(said), "{text}");
+    let text = errors(|comm, other| {
+        let optimizer = Arc::new(Adam { beta1: if other { 0.5 } else { 0.25 }, ..Adam::default() });
+        engine(comm, parameters(2, 4), EngineOptions { optimizer: Some(optimizer), ..options(40, 80) })
+    });
+    assert!(text.contains("`optimizer` of EngineOptions is Some(Adam { beta1: 0.25"), "{text}");
+    let text = errors(|comm, other| match other {
+        true => DataParallel::new(comm, parameters(2, 4), LocalSgd::default(), options(40, 80)),
+        false => DataParallel::new(comm, parameters(2, 4), GradientAllReduce, options(40, 80)),
+    });
+    assert!(text.contains("the algorithm is gradient-allreduce on rank 0, and it is local-sgd"), "{text}");
+}
+
+#[test]
+fn parameters_that_differ_are_named() {
+    let with = |at: usize, changed: Parameter| {
+        move |comm: &Communicator, other: bool| {
+            let mut list = parameters(3, 4);
+            if other {
+                list[at] = changed.clone();
+            }
+            engine(comm, list, options(40, 80))
+        }
+    };
+    let text = errors(with(1, parameter("p1", DType::F32, 5)));
+    let said =
+        "different models: parameter 1 is `p1` of f32 [4] on rank 0, and it is `p1` of f32 [5] on rank 2";
+    assert!(text.contains(said), "{text}");
+    let text = errors(with(2, parameter("p2", DType::F64, 4)));
+    assert!(text.contains("parameter 2 is `p2` of f32 [4] on rank 0, and it is `p2` of f64 [4]"), "{text}");
+    let text = errors(with(0, parameter("head", DType::F32, 4)));
+    assert!(text.contains("parameter 0 is `p0` of f32 [4] on rank 0, and it is `head`"), "{text}");
+    let cut = |count: usize| {
+        move |comm: &Communicator, other: bool| {
+            engine(comm, parameters(if other { count } else { 3 }, 4), options(40, 80))
+        }
+    };
+    let text = errors(cut(2));
+    let said = "parameter 2 is `p2` of f32 [4] on rank 0, and the number of parameters is 2 on rank 2";
+    assert!(text.contains(said), "{text}");
+    let text = errors(cut(5));
+    let said = "the number of parameters is 3 on rank 0, and parameter 3 is `p3` of f32 [4] on rank 2";
+    assert!(text.contains(said), "{text}");
+}
