@@ -20,10 +20,11 @@
 //! algorithms outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion
 //! adaptation strategies for distributed optimization and learning over networks", 2012.
 
-use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
-use hexagram_logical::codec::Codec;
-use hexagram_logical::decentralized::{Schedule, Topology};
+use crate::gossip::{Gossip, GossipState, consensus};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::codec::{Codec, any_codec};
+use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
+use hexagram_logical::spelling::{Options, or, truth};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
@@ -72,10 +73,18 @@ impl DPsgd {
         DPsgd { peers, interval: 1, adapt_then_combine: false, codec: None, consensus: None }
     }
 
+    /// Returns the graph, unless all ranks average alike.
+    pub(crate) fn graph(&self) -> Option<Arc<dyn Schedule>> {
+        match &self.peers {
+            Peers::All => None,
+            Peers::By(graph) => Some(Arc::clone(graph)),
+        }
+    }
+
     /// Returns the mixing, unless all ranks average alike.
     fn gossip(&self) -> Option<Gossip> {
-        let Peers::By(graph) = &self.peers else { return None };
-        Some(Gossip { graph: Arc::clone(graph), codec: self.codec.clone(), consensus: self.consensus })
+        let graph = self.graph()?;
+        Some(Gossip { graph, codec: self.codec.clone(), consensus: self.consensus })
     }
 
     async fn mix(
@@ -109,12 +118,36 @@ impl Algorithm for DPsgd {
         Trigram { centralized: false, synchronous: true, full_precision: self.codec.is_none() }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let mut graph = self.graph();
+        options.field("graph", &mut graph, or("all", any_graph()), "ranks to mix with, and weights")?;
+        self.peers = graph.map_or(Peers::All, Peers::By);
+        options.field("interval", &mut self.interval, 1.., "steps from one communication to the next")?;
+        let about = "true if gossip follows the step, false if it runs beside the passes";
+        options.field("adapt-then-combine", &mut self.adapt_then_combine, truth(), about)?;
+        options.field(
+            "codec",
+            &mut self.codec,
+            or("none", any_codec()),
+            "of differences; none for full precision",
+        )?;
+        options.field(
+            "consensus",
+            &mut self.consensus,
+            consensus(),
+            "γ, step towards the neighbours' mean with a codec",
+        )
+    }
+
+    fn source(&self) -> &'static str {
+        "Lian et al., Can decentralized algorithms outperform centralized algorithms?, NeurIPS 2017"
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Mixture> {
-        check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         let room = if self.adapt_then_combine { 0 } else { bucket.len() };
         let x = &bucket.parameters;
         let mixture = context.comm().registered_on(&x.queue(), x.dtype(), room)?;

@@ -24,7 +24,8 @@
 pub use crate::d_psgd::Peers;
 use crate::d_psgd::{DPsgd, Mixture};
 use crate::plugin::{Algorithm, Bucket, Context, Needs, Trigram};
-use hexagram_logical::decentralized::Topology;
+use hexagram_logical::decentralized::{Topology, any_graph};
+use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, Result};
 
 /// Averages of parameters with one peer at a time, or all.
@@ -53,6 +54,17 @@ impl Algorithm for Decentralized {
 
     fn trigram(&self) -> Trigram {
         self.0.trigram()
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let mut graph = self.0.graph();
+        options.field("graph", &mut graph, or("all", any_graph()), "ranks to mix with, and weights")?;
+        self.0.peers = graph.map_or(Peers::All, Peers::By);
+        options.field("interval", &mut self.0.interval, 1.., "steps from one communication to the next")
+    }
+
+    fn source(&self) -> &'static str {
+        "Bagua; Ying et al., Exponential graph is provably efficient for decentralized deep training, NeurIPS 2021"
     }
 
     fn needs(&self) -> Needs {

@@ -19,7 +19,8 @@
 
 use crate::gossip::check_symmetric;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::decentralized::{Lazy, Schedule, Topology};
+use hexagram_logical::decentralized::{Lazy, Schedule, Topology, any_graph};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
@@ -46,6 +47,14 @@ impl Algorithm for ExactDiffusion {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: false, synchronous: true, full_precision: true }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("graph", &mut self.graph, any_graph(), "W, the same in every step, symmetric")
+    }
+
+    fn source(&self) -> &'static str {
+        "Yuan, Ying, Zhao and Sayed, IEEE Trans. Signal Processing 2019; Tang et al., D², ICML 2018"
     }
 
     fn needs(&self) -> Needs {

@@ -17,7 +17,8 @@
 
 use crate::gossip::check_symmetric;
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::decentralized::{Schedule, Topology};
+use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
@@ -51,6 +52,14 @@ impl Algorithm for Extra {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: false, synchronous: true, full_precision: true }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("graph", &mut self.graph, any_graph(), "W, the same in every step, symmetric")
+    }
+
+    fn source(&self) -> &'static str {
+        "Shi, Ling, Wu and Yin, SIAM J. Optim. 2015"
     }
 
     fn needs(&self) -> Needs {

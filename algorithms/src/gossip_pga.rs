@@ -16,9 +16,10 @@
 //! Pan, Xu and Yin, "Accelerating gossip SGD with periodic global averaging", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::decentralized::Topology;
+use hexagram_logical::spelling::Options;
 
 /// Gossip of the parameters with periodic exact means.
 #[derive(Debug, Clone)]
@@ -46,12 +47,20 @@ impl Algorithm for GossipPga {
         Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        self.gossip.options(options)?;
+        options.field("period", &mut self.period, 1.., "H, steps from one exact mean to the next")
+    }
+
+    fn source(&self) -> &'static str {
+        "Chen et al., Accelerating gossip SGD with periodic global averaging, ICML 2021"
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<GossipState> {
-        check_option(self.period > 0, "period", &self.period, "1 or more")?;
         self.gossip.state(context, &bucket.parameters, 0).await
     }
 

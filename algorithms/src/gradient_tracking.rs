@@ -24,6 +24,7 @@
 use crate::gossip::{Gossip, GossipState};
 use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Trigram};
 use hexagram_logical::decentralized::Topology;
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Gossip of parameters and of the direction.
@@ -60,6 +61,14 @@ impl Algorithm for GradientTracking {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        self.gossip.options(options)
+    }
+
+    fn source(&self) -> &'static str {
+        "Di Lorenzo and Scutari, 2016; Nedić, Olshevsky and Shi, SIAM J. Optim. 2017; Liao et al., 2022"
     }
 
     fn needs(&self) -> Needs {

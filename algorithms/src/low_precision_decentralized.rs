@@ -22,11 +22,12 @@
 //! differences it makes are sent with the next ones.
 
 use crate::gossip::check_static;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::Result;
-use hexagram_logical::codec::{Codec, MinMax8};
-use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology};
+use hexagram_logical::codec::{Codec, MinMax8, any_codec};
+use hexagram_logical::decentralized::{Difference, GossipOptions, Schedule, Topology, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::Options;
 use std::sync::Arc;
 
 /// Gossip of differences, by default on a ring and in eight bits.
@@ -59,12 +60,21 @@ impl Algorithm for LowPrecisionDecentralized {
         Trigram { centralized: false, synchronous: true, full_precision: false }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("interval", &mut self.interval, 1.., "steps from one communication to the next")?;
+        options.field("codec", &mut self.codec, any_codec(), "C, of the differences; a fine one")?;
+        options.field("graph", &mut self.schedule, any_graph(), "W, the same in every round")
+    }
+
+    fn source(&self) -> &'static str {
+        "Bagua; Tang et al., Communication compression for decentralized training, NeurIPS 2018"
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Encoding> {
-        check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
         check_f32(bucket)?;
         check_static(context, &*self.schedule)?;
         let mut known = context.encoding(Arc::clone(&self.codec), Feedback::Difference);

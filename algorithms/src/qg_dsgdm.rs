@@ -16,10 +16,9 @@
 //! momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
 
 use crate::gossip::{Gossip, GossipState};
-use crate::plugin::{
-    Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_option,
-};
+use crate::plugin::{Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram};
 use hexagram_logical::decentralized::Topology;
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Gossip of the parameters with quasi-global momentum.
@@ -60,6 +59,21 @@ impl Algorithm for QgDsgdm {
         Trigram { centralized: false, synchronous: true, full_precision: self.gossip.codec.is_none() }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        self.gossip.options(options)?;
+        options.field(
+            "momentum",
+            &mut self.momentum,
+            0.0..1.0,
+            "β, share of the momentum in the direction",
+        )?;
+        options.field("decay", &mut self.decay, 0.0..1.0, "μ, decay of the momentum")
+    }
+
+    fn source(&self) -> &'static str {
+        "Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum, ICML 2021"
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
@@ -73,9 +87,6 @@ impl Algorithm for QgDsgdm {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Course> {
-        for (name, value) in [("momentum", self.momentum), ("decay", self.decay)] {
-            check_option((0.0..1.0).contains(&value), name, &value, "0 or more and below 1")?;
-        }
         let gossip = self.gossip.state(context, &bucket.parameters, 0).await?;
         let momentum = context.zeros_like(&bucket.parameters)?;
         Ok(Course { momentum, before: context.zeros_like(&bucket.parameters)?, gossip })

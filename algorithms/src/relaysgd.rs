@@ -18,6 +18,7 @@
 //! "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::spelling::{Options, one_of};
 use hexagram_logical::{Buffer, Result};
 
 /// Tree over which ranks relay.
@@ -83,6 +84,15 @@ impl Algorithm for RelaySgd {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: false, synchronous: true, full_precision: true }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let trees = [("chain", Tree::Chain), ("binary", Tree::Binary)];
+        options.field("tree", &mut self.tree, one_of(&trees), "tree of the ranks")
+    }
+
+    fn source(&self) -> &'static str {
+        "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021"
     }
 
     fn needs(&self) -> Needs {

@@ -19,7 +19,8 @@
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
 use hexagram_logical::Result;
-use hexagram_logical::decentralized::{Schedule, Topology};
+use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
+use hexagram_logical::spelling::Options;
 use std::sync::Arc;
 
 /// Push-sum of the parameters.
@@ -45,6 +46,14 @@ impl Algorithm for Sgp {
 
     fn trigram(&self) -> Trigram {
         Trigram { centralized: false, synchronous: true, full_precision: true }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("graph", &mut self.schedule, any_graph(), "ranks to share out to; columns add up to 1")
+    }
+
+    fn source(&self) -> &'static str {
+        "Assran, Loizou, Ballas and Rabbat, ICML 2019"
     }
 
     fn needs(&self) -> Needs {

@@ -120,7 +120,7 @@ fn one_rank_trains_alone() {
 #[test]
 fn an_interval_of_0_and_a_graph_of_other_ranks_are_refused() {
     let error = refusal(2, &DPsgd { interval: 0, ..DPsgd::default() }.into());
-    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("interval is 0"), "{error}");
+    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("is 0"), "{error}");
     let error = refusal(2, &DPsgd { peers: star().into(), ..DPsgd::default() }.into());
     assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("for 5 ranks"), "{error}");
 }

@@ -156,7 +156,7 @@ fn the_bytes_are_those_of_its_header() {
 #[test]
 fn what_cannot_be_is_refused() {
     let error = refusal(2, &low_precision(0));
-    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("interval is 0"), "{error}");
+    assert!(matches!(error, Error::Usage { .. }) && error.to_string().contains("is 0"), "{error}");
     let gradient = |_: usize, _: usize, x: &[f64]| x.to_vec();
     let place = (TransportKind::Thread, 2);
     let error = train(place, &low_precision(1), &Setup::default(), &[1.0f64; 4], 1, gradient).unwrap_err();

@@ -29,6 +29,7 @@ use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
 use hexagram_algorithms::qg_dsgdm::QgDsgdm;
+use hexagram_algorithms::registry;
 use hexagram_algorithms::relaysgd::RelaySgd;
 use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
@@ -146,5 +147,29 @@ fn the_final_average_is_the_mean_of_all_replicas_and_training_goes_on_from_it() 
             assert!((last - 1.0).abs() < 1e-3, "{algorithm:?}: {runs:?}");
             assert_eq!((averaged, last), (&runs[0].1, &runs[0].2), "{algorithm:?}");
         }
+    }
+}
+
+#[test]
+fn what_is_typed_is_what_is_made_and_printed() {
+    for text in [
+        "d-psgd(graph=torus, interval=2, codec=top-k(5%), consensus=auto)",
+        "d-psgd(graph=all, adapt-then-combine=true)",
+        "decentralized(graph=xor-pairs, interval=4)",
+        "gradient-tracking(graph=ring, codec=sign, consensus=0.3)",
+        "gossip-pga(graph=base(peers=2), period=12)",
+        "exact-diffusion(graph=star)",
+        "extra(graph=hypercube)",
+        "qg-dsgdm(momentum=0.8, decay=0.5)",
+        "relaysgd(tree=chain)",
+        "sgp(graph=equi-one-peer)",
+        "low-precision-decentralized(interval=3, codec=qsgd(levels=127), graph=torus)",
+    ] {
+        let made = registry::named(text).unwrap();
+        let printed = made.to_string();
+        let again = registry::named(&printed).unwrap();
+        assert_eq!(format!("{made:?}"), format!("{again:?}"), "{text} and {printed}");
+        let plain = registry::named(made.name()).unwrap();
+        assert_ne!(format!("{made:?}"), format!("{plain:?}"), "{text}");
     }
 }
