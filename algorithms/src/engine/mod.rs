@@ -179,6 +179,7 @@ impl DataParallel {
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
         let tuner = Tuner::new(&options);
+        let present = StepInfo { seed: options.seed, ..StepInfo::default() };
         let backward = Backward::new(plan, scheduler.requests(), buffers?);
         Ok(DataParallel {
             comm: comm.clone(),
@@ -188,7 +189,7 @@ impl DataParallel {
             replica,
             scheduler,
             scaler,
-            present: StepInfo::default(),
+            present,
             forwarded: false,
             announced: false,
             started: false,
@@ -226,6 +227,12 @@ impl DataParallel {
     /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
     pub fn set_learning_rate(&mut self, rate: f64) {
         self.present.learning_rate = Some(rate);
+    }
+
+    /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that ask
+    /// for it, by [`Context::loss`](crate::Context::loss), need it; it holds for one step.
+    pub fn set_loss(&mut self, loss: f64) {
+        self.present.loss = Some(loss);
     }
 
     /// Returns the number of steps so far.

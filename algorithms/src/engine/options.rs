@@ -91,6 +91,8 @@ pub struct EngineOptions {
     pub uneven: bool,
     /// Queue of the device that has the model: buckets are made there. Default: the host's. It may differ between ranks.
     pub queue: Queue,
+    /// Seed of the random numbers that algorithms draw by [`Context`](crate::Context). Default: 0.
+    pub seed: u64,
     /// Search for bucket size, streams and hierarchy while training; the options above are tried first. Default: none.
     pub autotune: Option<Autotune>,
 }
@@ -111,6 +113,7 @@ impl Default for EngineOptions {
             loss_scale: None,
             uneven: false,
             queue: Queue::host(),
+            seed: 0,
             autotune: None,
         }
     }

@@ -266,6 +266,7 @@ impl DataParallel {
             self.present.step += 1;
             self.forwarded = false;
         }
+        self.present.loss = None;
         hooks::lock(&self.backward).set_results(Results::None);
         self.enter(Kind::Between);
         self.tune()

@@ -3,8 +3,8 @@
 use super::float::with_float;
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule};
-use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::{Buffer, Communicator, Error, Hierarchy, ReduceOp, Result};
+use hexagram_logical::encoding::{Encoding, Feedback, mix};
+use hexagram_logical::{Buffer, Communicator, DType, Error, Hierarchy, ReduceOp, Result};
 use std::sync::Arc;
 
 /// Access of a bucket to the other ranks, in one step.
@@ -24,6 +24,10 @@ pub(crate) struct StepInfo {
     /// Number of steps before the algorithm's first.
     pub(crate) begun: u64,
     pub(crate) learning_rate: Option<f64>,
+    /// This rank's loss, if the training loop has told it.
+    pub(crate) loss: Option<f64>,
+    /// Seed of the engine's options.
+    pub(crate) seed: u64,
 }
 
 impl Context {
@@ -78,6 +82,32 @@ impl Context {
         })
     }
 
+    /// Returns this rank's loss of this step, as [`DataParallel::set_loss`](crate::DataParallel::set_loss) was told it.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the training loop has not told it.
+    pub fn loss(&self) -> Result<f64> {
+        self.present.loss.ok_or_else(|| {
+            Error::usage(
+                "the algorithm needs the loss",
+                "call DataParallel::set_loss before begin, in every step",
+            )
+        })
+    }
+
+    /// Returns a seed for random numbers that all ranks draw alike, another in each step and bucket. It depends on these and
+    /// on [`EngineOptions::seed`](crate::EngineOptions::seed) alone, so that a resumed training draws what an uninterrupted
+    /// one does; buckets of another size draw otherwise.
+    pub fn shared_seed(&self) -> u64 {
+        let words = [self.step(), self.bucket as u64];
+        words.iter().fold(mix(self.present.seed), |hash, word| mix(hash ^ word))
+    }
+
+    /// Returns a seed for random numbers that every rank draws for itself; otherwise as [`Context::shared_seed`].
+    pub fn own_seed(&self) -> u64 {
+        mix(self.shared_seed() ^ (self.rank() as u64 + 1))
+    }
+
     /// Creates an encoding for this bucket, whose draws differ from those of the other buckets.
     pub fn encoding(&self, codec: Arc<dyn Codec>, feedback: Feedback) -> Encoding {
         Encoding::new(codec).with_feedback(feedback).with_seed(self.bucket as u64)
@@ -101,6 +131,28 @@ impl Context {
             Some(hierarchy) => hierarchy.all_reduce(buffer, ReduceOp::Mean).await,
             None => self.comm.all_reduce(buffer, ReduceOp::Mean).await,
         }
+    }
+
+    /// Averages over all ranks by weights: `buffer ← Σᵢ wᵢ bufferᵢ / Σᵢ wᵢ`, w being `weight` on each rank; hierarchically
+    /// if the engine's options say so. It sends 8 bytes beside what [`Context::mean`] sends.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] unless the weights are finite, 0 or more, and one is above 0; as [`Context::mean`].
+    pub async fn weighted_mean(&self, buffer: &mut Buffer, weight: f64) -> Result<()> {
+        let refuse = |what: String| Err(Error::usage(what, "give weights of 0 or more, and one above 0"));
+        if !weight.is_finite() || weight < 0.0 {
+            return refuse(format!("rank {} has a weight of {weight} in a mean", self.rank()));
+        }
+        let mut total = buffer.beside(DType::F64, 1)?;
+        total.write_all()?.copy_from(&Buffer::from_slice(&[weight])?.read_all()?)?;
+        self.mean(&mut total).await?;
+        let total = total.host::<f64>()?[0];
+        if total <= 0.0 {
+            return refuse("all ranks have a weight of 0 in a mean".to_owned());
+        }
+        // Before the sum, so that no element overflows that would not in the end.
+        self.scale(weight / total, buffer)?;
+        self.mean(buffer).await
     }
 
     /// Does what [`Context::mean`] does in low precision; hierarchically, only what leaders exchange is encoded.
