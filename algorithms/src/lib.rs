@@ -67,6 +67,7 @@ pub mod gossip_pga;
 pub mod gradient_all_reduce;
 pub mod gradient_tracking;
 pub mod local_sgd;
+pub mod loco;
 pub mod low_precision_decentralized;
 pub mod optimizer;
 pub mod plugin;

@@ -31,6 +31,7 @@ use crate::gossip_pga::GossipPga;
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
+use crate::loco::LoCo;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
 use crate::plugin::AnyAlgorithm;
 use crate::post_local_sgd::PostLocalSgd;
@@ -102,6 +103,7 @@ impl Registry {
             ChocoSgd::default().into(),
             DeepSqueeze::default().into(),
             CompressedAllReduce::default().into(),
+            LoCo::default().into(),
             PowerSgd::default().into(),
             TopKEf::default().into(),
             Dgc::default().into(),

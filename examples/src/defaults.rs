@@ -80,6 +80,7 @@ pub const ALL: &[Defaults] = &[
     sgd("choco-sgd", 0.15),
     sgd("deepsqueeze", 0.15),
     sgd("compressed-allreduce", 0.15),
+    sgd("loco", 0.15),
     // A few ranks are as good as the gradient itself.
     sgd("powersgd", 0.15),
     sgd("topk-ef", 0.15),

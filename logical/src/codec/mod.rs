@@ -7,6 +7,7 @@
 //! | [`E4M3`] in blocks of B | d + 4⌈d/B⌉ | no | .996 | no |
 //! | [`Sign`] in blocks of B, or whole | d/8 + 4⌈d/B⌉ | no | ‖x‖₁²/(B‖x‖₂²), at worst 1/B | no |
 //! | [`E3M0`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 8/9 for B ≤ 2049 | no |
+//! | [`Int4`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 196/(B + 195) | no |
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
 //! | [`TopK`] of k elements | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
@@ -22,6 +23,7 @@ pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
 pub mod half;
+pub mod int4;
 mod keep;
 pub mod linear;
 pub mod min_max;
@@ -40,6 +42,7 @@ pub use e4m3::E4M3;
 pub use exact::Exact;
 pub use half::Half;
 pub use hexagram_physical::codec::{Codec, CodecError, Noise, NotFinite, Properties};
+pub use int4::Int4;
 pub use keep::Keep;
 pub use linear::{LinearCodec, Round};
 pub use min_max::MinMax8;

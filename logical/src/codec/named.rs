@@ -1,6 +1,6 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
-use super::{Codec, E3M0, E4M3, Half, Keep, MinMax8, NotFinite, Qsgd, RandomK, Sign, TopK};
+use super::{Codec, E3M0, E4M3, Half, Int4, Keep, MinMax8, NotFinite, Qsgd, RandomK, Sign, TopK};
 use crate::spelling::{Catalogue, Catalogues, Listed, Number, OneOf, Spelling, Values, listed, one_of};
 use hexagram_physical::Result;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub fn catalogue() -> Catalogue<Arc<dyn Codec>> {
             "4-bit floats of 3 bits of exponent, relative to the greatest of a block",
             shared,
         )
+        .with(Int4::default(), "4 bits in equal steps up to the greatest of a block", shared)
         .with(Sign::default(), "one bit and the mean size of a block", shared)
         .with(Qsgd::default(), "random rounding to levels of a bucket's norm", shared)
         .with(TopK::default(), "the largest elements", shared)

@@ -5,7 +5,7 @@
 mod numbers;
 mod oracles;
 
-use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Half, MinMax8, NotFinite, Sign};
+use hexagram_logical::codec::{Codec, CodecError, E3M0, E4M3, Half, Int4, MinMax8, NotFinite, Sign};
 use numbers::{bits, run};
 use proptest::prelude::*;
 
@@ -19,6 +19,8 @@ fn all(policy: NotFinite) -> Vec<Box<dyn Codec>> {
         Box::new(MinMax8::whole().with_not_finite(policy)),
         Box::new(E3M0::default().with_not_finite(policy)),
         Box::new(E3M0::in_blocks(7).with_not_finite(policy)),
+        Box::new(Int4::default().with_not_finite(policy)),
+        Box::new(Int4::in_blocks(5).with_not_finite(policy)),
         Box::new(E4M3::default().with_not_finite(policy)),
         Box::new(E4M3::in_blocks(5).with_not_finite(policy)),
         Box::new(Sign::default().with_not_finite(policy)),
