@@ -139,3 +139,16 @@ fn a_deadline_of_half_a_minute_passes_at_once_in_virtual_time() {
     assert!((30 * SECOND..31 * SECOND).contains(&after) && error.contains("30s"), "{after:?}: {error}");
     assert_eq!(late(), (after, error));
 }
+
+/// A task that waits for another, without a thread of its own: to join it, in the end of what it works with.
+#[test]
+fn a_task_may_wait_for_another_in_virtual_time() {
+    VirtualTime::run(|| {
+        let task = spawn_task("hexagram-test", async || {
+            let other = spawn_task("hexagram-other", async || sleep(SECOND)).unwrap();
+            other.join().unwrap();
+            assert!(now() >= Instant::after_origin(SECOND));
+        });
+        task.unwrap().join().unwrap();
+    });
+}

@@ -1,15 +1,19 @@
 //! A runtime in virtual time, whose threads take turns. Use it to test what waits for seconds, in milliseconds and with
 //! the same outcome every time.
 
-use super::{Instant, Park, Runtime, within};
+use super::{Instant, Park, Runtime, Task, within};
 use crate::bootstrap::local;
 use rustix::event::{PollFd, Timespec};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
+use std::mem;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, Builder, Thread};
 use std::time::Duration;
 
@@ -18,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// A runtime whose clock moves only when all of its threads wait, and then at once. One thread runs at a time, in an order
 /// that follows from what they wait for, so that a run is like any other.
+///
+/// Tasks share one thread, which looks at each of them once a millisecond: to give every task a turn of its own would take
+/// the machine longer than their work.
 ///
 /// Its sockets are the system's. A thread that waits for another in any other way than through [`runtime`](super) keeps its
 /// turn meanwhile, and both wait for ever.
@@ -36,13 +43,19 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Default)]
 pub struct VirtualTime(Arc<Turns>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Turns(Mutex<Schedule>);
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("now", &self.lock().now).finish_non_exhaustive()
+    }
+}
 
 /// Number of a thread, in the order of their starts.
 type Number = u64;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Schedule {
     /// Time since the start.
     now: Duration,
@@ -54,11 +67,18 @@ struct Schedule {
     waiting: BTreeMap<(Duration, u64), Number>,
     /// Threads that have not ended.
     threads: BTreeMap<Number, Thread>,
+    /// Tasks that their thread has not made yet; `None` while there is no such thread.
+    tasks: Option<Vec<Task>>,
 }
 
 thread_local! {
     static MINE: Cell<Number> = const { Cell::new(0) };
+    /// Tasks of this thread; `None` in place of one that is being polled. Other threads have none.
+    static DRIVEN: RefCell<Vec<Option<Driven>>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Task under way.
+type Driven = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Schedule {
     fn wait(&mut self, thread: Number, duration: Duration) {
@@ -103,6 +123,54 @@ impl Turns {
         drop(schedule);
         self.await_turn();
     }
+
+    /// Drives tasks until all have ended.
+    fn drive_tasks(&self) {
+        while self.look_at_tasks() {
+            DRIVEN.with_borrow_mut(|driven| driven.retain(Option::is_some));
+            self.sleep(LOOK);
+        }
+    }
+
+    /// Polls each task once, but for those that are being polled already; returns false once there are none, and the thread
+    /// of the tasks is to end.
+    fn look_at_tasks(&self) -> bool {
+        let Some(new) = self.new_tasks(DRIVEN.with_borrow(Vec::is_empty)) else { return false };
+        let made: Vec<_> = new.into_iter().map(|task| Some(task())).collect();
+        DRIVEN.with_borrow_mut(|driven| driven.extend(made));
+        for at in 0..DRIVEN.with_borrow(Vec::len) {
+            let taken = DRIVEN.with_borrow_mut(|driven| driven[at].take());
+            let pending = taken.and_then(|mut task| {
+                let polled = task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                polled.is_pending().then_some(task)
+            });
+            DRIVEN.with_borrow_mut(|driven| driven[at] = pending.or(driven[at].take()));
+        }
+        true
+    }
+
+    /// Waits on the thread of the tasks, in the middle of one of them: the others go on, as it may wait for one.
+    fn sleep_within_task(&self, duration: Duration) {
+        let end = self.lock().now.saturating_add(duration);
+        loop {
+            self.look_at_tasks();
+            let left = end.saturating_sub(self.lock().now);
+            self.sleep(LOOK.min(left));
+            if left <= LOOK {
+                return;
+            }
+        }
+    }
+
+    /// Takes the tasks that have come; `None` once there is nothing to do and the thread of the tasks is to end.
+    fn new_tasks(&self, idle: bool) -> Option<Vec<Task>> {
+        let mut schedule = self.lock();
+        let new = schedule.tasks.as_mut().map(mem::take).filter(|new| !(idle && new.is_empty()));
+        if new.is_none() {
+            schedule.tasks = None;
+        }
+        new
+    }
 }
 
 impl Runtime for VirtualTime {
@@ -115,11 +183,14 @@ impl Runtime for VirtualTime {
     }
 
     fn sleep(&self, duration: Duration) {
-        self.0.sleep(duration);
+        match DRIVEN.with_borrow(Vec::is_empty) {
+            true => self.0.sleep(duration),
+            false => self.0.sleep_within_task(duration),
+        }
     }
 
     fn park(&self, _: &dyn Park, at_most: Duration) {
-        self.0.sleep(LOOK.min(at_most));
+        self.sleep(LOOK.min(at_most));
     }
 
     fn poll(&self, sources: &mut [PollFd<'_>], at_most: Option<Duration>) -> io::Result<usize> {
@@ -152,6 +223,25 @@ impl Runtime for VirtualTime {
         schedule.started = number;
         schedule.wait(number, Duration::ZERO);
         Ok(())
+    }
+
+    fn spawn_task(&self, _: &str, task: Task) -> io::Result<()> {
+        let waits_for_thread = {
+            let mut schedule = self.0.lock();
+            let missing = schedule.tasks.is_none();
+            schedule.tasks.get_or_insert_default().push(task);
+            missing
+        };
+        if waits_for_thread {
+            let turns = Arc::clone(&self.0);
+            self.spawn("hexagram-tasks", Box::new(move || turns.drive_tasks()))?;
+        }
+        Ok(())
+    }
+
+    fn poll_park(&self, _: &dyn Park, _: Duration, _: &mut Context<'_>) -> Poll<()> {
+        // The next look comes by itself.
+        Poll::Pending
     }
 
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
