@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every package, and the packages of this workspace that it may depend on.
-const LAYERS: [(&str, &str, &[&str]); 11] = [
+const LAYERS: [(&str, &str, &[&str]); 12] = [
     ("physical", "hexagram-physical", &[]),
     ("logical", "hexagram-logical", &["hexagram-physical"]),
     ("algorithms", "hexagram-algorithms", &["hexagram-logical"]),
@@ -24,6 +24,7 @@ const LAYERS: [(&str, &str, &[&str]); 11] = [
     ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
     ("cli", "hexagram-cli", &["hexagram"]),
+    ("lab", "hexagram-lab", &["hexagram"]),
     ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
     ("examples/balance", "hexagram-balance", &["hexagram"]),
     ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram"]),
@@ -213,7 +214,7 @@ fn circles_are_found_however_they_are_written() {
 /// the one below it depends on both without saying so.
 #[test]
 fn nobody_tunnels_through_a_layer() {
-    const ABOVE: [&str; 4] = ["algorithms", "adapters", "cli", "examples"];
+    const ABOVE: [&str; 5] = ["algorithms", "adapters", "cli", "lab", "examples"];
     for file in ABOVE.iter().flat_map(|folder| sources(&root().join(folder))) {
         let tunnel = named_in(&file).into_iter().find(is_tunnel);
         assert_eq!(tunnel, None, "{} reaches through logical", file.display());

@@ -16,12 +16,13 @@ use std::fs;
 use std::path::Path;
 
 /// Sources above the backends.
-const ABOVE: [&str; 8] = [
+const ABOVE: [&str; 9] = [
     "physical/src",
     "logical/src",
     "algorithms/src",
     "adapters/candle/src",
     "cli/src",
+    "lab/src",
     "src",
     "examples/own-algorithm/src",
     "examples/own-transport/src",

@@ -1,0 +1,57 @@
+//! Time that a training would take over a network: what was sent is charged, nothing is waited for.
+
+/// Network between ranks of which each has a device of its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Latency α of a message, in seconds.
+    pub latency: f64,
+    /// Bandwidth β of a rank, in bytes a second.
+    pub bandwidth: f64,
+    /// Time of a forward and a backward pass, in seconds.
+    pub compute: f64,
+}
+
+/// Work of one rank up to a point of a training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Number of steps.
+    pub steps: u64,
+    /// Bytes sent, with message headers.
+    pub bytes: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// True if ranks wait for each other in every step.
+    pub synchronous: bool,
+}
+
+impl Link {
+    /// Creates a link of so many Mbit/s, with a latency of 50 µs and passes of 1 ms.
+    pub fn of_megabits(megabits: f64) -> Self {
+        Link { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3 }
+    }
+
+    /// Returns the seconds that some work takes: messages · α + bytes / β, one message after the other, and the passes.
+    /// Synchronous algorithms pay for both; asynchronous ones for the longer of the two, as their messages travel beside
+    /// the passes and nobody waits for them.
+    pub fn seconds(&self, work: Work) -> f64 {
+        let communication = work.messages as f64 * self.latency + work.bytes as f64 / self.bandwidth;
+        let computation = work.steps as f64 * self.compute;
+        match work.synchronous {
+            true => computation + communication,
+            false => computation.max(communication),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_messages_are_charged() {
+        let link = Link { latency: 0.01, bandwidth: 1e6, compute: 0.5 };
+        let work = Work { steps: 10, bytes: 2_000_000, messages: 20, synchronous: true };
+        assert!((link.seconds(work) - (5.0 + 2.2)).abs() < 1e-12);
+        assert!((link.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,195 @@
+//! The suite: every algorithm on every task, with data alike and not, few ranks and many, several seeds. Open it to see
+//! what is run, or to run a matrix of your own.
+
+mod defaults;
+mod estimate;
+mod orderings;
+mod page;
+mod picture;
+mod record;
+mod results;
+
+pub use defaults::{Tuned, tuned};
+pub use estimate::Estimate;
+pub use orderings::{Claim, ORDERINGS, Verdict};
+pub use page::write_pages;
+pub use record::{Record, State};
+pub use results::{Measure, Place, Results};
+
+use crate::task::{Digits, Quadratics, Task, Text};
+use crate::training::{Training, train};
+use hexagram::physical::runtime;
+use hexagram::sampler::Partition;
+use hexagram::{AnyAlgorithm, Error, Result};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+
+/// Partitions of the suite.
+pub const PARTITIONS: [Partition; 3] =
+    [Partition::Equal, Partition::Dirichlet { alpha: 1.0 }, Partition::Dirichlet { alpha: 0.1 }];
+
+/// Task with the number of steps that it is given.
+#[derive(Debug, Clone)]
+pub struct Lesson {
+    /// Model and data.
+    pub task: Arc<dyn Task>,
+    /// Steps of each rank.
+    pub steps: u64,
+}
+
+/// Matrix of trainings.
+#[derive(Debug, Clone)]
+pub struct Suite {
+    /// Algorithms to compare.
+    pub algorithms: Vec<AnyAlgorithm>,
+    /// Tasks to compare them on.
+    pub lessons: Vec<Lesson>,
+    /// Ways to divide the data.
+    pub partitions: Vec<Partition>,
+    /// Numbers of ranks.
+    pub ranks: Vec<usize>,
+    /// Seeds from 0 up to, but without, this one.
+    pub seeds: u64,
+}
+
+/// One training of the matrix.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// Algorithm by which ranks communicate.
+    pub algorithm: AnyAlgorithm,
+    /// Task, with its number of steps.
+    pub lesson: Lesson,
+    /// Way in which the data are divided.
+    pub partition: Partition,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+}
+
+impl Suite {
+    /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, three seeds.
+    ///
+    /// # Errors
+    /// As the tasks' constructors.
+    pub fn whole(algorithms: Vec<AnyAlgorithm>) -> Result<Self> {
+        let lessons = vec![
+            Lesson { task: Arc::new(Quadratics::new(0)?), steps: 200 },
+            Lesson { task: Arc::new(Quadratics::noisy(0)?), steps: 200 },
+            Lesson { task: Arc::new(Digits::new()?), steps: 300 },
+            Lesson { task: Arc::new(Text::new()), steps: 200 },
+        ];
+        Ok(Suite { algorithms, lessons, partitions: PARTITIONS.to_vec(), ranks: vec![4, 8, 25], seeds: 3 })
+    }
+
+    /// Creates the short form, for tests: quadratics and digits, the most different data, 4 ranks, two seeds.
+    ///
+    /// # Errors
+    /// As [`whole`](Self::whole).
+    pub fn short(algorithms: Vec<AnyAlgorithm>) -> Result<Self> {
+        let mut suite = Self::whole(algorithms)?;
+        suite.lessons.retain(|lesson| ["quadratics", "digits"].contains(&lesson.task.name()));
+        suite.partitions.retain(|partition| *partition != PARTITIONS[1]);
+        Ok(Suite { ranks: vec![4], seeds: 2, ..suite })
+    }
+
+    /// Returns all trainings, those that take longest first.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for lesson in &self.lessons {
+            for &partition in &self.partitions {
+                for seed in 0..self.seeds {
+                    for &ranks in &self.ranks {
+                        let of = |algorithm: &AnyAlgorithm| Cell {
+                            algorithm: algorithm.clone(),
+                            lesson: lesson.clone(),
+                            partition,
+                            ranks,
+                            seed,
+                        };
+                        cells.extend(self.algorithms.iter().map(of));
+                    }
+                }
+            }
+        }
+        cells.sort_by_key(|cell| std::cmp::Reverse(cell.ranks));
+        cells
+    }
+}
+
+impl Cell {
+    /// Returns what tells this training from the others.
+    pub fn place(&self) -> Place {
+        Place {
+            algorithm: self.algorithm.name().to_owned(),
+            task: self.lesson.task.name().to_owned(),
+            partition: self.partition.to_string(),
+            ranks: self.ranks,
+        }
+    }
+
+    /// Runs the training.
+    ///
+    /// # Errors
+    /// As [`train`].
+    pub fn run(&self) -> Result<Record> {
+        let tuned = tuned(self.algorithm.name(), self.lesson.task.name());
+        let training = Training {
+            algorithm: self.algorithm.clone(),
+            learning_rate: tuned.learning_rate,
+            ranks: self.ranks,
+            partition: self.partition,
+            seed: self.seed,
+            steps: self.lesson.steps,
+            records: 20,
+            ..Training::of(Arc::clone(&self.lesson.task))
+        };
+        let outcome = train(&training)?;
+        Ok(Record::new(self, &training, &outcome))
+    }
+}
+
+/// Runs trainings on all processors, each on one, and hands over each record as it comes, in any order.
+///
+/// # Errors
+/// The first of a training, or of `take`; those that are under way are then left alone.
+pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> Result<()> {
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let cells = Arc::new(cells);
+    let next = Arc::new(AtomicUsize::new(0));
+    let failed = Arc::new(OnceLock::new());
+    let (records, finished) = channel();
+    for _ in 0..workers {
+        let cells = Arc::clone(&cells);
+        let next = Arc::clone(&next);
+        let failed = Arc::clone(&failed);
+        let records = records.clone();
+        let work = move || {
+            while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if failed.get().is_some()
+                    || records.send(cell.run().map_err(|error| named(cell, &error))).is_err()
+                {
+                    return;
+                }
+            }
+        };
+        runtime::spawn("hexagram-suite", work)?;
+    }
+    drop(records);
+    while let Ok(record) = runtime::receive(&finished) {
+        let taken = record.and_then(&mut take);
+        if taken.is_err() {
+            let _ = failed.set(());
+        }
+        taken?;
+    }
+    Ok(())
+}
+
+/// Says which training has failed.
+fn named(cell: &Cell, error: &Error) -> Error {
+    let what = format!("{} with seed {} failed: {error}", cell.place(), cell.seed);
+    Error::usage(what, "run it alone to see why")
+}

@@ -1,0 +1,92 @@
+//! Numbers of the suite, by what is asked for.
+
+use super::{Estimate, Record};
+use crate::link::Link;
+use std::fmt;
+
+/// Place of a training in the matrix; runs that differ in the seed only have the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Name of the algorithm.
+    pub algorithm: String,
+    /// Name of the task.
+    pub task: String,
+    /// Partition, as it displays itself.
+    pub partition: String,
+    /// Number of ranks.
+    pub ranks: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { algorithm, task, partition, ranks } = self;
+        write!(f, "{algorithm} on {task}, {partition}, {ranks} ranks")
+    }
+}
+
+/// Quantity that runs are compared by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Measure {
+    /// Loss of the mean replica after the last step.
+    Loss,
+    /// Mean of the replicas' own losses after the last step.
+    OwnLoss,
+    /// Share of errors of the mean replica on held-out samples: 1 − accuracy.
+    Errors,
+    /// Consensus distance after the last step.
+    Consensus,
+    /// Bytes that the average rank has sent in all steps.
+    Bytes,
+    /// Bytes of the average rank until the mean replica has an accuracy; infinite if it never has.
+    BytesTo(f64),
+    /// Seconds over a link until the mean replica has an accuracy; infinite if it never has.
+    SecondsTo(f64, Link),
+}
+
+impl Measure {
+    /// Measures a run; the less, the better.
+    pub fn of(self, record: &Record) -> f64 {
+        let reached = |accuracy: f64| {
+            record.curve.iter().find(|state| state.accuracy.is_some_and(|found| found >= accuracy))
+        };
+        match self {
+            Measure::Loss => record.last().loss,
+            Measure::OwnLoss => record.own_loss,
+            Measure::Errors => record.last().accuracy.map_or(f64::INFINITY, |accuracy| 1.0 - accuracy),
+            Measure::Consensus => record.last().consensus,
+            Measure::Bytes => record.last().bytes,
+            Measure::BytesTo(accuracy) => reached(accuracy).map_or(f64::INFINITY, |state| state.bytes),
+            Measure::SecondsTo(accuracy, link) => {
+                reached(accuracy).map_or(f64::INFINITY, |state| record.seconds(&link, state))
+            }
+        }
+    }
+}
+
+/// Records of the suite.
+#[derive(Debug, Clone, Default)]
+pub struct Results(Vec<Record>);
+
+impl Results {
+    /// Creates results of records, in the order of their places.
+    pub fn new(mut records: Vec<Record>) -> Self {
+        records.sort_by(|one, other| (&one.place, one.seed).cmp(&(&other.place, other.seed)));
+        Results(records)
+    }
+
+    /// Returns all records.
+    pub fn records(&self) -> &[Record] {
+        &self.0
+    }
+
+    /// Returns the runs at a place, by seed.
+    pub fn at(&self, place: &Place) -> Vec<&Record> {
+        self.0.iter().filter(|record| record.place == *place).collect()
+    }
+
+    /// Estimates a measure at a place; `None` if nothing was run there.
+    pub fn estimate(&self, place: &Place, measure: Measure) -> Option<Estimate> {
+        let values: Vec<f64> = self.at(place).into_iter().map(|record| measure.of(record)).collect();
+        Estimate::of(&values)
+    }
+}

@@ -1,0 +1,72 @@
+//! Tasks: models with data. Implement [`Task`] to compare algorithms on a problem of your own.
+
+mod digits;
+mod quadratics;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use digits::Digits;
+pub use quadratics::Quadratics;
+pub use text::Text;
+
+use hexagram::{Parameter, Result};
+use std::fmt;
+
+/// Value of each parameter of a model, in the order of [`Task::parameters`].
+pub type Values = Vec<Vec<f32>>;
+
+/// Receives the gradient of one parameter, by its number, as soon as it is complete.
+pub type Ready<'a> = dyn FnMut(usize, &[f32]) -> Result<()> + 'a;
+
+/// Model with data: a loss that is a mean over samples, which are divided among ranks.
+///
+/// It knows nothing of ranks. Everything it computes follows from its arguments, bit for bit.
+pub trait Task: fmt::Debug + Send + Sync {
+    /// Returns the name, in kebab case.
+    fn name(&self) -> &str;
+
+    /// Returns the parameters, in the order in which the forward pass uses them.
+    fn parameters(&self) -> Vec<Parameter>;
+
+    /// Returns the values before the first step. The same for all ranks.
+    fn initial(&self, seed: u64) -> Values;
+
+    /// Returns the label of each training sample, by which a [partition](hexagram::sampler::Partition) divides them.
+    fn labels(&self) -> &[usize];
+
+    /// Returns the number of samples of a rank's batch; `None` for all that the rank has.
+    fn batch(&self) -> Option<usize>;
+
+    /// Computes the mean gradient of some samples at `values`, and gives each parameter's to `ready` in the order of a
+    /// backward pass. Returns their mean loss.
+    ///
+    /// # Errors
+    /// The first of `ready`.
+    fn gradient(&self, values: &Values, samples: &[usize], ready: &mut Ready<'_>) -> Result<f64>;
+
+    /// Judges a model.
+    fn evaluate(&self, values: &Values) -> Evaluation;
+}
+
+/// Judgement of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Evaluation {
+    /// Loss over all training samples, or over held-out ones if the task says so; less that of the optimum if it is known.
+    pub loss: f64,
+    /// Share of held-out samples that are told right, from 0 to 1, if the task has such.
+    pub accuracy: Option<f64>,
+    /// Distance ‖x − x*‖ to the optimum, if it is known.
+    pub distance: Option<f64>,
+}
+
+/// Creates the declaration of a parameter of f32.
+fn parameter(name: &str, shape: &[usize]) -> Parameter {
+    Parameter { name: name.to_owned(), dtype: hexagram::DType::F32, shape: shape.to_vec() }
+}
+
+/// Returns the number of the largest entry, the first of equal ones.
+fn largest(entries: &[f32]) -> usize {
+    let larger = |best: usize, at: usize| if entries[at] > entries[best] { at } else { best };
+    (0..entries.len()).fold(0, larger)
+}

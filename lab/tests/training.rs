@@ -1,0 +1,106 @@
+//! Trainings against what is known of them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use hexagram::algorithms::registry;
+use hexagram::sampler::Partition;
+use hexagram_lab::task::{Digits, Quadratics, Task, Text};
+use hexagram_lab::{Outcome, Training, train};
+use std::sync::Arc;
+
+fn quadratics(algorithm: &str) -> Training {
+    Training {
+        algorithm: registry::named(algorithm).unwrap(),
+        partition: Partition::Dirichlet { alpha: 0.1 },
+        steps: 60,
+        ..Training::of(Arc::new(Quadratics::new(0).unwrap()))
+    }
+}
+
+fn trained(algorithm: &str) -> Outcome {
+    train(&quadratics(algorithm)).unwrap()
+}
+
+/// Shares of 125 samples each, so that the mean of the ranks' gradients is that of all samples.
+#[test]
+fn synchronous_sgd_makes_the_steps_of_one_rank_with_all_data() {
+    let outcome = trained("gradient-allreduce");
+    let task = Quadratics::new(0).unwrap();
+    let all: Vec<usize> = (0..task.labels().len()).collect();
+    let mut values = task.initial(0);
+    for step in 0..=60 {
+        if let Some(point) = outcome.curve.iter().find(|point| point.step == step) {
+            let expected = task.evaluate(&values);
+            let found = point.evaluation;
+            assert!((found.loss - expected.loss).abs() < 1e-5 * (1.0 + expected.loss), "{step}");
+            assert!((found.distance.unwrap() - expected.distance.unwrap()).abs() < 1e-4, "{step}");
+            assert_eq!(point.consensus, 0.0);
+        }
+        let mut moved = values.clone();
+        let mut ready = |parameter: usize, gradient: &[f32]| {
+            moved[parameter].iter_mut().zip(gradient).for_each(|(x, g)| *x -= 0.1 * g);
+            Ok(())
+        };
+        task.gradient(&values, &all, &mut ready).unwrap();
+        values = moved;
+    }
+}
+
+#[test]
+fn states_are_recorded_at_regular_steps() {
+    let outcome = train(&Training { steps: 7, records: 3, ..quadratics("local-sgd") }).unwrap();
+    let steps: Vec<u64> = outcome.curve.iter().map(|point| point.step).collect();
+    assert_eq!(steps, [0, 3, 5, 7]);
+    let refused =
+        |steps, records| train(&Training { steps, records, ..quadratics("local-sgd") }).unwrap_err();
+    assert!(refused(3, 0).to_string().contains("0 states"));
+    assert!(refused(3, 4).to_string().contains("4 states cannot be recorded of 3 steps"));
+}
+
+/// To record more often changes nothing: neither the replicas nor what was sent.
+#[test]
+fn to_judge_disturbs_nothing() {
+    for algorithm in ["d-psgd", "choco-sgd", "ssp", "async-model-average"] {
+        let once = train(&Training { records: 1, ..quadratics(algorithm) }).unwrap();
+        let often = train(&Training { records: 60, ..quadratics(algorithm) }).unwrap();
+        assert_eq!(once.last(), often.last(), "{algorithm}");
+    }
+}
+
+#[test]
+fn every_run_is_like_any_other_even_of_asynchronous_algorithms() {
+    for algorithm in ["ssp", "ad-psgd", "async-model-average"] {
+        let first = trained(algorithm);
+        assert!(!first.synchronous);
+        for _ in 0..3 {
+            assert_eq!(trained(algorithm), first, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn replicas_of_gossip_differ_and_their_mean_is_better_than_they_are() {
+    let outcome = trained("d-psgd");
+    assert!(outcome.last().consensus > 0.1 && outcome.own.loss > outcome.last().evaluation.loss);
+    let sent = &outcome.last().bytes;
+    assert!(sent.iter().all(|bytes| *bytes == sent[0] && *bytes > 60 * 2 * 480), "{sent:?}");
+}
+
+#[test]
+fn digits_and_text_are_learned() {
+    let tasks: [(Arc<dyn Task>, f64); 2] =
+        [(Arc::new(Digits::new().unwrap()), 0.9), (Arc::new(Text::new()), 0.2)];
+    for (task, accuracy) in tasks {
+        let outcome = train(&Training { steps: 150, learning_rate: 0.5, ..Training::of(task) }).unwrap();
+        assert!(outcome.last().evaluation.accuracy > Some(accuracy), "{:?}", outcome.last());
+    }
+}
+
+#[test]
+fn a_failing_rank_is_an_error_and_no_wait() {
+    let task = Arc::new(Quadratics::new(0).unwrap());
+    let nothing = train(&Training { learning_rate: f64::NAN, ..Training::of(task.clone()) }).unwrap_err();
+    assert!(nothing.to_string().contains("learning rate"), "{nothing}");
+    let divided = train(&Training { ranks: 501, ..Training::of(task) }).unwrap_err();
+    assert!(divided.to_string().contains("501 parts"), "{divided}");
+}
