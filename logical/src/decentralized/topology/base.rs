@@ -78,7 +78,7 @@ fn simple(members: &[usize], radix: usize) -> Vec<Round> {
         rounds.push(spread(&parts[at..]));
     }
     // A part is done with step 2 when it has given; the last when it has taken.
-    let within = |(at, part): (usize, &Part<'_>)| {
+    let within = |(at, part): (usize, &PowerPart<'_>)| {
         let idle = (at + 1).min(parts.len() - 1);
         let blocks = beside(part.blocks().map(|block| hypercube(block, radix)));
         let together = if part.block == 1 { hypercube(part.members, radix) } else { blocks };
@@ -96,20 +96,20 @@ fn simple(members: &[usize], radix: usize) -> Vec<Round> {
 }
 
 /// Part of the ranks: blocks of a power of k + 1.
-struct Part<'a> {
+struct PowerPart<'a> {
     members: &'a [usize],
     /// Size of a block.
     block: usize,
 }
 
-impl<'a> Part<'a> {
+impl<'a> PowerPart<'a> {
     fn blocks(&self) -> std::slice::Chunks<'a, usize> {
         self.members.chunks(self.block)
     }
 }
 
 /// Divides ranks as the digits of their number say, the largest power first.
-fn parts(members: &[usize], radix: usize) -> Vec<Part<'_>> {
+fn parts(members: &[usize], radix: usize) -> Vec<PowerPart<'_>> {
     let mut block = 1;
     while block * radix <= members.len() {
         block *= radix;
@@ -119,7 +119,7 @@ fn parts(members: &[usize], radix: usize) -> Vec<Part<'_>> {
     while !rest.is_empty() {
         let (members, others) = rest.split_at(rest.len() / block * block);
         if !members.is_empty() {
-            parts.push(Part { members, block });
+            parts.push(PowerPart { members, block });
         }
         rest = others;
         block /= radix;
@@ -128,9 +128,9 @@ fn parts(members: &[usize], radix: usize) -> Vec<Part<'_>> {
 }
 
 /// Lets every rank behind the first part have its share of that part's mean.
-fn spread(parts: &[Part<'_>]) -> Round {
+fn spread(parts: &[PowerPart<'_>]) -> Round {
     let [first, behind @ ..] = parts else { return Round::new() };
-    let count = |parts: &[Part<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
+    let count = |parts: &[PowerPart<'_>]| parts.iter().map(|part| part.members.len()).sum::<usize>() as f64;
     let blocks = first.blocks();
     let weight = first.members.len() as f64 / count(parts) / blocks.len() as f64;
     let takers = behind.iter().flat_map(|part| part.members).enumerate();
