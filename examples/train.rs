@@ -6,7 +6,7 @@
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
-use hexagram::algorithms::EngineOptions;
+use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::engine::Evaluation;
 use hexagram::physical::stdout::print;
 use hexagram::physical::world::log_level;
@@ -58,20 +58,20 @@ pub(crate) fn main() -> ExitCode {
 fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode, Failure> {
     let Checked { options, algorithm, data, .. } = checked;
     let comm = Communicator::open(&world, 0)?;
-    let made_with = MadeWith::of(checked)?;
+    let mut loader = share(&data.train, &world, options)?;
+    let steps = loader.len().unwrap_or(0);
+    let rate = checked.schedule(steps as u64)?;
+    let made_with = MadeWith::of(checked, rate)?;
     agree(&comm, &format!("{} {}", made_with.text(), checked.agreement()))?;
     let mut saves = Saves::new(options, made_with);
     let dtype = if options.dtype == Precision::F64 { DType::F64 } else { DType::F32 };
-    let mut loader = share(&data.train, &world, options)?;
-    let steps = loader.len().unwrap_or(0);
 
     // Here and in the two lines about `replica` below, this differs from a program for one process.
     let varmap = seeded(options.seed, dtype, data.shape)?;
-    let engine = EngineOptions { optimizer: Some(checked.optimizer.optimizer()), ..EngineOptions::default() };
-    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine, dtype };
+    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine: checked.engine(), dtype };
     let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
 
-    let mut log = Log::new(checked, &world, steps)?;
+    let mut log = Log::new(checked, &world, (steps, rate))?;
     if options.trace.is_some() {
         replica.trace()?;
     }
@@ -81,7 +81,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
         log.changed(&resumed.changed);
     }
     // After resuming: a learning rate that has changed goes before the one that was saved.
-    replica.set_learning_rate(checked.learning_rate);
+    replica.set_learning_rate(rate);
     saves.check(&replica)?;
     log.steps = replica.engine().steps();
     log.resumed_at = log.steps;
@@ -147,7 +147,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
 
 /// Refuses ranks that were started differently: they would hang, or train on overlapping shares.
 fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
-    const LENGTH: usize = 512;
+    const LENGTH: usize = 1024;
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(LENGTH, b' ');
     let mut all = vec![0; LENGTH * comm.size()];
@@ -245,6 +245,7 @@ struct Log<'a> {
     blocked_s: f64,
     steps_s: f64,
     samples: f64,
+    rate: LearningRate,
     /// Number of steps of each rank, through checkpoints.
     steps: u64,
     resumed_at: u64,
@@ -256,7 +257,11 @@ struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    fn new(checked: &'a Checked, world: &'a World, steps: usize) -> Result<Self, Failure> {
+    fn new(
+        checked: &'a Checked,
+        world: &'a World,
+        (steps, rate): (usize, LearningRate),
+    ) -> Result<Self, Failure> {
         let first = world.rank() == 0;
         let directory = checked.options.directory(world.size());
         let metrics = if first { Some(Metrics::create(directory)?) } else { None };
@@ -282,6 +287,7 @@ impl<'a> Log<'a> {
             blocked_s,
             steps_s,
             samples,
+            rate,
             steps: steps_done,
             resumed_at: steps_done,
             sent_before: world.traffic().payload_sent(),
@@ -335,7 +341,9 @@ impl<'a> Log<'a> {
             let mut kept = Ok(());
             for (at, (loss, ended)) in losses.iter().zip(&self.ended).enumerate() {
                 let step = first_step + at as u64;
-                let step = Step { epoch: self.epoch, step, loss: *loss, seconds: ended.as_secs_f64() };
+                let learning_rate = self.rate.at(step - 1);
+                let seconds = ended.as_secs_f64();
+                let step = Step { epoch: self.epoch, step, loss: *loss, learning_rate, seconds };
                 kept = kept.and(metrics.step(step));
             }
             kept.and(metrics.epoch(epoch))
@@ -397,7 +405,7 @@ impl<'a> Log<'a> {
             ranks,
             algorithm: options.algorithm.clone(),
             trigram: self.checked.algorithm.trigram().symbol(),
-            optimizer: self.checked.optimizer.name().to_owned(),
+            optimizer: self.checked.optimizer.spelled(),
             learning_rate: self.checked.learning_rate,
             transport: options.transport.clone(),
             epochs: options.epochs,

@@ -97,7 +97,8 @@ pub use gradient_all_reduce::GradientAllReduce;
 pub use hexagram_logical as logical;
 pub use hexagram_logical::spelling::Options;
 pub use optimizer::{
-    Adam, AdamW, Frozen, Lamb, Lars, Lion, Members, Moments, Muon, Optimizer, ParameterGroup, Sgd,
+    Adam, AdamW, Frozen, Lamb, Lars, LearningRate, Lion, Members, Moments, Muon, Optimizer, ParameterGroup,
+    RateSchedule, Sgd,
 };
 pub use plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, MeanCodec,

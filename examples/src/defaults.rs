@@ -5,50 +5,31 @@
 //! bring their own direction, or whose proof is of SGD, have plain SGD; a rate that is lower than 0.15 says that the
 //! algorithm's noise, or its delay, does not stand the higher one.
 
-use clap::ValueEnum;
-use hexagram::algorithms::{Optimizer, Sgd};
-use std::sync::Arc;
-
 /// Options with which an algorithm is run, unless the command line says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Defaults {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// Optimizer that the engine steps with.
-    pub optimizer: Kind,
+    /// Optimizer that the engine steps with, as it is spelled.
+    pub optimizer: &'static str,
     /// Learning rate γ.
     pub learning_rate: f64,
 }
 
-/// The optimizers that are used.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Kind {
-    Sgd,
-    /// SGD with momentum 0.9.
-    Momentum,
-}
-
-impl Kind {
-    /// Creates the optimizer.
-    pub fn optimizer(self) -> Arc<dyn Optimizer> {
-        match self {
-            Kind::Sgd => Arc::new(Sgd::default()),
-            Kind::Momentum => Arc::new(Sgd { momentum: 0.9, ..Sgd::default() }),
-        }
-    }
-
-    /// Returns the name in a table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Sgd => "SGD",
-            Kind::Momentum => "SGD, momentum 0.9",
-        }
-    }
-}
-
 const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
-    Defaults { algorithm, optimizer: Kind::Sgd, learning_rate }
+    Defaults { algorithm, optimizer: "sgd", learning_rate }
+}
+
+/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients.
+const OF_OPTIMIZERS: &[(&str, f64)] =
+    &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0005), ("lamb", 0.01), ("lars", 10.0), ("muon", 0.005)];
+
+/// Returns the learning rate for an optimizer, by its spelling, in the place of an algorithm's default.
+pub fn learning_rate(optimizer: &str, defaults: &Defaults) -> f64 {
+    let of = |text: &str| text.split('(').next().unwrap_or_default().trim().to_owned();
+    let found =
+        OF_OPTIMIZERS.iter().find(|(name, _)| *name == of(optimizer) && *name != of(defaults.optimizer));
+    found.map_or(defaults.learning_rate, |(_, rate)| *rate)
 }
 
 /// Every algorithm of the registry.

@@ -4,7 +4,9 @@
 use crate::data::{Data, digest};
 use crate::options::Checked;
 use hexagram::Error;
+use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::checkpoint::Record;
+use hexagram::logical::spelling::Spelled;
 
 /// Names of what keeps its meaning only from a training's beginning.
 const FIXED: [&str; 3] = ["--algorithm", "--optimizer", "--dtype"];
@@ -14,18 +16,20 @@ const FIXED: [&str; 3] = ["--algorithm", "--optimizer", "--dtype"];
 pub struct MadeWith(Vec<(&'static str, String)>);
 
 impl MadeWith {
-    /// Collects the facts of a training. Reads all of the data to learn from.
+    /// Collects the facts of a training with this learning rate. Reads all of the data to learn from.
     ///
     /// # Errors
     /// What keeps an image from being read.
-    pub fn of(checked: &Checked) -> Result<Self, Box<dyn std::error::Error>> {
+    pub fn of(checked: &Checked, rate: LearningRate) -> Result<Self, Box<dyn std::error::Error>> {
         let options = &checked.options;
         let Data { train, .. } = &checked.data;
         Ok(MadeWith(vec![
             ("--algorithm", checked.algorithm.name().to_owned()),
-            ("--optimizer", checked.optimizer.name().to_owned()),
+            ("--optimizer", checked.optimizer.spelled()),
             ("--dtype", format!("{:?}", options.dtype)),
             ("--lr", checked.learning_rate.to_string()),
+            // Without what `--lr` says.
+            ("--schedule", rate.short(&checked.learning_rate.into()).to_string()),
             ("--batch", options.batch.to_string()),
             ("--seed", options.seed.to_string()),
             ("--data", format!("{} images of digest {:016x}", train.len(), digest(train)?)),

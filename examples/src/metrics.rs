@@ -2,7 +2,7 @@
 //! this file to see the fields, or to read a run with another program.
 //!
 //! ```text
-//! {"event":"step","epoch":1,"step":12,"loss":2.19,"seconds":0.41}
+//! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41}
 //! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"consensus_distance":0.02,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
@@ -21,6 +21,8 @@ pub struct Step {
     pub step: u64,
     /// The training loss of its batch, in nats.
     pub loss: f64,
+    /// Its learning rate.
+    pub learning_rate: f64,
     /// Seconds since the run began.
     pub seconds: f64,
 }
@@ -125,6 +127,7 @@ impl Metrics {
             ("epoch", json!(step.epoch)),
             ("step", json!(step.step)),
             ("loss", json!(step.loss)),
+            ("learning_rate", json!(step.learning_rate)),
             ("seconds", json!(step.seconds)),
         ])
     }
@@ -196,7 +199,7 @@ impl Metrics {
 mod tests {
     use super::*;
 
-    const STEP: Step = Step { epoch: 0, step: 7, loss: 2.5, seconds: 0.25 };
+    const STEP: Step = Step { epoch: 0, step: 7, loss: 2.5, learning_rate: 0.1, seconds: 0.25 };
     const EPOCH: Epoch = Epoch {
         epoch: 0,
         loss: 2.0,
@@ -239,7 +242,10 @@ mod tests {
         metrics.epoch(Epoch { epoch: 1, samples_per_s: 3000.0, seconds: 3.0, ..EPOCH }).unwrap();
         metrics.summary(&[("algorithm", json!("a \"quoted\" name"))]).unwrap();
         let lines = scratch.lines();
-        assert_eq!(lines[0], json!({"event": "step", "epoch": 0, "step": 7, "loss": 2.5, "seconds": 0.25}));
+        assert_eq!(
+            lines[0],
+            json!({"event": "step", "epoch": 0, "step": 7, "loss": 2.5, "learning_rate": 0.1, "seconds": 0.25})
+        );
         assert_eq!(
             lines[1],
             json!({"event": "epoch", "epoch": 0, "loss": 2.0, "test_accuracy": 0.5,

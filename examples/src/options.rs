@@ -1,14 +1,17 @@
 //! Options of the command line, checked before anything starts, so that bad input is one line from one process.
 
 use crate::data::Data;
-use crate::defaults::{self, Kind};
+use crate::defaults;
 use crate::progress::EXIT_CODES;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
-use hexagram::algorithms::{AnyAlgorithm, registry};
+use hexagram::algorithms::{
+    AnyAlgorithm, EngineOptions, LearningRate, Members, Optimizer, ParameterGroup, optimizer, registry,
+};
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// More processes than this on one machine is a slip of the finger.
@@ -35,12 +38,20 @@ pub struct Options {
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
-    /// Learning rate [default: the algorithm's own, see src/defaults.rs]
+    /// Learning rate, at its largest [default: the algorithm's or the optimizer's own, see src/defaults.rs]
     #[arg(long)]
     pub lr: Option<f64>,
-    /// Optimizer that steps with what the algorithm leaves of the gradients [default: the algorithm's own]
-    #[arg(long, value_enum)]
-    pub optimizer: Option<Kind>,
+    /// Optimizer that steps with what the algorithm leaves of the gradients: sgd, adam, adamw, lion, lamb, lars or muon,
+    /// with options as in 'sgd(momentum=0.9, nesterov=true)' [default: the algorithm's own]
+    #[arg(long)]
+    pub optimizer: Option<String>,
+    /// Weight decay of that optimizer, but for biases, which never decay [default: the optimizer's own]
+    #[arg(long)]
+    pub weight_decay: Option<f64>,
+    /// Schedule of the learning rate: constant, linear, cosine, step or one-cycle, with options as in
+    /// 'cosine(warmup=50, end=0.1)'; it is over at the end of the last epoch
+    #[arg(long, default_value = "constant")]
+    pub schedule: String,
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -71,7 +82,7 @@ pub struct Options {
     /// options or data than those given now
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
-    /// Go on all the same, with another --lr, --batch, --seed or --data; where that changes the order of samples, the
+    /// Go on all the same, with another --lr, --schedule, --batch, --seed or --data; where that changes the order of samples, the
     /// epoch that was under way begins anew
     #[arg(long, requires = "resume")]
     pub change: bool,
@@ -98,8 +109,8 @@ pub struct Checked {
     /// Its algorithm.
     pub algorithm: AnyAlgorithm,
     /// Optimizer that steps with what the algorithm leaves of the gradients.
-    pub optimizer: Kind,
-    /// Learning rate γ.
+    pub optimizer: Arc<dyn Optimizer>,
+    /// Learning rate γ, at its largest.
     pub learning_rate: f64,
     /// Its transport.
     pub transport: TransportKind,
@@ -120,6 +131,30 @@ impl Checked {
         }
         let what = format!("--batch {batch} on {ranks} ranks exceeds the {have} training samples");
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
+    }
+
+    /// Returns the learning rate of every step of a training, whose epochs have so many each.
+    ///
+    /// # Errors
+    /// One line that names option, value and range, if the schedule does not fit so few steps.
+    pub fn schedule(&self, steps: u64) -> Result<LearningRate, Error> {
+        let steps = steps.saturating_mul(self.options.epochs);
+        let rate = LearningRate::catalogue(self.learning_rate, steps).named(&self.options.schedule)?;
+        // `--lr` says it, and what a checkpoint was made with.
+        if rate.base == self.learning_rate {
+            return Ok(rate);
+        }
+        Err(Error::usage(format!("--schedule {} has a base", self.options.schedule), "give it as --lr"))
+    }
+
+    /// Returns the engine's options: its optimizer, and biases that do not decay.
+    pub fn engine(&self) -> EngineOptions {
+        let vectors = ParameterGroup { weight_decay: 0.0, ..ParameterGroup::of(Members::Vectors) };
+        EngineOptions {
+            optimizer: Some(Arc::clone(&self.optimizer)),
+            groups: vec![vectors],
+            ..EngineOptions::default()
+        }
     }
 
     /// Returns what all ranks must have been given alike, in words, beside what the training is made with.
@@ -164,7 +199,9 @@ impl Options {
             check_writable(trace)?;
         }
         let defaults = defaults::of(algorithm.name());
-        let learning_rate = self.lr.unwrap_or(defaults.learning_rate);
+        let text = self.optimizer.as_deref().unwrap_or(defaults.optimizer);
+        let optimizer = optimizer::named(&with_decay(text, self.weight_decay))?;
+        let learning_rate = self.lr.unwrap_or_else(|| defaults::learning_rate(text, &defaults));
         if !(learning_rate.is_finite() && learning_rate > 0.0) {
             let what = format!("--lr {learning_rate} is not a learning rate");
             return Err(Error::usage(what, "use a positive number").into());
@@ -173,8 +210,9 @@ impl Options {
             Some(path) => Data::read(path)?,
             None => Data::embedded()?,
         };
-        let optimizer = self.optimizer.unwrap_or(defaults.optimizer);
-        Ok(Checked { options: self, algorithm, optimizer, learning_rate, transport, data })
+        let checked = Checked { options: self, algorithm, optimizer, learning_rate, transport, data };
+        checked.schedule(checked.data.train.len() as u64)?;
+        Ok(checked)
     }
 
     /// Returns the number of ranks to start if no launcher has.
@@ -193,6 +231,15 @@ impl Options {
         let name =
             || format!("runs/{}-{ranks}-{}-{since}-{}", self.algorithm, self.transport, std::process::id());
         self.out.clone().unwrap_or_else(|| name().into())
+    }
+}
+
+/// Returns the spelling of an optimizer with a weight decay.
+fn with_decay(optimizer: &str, decay: Option<f64>) -> String {
+    let Some(decay) = decay else { return optimizer.to_owned() };
+    match optimizer.trim_end().strip_suffix(')') {
+        Some(open) => format!("{open}, weight_decay={decay})"),
+        None => format!("{optimizer}(weight_decay={decay})"),
     }
 }
 
@@ -235,6 +282,30 @@ mod tests {
         refused(&["--lr", "NaN"], "--lr NaN");
         refused(&["--data", "/does/not/exist.csv"], "/does/not/exist.csv");
         refused(&["--ranks", "x"], "--ranks");
+        refused(&["--optimizer", "adamv"], "adamw");
+        refused(
+            &["--optimizer", "adamw(beta1=1)"],
+            "beta1 of adamw is 1; choose a number, 0 or more, below 1",
+        );
+        refused(&["--weight-decay=-1"], "weight_decay of sgd is -1; choose a number, 0 or more");
+        refused(&["--optimizer", "sgd(weight-decay=1)", "--weight-decay", "1"], "2 times");
+        refused(&["--schedule", "cosin"], "cosine");
+        refused(&["--schedule", "cosine(end=-1)"], "end of cosine is -1; choose a number, 0 or more");
+        refused(&["--schedule", "cosine(base=2)"], "give it as --lr");
+    }
+
+    #[test]
+    fn an_optimizer_brings_its_learning_rate_and_a_schedule_the_length_of_the_training() {
+        let plain = checked(&[]).unwrap();
+        assert_eq!(plain.optimizer.spelled(), "sgd");
+        assert_eq!(plain.schedule(22).unwrap(), 0.15.into());
+        let given =
+            ["--optimizer", "adamw(beta2=0.95)", "--weight-decay", "0.1", "--schedule", "cosine(warmup=5)"];
+        let checked = checked(&[&given[..], &["--epochs", "3"]].concat()).unwrap();
+        assert_eq!(checked.optimizer.spelled(), "adamw(beta2=0.95, weight_decay=0.1)");
+        let rate = checked.schedule(22).unwrap();
+        assert_eq!(rate.to_string(), "cosine(base=0.002, warmup=5, start=0.01, steps=66, end=0)");
+        assert!(checked.schedule(1).is_err());
     }
 
     #[test]

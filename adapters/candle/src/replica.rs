@@ -10,7 +10,7 @@ use candle_nn::{Optimizer, SGD, VarBuilder, VarMap};
 use hexagram_algorithms::logical::{Communicator, hash};
 use hexagram_algorithms::trace::Trace;
 use hexagram_algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, StepForm,
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Mode, Parameter, StepForm,
 };
 use std::any::{TypeId, type_name};
 use std::sync::Arc;
@@ -110,9 +110,9 @@ impl Replica {
         self.refresh()
     }
 
-    /// Sets the learning rate γ of the steps from here on, the same on all ranks. [`Replica::step`] needs it;
-    /// [`Replica::backward_step`] takes it from candle's optimizer.
-    pub fn set_learning_rate(&mut self, rate: f64) {
+    /// Sets the learning rate γ of the steps from here on, a number or a schedule, the same on all ranks. [`Replica::step`]
+    /// needs it; [`Replica::backward_step`] takes it from candle's optimizer.
+    pub fn set_learning_rate(&mut self, rate: impl Into<LearningRate>) {
         self.engine.set_learning_rate(rate);
     }
 

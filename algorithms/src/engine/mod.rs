@@ -34,6 +34,7 @@ mod mean;
 mod options;
 mod plan;
 mod precision;
+mod rate;
 mod replica;
 mod runner;
 mod scheduler;
@@ -57,6 +58,7 @@ pub use state::Checkpoint;
 pub use telemetry::Telemetry;
 pub use trace::Tracing;
 
+use crate::optimizer::LearningRate;
 use crate::plugin::AnyAlgorithm;
 use crate::plugin::StepInfo;
 use crate::record::Claims;
@@ -131,6 +133,8 @@ pub struct DataParallel {
     /// Scale of the loss, with [`EngineOptions::loss_scale`].
     scaler: Option<Scaler>,
     present: StepInfo,
+    /// Learning rate, as it was told.
+    rate: Option<LearningRate>,
     /// True if the hooks before the forward pass were called for this step.
     forwarded: bool,
     /// True if the other ranks know that this step is made.
@@ -179,7 +183,9 @@ impl DataParallel {
         let replica = Replica::new(&plan, &options, algorithm.needs().parameters)?;
         let scaler = options.loss_scale.map(Scaler::new);
         let tuner = Tuner::new(&options);
-        let present = StepInfo { seed: options.seed, ..StepInfo::default() };
+        let rate = options.learning_rate;
+        let learning_rate = rate.map(|rate| rate.at(0));
+        let present = StepInfo { seed: options.seed, learning_rate, ..StepInfo::default() };
         let backward = Backward::new(plan, scheduler.requests(), buffers?);
         Ok(DataParallel {
             comm: comm.clone(),
@@ -190,6 +196,7 @@ impl DataParallel {
             scheduler,
             scaler,
             present,
+            rate,
             forwarded: false,
             announced: false,
             started: false,
@@ -221,12 +228,6 @@ impl DataParallel {
     /// them.
     pub fn works_on_parameters(&self) -> bool {
         self.replica.has_parameters()
-    }
-
-    /// Sets the learning rate γ of the steps from here on, the same on every rank: not negative, which the next
-    /// [`DataParallel::begin`] or [`DataParallel::step`] insists on.
-    pub fn set_learning_rate(&mut self, rate: f64) {
-        self.present.learning_rate = Some(rate);
     }
 
     /// Tells the algorithm this rank's loss of the step under way, before [`DataParallel::begin`]. Only algorithms that ask

@@ -3,7 +3,7 @@
 use super::Autotune;
 use super::clip::check_limit;
 use super::precision::LossScale;
-use crate::optimizer::{Optimizer, ParameterGroup};
+use crate::optimizer::{LearningRate, Optimizer, ParameterGroup};
 use hexagram_logical::{Error, Queue, Result};
 use std::sync::Arc;
 
@@ -71,6 +71,9 @@ pub struct EngineOptions {
     /// algorithm ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does
     /// not know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
     pub optimizer: Option<Arc<dyn Optimizer>>,
+    /// Learning rate γ from the first step on, a number or a schedule; `None`, the default, leaves it to
+    /// [`DataParallel::set_learning_rate`](super::DataParallel::set_learning_rate).
+    pub learning_rate: Option<LearningRate>,
     /// Parameters that the optimizer steps with a learning rate or weight decay of their own; the first group that has a
     /// parameter counts. Default: none.
     pub groups: Vec<ParameterGroup>,
@@ -106,6 +109,7 @@ impl Default for EngineOptions {
             unused: Unused::Error,
             buffers: Buffers::Broadcast,
             optimizer: None,
+            learning_rate: None,
             groups: Vec::new(),
             hierarchical: false,
             streams: usize::MAX,
@@ -123,6 +127,7 @@ impl EngineOptions {
     /// Refuses what cannot be meant.
     pub(super) fn check(&self) -> Result<()> {
         self.optimizer.as_ref().map_or(Ok(()), |optimizer| optimizer.check())?;
+        self.learning_rate.map_or(Ok(()), |rate| rate.check())?;
         self.groups.iter().try_for_each(ParameterGroup::check)?;
         if self.optimizer.is_none() && !self.groups.is_empty() {
             let remedy = "set EngineOptions::optimizer, or give the groups to the framework's";

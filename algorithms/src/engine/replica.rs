@@ -185,7 +185,10 @@ impl Replica {
         gradients: &Buffer,
     ) -> Result<()> {
         let Some(learning_rate) = present.learning_rate else {
-            return Err(Error::usage("there is no learning rate", "call DataParallel::set_learning_rate"));
+            return Err(Error::usage(
+                "there is no learning rate",
+                "set EngineOptions::learning_rate, or call DataParallel::set_learning_rate",
+            ));
         };
         let bucket = &mut self.buckets.as_mut().ok_or_else(not_here)?[bucket];
         let parameters = bucket.parameters.as_mut().ok_or_else(at_work)?;

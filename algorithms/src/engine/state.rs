@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! algorithm, algorithm-options, ranks, rank, step, learning-rate, model      facts
+//! optimizer-options                      optimizer, groups and learning rate of the options
 //! algorithm-begun                        the step that was the algorithm's first
 //! tuned/…                                what autotune has found
 //! plan/order, plan/members, plan/counts  the buckets as they are: how parameters are expected, where they are
@@ -14,7 +15,7 @@
 
 use super::hooks::Results;
 use super::plan::{Layout, Plan, wide};
-use super::{DataParallel, hooks};
+use super::{DataParallel, EngineOptions, hooks};
 use crate::bytes::on_host;
 use crate::plugin::{Fields, Instance};
 use crate::record::{Record, all_or_none, described, does_not_fit};
@@ -141,11 +142,21 @@ impl DataParallel {
         record.note("step", self.present.step);
         record.note("algorithm-begun", self.present.begun);
         record.note("model", model(hooks::lock(&self.backward).plan()));
-        if let Some(rate) = self.present.learning_rate {
+        record.note("optimizer-options", self.optimizer_options());
+        if let Some(rate) = self.rate {
             record.note("learning-rate", rate);
         }
         self.note_tuning(&mut record);
         record
+    }
+
+    /// Returns the engine's options that say how parameters are stepped with.
+    fn optimizer_options(&self) -> String {
+        let EngineOptions { optimizer, groups, learning_rate, .. } = &self.options;
+        let optimizer = optimizer.as_ref().map_or("no optimizer".to_owned(), |it| format!("{it:?}"));
+        let rate = learning_rate.map_or(String::new(), |rate| format!(" at {rate}"));
+        let groups = if groups.is_empty() { String::new() } else { format!(" with {groups:?}") };
+        format!("{optimizer}{rate}{groups}")
     }
 
     fn between_steps(&self) -> Result<()> {
@@ -192,6 +203,14 @@ impl DataParallel {
         if saved != own {
             let what = format!("the checkpoint is of {saved}, not {own}");
             let remedy = "load it with the options it was saved with, and then switch to the new ones";
+            return Err(Error::usage(what, remedy));
+        }
+        let saved: String = record.noted("optimizer-options")?;
+        let own = self.optimizer_options();
+        if saved != own {
+            let what = format!("the checkpoint is of a training by {saved}, not {own}");
+            let remedy =
+                "load it with the options it was saved with; set_learning_rate can change the rate then";
             return Err(Error::usage(what, remedy));
         }
         record.noted::<u64>("step")?;
@@ -253,7 +272,8 @@ impl DataParallel {
         self.present.step = record.noted("step")?;
         self.present.begun = record.noted("algorithm-begun")?;
         if record.notes("learning-rate") {
-            self.present.learning_rate = Some(record.noted("learning-rate")?);
+            self.rate = Some(record.noted("learning-rate")?);
+            self.follow_rate();
         }
         self.forwarded = false;
         if let Some(scaler) = &mut self.scaler {

@@ -18,6 +18,7 @@ impl DataParallel {
     /// What ended the communication thread, if it has failed.
     pub fn forward(&mut self) -> Result<()> {
         self.enter(Kind::Forward);
+        self.follow_rate();
         let outcome = self.announce(true).and_then(|_| match self.waits_for_the_end() {
             true => Ok(()),
             false => self.begin_forward(),
@@ -51,6 +52,7 @@ impl DataParallel {
     /// that works on parameters was not told of the step after it.
     pub fn begin(&mut self, mode: Mode) -> Result<()> {
         self.enter(Kind::Backward);
+        self.follow_rate();
         let outcome = self.begin_pass(mode);
         self.checked(outcome)
     }
@@ -236,16 +238,6 @@ impl DataParallel {
             let remedy = "set EngineOptions::optimizer, or step with the framework's and call stepped";
             Error::usage("the engine has no optimizer", remedy)
         })
-    }
-
-    fn check_learning_rate(&self) -> Result<()> {
-        match self.present.learning_rate {
-            Some(rate) if !rate.is_finite() || rate < 0.0 => {
-                let remedy = "give set_learning_rate a positive number, or 0 for steps that change nothing";
-                Err(Error::usage(format!("nothing can be learnt with a learning rate of {rate}"), remedy))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Takes note that the framework's own optimizer has stepped; where the engine works on parameters, they were set.

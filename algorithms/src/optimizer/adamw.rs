@@ -11,8 +11,9 @@
 
 use super::adam::{Direction, SLOTS};
 use super::real::Real;
-use super::{Optimizer, Update, all_slots, check_fraction, check_size, with_float};
+use super::{Optimizer, Update, all_slots, checked, with_float};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled};
 
 /// Adam with decoupled weight decay.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,16 +34,30 @@ impl Default for AdamW {
     }
 }
 
+impl Spelled for AdamW {
+    fn word(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("beta1", &mut self.beta1, 0.0..1.0, "decay of the first moment")?;
+        options.field("beta2", &mut self.beta2, 0.0..1.0, "decay of the second moment")?;
+        options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")
+    }
+}
+
 impl Optimizer for AdamW {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("beta1 of adamw", self.beta1)?;
-        check_fraction("beta2 of adamw", self.beta2)?;
-        check_size("epsilon of adamw", self.epsilon)?;
-        check_size("weight_decay of adamw", self.weight_decay)
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

@@ -13,8 +13,9 @@
 
 use super::adam::{Direction, SLOTS};
 use super::real::{Real, norm};
-use super::{Optimizer, Update, all_slots, check_fraction, check_size, with_float};
+use super::{Optimizer, Update, all_slots, checked, with_float};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled, truth};
 
 /// Layer-wise adaptive moments, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,16 +38,32 @@ impl Default for Lamb {
     }
 }
 
+impl Spelled for Lamb {
+    fn word(&self) -> &'static str {
+        "lamb"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("beta1", &mut self.beta1, 0.0..1.0, "decay of the first moment")?;
+        options.field("beta2", &mut self.beta2, 0.0..1.0, "decay of the second moment")?;
+        options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")?;
+        let about = "whether vectors and scalars are scaled, too";
+        options.field("scale_vectors", &mut self.scale_vectors, truth(), about)
+    }
+}
+
 impl Optimizer for Lamb {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("beta1 of lamb", self.beta1)?;
-        check_fraction("beta2 of lamb", self.beta2)?;
-        check_size("epsilon of lamb", self.epsilon)?;
-        check_size("weight_decay of lamb", self.weight_decay)
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

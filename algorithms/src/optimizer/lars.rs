@@ -12,9 +12,9 @@
 //! which are vectors. State: u, one element for each parameter.
 
 use super::real::{Real, norm};
-use super::{Optimizer, Update, all_slots, check_fraction, check_size, with_float};
-use crate::plugin::check_option;
+use super::{Optimizer, Update, all_slots, checked, with_float};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled, above, truth};
 
 /// Layer-wise adaptive rate scaling, for large batches.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,17 +46,38 @@ impl Default for Lars {
     }
 }
 
+impl Spelled for Lars {
+    fn word(&self) -> &'static str {
+        "lars"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "momentum coefficient")?;
+        options.field("nesterov", &mut self.nesterov, truth(), "whether the momentum looks ahead")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")?;
+        options.field(
+            "trust",
+            &mut self.trust,
+            above(0.0),
+            "length of a step, as a share of the tensor's",
+        )?;
+        options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
+        let about = "whether vectors and scalars are scaled, too";
+        options.field("scale_vectors", &mut self.scale_vectors, truth(), about)
+    }
+}
+
 impl Optimizer for Lars {
     fn slots(&self) -> &'static [&'static str] {
         &["momentum"]
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("momentum of lars", self.momentum)?;
-        check_size("weight_decay of lars", self.weight_decay)?;
-        let positive = self.trust.is_finite() && self.trust > 0.0;
-        check_option(positive, "trust of lars", &self.trust, "something above 0")?;
-        check_size("epsilon of lars", self.epsilon)
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

@@ -12,8 +12,9 @@
 //! each parameter.
 
 use super::real::Real;
-use super::{Optimizer, Update, all_slots, check_fraction, check_size, with_float};
+use super::{Optimizer, Update, all_slots, checked, with_float};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled};
 
 /// Steps by the sign of a momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,15 +33,29 @@ impl Default for Lion {
     }
 }
 
+impl Spelled for Lion {
+    fn word(&self) -> &'static str {
+        "lion"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("beta1", &mut self.beta1, 0.0..1.0, "weight of the momentum in the direction")?;
+        options.field("beta2", &mut self.beta2, 0.0..1.0, "decay of the momentum")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")
+    }
+}
+
 impl Optimizer for Lion {
     fn slots(&self) -> &'static [&'static str] {
         &["momentum"]
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("beta1 of lion", self.beta1)?;
-        check_fraction("beta2 of lion", self.beta2)?;
-        check_size("weight_decay of lion", self.weight_decay)
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

@@ -10,13 +10,16 @@
 //! | [`Lars`] | along g, of a length in proportion to the tensor's | 1 |
 //! | [`Muon`] | matrices: along the nearest orthogonal matrix of the momentum; others: AdamW's | 1; others: 2 |
 //!
-//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`].
+//! What is stepped with another learning rate or weight decay is a [`ParameterGroup`]; what changes the learning rate while
+//! training is a [`LearningRate`].
 
 mod adam;
 mod adamw;
+mod catalogue;
 mod group;
 mod lamb;
 mod lars;
+mod learning_rate;
 mod lion;
 pub(crate) mod moments;
 mod muon;
@@ -26,9 +29,11 @@ mod sgd;
 
 pub use adam::Adam;
 pub use adamw::AdamW;
+pub use catalogue::{catalogue, named};
 pub use group::{Members, ParameterGroup, Section};
 pub use lamb::Lamb;
 pub use lars::Lars;
+pub use learning_rate::{LearningRate, RateSchedule};
 pub use lion::Lion;
 pub use moments::{Frozen, Moments};
 pub use muon::{Muon, MuonScale};
@@ -37,7 +42,8 @@ pub use sgd::Sgd;
 pub(crate) use crate::plugin::with_float;
 pub(crate) use group::{check_names, sections};
 
-use crate::plugin::{StepForm, Tensor, check_option};
+use crate::plugin::{StepForm, Tensor};
+use hexagram_logical::spelling::{Options, Spelled};
 use hexagram_logical::{Buffer, Error, Result};
 use std::fmt;
 
@@ -93,6 +99,11 @@ pub trait Optimizer: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns the text that spells it, where it is one that [`catalogue`] knows; without options that are as by default.
+    fn spelled(&self) -> String {
+        format!("{self:?}")
+    }
+
     /// Makes one step on one bucket; `slots` are in the order of [`Optimizer::slots`].
     ///
     /// # Errors
@@ -118,14 +129,10 @@ pub struct Update<'a> {
     pub slots: &'a mut [Buffer],
 }
 
-/// Fails unless an optimizer's field is at least 0 and below 1.
-fn check_fraction(field: &str, value: f64) -> Result<()> {
-    check_option((0.0..1.0).contains(&value), field, &value, "0 or more, and less than 1")
-}
-
-/// Fails unless an optimizer's field is a number of at least 0.
-fn check_size(field: &str, value: f64) -> Result<()> {
-    check_option(value.is_finite() && value >= 0.0, field, &value, "0 or more")
+/// Fails if an option of an optimizer is out of its range.
+fn checked(optimizer: &impl Spelled) -> Result<()> {
+    let mut own = optimizer.clone();
+    Options::check(optimizer.word(), |options| own.options(options))
 }
 
 /// Returns as many slots as an optimizer names.

@@ -20,9 +20,10 @@ use super::adamw::decayed_step;
 use super::group::matches;
 use super::newton_schulz::orthogonalize;
 use super::real::Real;
-use super::{AdamW, Optimizer, Update, all_slots, check_fraction, check_size, with_float};
-use crate::plugin::{Tensor, check_option};
+use super::{AdamW, Optimizer, Update, all_slots, checked, with_float};
+use crate::plugin::Tensor;
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled, one_of, part, truth};
 
 /// Steps by orthogonalized momenta, and by AdamW where there are no matrices.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +38,8 @@ pub struct Muon {
     pub rounds: u32,
     /// Factor s of the step. Default: [`MuonScale::MatchAdamW`].
     pub scale: MuonScale,
-    /// Names of matrices that are stepped as the other parameters are; `*` stands for any characters. Default: none.
+    /// Names of matrices that are stepped as the other parameters are; `*` stands for any characters. It is no
+    /// part of the spelling. Default: none.
     pub except: Vec<String>,
     /// Rule of the parameters that are no matrices. Default: β₂ = 0.95, a weight decay of 0.1, and otherwise AdamW's.
     pub rest: AdamW,
@@ -67,6 +69,22 @@ impl Default for Muon {
     }
 }
 
+impl Spelled for Muon {
+    fn word(&self) -> &'static str {
+        "muon"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "momentum coefficient")?;
+        options.field("nesterov", &mut self.nesterov, truth(), "whether the momentum looks ahead")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay of the matrices")?;
+        options.field("rounds", &mut self.rounds, 1..=100, "rounds of the Newton–Schulz iteration")?;
+        let scales = [("original", MuonScale::Original), ("match-adamw", MuonScale::MatchAdamW)];
+        options.field("scale", &mut self.scale, one_of(&scales), "size of a step in a matrix")?;
+        options.field("rest", &mut self.rest, part(), "rule of the parameters that are no matrices")
+    }
+}
+
 impl Optimizer for Muon {
     fn slots(&self) -> &'static [&'static str] {
         &SLOTS
@@ -77,10 +95,11 @@ impl Optimizer for Muon {
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("momentum of muon", self.momentum)?;
-        check_size("weight_decay of muon", self.weight_decay)?;
-        check_option((1..=100).contains(&self.rounds), "rounds of muon", &self.rounds, "1 to 100")?;
-        self.rest.check()
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

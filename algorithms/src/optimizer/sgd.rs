@@ -10,9 +10,10 @@
 //! of PyTorch's SGD, where γ multiplies all of u. State: u, one element for each parameter, if μ ≠ 0.
 
 use super::real::Real;
-use super::{Optimizer, Update, check_fraction, check_size, with_float};
-use crate::plugin::{StepForm, check_option};
+use super::{Optimizer, Update, checked, with_float};
+use crate::plugin::StepForm;
 use hexagram_logical::Result;
+use hexagram_logical::spelling::{Options, Spelled, truth};
 
 /// Stochastic gradient descent: x ← x − γ u.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -25,6 +26,21 @@ pub struct Sgd {
     pub nesterov: bool,
     /// Weight decay λ, at least 0. Default: 0.
     pub weight_decay: f64,
+}
+
+impl Spelled for Sgd {
+    fn word(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "momentum coefficient")?;
+        options.field("dampening", &mut self.dampening, 0.0..1.0, "dampening of the momentum")?;
+        options.field("nesterov", &mut self.nesterov, truth(), "whether the momentum looks ahead")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")?;
+        let fits = !self.nesterov || (self.momentum > 0.0 && self.dampening == 0.0);
+        options.insist(fits, "nesterov", &self.nesterov, "false, or a momentum above 0 and no dampening")
+    }
 }
 
 impl Optimizer for Sgd {
@@ -41,12 +57,11 @@ impl Optimizer for Sgd {
     }
 
     fn check(&self) -> Result<()> {
-        check_fraction("momentum of sgd", self.momentum)?;
-        check_fraction("dampening of sgd", self.dampening)?;
-        check_size("weight_decay of sgd", self.weight_decay)?;
-        let fits = !self.nesterov || (self.momentum > 0.0 && self.dampening == 0.0);
-        let want = "false, or a momentum above 0 and no dampening";
-        check_option(fits, "nesterov of sgd", &self.nesterov, want)
+        checked(self)
+    }
+
+    fn spelled(&self) -> String {
+        self.short(&Self::default()).to_string()
     }
 
     fn step(&self, update: Update<'_>) -> Result<()> {

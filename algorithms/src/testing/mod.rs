@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// Options of a [`Trainer`].
 #[derive(Clone)]
 pub struct Setup {
-    /// Learning rate γ. Default: 0.1.
+    /// Learning rate γ, unless the engine's options have one. Default: 0.1.
     pub learning_rate: f64,
     /// Optimizer that the engine steps with. Default: plain SGD.
     pub optimizer: Arc<dyn Optimizer>,
@@ -161,9 +161,12 @@ impl<T: Element> Trainer<T> {
             shape: shape.clone(),
         };
         let parameters = shapes.iter().enumerate().map(parameter).collect();
+        let scheduled = setup.engine.learning_rate;
         let options = EngineOptions { optimizer: Some(setup.optimizer), queue: queue(), ..setup.engine };
         let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;
-        engine.set_learning_rate(setup.learning_rate);
+        if scheduled.is_none() {
+            engine.set_learning_rate(setup.learning_rate);
+        }
         for (index, values) in initial.iter().enumerate() {
             engine.set_parameter(index, &buffer(values))?;
         }

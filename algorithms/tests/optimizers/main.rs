@@ -5,10 +5,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod rates;
+
 use hexagram_algorithms::d_psgd::DPsgd;
-use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{DType, Element, Result, TransportKind};
-use hexagram_algorithms::optimizer::{Lamb, Lars, Lion, Members, Muon, MuonScale, ParameterGroup};
+use hexagram_algorithms::logical::testing::{queue, spawn};
+use hexagram_algorithms::logical::{Communicator, DType, Element, Result, TransportKind};
+use hexagram_algorithms::optimizer::{Lamb, Lars, Lion, Members, Muon, MuonScale, ParameterGroup, named};
 use hexagram_algorithms::testing::{Setup, Trainer, resumes_exactly};
 use hexagram_algorithms::{
     Adam, AdamW, DataParallel, EngineOptions, GradientAllReduce, Optimizer, Order, Parameter, Sgd,
@@ -168,7 +170,7 @@ fn constants_out_of_range_are_refused_by_field_value_and_range() {
         optimizer: Some(optimizer),
         ..EngineOptions::default()
     };
-    let fraction = "0 or more, and less than 1";
+    let fraction = "choose a number, 0 or more, below 1";
     let sgd = Sgd::default();
     let adam = Adam::default();
     let adamw = AdamW::default();
@@ -177,33 +179,73 @@ fn constants_out_of_range_are_refused_by_field_value_and_range() {
     let lars = Lars::default();
     let muon = Muon::default;
     let refused: Vec<(Arc<dyn Optimizer>, &str, &str)> = vec![
-        (Arc::new(Sgd { momentum: 1.0, ..sgd }), "momentum of sgd is 1.0", fraction),
+        (Arc::new(Sgd { momentum: 1.0, ..sgd }), "momentum of sgd is 1", fraction),
         (Arc::new(Sgd { dampening: -0.5, ..sgd }), "dampening of sgd is -0.5", fraction),
-        (Arc::new(Sgd { weight_decay: f64::NAN, ..sgd }), "weight_decay of sgd is NaN", "0 or more"),
+        (
+            Arc::new(Sgd { weight_decay: f64::NAN, ..sgd }),
+            "weight_decay of sgd is NaN",
+            "choose a number, 0 or more",
+        ),
         (Arc::new(Sgd { nesterov: true, ..sgd }), "nesterov of sgd is true", "a momentum above 0"),
-        (Arc::new(Adam { beta1: 1.0, ..adam }), "beta1 of adam is 1.0", fraction),
+        (Arc::new(Adam { beta1: 1.0, ..adam }), "beta1 of adam is 1", fraction),
         (Arc::new(Adam { beta2: -0.1, ..adam }), "beta2 of adam is -0.1", fraction),
-        (Arc::new(Adam { epsilon: f64::INFINITY, ..adam }), "epsilon of adam is inf", "0 or more"),
-        (Arc::new(Adam { weight_decay: -1.0, ..adam }), "weight_decay of adam is -1.0", "0 or more"),
-        (Arc::new(AdamW { beta1: 2.0, ..adamw }), "beta1 of adamw is 2.0", fraction),
+        (
+            Arc::new(Adam { epsilon: f64::INFINITY, ..adam }),
+            "epsilon of adam is inf",
+            "choose a number, 0 or more",
+        ),
+        (
+            Arc::new(Adam { weight_decay: -1.0, ..adam }),
+            "weight_decay of adam is -1",
+            "choose a number, 0 or more",
+        ),
+        (Arc::new(AdamW { beta1: 2.0, ..adamw }), "beta1 of adamw is 2", fraction),
         (Arc::new(AdamW { beta2: f64::NAN, ..adamw }), "beta2 of adamw is NaN", fraction),
-        (Arc::new(AdamW { epsilon: -1e-8, ..adamw }), "epsilon of adamw is -1e-8", "0 or more"),
-        (Arc::new(AdamW { weight_decay: -0.1, ..adamw }), "weight_decay of adamw is -0.1", "0 or more"),
-        (Arc::new(Lion { beta1: 1.0, ..lion }), "beta1 of lion is 1.0", fraction),
-        (Arc::new(Lion { beta2: 1.0, ..lion }), "beta2 of lion is 1.0", fraction),
-        (Arc::new(Lion { weight_decay: -0.1, ..lion }), "weight_decay of lion is -0.1", "0 or more"),
-        (Arc::new(Lamb { beta1: 1.0, ..lamb }), "beta1 of lamb is 1.0", fraction),
+        (
+            Arc::new(AdamW { epsilon: -1e-8, ..adamw }),
+            "epsilon of adamw is -1e-8",
+            "choose a number, 0 or more",
+        ),
+        (
+            Arc::new(AdamW { weight_decay: -0.1, ..adamw }),
+            "weight_decay of adamw is -0.1",
+            "choose a number, 0 or more",
+        ),
+        (Arc::new(Lion { beta1: 1.0, ..lion }), "beta1 of lion is 1", fraction),
+        (Arc::new(Lion { beta2: 1.0, ..lion }), "beta2 of lion is 1", fraction),
+        (
+            Arc::new(Lion { weight_decay: -0.1, ..lion }),
+            "weight_decay of lion is -0.1",
+            "choose a number, 0 or more",
+        ),
+        (Arc::new(Lamb { beta1: 1.0, ..lamb }), "beta1 of lamb is 1", fraction),
         (Arc::new(Lamb { beta2: 1.5, ..lamb }), "beta2 of lamb is 1.5", fraction),
-        (Arc::new(Lamb { epsilon: -1.0, ..lamb }), "epsilon of lamb is -1.0", "0 or more"),
-        (Arc::new(Lamb { weight_decay: -1.0, ..lamb }), "weight_decay of lamb is -1.0", "0 or more"),
-        (Arc::new(Lars { momentum: 1.0, ..lars }), "momentum of lars is 1.0", fraction),
-        (Arc::new(Lars { trust: 0.0, ..lars }), "trust of lars is 0.0", "above 0"),
-        (Arc::new(Lars { epsilon: -1.0, ..lars }), "epsilon of lars is -1.0", "0 or more"),
-        (Arc::new(Lars { weight_decay: -1.0, ..lars }), "weight_decay of lars is -1.0", "0 or more"),
-        (Arc::new(Muon { momentum: 1.0, ..muon() }), "momentum of muon is 1.0", fraction),
-        (Arc::new(Muon { weight_decay: -1.0, ..muon() }), "weight_decay of muon is -1.0", "0 or more"),
-        (Arc::new(Muon { rounds: 0, ..muon() }), "rounds of muon is 0", "1 to 100"),
-        (Arc::new(Muon { rest: AdamW { beta1: 1.0, ..adamw }, ..muon() }), "beta1 of adamw is 1.0", fraction),
+        (Arc::new(Lamb { epsilon: -1.0, ..lamb }), "epsilon of lamb is -1", "choose a number, 0 or more"),
+        (
+            Arc::new(Lamb { weight_decay: -1.0, ..lamb }),
+            "weight_decay of lamb is -1",
+            "choose a number, 0 or more",
+        ),
+        (Arc::new(Lars { momentum: 1.0, ..lars }), "momentum of lars is 1", fraction),
+        (Arc::new(Lars { trust: 0.0, ..lars }), "trust of lars is 0", "choose a number, above 0"),
+        (Arc::new(Lars { epsilon: -1.0, ..lars }), "epsilon of lars is -1", "choose a number, 0 or more"),
+        (
+            Arc::new(Lars { weight_decay: -1.0, ..lars }),
+            "weight_decay of lars is -1",
+            "choose a number, 0 or more",
+        ),
+        (Arc::new(Muon { momentum: 1.0, ..muon() }), "momentum of muon is 1", fraction),
+        (
+            Arc::new(Muon { weight_decay: -1.0, ..muon() }),
+            "weight_decay of muon is -1",
+            "choose a number, 0 or more",
+        ),
+        (
+            Arc::new(Muon { rounds: 0, ..muon() }),
+            "rounds of muon is 0",
+            "choose a whole number, 1 or more, 100 at most",
+        ),
+        (Arc::new(Muon { rest: AdamW { beta1: 1.0, ..adamw }, ..muon() }), "beta1 of adamw is 1", fraction),
     ];
     for (optimizer, field, range) in refused {
         let text = refusal(by(optimizer));
@@ -260,5 +302,35 @@ fn what_muon_remembers_is_averaged_with_the_replicas() {
     let mean = |at: usize| (0..3).map(|rank| draw(rank, 2, at)).sum::<f32>() / 3.0;
     for (at, m) in moments[0].0.iter().enumerate() {
         assert!((m - 0.05 * mean(at)).abs() < 1e-7, "{m}");
+    }
+}
+
+#[test]
+fn optimizers_are_spelled() {
+    for (text, spelled) in [
+        ("sgd", "sgd"),
+        ("sgd(momentum=90%, nesterov=true)", "sgd(momentum=0.9, nesterov=true)"),
+        ("adam(epsilon=1e-8)", "adam"),
+        ("adamw(weight-decay=0.1)", "adamw(weight_decay=0.1)"),
+        ("lion(beta1=0.95)", "lion(beta1=0.95)"),
+        ("lamb(scale_vectors=true)", "lamb(scale_vectors=true)"),
+        ("lars(trust=2%)", "lars(trust=0.02)"),
+        ("muon(scale=original, rounds=6)", "muon(rounds=6, scale=original)"),
+    ] {
+        assert_eq!(named(text).unwrap().spelled(), spelled);
+        assert_eq!(named(spelled).unwrap().spelled(), spelled);
+    }
+    let nested = named("muon(rest=adamw(beta1=0.8))").unwrap();
+    let again = named(&nested.spelled()).unwrap();
+    assert_eq!(format!("{again:?}"), format!("{nested:?}"));
+    for (text, reason) in [
+        ("adamv", "adamw"),
+        ("adamw(decay=1)", "weight_decay"),
+        ("adamw(beta1=1)", "beta1 of adamw is 1; choose a number, 0 or more, below 1"),
+        ("sgd(nesterov=true)", "nesterov of sgd is true; choose false, or a momentum above 0"),
+        ("muon(scale=own)", "scale of muon is own; choose original or match-adamw"),
+    ] {
+        let error = named(text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
     }
 }

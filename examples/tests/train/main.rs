@@ -59,8 +59,17 @@ fn metrics(name: &str) -> Vec<Value> {
 }
 
 fn losses(name: &str) -> Vec<f64> {
+    of_steps(name, "loss")
+}
+
+/// Learning rates of all steps of a run.
+fn rates(name: &str) -> Vec<f64> {
+    of_steps(name, "learning_rate")
+}
+
+fn of_steps(name: &str, field: &str) -> Vec<f64> {
     let steps = metrics(name).into_iter().filter(|line| line["event"] == "step");
-    steps.map(|line| line["loss"].as_f64().unwrap()).collect()
+    steps.map(|line| line[field].as_f64().unwrap()).collect()
 }
 
 fn clean(name: &str) {
@@ -256,7 +265,7 @@ fn refused(arguments: &str, variables: &[(&str, &str)], what: &str) {
 fn bad_input_is_one_clear_line() {
     refused("--ranks 0", &[], "--ranks 0");
     refused("--ranks 1000000", &[], "1 to 64 ranks");
-    refused("--algorithm magic", &[], "use one of: ");
+    refused("--algorithm magic", &[], "there is no algorithm `magic`; use one of ");
     refused("--batch 5000", &[], "1437");
     refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
     refused("", &[("RANK", "5"), ("WORLD_SIZE", "4")], "RANK=5 contradicts WORLD_SIZE=4");

@@ -5,7 +5,10 @@ use super::*;
 #[test]
 fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
     // The checkpoint before that of the end of three epochs is in the midst of the third.
-    for algorithm in ["gradient-allreduce", "topk-ef", "diloco"] {
+    // Three epochs of 29 steps end before a schedule of five does.
+    let scheduled =
+        "gradient-allreduce --optimizer adamw --weight-decay 0.1 --schedule cosine(warmup=20,steps=145)";
+    for algorithm in ["gradient-allreduce", "topk-ef", "diloco", scheduled] {
         let kept = ["whole", "parts"].map(|part| folder(&format!("kept-{part}")));
         let run = |name: &str, at: usize, rest: &str| {
             let folder = kept[at].display();
@@ -22,8 +25,13 @@ fn a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted() {
         let rest = losses("rest");
         assert!(!rest.is_empty() && rest.len() < all.len(), "{} of {}", rest.len(), all.len());
         assert_eq!(all[all.len() - rest.len()..], rest, "{algorithm}");
-        for field in ["test_accuracy", "final_loss"] {
+        for field in ["test_accuracy", "final_loss", "optimizer"] {
             assert_eq!(whole[field], resumed[field], "{algorithm}");
+        }
+        if algorithm == scheduled {
+            assert_eq!(whole["optimizer"], "adamw(weight_decay=0.1)");
+            assert_eq!(rates("whole")[145 - rest.len()..], rates("rest"));
+            assert!(rates("rest").is_sorted_by(|one, next| one > next));
         }
         kept.iter().for_each(|folder| std::fs::remove_dir_all(folder).unwrap());
         ["whole", "part", "rest"].into_iter().for_each(clean);
@@ -80,7 +88,7 @@ fn a_checkpoint_made_with_other_options_or_data_is_refused_unless_the_change_is_
         assert!(!good && text.contains("--resume --change"), "{change}: {text}");
         assert!(names.iter().all(|name| text.contains(name)), "{change}: {text}");
     }
-    for fixed in ["--algorithm local-sgd", "--optimizer momentum", "--dtype f64"] {
+    for fixed in ["--algorithm local-sgd", "--optimizer sgd(momentum=0.9)", "--dtype f64"] {
         let (good, text) = said("change", &format!("{common} --epochs 2 --resume --change {fixed}"));
         let name = fixed.split(' ').next().unwrap();
         assert!(!good && text.contains(&format!("{name} cannot change")), "{fixed}: {text}");

@@ -227,7 +227,7 @@ fn an_error_between_steps_ends_the_others_with_its_reason() {
     });
     for error in errors.unwrap() {
         let text = error.unwrap().to_string();
-        assert!(text.contains("a learning rate of NaN"), "{text}");
+        assert!(text.contains("the learning rate is NaN"), "{text}");
     }
 }
 
