@@ -29,6 +29,7 @@ use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, F
 use hexagram_logical::Result;
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::Feedback;
+use hexagram_logical::spelling::Options;
 
 /// Mean of the gradients, by any codec.
 #[derive(Debug, Clone)]
@@ -59,6 +60,10 @@ impl Algorithm for CompressedAllReduce {
             Feedback::None => Clipping::Outcome,
             _ => Clipping::Together,
         }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        self.averaging.options(options)
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {

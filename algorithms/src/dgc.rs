@@ -34,10 +34,11 @@
 //! ICLR 2018.
 
 use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32, check_option,
+    Algorithm, Bucket, Clipping, Context, Fields, Needs, Optimizers, Tensor, Trigram, check_f32,
 };
 use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -174,13 +175,23 @@ impl Algorithm for Dgc {
         Optimizers::Sgd("its momentum is on the senders' side, and a second one would act again")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let share = "k/d, share of a matrix that is sent after the warm-up";
+        options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;
+        options.field("warm_up", &mut self.warm_up, 0.., "steps of each stage of the warm-up")?;
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "μ, momentum coefficient")?;
+        options.field("nesterov", &mut self.nesterov, truth(), "look ahead as Nesterov's momentum")?;
+        options.field("masking", &mut self.masking, truth(), "clear the momentum of what is sent")?;
+        options.field("weight_decay", &mut self.weight_decay, 0.0.., "λ, weight decay with momentum")?;
+        options.field("vectors", &mut self.vectors, truth(), "compress vectors, too")
+    }
+
+    fn source(&self) -> &'static str {
+        "Lin, Han, Mao, Wang and Dally, Deep gradient compression, ICLR 2018"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DgcState> {
         check_f32(bucket)?;
-        TopK::new(Keep::Ratio(self.fraction))?;
-        let holds = (0.0..1.0).contains(&self.momentum);
-        check_option(holds, "the momentum of dgc", &self.momentum, "0 or more, and less than 1")?;
-        let holds = self.weight_decay >= 0.0 && self.weight_decay.is_finite();
-        check_option(holds, "the weight decay of dgc", &self.weight_decay, "0 or more")?;
         let kept = self.kept(context.own_step());
         let zeros = || context.zeros_like(&bucket.gradients);
         let decay = if self.weight_decay > 0.0 { Some(zeros()?) } else { None };

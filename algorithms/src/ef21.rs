@@ -26,9 +26,10 @@
 //! Richtárik, Sokolov and Fatkhullin, "EF21", NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, "Momentum provably improves
 //! error feedback", NeurIPS 2023 (β).
 
-use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, Keep, TopK};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Options, above, truth};
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -74,10 +75,19 @@ impl Algorithm for Ef21 {
         Clipping::Together
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        let share = "k/d, share of a tensor that is sent";
+        options.field("fraction", &mut self.fraction, above(0.0).up_to(1.0), share)?;
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "β, momentum coefficient")?;
+        options.field("compressed_start", &mut self.compressed_start, truth(), "begin at C(gᵢ), not at gᵢ")
+    }
+
+    fn source(&self) -> &'static str {
+        "Richtárik, Sokolov and Fatkhullin, EF21, NeurIPS 2021; Fatkhullin, Tyurin and Richtárik, NeurIPS 2023"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Ef21State> {
         check_f32(bucket)?;
-        let below_one = (0.0..1.0).contains(&self.momentum);
-        check_option(below_one, "ef21's momentum", &self.momentum, "0 or more, and less than 1")?;
         let largest: Arc<dyn Codec> = Arc::new(TopK::new(Keep::Ratio(self.fraction))?);
         let codec = Arc::new(bucket.per_tensor(&largest, |_| true));
         let momentum = match self.momentum {

@@ -27,6 +27,7 @@
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram};
 use hexagram_logical::Result;
 use hexagram_logical::encoding::Feedback;
+use hexagram_logical::spelling::Options;
 
 /// Mean of the gradients in low rank, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,6 +59,16 @@ impl Algorithm for PowerSgd {
 
     fn clipping(&self) -> Clipping {
         Clipping::Together
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("rank", &mut self.rank, 1.., "r, rank of the approximation")?;
+        options.field("saving", &mut self.saving, 1.0.., "least ratio of a matrix to its factors")?;
+        options.field("start", &mut self.start, 0.., "steps of plain all-reduce at the beginning")
+    }
+
+    fn source(&self) -> &'static str {
+        "Vogels, Karimireddy and Jaggi, PowerSGD, NeurIPS 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {

@@ -25,6 +25,7 @@ use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, F
 use hexagram_logical::Result;
 use hexagram_logical::codec::{Keep, TopK};
 use hexagram_logical::encoding::Feedback;
+use hexagram_logical::spelling::{Options, above};
 
 /// Mean of the gradients' largest elements, with error feedback.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +53,19 @@ impl Algorithm for TopKEf {
 
     fn clipping(&self) -> Clipping {
         Clipping::Together
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field(
+            "fraction",
+            &mut self.fraction,
+            above(0.0).up_to(1.0),
+            "k/d, share of a tensor that is sent",
+        )
+    }
+
+    fn source(&self) -> &'static str {
+        "Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, Sparsified SGD with memory, NeurIPS 2018"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {

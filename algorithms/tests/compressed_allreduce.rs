@@ -13,7 +13,7 @@ use hexagram_algorithms::logical::codec::{
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases};
 use hexagram_algorithms::testing::{payload_of_shapes, payload_per_step};
-use hexagram_algorithms::{Averaging, GradientAllReduce, MeanCodec};
+use hexagram_algorithms::{Averaging, GradientAllReduce, MeanCodec, Registry, registry};
 use replicas::{Made, Run, furthest, optimum, pull};
 use std::sync::Arc;
 
@@ -165,7 +165,6 @@ fn what_does_not_go_together_is_refused_with_the_reason() {
         (Averaging::encoded(Sign::in_blocks(64), Feedback::None), "need not converge"),
         (Averaging::encoded(top, Feedback::TwoLevel), "it is encoded once"),
         (Averaging::encoded(Qsgd::new(7).unwrap(), Feedback::Error), "more than there was"),
-        (Averaging::encoded(Half::F16, Feedback::Extrapolation), "extrapolation is for neighbours"),
         (
             Averaging { codec: MeanCodec::LowRank { rank: 1, saving: 2.0 }, feedback: Feedback::Difference },
             "known in part",
@@ -176,5 +175,30 @@ fn what_does_not_go_together_is_refused_with_the_reason() {
         assert!(error.contains(reason) && error.contains("choose"), "{error}");
         let refused = Run { ranks: 2, ..Run::default() }.refused(|| made(&averaging), |_| 1.0f32);
         assert!(refused.iter().all(|error| error.contains(reason)), "{refused:?}");
+    }
+    let error = Averaging::encoded(Half::F16, Feedback::Extrapolation).check().unwrap_err().to_string();
+    assert!(error.contains("extrapolation is for neighbours"), "{error}");
+}
+
+#[test]
+fn codec_and_feedback_have_spellings() {
+    let texts = [
+        "compressed-allreduce(codec=sign, feedback=two-level)",
+        "compressed-allreduce(codec=top-k(5%), feedback=error)",
+        "compressed-allreduce(codec=low-rank(rank=1, saving=2), feedback=error)",
+        "compressed-allreduce(codec=exact)",
+    ];
+    for text in texts {
+        let algorithm = registry::named(text).unwrap();
+        assert_eq!(Registry::built_in().short(&algorithm).to_string(), text);
+    }
+    let wrong = [
+        ("compressed-allreduce(feedback=extrapolation)", "feedback"),
+        ("compressed-allreduce(codec=low-rank(rank=0))", "rank"),
+        ("compressed-allreduce(codec=zip)", "zip"),
+    ];
+    for (text, what) in wrong {
+        let error = registry::named(text).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
     }
 }

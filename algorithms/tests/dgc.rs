@@ -161,10 +161,10 @@ fn where_elements_are_alike_the_rate_decides_as_its_header_says_with_hosts_and_w
 #[test]
 fn options_out_of_range_are_refused() {
     let wrong = [
-        (Dgc { fraction: 0.0, ..ALL }, "cannot keep"),
-        (Dgc { momentum: 1.0, ..ALL }, "momentum of dgc is 1.0"),
+        (Dgc { fraction: 0.0, ..ALL }, "fraction of dgc is 0"),
+        (Dgc { momentum: 1.0, ..ALL }, "momentum of dgc is 1;"),
         (Dgc { momentum: f64::NAN, ..ALL }, "momentum of dgc is NaN"),
-        (Dgc { weight_decay: -0.1, ..ALL }, "weight decay of dgc is -0.1"),
+        (Dgc { weight_decay: -0.1, ..ALL }, "weight_decay of dgc is -0.1"),
     ];
     for (dgc, what) in wrong {
         let refused = Run { ranks: 2, ..Run::default() }.refused(made(dgc), |_| 1.0f32);

@@ -9,7 +9,7 @@ use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts
 use hexagram_algorithms::logical::{Communicator, ReduceOp, TransportKind};
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 /// ∇fᵢ with fᵢ = ⟨aᵢ, x⟩² + ¼‖x‖², a₁ = (−3, 2, 2) and so on (Beznosikov et al. 2020, example 1).
 fn gradient(rank: usize, x: &[f32]) -> Vec<f32> {
@@ -175,13 +175,11 @@ fn the_bytes_are_those_of_its_header() {
 
 #[test]
 fn options_out_of_range_are_refused() {
-    let begun = Barrier::new(2);
     for (fraction, momentum) in [(0.0, 0.9), (1.5, 0.9), (f64::NAN, 0.9), (0.1, 1.0), (0.1, f64::NAN)] {
         spawn(TransportKind::Thread, 2, |comm| {
-            let algorithm = Arc::new(Ef21 { fraction, momentum, ..Ef21::default() });
-            let mut trainer = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]])?;
-            begun.wait();
-            trainer.engine().initial().prepare().unwrap_err();
+            let algorithm = Ef21 { fraction, momentum, ..Ef21::default() };
+            let refused = Trainer::new(&comm, algorithm, Setup::default(), &[vec![1.0f32; 3]]).err().unwrap();
+            assert!(refused.to_string().contains("of ef21 is"), "{refused}");
             Ok(())
         })
         .unwrap();

@@ -17,8 +17,9 @@
 //! - Error feedback with unbiased codecs of no bound: what they lose can be more than there was, and is added up.
 
 use super::{Bucket, Context, Fields, check_f32};
-use hexagram_logical::codec::{self, Codec, LinearCodec, Properties};
+use hexagram_logical::codec::{self, Codec, LinearCodec, Properties, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, one_of};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
@@ -67,6 +68,21 @@ impl Averaging {
     /// Creates the one of a codec with a feedback.
     pub fn encoded(codec: impl Codec + 'static, feedback: Feedback) -> Self {
         Averaging { codec: MeanCodec::Encoded(Arc::new(codec)), feedback }
+    }
+
+    /// Names `codec` and `feedback` among the options of an algorithm.
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    pub fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("codec", &mut self.codec, AnyMeanCodec, "form in which numbers travel")?;
+        let feedbacks = [
+            ("none", Feedback::None),
+            ("error", Feedback::Error),
+            ("two-level", Feedback::TwoLevel),
+            ("difference", Feedback::Difference),
+        ];
+        options.field("feedback", &mut self.feedback, one_of(&feedbacks), "treatment of the codec's error")
     }
 
     /// Returns true if numbers travel as they are.
@@ -148,6 +164,74 @@ impl Averaging {
                 linear(Arc::new(codec))
             }
         })
+    }
+}
+
+/// Values of a [`MeanCodec`]: `exact`, `low-rank(rank=2, saving=2)`, or a codec.
+#[derive(Debug, Clone, Copy)]
+struct AnyMeanCodec;
+
+impl AnyMeanCodec {
+    const LOW_RANK: &str = "low-rank";
+    const EXACT: &str = "exact";
+
+    fn factors(rank: &mut usize, saving: &mut f64, options: &mut Options) -> Result<()> {
+        options.field("rank", rank, 1.., "rank of the factors")?;
+        options.field("saving", saving, 1.0.., "least ratio of a matrix to its factors")
+    }
+}
+
+impl Values<MeanCodec> for AnyMeanCodec {
+    fn read(
+        &self,
+        spelling: &Spelling,
+        now: Option<&MeanCodec>,
+        known: &Catalogues,
+    ) -> Result<Option<MeanCodec>> {
+        if spelling.word() == Self::EXACT {
+            return Ok(spelling.arguments().is_empty().then_some(MeanCodec::Exact));
+        }
+        if spelling.word() == Self::LOW_RANK {
+            let mut rank = 2;
+            let mut saving = 2.0;
+            Options::read(spelling, known, |options| Self::factors(&mut rank, &mut saving, options))?;
+            return Ok(Some(MeanCodec::LowRank { rank, saving }));
+        }
+        let now = match now {
+            Some(MeanCodec::Encoded(codec)) => Some(codec),
+            _ => None,
+        };
+        Ok(any_codec().read(spelling, now, known)?.map(MeanCodec::Encoded))
+    }
+
+    fn write(&self, value: &MeanCodec) -> Spelling {
+        match value {
+            MeanCodec::Exact => Spelling::of(Self::EXACT),
+            MeanCodec::Encoded(codec) => any_codec().write(codec),
+            MeanCodec::Reduced(codec) => Spelling::of(codec.name()),
+            MeanCodec::LowRank { rank, saving } => {
+                let mut rank = *rank;
+                let mut saving = *saving;
+                Options::write(Self::LOW_RANK, |options| Self::factors(&mut rank, &mut saving, options))
+            }
+        }
+    }
+
+    fn holds(&self, value: &MeanCodec) -> Result<bool> {
+        match value {
+            MeanCodec::Encoded(codec) => any_codec().holds(codec),
+            MeanCodec::LowRank { rank, saving } => {
+                let mut rank = *rank;
+                let mut saving = *saving;
+                let check = |options: &mut Options| Self::factors(&mut rank, &mut saving, options);
+                Options::check(Self::LOW_RANK, check).map(|()| true)
+            }
+            MeanCodec::Exact | MeanCodec::Reduced(_) => Ok(true),
+        }
+    }
+
+    fn describe(&self, known: &Catalogues) -> String {
+        format!("{}, {}(rank=2, saving=2), or {}", Self::EXACT, Self::LOW_RANK, any_codec().describe(known))
     }
 }
 
