@@ -12,26 +12,33 @@
 //! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. The inner
 //! optimizer's memory stays each rank's own; the source has AdamW.
 //!
-//! State: θ and v, 2 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H. Elements: f32
+//! State: θ and v, 2 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H. With a codec
+//! ([`Averaging`]) it is Δᵢ that is encoded, with its feedback in units of the parameters and the bytes of
+//! [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
 //! and f64. Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for data on which a training has some hundred steps,
 //! since v needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
 //! "DiLoCo: distributed low-communication training of language models", 2023.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{
+    Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option,
+};
 use hexagram_logical::{Buffer, Result};
 
 /// An outer optimizer on top of local steps.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct DiLoCo {
     /// Number H of local steps of a round.
     pub period: u64,
     /// Outer optimizer, which steps with the mean change.
     pub outer: Outer,
+    /// Way to make the mean change. Default: in full precision.
+    pub averaging: Averaging,
 }
 
 impl Default for DiLoCo {
     fn default() -> Self {
-        DiLoCo { period: 16, outer: Outer { learning_rate: 0.7, momentum: 0.9 } }
+        let outer = Outer { learning_rate: 0.7, momentum: 0.9 };
+        DiLoCo { period: 16, outer, averaging: Averaging::default() }
     }
 }
 
@@ -52,15 +59,21 @@ pub struct Global {
     pub(crate) velocity: Buffer,
 }
 
+/// State of one bucket.
+pub struct DiLoCoState {
+    global: Global,
+    averager: Averager,
+}
+
 impl Algorithm for DiLoCo {
-    type State = Global;
+    type State = DiLoCoState;
 
     fn name(&self) -> &'static str {
         "diloco"
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
     }
 
     /// Returns false: replicas are equal only after every H-th step.
@@ -72,28 +85,35 @@ impl Algorithm for DiLoCo {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Global> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DiLoCoState> {
         check_option(self.period > 0, "DiLoCo::period", &self.period, "1 step or more")?;
         self.outer.check()?;
-        Ok(Global {
-            parameters: context.copy_of(&bucket.parameters)?,
-            velocity: context.zeros_like(&bucket.parameters)?,
-        })
+        let parameters = context.copy_of(&bucket.parameters)?;
+        let velocity = context.zeros_like(&bucket.parameters)?;
+        let averager = self.averaging.state(context, bucket)?;
+        Ok(DiLoCoState { global: Global { parameters, velocity }, averager })
     }
 
-    async fn after_step(&self, context: &Context, global: &mut Global, bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(
+        &self,
+        context: &Context,
+        state: &mut DiLoCoState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if !(context.step() + 1).is_multiple_of(self.period) {
             return Ok(());
         }
+        let DiLoCoState { global, averager } = state;
         let change = &mut bucket.parameters;
         context.blend(-1.0, change, 1.0, &global.parameters)?;
-        context.mean(change).await?;
+        averager.mean(context, change).await?;
         self.outer.step(context, global, change)?;
         context.copy(&global.parameters, &bucket.parameters)
     }
 
-    fn checkpoint(&self, global: &mut Global, fields: &mut Fields) -> Result<()> {
-        global.checkpoint(fields)
+    fn checkpoint(&self, state: &mut DiLoCoState, fields: &mut Fields) -> Result<()> {
+        state.global.checkpoint(fields)?;
+        state.averager.checkpoint("averager", fields)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! eᵢ ← xᵢ − c                                every τ-th step, before the optimizer's
-//! c  ← c + α Σᵢ eᵢ                           all-reduce of the parameters; every rank has its own, equal c
+//! c  ← c + α Σᵢ eᵢ                           all-reduce of the extensions; every rank has its own, equal c
 //! xᵢ ← optimizer(xᵢ, gᵢ) − α eᵢ
 //! ```
 //!
@@ -22,16 +22,20 @@
 //!
 //! Replicas differ; their mean stays near the centre, and both meet as γ falls. State: c, and a spring's extension, each of
 //! the bucket's size; with momentum v, too. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of the
-//! parameters; f32 or f64. Defaults: β = .9, the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts
+//! parameters; with a codec ([`Averaging`]) it is eᵢ that is encoded, in f32, with the bytes of
+//! [`compressed_allreduce`](crate::compressed_allreduce) / τ. Otherwise f32 or f64. Defaults: β = .9, the paper's, τ = 4, and δ = 0; the paper's EAMSGD has δ = .99. The paper counts
 //! its steps from one in which all are at the centre; here it is the last of every τ steps. Trigram: centralized,
 //! synchronous, full precision. Source: Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", NeurIPS
 //! 2015, the synchronous form.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option};
+use crate::plugin::{
+    Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
+    check_option,
+};
 use hexagram_logical::{Buffer, Result};
 
 /// Springs between replicas and a centre.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Easgd {
     /// Number τ of steps from one exchange with the centre to the next, at least 1. Default: 4.
     pub period: u64,
@@ -39,11 +43,13 @@ pub struct Easgd {
     pub beta: f64,
     /// Momentum δ of EAMSGD, in [0, 1), which is run with plain SGD. Default: 0, which is EASGD.
     pub momentum: f64,
+    /// Way to make the mean extension of the springs. Default: in full precision.
+    pub averaging: Averaging,
 }
 
 impl Default for Easgd {
     fn default() -> Self {
-        Easgd { period: 4, beta: 0.9, momentum: 0.0 }
+        Easgd { period: 4, beta: 0.9, momentum: 0.0, averaging: Averaging::default() }
     }
 }
 
@@ -55,6 +61,7 @@ pub struct EasgdState {
     extension: Buffer,
     /// Velocity vᵢ, with momentum.
     velocity: Option<Buffer>,
+    averager: Averager,
 }
 
 impl Easgd {
@@ -71,7 +78,7 @@ impl Algorithm for Easgd {
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+        Trigram { centralized: true, synchronous: true, full_precision: self.averaging.is_exact() }
     }
 
     /// Returns false: each replica explores on its own.
@@ -83,6 +90,13 @@ impl Algorithm for Easgd {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
+    fn optimizers(&self) -> Optimizers {
+        if self.momentum == 0.0 {
+            return Optimizers::Any;
+        }
+        Optimizers::Sgd("EAMSGD has a momentum of its own between the springs")
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<EasgdState> {
         check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
         let holds = self.beta > 0.0 && self.beta.is_finite();
@@ -91,7 +105,9 @@ impl Algorithm for Easgd {
         check_option(holds, "the momentum of easgd", &self.momentum, "0 or more, and less than 1")?;
         let zeros = || context.zeros_like(&bucket.parameters);
         let velocity = if self.momentum > 0.0 { Some(zeros()?) } else { None };
-        Ok(EasgdState { centre: context.copy_of(&bucket.parameters)?, extension: zeros()?, velocity })
+        let centre = context.copy_of(&bucket.parameters)?;
+        let averager = self.averaging.state(context, bucket)?;
+        Ok(EasgdState { centre, extension: zeros()?, velocity, averager })
     }
 
     async fn gradients_ready(
@@ -103,16 +119,16 @@ impl Algorithm for Easgd {
         if !self.is_due(context) {
             return Ok(());
         }
-        let EasgdState { centre, extension, velocity } = state;
-        let mut mean = context.copy_of(&bucket.parameters)?;
+        let EasgdState { centre, extension, velocity, averager } = state;
+        context.copy(&bucket.parameters, extension)?;
         if let Some(velocity) = velocity {
-            context.add_scaled(-self.momentum, velocity, &mean)?;
+            context.add_scaled(-self.momentum, velocity, extension)?;
         }
-        context.copy(&mean, extension)?;
         context.add_scaled(-1.0, centre, extension)?;
-        context.mean(&mut mean).await?;
-        // α Σᵢ (xᵢ − c) = β (x̄ − c), with bits that are equal on all ranks.
-        context.blend(1.0 - self.beta, centre, self.beta, &mean)
+        let mut mean = context.copy_of(extension)?;
+        averager.mean(context, &mut mean).await?;
+        // α Σᵢ eᵢ = β ē, with bits that are equal on all ranks.
+        context.add_scaled(self.beta, &mean, centre)
     }
 
     async fn after_step(&self, context: &Context, state: &mut EasgdState, bucket: &mut Bucket) -> Result<()> {
@@ -130,6 +146,7 @@ impl Algorithm for Easgd {
 
     fn checkpoint(&self, state: &mut EasgdState, fields: &mut Fields) -> Result<()> {
         fields.buffer("centre", &mut state.centre)?;
+        state.averager.checkpoint("averager", fields)?;
         state.velocity.as_mut().map_or(Ok(()), |velocity| fields.buffer("velocity", velocity))
     }
 }

@@ -9,39 +9,41 @@
 //! In the beginning gradients are large and replicas would drift far apart; later, local steps cost nothing, and often
 //! generalize better. start = 0 is local SGD, and without end it is synchronous SGD.
 //!
-//! Replicas are bit-identical until `start`, and then after every H-th step, counted from the first of all. State: none.
-//! Bytes sent per rank and step: 2(n−1)/n · S before, and 2(n−1)/n · S / H after `start`, S being the size of the
+//! Replicas are bit-identical until `start`, and then after every H-th step, counted from the first of all. State: that of
+//! [`local_sgd`](crate::local_sgd), as are its codecs. Bytes sent per rank and step: 2(n−1)/n · S before, and 2(n−1)/n · S / H after `start`, S being the size of the
 //! gradients. Defaults: 100 steps, then H = 4, as in PyTorch's example. Trigram: centralized, synchronous, full
 //! precision. Source: Lin, Stich, Patel and Jaggi, "Don't use large mini-batches, use local SGD", ICLR 2020.
 
 use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
-use crate::plugin::{Algorithm, Bucket, Context, Needs, Trigram};
+use crate::plugin::{Algorithm, Averaging, Bucket, Context, Fields, Needs, ParameterMean, Trigram};
 use hexagram_logical::Result;
 
 /// Mean of the gradients, then of the parameters every `period` steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PostLocalSgd {
     /// Number of the algorithm's first steps, which are of synchronous SGD.
     pub start: u64,
     /// Number H of steps from one mean to the next; 1 or more.
     pub period: u64,
+    /// Way to make the mean of the parameters. Default: in full precision.
+    pub averaging: Averaging,
 }
 
 impl Default for PostLocalSgd {
     fn default() -> Self {
-        PostLocalSgd { start: 100, period: 4 }
+        PostLocalSgd { start: 100, period: 4, averaging: Averaging::default() }
     }
 }
 
 impl PostLocalSgd {
     fn local(&self) -> LocalSgd {
-        LocalSgd { period: self.period }
+        LocalSgd { period: self.period, averaging: self.averaging.clone() }
     }
 }
 
 impl Algorithm for PostLocalSgd {
-    type State = ();
+    type State = ParameterMean;
 
     fn name(&self) -> &'static str {
         "post-local-sgd"
@@ -59,21 +61,35 @@ impl Algorithm for PostLocalSgd {
         self.local().needs()
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<()> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ParameterMean> {
         self.local().state(context, bucket).await
     }
 
-    async fn gradients_ready(&self, context: &Context, state: &mut (), bucket: &mut Bucket) -> Result<()> {
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        _: &mut ParameterMean,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if context.own_step() >= self.start {
             return Ok(());
         }
-        GradientAllReduce.gradients_ready(context, state, bucket).await
+        GradientAllReduce.gradients_ready(context, &mut (), bucket).await
     }
 
-    async fn after_step(&self, context: &Context, state: &mut (), bucket: &mut Bucket) -> Result<()> {
+    async fn after_step(
+        &self,
+        context: &Context,
+        mean: &mut ParameterMean,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
         if context.own_step() < self.start {
-            return Ok(());
+            return mean.begin(context, &bucket.parameters);
         }
-        self.local().after_step(context, state, bucket).await
+        self.local().after_step(context, mean, bucket).await
+    }
+
+    fn checkpoint(&self, mean: &mut ParameterMean, fields: &mut Fields) -> Result<()> {
+        mean.checkpoint(fields)
     }
 }

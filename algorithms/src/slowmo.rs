@@ -12,19 +12,28 @@
 //! a period, it ends with the mean, and u stays.
 //!
 //! To be run with SGD, plain or with momentum, which stays each rank's own. Replicas are bit-identical after every τ-th
-//! step. State: u and x₀, each of the bucket's size. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of
-//! the parameters; f32 or f64. Defaults: τ = 8, and α = 1 and β = .5, as fairscale's for eight ranks; it has .2 for
+//! step.
+//!
+//! The steps of a period may be another synchronous algorithm's, the `base`, as in the source: `SlowMo` over
+//! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. With a codec ([`Averaging`]) it is x₀ − xᵢ
+//! that is encoded, with its feedback in units of the parameters.
+//!
+//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of
+//! the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α = 1 and β = .5, as fairscale's for eight ranks; it has .2 for
 //! four, .6 for sixteen, and τ = 48 for large data. A β multiplies the learning rate by 1/(1−β) in the long run.
 //! Trigram: centralized, synchronous, full precision. Source: Wang, Tantia, Ballas and Rabbat, "SlowMo: improving
 //! communication-efficient distributed SGD with slow momentum", ICLR 2020.
 
 use crate::plugin::with_float;
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{
+    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, Instance,
+    Needs, Optimizers, Trigram,
+};
 use hexagram_logical::spelling::{Options, above};
-use hexagram_logical::{Buffer, Result};
+use hexagram_logical::{Buffer, Error, Result};
 
 /// Local SGD with slow momentum.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct SlowMo {
     /// Number τ of steps of a period, at least 1.
     pub period: u64,
@@ -32,11 +41,15 @@ pub struct SlowMo {
     pub slow_rate: f64,
     /// Slow momentum coefficient β, in [0, 1).
     pub slow_momentum: f64,
+    /// Way to make the mean at the end of a period. Default: in full precision.
+    pub averaging: Averaging,
+    /// Algorithm of the steps of a period, which is synchronous. Default: none, each rank on its own.
+    pub base: Option<AnyAlgorithm>,
 }
 
 impl Default for SlowMo {
     fn default() -> Self {
-        SlowMo { period: 8, slow_rate: 1.0, slow_momentum: 0.5 }
+        SlowMo { period: 8, slow_rate: 1.0, slow_momentum: 0.5, averaging: Averaging::default(), base: None }
     }
 }
 
@@ -49,6 +62,9 @@ pub struct SlowMoState {
     /// Number of steps of the period so far, and below it the sum of their γ.
     steps: u64,
     rates: f64,
+    averager: Averager,
+    /// Base algorithm at work.
+    base: Option<Box<dyn Instance>>,
 }
 
 impl Algorithm for SlowMo {
@@ -59,7 +75,11 @@ impl Algorithm for SlowMo {
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: true, full_precision: true }
+        let exact = self.averaging.is_exact();
+        let Some(base) = self.base.as_ref().map(AnyAlgorithm::trigram) else {
+            return Trigram { centralized: true, synchronous: true, full_precision: exact };
+        };
+        Trigram { full_precision: exact && base.full_precision, ..base }
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
@@ -78,13 +98,68 @@ impl Algorithm for SlowMo {
     }
 
     fn needs(&self) -> Needs {
-        Needs { buckets: Buckets::BySize, parameters: true }
+        let buckets = self.base.as_ref().map_or(Buckets::BySize, |base| base.needs().buckets);
+        Needs { buckets, parameters: true }
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        self.base.as_ref().map_or(Optimizers::Any, AnyAlgorithm::optimizers)
+    }
+
+    fn clipping(&self) -> Clipping {
+        self.base.as_ref().map_or(Clipping::default(), AnyAlgorithm::clipping)
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
+        if let Some(base) = self.base.as_ref().filter(|base| !base.trigram().synchronous) {
+            let what =
+                format!("the base of slowmo is {}, whose ranks do not wait for each other", base.name());
+            return Err(Error::usage(what, "choose a synchronous algorithm, such as sgp"));
+        }
+        let averager = self.averaging.state(context, bucket)?;
+        let base = match &self.base {
+            Some(base) => Some(base.instance(context, bucket).await?),
+            None => None,
+        };
         let start = context.copy_of(&bucket.parameters)?;
         let momentum = context.zeros_like(&bucket.parameters)?;
-        Ok(SlowMoState { start, momentum, steps: 0, rates: 0.0 })
+        Ok(SlowMoState { start, momentum, steps: 0, rates: 0.0, averager, base })
+    }
+
+    async fn before_forward(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        parameters: &Buffer,
+    ) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.before_forward(context, parameters).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn gradients_ready(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.gradients_ready(context, bucket).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn after_backward(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.after_backward(context, bucket).await,
+            None => Ok(()),
+        }
     }
 
     async fn after_step(
@@ -93,12 +168,15 @@ impl Algorithm for SlowMo {
         state: &mut SlowMoState,
         bucket: &mut Bucket,
     ) -> Result<()> {
+        if let Some(base) = &mut state.base {
+            base.after_step(context, bucket).await?;
+        }
         state.steps += 1;
         state.rates += context.learning_rate()?;
         if !(context.step() + 1).is_multiple_of(self.period) {
             return Ok(());
         }
-        context.mean(&mut bucket.parameters).await?;
+        self.average(context, state, &mut bucket.parameters).await?;
         let rate = state.rates / state.steps as f64;
         state.steps = 0;
         state.rates = 0.0;
@@ -124,10 +202,45 @@ impl Algorithm for SlowMo {
         })
     }
 
+    async fn settle(&self, context: &Context, state: &mut SlowMoState, bucket: &mut Bucket) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.settle(context, bucket).await,
+            None => Ok(()),
+        }
+    }
+
+    fn weight(&self, state: &SlowMoState) -> f64 {
+        state.base.as_ref().map_or(1.0, |base| base.weight())
+    }
+
     fn checkpoint(&self, state: &mut SlowMoState, fields: &mut Fields) -> Result<()> {
+        if let Some(base) = &mut state.base {
+            fields.within("base", |fields| base.checkpoint(fields))?;
+        }
+        state.averager.checkpoint("averager", fields)?;
         fields.buffer("start", &mut state.start)?;
         fields.buffer("momentum", &mut state.momentum)?;
         fields.count("steps", &mut state.steps)?;
         fields.number("rates", &mut state.rates)
+    }
+}
+
+impl SlowMo {
+    /// Replaces the parameters by their mean over all ranks, weighted as the base weighs replicas.
+    async fn average(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        parameters: &mut Buffer,
+    ) -> Result<()> {
+        let weight = self.weight(state);
+        if self.averaging.is_exact() {
+            context.scale(weight, parameters)?;
+            return context.mean(parameters).await;
+        }
+        // Weights add up to n, so that x₀ − (1/n) Σᵢ wᵢ (x₀ − xᵢ) is the mean.
+        context.blend(-weight, parameters, weight, &state.start)?;
+        state.averager.mean(context, parameters).await?;
+        context.blend(-1.0, parameters, 1.0, &state.start)
     }
 }

@@ -111,8 +111,8 @@ fn assert_close(found: &[Vec<f64>], expected: &[Vec<f64>], what: &str) {
 fn with_outer_sgd_it_is_local_sgd() {
     let train =
         |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| train(TransportKind::Thread, 4, 50, &[], algorithm);
-    let diloco = train(&|| DiLoCo { period: 8, outer: SGD }.into());
-    let local = train(&|| LocalSgd { period: 8 }.into());
+    let diloco = train(&|| DiLoCo { period: 8, outer: SGD, ..DiLoCo::default() }.into());
+    let local = train(&|| LocalSgd { period: 8, ..LocalSgd::default() }.into());
     for (one, other) in diloco.iter().flatten().zip(local.iter().flatten()) {
         // 4e-16, relative to what was subtracted and added.
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
@@ -122,7 +122,9 @@ fn with_outer_sgd_it_is_local_sgd() {
 #[test]
 fn its_steps_are_those_of_its_rule() {
     for (transport, ranks) in cases(&[1, 3, 4]) {
-        let found = train(transport, ranks, 40, &[], &|| DiLoCo { period: 5, outer: NESTEROV }.into());
+        let found = train(transport, ranks, 40, &[], &|| {
+            DiLoCo { period: 5, outer: NESTEROV, ..DiLoCo::default() }.into()
+        });
         assert!(found.iter().all(|replica| *replica == found[0]), "replicas differ after an outer step");
         let rule = streaming(5, 1, 0, 0.0);
         assert_close(&found, &reference(&rule, ranks, 40), &format!("{transport} × {ranks}"));
@@ -139,7 +141,7 @@ fn streaming_in_one_fragment_without_delay_is_diloco() {
         let train = |algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
             train(TransportKind::Shm, 4, steps, &[], algorithm)
         };
-        let diloco = train(&|| DiLoCo { period: 5, outer: NESTEROV }.into());
+        let diloco = train(&|| DiLoCo { period: 5, outer: NESTEROV, ..DiLoCo::default() }.into());
         assert_eq!(train(&|| streaming(5, 1, 0, 0.0).into()), diloco);
     }
 }
@@ -280,7 +282,7 @@ fn the_bytes_are_those_of_their_headers() {
     };
     let expected = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64 / period as f64;
     let outer = NESTEROV;
-    let found = payload(&|| DiLoCo { period: period as u64, outer }.into());
+    let found = payload(&|| DiLoCo { period: period as u64, outer, ..DiLoCo::default() }.into());
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
     for fragments in [1, 4] {
         let rule = streaming(period as u64, fragments, 1, 0.5);
@@ -299,9 +301,9 @@ fn the_bytes_are_those_of_their_headers() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    fn refused<T: Element>(algorithm: impl hexagram_algorithms::Algorithm + Copy, zero: T, words: &str) {
+    fn refused<T: Element>(algorithm: impl hexagram_algorithms::Algorithm, zero: T, words: &str) {
         let outcome = spawn(TransportKind::Thread, 2, |comm| {
-            Trainer::new(&comm, Arc::new(algorithm), Setup::default(), &[vec![zero]])?
+            Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![zero]])?
                 .engine()
                 .initial()
                 .prepare()
@@ -309,13 +311,17 @@ fn options_that_make_no_sense_are_refused() {
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    refused(DiLoCo { period: 0, outer: SGD }, 0f32, "period is 0");
+    refused(DiLoCo { period: 0, outer: SGD, ..DiLoCo::default() }, 0f32, "period is 0");
     refused(
-        DiLoCo { period: 1, outer: Outer { learning_rate: f64::NAN, momentum: 0.0 } },
+        DiLoCo { period: 1, outer: Outer { learning_rate: f64::NAN, momentum: 0.0 }, ..DiLoCo::default() },
         0f32,
         "learning_rate",
     );
-    refused(DiLoCo { period: 1, outer: Outer { learning_rate: 1.0, momentum: 1.0 } }, 0f32, "momentum");
+    refused(
+        DiLoCo { period: 1, outer: Outer { learning_rate: 1.0, momentum: 1.0 }, ..DiLoCo::default() },
+        0f32,
+        "momentum",
+    );
     refused(streaming(4, 0, 0, 0.5), 0f32, "fragments is 0");
     refused(streaming(4, 1, 4, 0.5), 0f32, "delay is 4");
     refused(streaming(4, 1, 0, f64::NAN), 0f32, "own is NaN");

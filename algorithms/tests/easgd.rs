@@ -67,7 +67,7 @@ fn with_momentum_it_is_eamsgd_written_out() {
             }
         }
         let run = Run { transport, ranks, rate, initial: 0.7, steps: 30, shape: vec![2], ..Run::default() };
-        let easgd = || Easgd { period: 3, beta: 0.9, momentum: delta }.into();
+        let easgd = || Easgd { period: 3, beta: 0.9, momentum: delta, ..Easgd::default() }.into();
         let found = run.train(easgd, |rank, _, x| problem.gradient(rank, x));
         let found: Vec<f64> = found.iter().map(|replica| replica[0]).collect();
         let ahead: Vec<f64> = x.iter().zip(&v).map(|(x, v)| x + delta * v).collect();
@@ -129,7 +129,7 @@ fn options_out_of_range_are_refused() {
         (1, 0.9, f64::NAN),
     ];
     for (period, beta, momentum) in wrong {
-        let made = || Easgd { period, beta, momentum }.into();
+        let made = || Easgd { period, beta, momentum, ..Easgd::default() }.into();
         let refused = Run { ranks: 2, ..Run::default() }.refused(made, |_| 1.0f64);
         assert!(refused.iter().all(|error| error.contains("of easgd is")), "{refused:?}");
     }

@@ -26,7 +26,7 @@ fn train(algorithm: impl Fn() -> AnyAlgorithm + Sync, steps: usize) -> Vec<f64> 
 fn its_fixed_point_is_that_of_the_closed_form() {
     let expected = [(1, 1.538461538462), (2, 1.516198704104), (8, 1.342229528526), (32, 0.897403783346)];
     for (period, expected) in expected {
-        for found in train(|| LocalSgd { period }.into(), 640) {
+        for found in train(|| LocalSgd { period, ..LocalSgd::default() }.into(), 640) {
             assert!((found - expected).abs() < 1e-11, "H = {period}: {found} and not {expected}");
         }
     }
@@ -34,7 +34,7 @@ fn its_fixed_point_is_that_of_the_closed_form() {
 
 #[test]
 fn a_period_of_one_is_synchronous_sgd() {
-    let local = train(|| LocalSgd { period: 1 }.into(), 50);
+    let local = train(|| LocalSgd { period: 1, ..LocalSgd::default() }.into(), 50);
     let synchronous = train(|| GradientAllReduce.into(), 50);
     for (one, other) in local.iter().zip(&synchronous) {
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
@@ -46,8 +46,9 @@ fn the_bytes_are_those_of_its_header() {
     let ranks = 4;
     let elements = 32768;
     let period = 5;
-    let found =
-        payload_per_step(ranks, elements, 2 * period, || Arc::new(LocalSgd { period: period as u64 }));
+    let found = payload_per_step(ranks, elements, 2 * period, || {
+        Arc::new(LocalSgd { period: period as u64, ..LocalSgd::default() })
+    });
     let expected = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64 / period as f64;
     let found = found.unwrap();
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
@@ -55,7 +56,8 @@ fn the_bytes_are_those_of_its_header() {
 
 #[test]
 fn a_period_of_no_steps_is_refused() {
-    let error = payload_per_step(2, 8, 1, || Arc::new(LocalSgd { period: 0 })).unwrap_err();
+    let error =
+        payload_per_step(2, 8, 1, || Arc::new(LocalSgd { period: 0, ..LocalSgd::default() })).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("period of local-sgd is 0; choose a whole number, 1 or more"), "{text}");
 }

@@ -9,7 +9,12 @@ use hexagram_algorithms::testing::{Setup, Trainer};
 use std::sync::Arc;
 
 fn trainer(comm: &Communicator, period: u64) -> Result<Trainer<f32>> {
-    Trainer::new(comm, Arc::new(LocalSgd { period }), Setup::default(), &[vec![1.0; 4]])
+    Trainer::new(
+        comm,
+        Arc::new(LocalSgd { period, ..LocalSgd::default() }),
+        Setup::default(),
+        &[vec![1.0; 4]],
+    )
 }
 
 #[test]
@@ -29,7 +34,7 @@ fn it_is_refused_and_loads_into_what_was_saved_which_may_then_switch() {
         let record = saved.engine().checkpoint().save()?;
         let mut loaded = trainer(&comm, 3)?;
         loaded.engine().checkpoint().load(record)?;
-        loaded.engine().switch(Arc::new(LocalSgd { period: 4 }))?;
+        loaded.engine().switch(Arc::new(LocalSgd { period: 4, ..LocalSgd::default() }))?;
         loaded.step(|_, x| x.to_vec())?;
         assert_eq!(loaded.engine().steps(), 2);
         Ok(())

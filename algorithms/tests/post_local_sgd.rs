@@ -12,7 +12,7 @@ use hexagram_algorithms::testing::payload_per_step;
 use replicas::{Made, Run, pull};
 
 fn made(start: u64, period: u64) -> impl Fn() -> Made + Sync {
-    move || PostLocalSgd { start, period }.into()
+    move || PostLocalSgd { start, period, ..PostLocalSgd::default() }.into()
 }
 
 #[test]
@@ -20,7 +20,10 @@ fn without_end_it_is_synchronous_and_without_start_local() {
     for (transport, ranks) in cases(&[1, 3]) {
         let run = Run { transport, ranks, steps: 13, ..Run::default() };
         assert_eq!(run.train(made(u64::MAX, 4), pull), run.train(|| GradientAllReduce.into(), pull));
-        assert_eq!(run.train(made(0, 4), pull), run.train(|| LocalSgd { period: 4 }.into(), pull));
+        assert_eq!(
+            run.train(made(0, 4), pull),
+            run.train(|| LocalSgd { period: 4, ..LocalSgd::default() }.into(), pull)
+        );
     }
 }
 

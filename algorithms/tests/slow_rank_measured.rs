@@ -63,7 +63,7 @@ fn what_a_slow_rank_costs_the_others() {
     println!("{RANKS} ranks over tcp, {STEP:?} a step, rank 1 {SLOWER} times as long, {ELEMENTS} × f32");
     println!("steps/s of the slowest other rank, and of one without communication, measured just before");
     let show = |name: &str, algorithm: &(dyn Fn() -> AnyAlgorithm + Sync)| {
-        let alone = speed(&|| LocalSgd { period: u64::MAX }.into());
+        let alone = speed(&|| LocalSgd { period: u64::MAX, ..LocalSgd::default() }.into());
         let speed = speed(algorithm);
         println!("{name:30} {speed:6.1} {alone:6.1}  {:5.1} %", 100.0 * speed / alone);
     };

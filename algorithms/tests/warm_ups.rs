@@ -27,7 +27,7 @@ fn algorithms() -> Vec<AnyAlgorithm> {
     vec![
         Dgc { fraction: 0.02, warm_up: 2, ..Dgc::default() }.into(),
         PowerSgd { rank: 1, saving: 1.0, start: 3 }.into(),
-        PostLocalSgd { start: 3, period: 4 }.into(),
+        PostLocalSgd { start: 3, period: 4, ..PostLocalSgd::default() }.into(),
         QAdam { warmup: 3, ..QAdam::default() }.into(),
         QAdam { warmup: 3, ..QAdam::eight_bits() }.into(),
         ZeroOneAdam { freeze: 4, local_doubling: 2, ..ZeroOneAdam::default() }.into(),

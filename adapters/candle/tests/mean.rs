@@ -128,7 +128,7 @@ fn options(local: bool, engine: bool) -> ReplicaOptions {
     };
     let options = ReplicaOptions { engine, ..ReplicaOptions::default() };
     if local {
-        ReplicaOptions { algorithm: LocalSgd { period: 4 }.into(), ..options }
+        ReplicaOptions { algorithm: LocalSgd { period: 4, ..LocalSgd::default() }.into(), ..options }
     } else {
         ReplicaOptions { algorithm: GradientAllReduce.into(), ..options }
     }

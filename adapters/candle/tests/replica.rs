@@ -133,7 +133,10 @@ enum Stepping {
 /// Some steps of local SGD on this rank's share; with the last one all replicas become one.
 fn train_locally(comm: &Communicator, stepping: Stepping, period: u64) -> hexagram_candle::Result<Vec<f64>> {
     let varmap = same_start(DType::F64);
-    let mut options = ReplicaOptions { algorithm: LocalSgd { period }.into(), ..options(DType::F64) };
+    let mut options = ReplicaOptions {
+        algorithm: LocalSgd { period, ..LocalSgd::default() }.into(),
+        ..options(DType::F64)
+    };
     if stepping == Stepping::Engine {
         options.engine.optimizer = Some(Arc::new(Sgd::default()));
     }
@@ -186,7 +189,7 @@ fn a_switch_keeps_parameters_and_goes_on() {
             let mine = batch(step, DType::F64).narrow(0, comm.rank() * 6, 6).unwrap();
             hexagram(replica.step(&model.loss(&mine).unwrap()))?;
             if step == 2 {
-                hexagram(replica.switch(Arc::new(LocalSgd { period: 1 })))?;
+                hexagram(replica.switch(Arc::new(LocalSgd { period: 1, ..LocalSgd::default() })))?;
             }
         }
         let difference = largest_difference(&values(&varmap), &train_alone(DType::F64, 6));

@@ -29,7 +29,7 @@ impl DataParallel {
     /// use std::sync::Arc;
     ///
     /// let seen = spawn(TransportKind::Thread, 2, |comm| {
-    ///     let local = Arc::new(LocalSgd { period: 10 });
+    ///     let local = Arc::new(LocalSgd { period: 10, ..LocalSgd::default() });
     ///     let setup = Setup { learning_rate: 0.5, ..Setup::default() };
     ///     let mut trainer = Trainer::new(&comm, local, setup, &[vec![0.0f64]])?;
     ///     // Rank 0 steps to 0, rank 1 to 2.

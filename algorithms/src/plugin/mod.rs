@@ -10,6 +10,7 @@ mod fields;
 mod float;
 mod instance;
 mod optimizers;
+mod rounds;
 mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
@@ -27,3 +28,4 @@ pub(crate) use instance::Instance;
 #[cfg(test)]
 pub(crate) use instance::{Erased, HookFuture};
 pub use optimizers::{Optimizers, StepForm};
+pub use rounds::ParameterMean;

@@ -1,9 +1,16 @@
 //! The algorithms of the registry, for tests of a few steps.
 
+use hexagram_algorithms::Averaging;
+use hexagram_algorithms::diloco::DiLoCo;
 use hexagram_algorithms::easgd::Easgd;
+use hexagram_algorithms::local_sgd::LocalSgd;
+use hexagram_algorithms::logical::codec::Sign;
+use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
+use hexagram_algorithms::sgp::Sgp;
+use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, registry};
 
@@ -15,5 +22,14 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     all.push(PowerSgd { start: 5, ..PowerSgd::default() }.into());
     all.push(PostLocalSgd { start: 5, ..PostLocalSgd::default() }.into());
     all.push(Easgd { momentum: 0.5, ..Easgd::default() }.into());
+    all.push(SlowMo { base: Some(Sgp::default().into()), ..SlowMo::default() }.into());
+    all.push(LocalSgd { averaging: signs(), ..LocalSgd::default() }.into());
+    all.push(DiLoCo { period: 4, averaging: signs(), ..DiLoCo::default() }.into());
+    all.push(SlowMo { averaging: signs(), ..SlowMo::default() }.into());
+    all.push(Easgd { averaging: signs(), ..Easgd::default() }.into());
     all
+}
+
+fn signs() -> Averaging {
+    Averaging::encoded(Sign::default(), Feedback::TwoLevel)
 }

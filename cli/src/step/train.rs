@@ -30,7 +30,7 @@ pub(super) fn algorithm(options: &Step) -> Result<Option<AnyAlgorithm>> {
     match (options.algorithm.as_str(), options.period) {
         (NONE, None) => Ok(None),
         ("local-sgd", Some(0)) => Err(Error::usage("--period is 0", "give 1 step or more")),
-        ("local-sgd", Some(period)) => Ok(Some(LocalSgd { period }.into())),
+        ("local-sgd", Some(period)) => Ok(Some(LocalSgd { period, ..LocalSgd::default() }.into())),
         (_, Some(_)) => Err(Error::usage("--period is for local-sgd", "leave it out")),
         (name, None) => registry::named(name).map(Some),
     }

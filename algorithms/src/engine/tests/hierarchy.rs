@@ -41,7 +41,7 @@ fn local_sgd_means_the_parameters_of_all_ranks() {
     for hosts in HOSTS {
         let ranks = hosts.len();
         let found = spawn_hosts(hosts, |comm| {
-            let algorithm = Arc::new(LocalSgd { period: 2 });
+            let algorithm = Arc::new(LocalSgd { period: 2, ..LocalSgd::default() });
             let options = hierarchical(Order::Observed);
             let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, 0.0))?;
             for _ in 0..2 {

@@ -57,7 +57,8 @@ fn local_sgd_goes_on_with_joined_ranks() {
     };
     let mean = (alone(0, 0..4) + alone(1, 0..4) + alone(2, 0..4)) / 3.0;
     for transport in TransportKind::ALL {
-        let found = train(transport, Order::Observed, || LocalSgd { period: 4 }.into());
+        let found =
+            train(transport, Order::Observed, || LocalSgd { period: 4, ..LocalSgd::default() }.into());
         for (rank, (x, steps)) in found.into_iter().enumerate() {
             let expected = mean + alone(rank, 4..5);
             assert!(

@@ -120,7 +120,7 @@ fn the_final_average_is_the_mean_of_all_replicas() {
         let found = spawn(transport, 3, |comm| {
             let optimizer = Arc::new(Sgd { momentum: 0.5, ..Sgd::default() });
             let options = EngineOptions { optimizer: Some(optimizer), ..options(40, 80) };
-            let algorithm = Arc::new(LocalSgd { period: 100 });
+            let algorithm = Arc::new(LocalSgd { period: 100, ..LocalSgd::default() });
             let mut engine = trained_by(&comm, parameters(3, 10), algorithm, options, (1.0, 9.0))?;
             let step = |engine: &mut DataParallel| {
                 pass(engine, Mode::Synchronize, &vec![vec![comm.rank() as f32 * 3.0; 10]; 3])?;

@@ -48,7 +48,7 @@ fn the_optimizer_goes_on_bit_for_bit_through_other_buckets_and_needs() {
     for order in [Order::Listed, Order::Observed] {
         let alone = train(order, || (0..5).map(|_| AnyAlgorithm::from(GradientAllReduce)).collect());
         let switching = train(order, || {
-            let local = || AnyAlgorithm::from(LocalSgd { period: 1 });
+            let local = || AnyAlgorithm::from(LocalSgd { period: 1, ..LocalSgd::default() });
             vec![whole(), GradientAllReduce.into(), local(), whole(), local()]
         });
         assert_eq!(alone[0].1, [3; 5]);
@@ -68,7 +68,7 @@ fn ranks_that_switch_to_different_algorithms_are_told_so_on_all_of_them() {
             let mut engine = trained_by(&comm, parameters(2, 4), first, options(40, 80), (0.1, 0.0))?;
             opened.wait();
             let period = if comm.rank() == 2 { 3 } else { 2 };
-            Ok(engine.switch(Arc::new(LocalSgd { period })).err())
+            Ok(engine.switch(Arc::new(LocalSgd { period, ..LocalSgd::default() })).err())
         });
         for error in errors.unwrap() {
             let text = error.unwrap().to_string();
@@ -92,7 +92,7 @@ fn replicas_that_differ_become_their_mean_and_steps_the_largest_number() {
             pass(&mut engine, Mode::Synchronize, &vec![vec![1.0; 4]; 2])?;
             engine.step()?;
         }
-        engine.switch(Arc::new(LocalSgd { period: 7 }))?;
+        engine.switch(Arc::new(LocalSgd { period: 7, ..LocalSgd::default() }))?;
         assert_eq!((value(&engine, 1), engine.steps()), (vec![6.0; 4], 6), "the mean of 9, 6 and 3");
         // The seventh step is the first, on all ranks.
         pass(&mut engine, Mode::Synchronize, &vec![vec![comm.rank() as f32; 4]; 2])?;

@@ -193,10 +193,10 @@ impl Instance for Held {
 fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
     let outer = DiLoCo::default().outer;
     match algorithm.name() {
-        "local-sgd" => LocalSgd { period: 1 }.into(),
-        "post-local-sgd" => PostLocalSgd { start: 2, period: 1 }.into(),
+        "local-sgd" => LocalSgd { period: 1, ..LocalSgd::default() }.into(),
+        "post-local-sgd" => PostLocalSgd { start: 2, period: 1, ..PostLocalSgd::default() }.into(),
         "slowmo" => SlowMo { period: 1, ..SlowMo::default() }.into(),
-        "diloco" => DiLoCo { period: 1, outer }.into(),
+        "diloco" => DiLoCo { period: 1, outer, ..DiLoCo::default() }.into(),
         "streaming-diloco" => {
             StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() }.into()
         }

@@ -1,0 +1,57 @@
+//! Mean of the replicas' parameters, which is made again after every so many steps. Open this if ranks step on their own and
+//! meet, as in local SGD.
+//!
+//! Parameters as they are become their mean. Encoded, each rank sends its change since the last mean, which is small and
+//! of which a codec's error is small, too: with x₀ the last mean, x₀ ← x₀ − (1/n) Σᵢ (x₀ − xᵢ) and xᵢ ← x₀. What feedback
+//! remembers is in units of the parameters, so that γ may change.
+
+use super::{Averager, Averaging, Bucket, Context, Fields};
+use hexagram_logical::{Buffer, Result};
+
+/// Means of one bucket's parameters, and what they remember from one to the next.
+pub struct ParameterMean {
+    averager: Averager,
+    /// Last mean x₀, if changes are encoded.
+    last: Option<Buffer>,
+}
+
+impl ParameterMean {
+    /// Makes what a bucket's means need; its parameters are equal on all ranks.
+    ///
+    /// # Errors
+    /// As [`Averaging::state`].
+    pub fn new(averaging: &Averaging, context: &Context, bucket: &Bucket) -> Result<Self> {
+        let averager = averaging.state(context, bucket)?;
+        let last = if averaging.is_exact() { None } else { Some(context.copy_of(&bucket.parameters)?) };
+        Ok(ParameterMean { averager, last })
+    }
+
+    /// Takes parameters, which are equal on all ranks, for the last mean.
+    ///
+    /// # Errors
+    /// As [`Context::copy`].
+    pub fn begin(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
+        self.last.as_ref().map_or(Ok(()), |last| context.copy(parameters, last))
+    }
+
+    /// Replaces all ranks' parameters by their mean: `xᵢ ← (1/n) Σⱼ xⱼ`, as far as the codec can say it.
+    ///
+    /// # Errors
+    /// As [`Averager::mean`].
+    pub async fn meet(&mut self, context: &Context, parameters: &mut Buffer) -> Result<()> {
+        let Some(last) = &self.last else { return self.averager.mean(context, parameters).await };
+        context.blend(-1.0, parameters, 1.0, last)?;
+        self.averager.mean(context, parameters).await?;
+        context.add_scaled(-1.0, parameters, last)?;
+        context.copy(last, parameters)
+    }
+
+    /// Names what is remembered.
+    ///
+    /// # Errors
+    /// As [`Fields::buffer`].
+    pub fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+        self.averager.checkpoint("averager", fields)?;
+        self.last.as_mut().map_or(Ok(()), |last| fields.buffer("last-mean", last))
+    }
+}
