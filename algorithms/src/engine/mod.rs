@@ -169,13 +169,7 @@ impl DataParallel {
         options: EngineOptions,
     ) -> Result<Self> {
         let algorithm = algorithm.into();
-        check_ranks(comm)?;
-        let plan = Plan::new(parameters, &options, algorithm.needs().buckets);
-        agree(comm, plan.parameters(), &algorithm, &options)?;
-        // After that, what is refused is refused on all ranks.
-        plan.check()?;
-        options.check()?;
-        check_algorithm(&algorithm, &options)?;
+        let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;
         let zeroed = |bucket: &BucketPlan| Buffer::zeroed_on(&options.queue, bucket.dtype, bucket.len);
@@ -288,6 +282,23 @@ impl DataParallel {
     pub fn gradient(&self, parameter: usize) -> Result<ReadView> {
         hooks::lock(&self.backward).gradient(parameter)
     }
+}
+
+/// Returns the plan of a model that all ranks train alike, and can.
+fn agreed_plan(
+    comm: &Communicator,
+    parameters: Vec<Parameter>,
+    algorithm: &AnyAlgorithm,
+    options: &EngineOptions,
+) -> Result<Plan> {
+    check_ranks(comm)?;
+    let plan = Plan::new(parameters, options, algorithm.needs().buckets);
+    agree(comm, plan.parameters(), algorithm, options)?;
+    // After that, what is refused is refused on all ranks.
+    plan.check()?;
+    options.check()?;
+    check_algorithm(algorithm, options)?;
+    Ok(plan)
 }
 
 /// Fails unless a communicator is of all ranks of its world: those that it leaves out would be waited for.
