@@ -1,43 +1,65 @@
 //! AD-PSGD: every rank steps on its own, and between its steps averages its replica with that of one other rank, which is
-//! not asked when it suits.
+//! not asked when it suits. With a codec it is `compressed-ad-psgd`.
 //!
 //! ```text
 //! g ← ∇fᵢ(y)                    at a copy y of the replica xᵢ, while others may average with xᵢ
 //! xᵢ ← xᵢ + optimizer(y, g) − y the change alone, on top of what averages have done since
 //! xᵢ, xⱼ ← (xᵢ + xⱼ)/2          every P-th step, with a random rank j: atomic, and beside the next steps
 //! y ← xᵢ
+//! with a codec C, D its decoding, where rank i asks rank j, for the average:
+//! hᵢⱼ ← hᵢⱼ + D(C(xᵢ − hᵢⱼ))    what j knows of xᵢ; remembered by both; j's of i where j is the lower rank
+//! d ← D(C((hᵢⱼ − xⱼ)/2));       xᵢ ← xᵢ − d; xⱼ ← xⱼ + d
 //! ```
 //!
 //! Any rank may average with any other at any time: [pair exchanges](PairExchange) lock both replicas in the order of
 //! ranks, so that no circle of ranks can block, and each rank's service answers whatever its program does. So ranks need no
 //! roles, and their number may be odd. Nobody waits for another's step: where the last average is not over in time, the next
-//! is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean of the replicas.
+//! is left out. All averages together are a product of pairwise ones, in one order, which keeps the mean of the replicas:
+//! encoded too, whatever the codec loses, since both add the same d.
 //!
-//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters. Bytes sent per
-//! rank: 2 S for each average that the rank begins, S of them by itself and S by its partner, and requests and replies:
-//! 2 S / P in a step, or less. Defaults: P = 1. Elements: f32 and f64. Asynchronous: replicas differ; use a final mean.
-//! Deviation from the source: there a rank waits for its average before it begins the next step. Source: Lian, Zhang, Zhang
-//! and Liu, "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018.
+//! State: x and y, the exchange's room for what travels, some 5 S in all, S being the size of the parameters; encoded two h for
+//! every partner, 2(n−1) S. Bytes sent per rank: 2 S for each average that the rank begins, S of them by itself and S by its
+//! partner, and requests and replies: 2 S / P in a step, or less; encoded, 2 messages of C in place of 2 S (8 bits: S/4 and 8
+//! bytes for every 2048 elements each). Defaults: P = 1; 8 bits of min-max for `compressed-ad-psgd`. Elements: f32 and f64;
+//! encoded f32. Asynchronous: replicas differ, and no run is like another; use a final mean. A
+//! [settle](crate::DataParallel::settle), and so a checkpoint, forgets h on both sides: the next message of a pair is of x
+//! itself, for which C is to be fine. Deviation from the sources: in the first a rank waits for its average before it begins
+//! the next step; the second, Moniqua, sends x modulo a bound on the replicas' distance, and remembers nothing, but is wrong
+//! without a sign where the bound does not hold. Sources: Lian, Zhang, Zhang and Liu, "Asynchronous decentralized parallel
+//! stochastic gradient descent", ICML 2018; Lu and De Sa, "Moniqua: modulo quantized communication in decentralized SGD",
+//! ICML 2020.
 
 use crate::plugin::{
-    Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option, settled_within_step,
+    Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, settled_within_step,
 };
 use hexagram_logical::asynchronous::{Exchanged, PairExchange, PairOptions, Pending, Service};
-use hexagram_logical::encoding::mix;
+use hexagram_logical::codec::{Codec, MinMax8, any_codec};
+use hexagram_logical::encoding::{Encoding, Feedback, mix};
+use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, Result};
+use std::sync::Arc;
 
 /// Averages of two replicas, whenever it suits one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct AdPsgd {
     /// Number P of steps from one average that a rank asks for to the next, 1 or more. Default: 1.
     pub interval: u64,
     /// Seed of the choice of partners. Default: 0.
     pub seed: u64,
+    /// Codec C of the averages; `None`, the default, averages in full precision.
+    pub codec: Option<Arc<dyn Codec>>,
 }
 
 impl Default for AdPsgd {
     fn default() -> Self {
-        AdPsgd { interval: 1, seed: 0 }
+        AdPsgd { interval: 1, seed: 0, codec: None }
+    }
+}
+
+impl AdPsgd {
+    /// Creates `compressed-ad-psgd`, with eight bits for each parameter.
+    pub fn compressed() -> Self {
+        AdPsgd { codec: Some(Arc::new(MinMax8::default())), ..AdPsgd::default() }
     }
 }
 
@@ -61,19 +83,36 @@ impl Algorithm for AdPsgd {
     type State = Averaging;
 
     fn name(&self) -> &'static str {
-        "ad-psgd"
+        if self.codec.is_some() { "compressed-ad-psgd" } else { "ad-psgd" }
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: false, synchronous: false, full_precision: true }
+        Trigram { centralized: false, synchronous: false, full_precision: self.codec.is_none() }
     }
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field(
+            "interval",
+            &mut self.interval,
+            1..,
+            "P, steps from one average that a rank asks for to the next",
+        )?;
+        options.field("seed", &mut self.seed, 0.., "of the choice of partners")?;
+        options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")
+    }
+
+    fn source(&self) -> &'static str {
+        "Lian, Zhang, Zhang and Liu, ICML 2018; encoded after Koloskova, Stich and Jaggi, ICML 2019"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
-        check_option(self.interval > 0, "interval", &self.interval, "1 or more")?;
+        if self.codec.is_some() {
+            check_f32(bucket)?;
+        }
         Ok(Averaging { shared: None, y: context.zeros_like(&bucket.parameters)? })
     }
 
@@ -84,7 +123,9 @@ impl Algorithm for AdPsgd {
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.shared.is_none() {
-            state.shared = Some(SharedReplica::open(context, &bucket.parameters).await?);
+            let codec = self.codec.clone();
+            let encoding = codec.map(|codec| context.encoding(codec, Feedback::Difference));
+            state.shared = Some(SharedReplica::open(context, &bucket.parameters, encoding).await?);
             context.copy(&bucket.parameters, &state.y)?;
         }
         Ok(())
@@ -129,9 +170,9 @@ impl AdPsgd {
 
 impl SharedReplica {
     /// Makes the replica reachable. All ranks call it together.
-    async fn open(context: &Context, parameters: &Buffer) -> Result<Self> {
+    async fn open(context: &Context, parameters: &Buffer, encoding: Option<Encoding>) -> Result<Self> {
         let service = Service::start(context.comm()).await?;
-        let options = PairOptions { locked: true, encoding: None };
+        let options = PairOptions { locked: true, encoding };
         let x = PairExchange::create(context.comm(), &service, parameters, options).await?;
         Ok(SharedReplica { x, under_way: None, service })
     }

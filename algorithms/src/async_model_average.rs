@@ -1,4 +1,5 @@
 //! Asynchronous model average: every rank steps on its own, while a thread beside it averages the replicas over and over.
+//! With a codec it is `compressed-async-model-average`.
 //!
 //! ```text
 //! xᵢ ← optimizer(xᵢ, gᵢ)        every step, with this rank's own gradient
@@ -6,43 +7,66 @@
 //!     sᵢ ← xᵢ                   a copy, after a step
 //!     r ← (1/n) Σⱼ sⱼ           all-reduce in the background, as many steps as it takes
 //!     xᵢ ← (xᵢ − sᵢ) + r        one pass, after the step in which it has come
+//! with a codec C, D its decoding:
+//!     hᵢ ← hᵢ + D(C(sᵢ − hᵢ))   what all know of sᵢ; remembered
+//!     m ← (1/n) Σⱼ hⱼ           by the owner of each chunk
+//!     H ← H + D(C(m − H))       what all know of m; remembered
+//!     xᵢ ← xᵢ + α (H − hᵢ), and of the own chunk + α n (m − H)
 //! ```
 //!
 //! What a rank adds to its replica meanwhile is kept, and the mean of the replicas stays as it is, up to rounding, since
-//! Σᵢ (r − sᵢ) = 0. No rank waits for another: the k-th average begins when the slowest rank has come to it, and the others
+//! Σᵢ (r − sᵢ) = 0; encoded too, whatever the codec loses, since Σᵢ (H − hᵢ) + n (m − H) = 0. No rank waits for another: the k-th average begins when the slowest rank has come to it, and the others
 //! go on. A step in which no average begins or ends costs nothing but the question. The first W steps, if asked for, are
 //! plain gradient all-reduce.
 //!
-//! State: s and r, 2 S in all, S being the size of the parameters. Bytes sent per rank: 2(n−1)/n · S for an average, and
-//! n − 1 bytes to agree on it, at most once in τ seconds (without hierarchy); 2(n−1)/n · S for a step of the warm-up.
-//! Defaults: τ = 0.1 s, which leaves the network idle half of the time where an average takes 50 ms; 0 averages without a
-//! pause, and on a small model keeps a processor busy with it; W = 0. Asynchronous: replicas differ.
-//! [`DataParallel::settle`](crate::DataParallel::settle) aborts what has not begun and applies what has; the next step
-//! resumes. Source: Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021, where τ is
-//! 0.5 s.
+//! State: s and r, 2 S in all, S being the size of the parameters; with a codec h, H and a chunk of m besides, which
+//! checkpoints have. Bytes sent per rank: 2(n−1)/n · S for an average, of which a codec leaves its share (8 bits: S/4 and 8
+//! bytes for every 2048 elements, if a chunk is whole blocks), and n − 1 bytes to agree on it, at most once in τ seconds
+//! (without hierarchy); 2(n−1)/n · S for a step of the warm-up, which is never encoded. Defaults: τ = 0.1 s, which leaves the network idle half of the time where an average takes 50 ms; 0 averages without a
+//! pause, and on a small model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for
+//! `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas differ, and
+//! no run is like another; a checkpoint loses nothing. [`DataParallel::settle`](crate::DataParallel::settle) aborts what has
+//! not begun and applies what has; the next step resumes. Elements: floats; encoded f32. Sources: Gan et al., "BAGUA: scaling
+//! up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s; encoded
+//! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi, "CHOCO", 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
+use hexagram_logical::codec::{Codec, MinMax8, any_codec};
+use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::runtime::{self, Instant};
-use hexagram_logical::{Buffer, Error, ReduceOp, Result};
+use hexagram_logical::spelling::{Options, above, or};
+use hexagram_logical::{Buffer, Communicator, Error, ReduceOp, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Mean of the parameters, beside the training.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct AsyncModelAverage {
     /// Seconds τ from the start of an average to that of the next, if it is over; 0 for at once. Default: 0.1.
     pub interval: f64,
     /// Number W of steps of gradient all-reduce in the beginning. Default: 0.
     pub warm_up: u64,
+    /// Codec C of the averages; `None`, the default, averages in full precision.
+    pub codec: Option<Arc<dyn Codec>>,
+    /// Part α of the way to the mean, above 0 and at most 1. Default: 1.
+    pub approach: f64,
 }
 
 impl Default for AsyncModelAverage {
     fn default() -> Self {
-        AsyncModelAverage { interval: 0.1, warm_up: 0 }
+        AsyncModelAverage { interval: 0.1, warm_up: 0, codec: None, approach: 1.0 }
     }
 }
 
-/// Average under way: `s` as it was, and `r`, which becomes the mean.
+impl AsyncModelAverage {
+    /// Creates `compressed-async-model-average`, with eight bits for each parameter.
+    pub fn compressed() -> Self {
+        AsyncModelAverage { codec: Some(Arc::new(MinMax8::default())), ..AsyncModelAverage::default() }
+    }
+}
+
+/// Average under way: `s` as it was, or as all know it, and `r`, which becomes the mean.
 struct Average {
     s: Buffer,
     r: Buffer,
@@ -57,30 +81,53 @@ pub struct Averaging {
     spare: Option<Average>,
     /// Moment at which the last average was posted.
     posted: Option<Instant>,
+    /// Encoding of the averages, which the other thread has while one is under way.
+    encoding: Option<Arc<Mutex<Encoding>>>,
 }
 
 impl Algorithm for AsyncModelAverage {
     type State = Averaging;
 
     fn name(&self) -> &'static str {
-        "async-model-average"
+        if self.codec.is_some() { "compressed-async-model-average" } else { "async-model-average" }
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: false, full_precision: true }
+        Trigram { centralized: true, synchronous: false, full_precision: self.codec.is_none() }
     }
 
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
-    async fn state(&self, context: &Context, _: &Bucket) -> Result<Averaging> {
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field(
+            "interval",
+            &mut self.interval,
+            0.0..,
+            "τ, seconds from the start of an average to the next",
+        )?;
+        options.field("warm_up", &mut self.warm_up, 0.., "W, steps of gradient all-reduce at the start")?;
+        options.field("codec", &mut self.codec, or("none", any_codec()), "C, of the averages")?;
+        options.field("approach", &mut self.approach, above(0.0).up_to(1.0), "α, part of the way to the mean")
+    }
+
+    fn source(&self) -> &'static str {
+        "Gan et al., Bagua, VLDB 2022; encoded after Koloskova, Stich and Jaggi, ICML 2019"
+    }
+
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
         let interval = Duration::try_from_secs_f64(self.interval).map_err(|_| {
             let what = format!("an average every {} s is not possible", self.interval);
             Error::usage(what, "set async-model-average's interval to 0 or more seconds")
         })?;
+        if self.codec.is_some() {
+            check_f32(bucket)?;
+        }
+        let encoding = self.codec.clone().map(|codec| context.encoding(codec, Feedback::Difference));
+        let encoding = encoding.map(|encoding| Arc::new(Mutex::new(encoding)));
         let background = Background::start(context.comm()).await?;
-        Ok(Averaging { background, interval, under_way: None, spare: None, posted: None })
+        Ok(Averaging { background, interval, under_way: None, spare: None, posted: None, encoding })
     }
 
     async fn gradients_ready(&self, context: &Context, _: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
@@ -95,7 +142,7 @@ impl Algorithm for AsyncModelAverage {
             return Ok(());
         }
         if state.has_come() {
-            state.apply(context, &bucket.parameters).await?;
+            state.apply(context, &bucket.parameters, self.approach).await?;
         }
         if state.under_way.is_none() && state.posted.is_none_or(|posted| posted.elapsed() >= state.interval) {
             state.post(context, &bucket.parameters)?;
@@ -106,14 +153,15 @@ impl Algorithm for AsyncModelAverage {
     /// Aborts an average that has not begun, and applies one that has.
     async fn settle(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
         state.background.abort().await?;
-        state.apply(context, &bucket.parameters).await?;
+        state.apply(context, &bucket.parameters, self.approach).await?;
         state.posted = None;
         Ok(())
     }
 
-    /// Names nothing: what is in flight was settled.
-    fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
-        Ok(())
+    /// Names what an encoding remembers: what is in flight was settled.
+    fn checkpoint(&self, state: &mut Averaging, fields: &mut Fields) -> Result<()> {
+        let encoding = state.encoding.as_ref();
+        encoding.map_or(Ok(()), |encoding| fields.encoding("encoding", &mut lock(encoding)))
     }
 }
 
@@ -123,26 +171,37 @@ impl Averaging {
         self.under_way.as_ref().is_some_and(Pending::is_done)
     }
 
-    /// Copies `s ← x`, and makes `r ← mean(s)` on the other thread.
+    /// Copies `s ← x`, and makes `r ← mean(s)` on the other thread; encoded, s becomes what all know of it.
     fn post(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
         let new = || Ok(Average { s: context.zeros_like(parameters)?, r: context.zeros_like(parameters)? });
-        let Average { s, mut r } = self.spare.take().map_or_else(new, Ok)?;
+        let Average { mut s, mut r } = self.spare.take().map_or_else(new, Ok)?;
         context.copy(parameters, &s)?;
-        self.under_way = Some(self.background.call(async move |comm| {
-            r.write_all()?.copy_from(&s.read_all()?)?;
-            comm.all_reduce(&mut r, ReduceOp::Mean).await?;
+        let encoding = self.encoding.clone();
+        #[allow(clippy::await_holding_lock, reason = "the thread has nothing else to do meanwhile")]
+        let average = async move |comm: &Communicator| {
+            if let Some(encoding) = encoding {
+                comm.mean_kept_encoded(&mut s, &mut r, &mut lock(&encoding)).await?;
+            } else {
+                r.write_all()?.copy_from(&s.read_all()?)?;
+                comm.all_reduce(&mut r, ReduceOp::Mean).await?;
+            }
             Ok(Average { s, r })
-        }));
+        };
+        self.under_way = Some(self.background.call(average));
         self.posted = Some(runtime::now());
         Ok(())
     }
 
-    /// Applies an average, if there is one and it was not aborted: `x ← (x − s) + r`. Waits for it.
-    async fn apply(&mut self, context: &Context, parameters: &Buffer) -> Result<()> {
+    /// Applies an average, if there is one and it was not aborted: `x ← (x − α s) + α r`. Waits for it.
+    async fn apply(&mut self, context: &Context, parameters: &Buffer, approach: f64) -> Result<()> {
         let Some(under_way) = self.under_way.take() else { return Ok(()) };
         let Some(average) = under_way.await? else { return Ok(()) };
-        context.combine(1.0, parameters, &[(-1.0, &average.s), (1.0, &average.r)])?;
+        context.combine(1.0, parameters, &[(-approach, &average.s), (approach, &average.r)])?;
         self.spare = Some(average);
         Ok(())
     }
+}
+
+fn lock(encoding: &Mutex<Encoding>) -> MutexGuard<'_, Encoding> {
+    encoding.lock().unwrap_or_else(PoisonError::into_inner)
 }

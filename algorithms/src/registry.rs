@@ -113,6 +113,10 @@ impl Registry {
             Easgd::default().into(),
             Ssp::default().into(),
             DeMo::default().into(),
+            // Asynchronous in low precision.
+            AsyncModelAverage::compressed().into(),
+            Ssp::compressed().into(),
+            AdPsgd::compressed().into(),
         ];
         Registry { prototypes, known: Catalogues::default() }
     }

@@ -1,5 +1,5 @@
 //! SSP: parameters live in shards on all ranks; every rank pushes what its steps change, and may be some steps ahead of the
-//! slowest, but no more.
+//! slowest, but no more. With codecs it is `compressed-ssp`.
 //!
 //! ```text
 //! dᵢ ← optimizer(xᵢ, gᵢ) − xᵢ   every step c, with this rank's own gradient
@@ -7,34 +7,61 @@
 //! c ← c + 1
 //! wait until c − min c ≤ s      the only wait: for the slowest rank, if it is too far behind
 //! xᵢ ← pull x                   with all changes that any rank made before its step c − s, its own, and others
+//! with codecs C and P, D their decoding:
+//! push D(C(dᵢ + eᵢ)) ÷ n;       eᵢ ← dᵢ + eᵢ − D(C(dᵢ + eᵢ)), remembered
+//! xᵢ ← D(P(x))                  the shards' own x stays exact
 //! ```
 //!
 //! s = 0 is bulk synchronous: with plain SGD it is synchronous SGD with the mean of the gradients, up to the rounding of the
 //! shards' f32, and the same on every rank, bit for bit. With any s, a rank that is slow for a while keeps nobody waiting
 //! until the others are s steps ahead; a rank that is slower all the time does in the end, by definition. The optimizer's
-//! memory (momentum) stays each rank's own.
+//! memory (momentum) stays each rank's own. Encoded, x + (1/n) Σᵢ eᵢ is what x would be without C, whatever C loses: error
+//! feedback. What P loses of a pull is not in x, and does not add up, but a gradient is taken there: P is to be fine.
 //!
 //! State: S/n for the shard, and copies of S for the parameters pulled, the change pushed, and what travels; S: the size
-//! of the parameters. Bytes sent per rank and step: 2(n−1)/n · S, and requests and replies; f32. Default: s = 3, with which
-//! a hiccup of three steps costs nothing, and gradients stay young. Asynchronous: replicas differ, unless s = 0; to
-//! [settle](crate::DataParallel::settle) makes them all the servers' parameters. Source: Ho et al., "More effective
-//! distributed ML via a stale synchronous parallel parameter server", NeurIPS 2013; with the mean over ranks, so that one
-//! learning rate does for any number of them.
+//! of the parameters; encoded e, S, which checkpoints have. Bytes sent per rank and step: 2(n−1)/n · S, and requests and
+//! replies; f32. Of these a codec leaves its share: `compressed-ssp` pushes S/4 and pulls S/2 in place of S, and 8 bytes more
+//! for every 2048 elements pushed, if a shard is whole blocks. Defaults: s = 3, with which a hiccup of three steps costs
+//! nothing, and gradients stay young; C: 8 bits of min-max, P: f16 for `compressed-ssp`. Asynchronous: replicas differ, unless
+//! s = 0; to [settle](crate::DataParallel::settle) makes them all the servers' parameters, after which a checkpoint loses
+//! nothing, but no run is like another. Sources: Ho et al., "More effective distributed ML via a stale synchronous parallel
+//! parameter server", NeurIPS 2013; with the mean over ranks, so that one learning rate does for any number of them; error
+//! feedback as Seide et al., "1-bit stochastic gradient descent", 2014.
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step};
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
+use hexagram_logical::codec::{Codec, Half, MinMax8, any_codec};
+use hexagram_logical::encoding::{self, Feedback};
+use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
+use std::sync::Arc;
 
 /// A parameter server on all ranks, with bounded staleness.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Ssp {
     /// Number s of steps that a rank may be ahead of the slowest. Default: 3.
     pub staleness: u64,
+    /// Codec C of what is pushed, with error feedback; `None`, the default, pushes in full precision.
+    pub codec: Option<Arc<dyn Codec>>,
+    /// Codec P of what is pulled, which is to be fine; `None`, the default, pulls in full precision.
+    pub pulled: Option<Arc<dyn Codec>>,
 }
 
 impl Default for Ssp {
     fn default() -> Self {
-        Ssp { staleness: 3 }
+        Ssp { staleness: 3, codec: None, pulled: None }
+    }
+}
+
+impl Ssp {
+    /// Creates `compressed-ssp`: pushes of eight bits for each parameter, and pulls of sixteen.
+    pub fn compressed() -> Self {
+        let codec: Arc<dyn Codec> = Arc::new(MinMax8::default());
+        Ssp { codec: Some(codec), pulled: Some(Arc::new(Half::F16)), ..Ssp::default() }
+    }
+
+    fn is_encoded(&self) -> bool {
+        self.codec.is_some() || self.pulled.is_some()
     }
 }
 
@@ -44,6 +71,8 @@ pub struct Pulling {
     session: Option<Session>,
     /// Parameters xᵢ as they were pulled, and then the change.
     pulled: Buffer,
+    /// Error eᵢ of the pushes, while there are no servers that have it.
+    error: encoding::State,
 }
 
 /// Servers of one bucket, with their clock.
@@ -58,11 +87,11 @@ impl Algorithm for Ssp {
     type State = Pulling;
 
     fn name(&self) -> &'static str {
-        "ssp"
+        if self.is_encoded() { "compressed-ssp" } else { "ssp" }
     }
 
     fn trigram(&self) -> Trigram {
-        Trigram { centralized: true, synchronous: false, full_precision: true }
+        Trigram { centralized: true, synchronous: false, full_precision: !self.is_encoded() }
     }
 
     fn keeps_replicas_identical(&self) -> bool {
@@ -73,12 +102,28 @@ impl Algorithm for Ssp {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field(
+            "staleness",
+            &mut self.staleness,
+            0..,
+            "s, steps that a rank may be ahead of the slowest",
+        )?;
+        options.field("codec", &mut self.codec, or("none", any_codec()), "C, of what is pushed")?;
+        options.field("pulled", &mut self.pulled, or("none", any_codec()), "P, of what is pulled")
+    }
+
+    fn source(&self) -> &'static str {
+        "Ho et al., NeurIPS 2013"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Pulling> {
         if bucket.parameters.dtype() != DType::F32 {
             let what = format!("ssp's servers have f32, not {}", bucket.parameters.dtype());
             return Err(Error::usage(what, "train in f32, or with another algorithm"));
         }
-        Ok(Pulling { session: None, pulled: context.zeros_like(&bucket.parameters)? })
+        let pulled = context.zeros_like(&bucket.parameters)?;
+        Ok(Pulling { session: None, pulled, error: encoding::State::default() })
     }
 
     async fn gradients_ready(
@@ -88,14 +133,23 @@ impl Algorithm for Ssp {
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.session.is_none() {
-            state.session = Some(Session::open(context, &bucket.parameters, self.staleness).await?);
+            let encoding = |codec: &Option<Arc<dyn Codec>>, feedback| {
+                codec.clone().map(|codec| context.encoding(codec, feedback))
+            };
+            let mut pushed = encoding(&self.codec, Feedback::Error);
+            if let Some(pushed) = &mut pushed {
+                *pushed.state_mut() = std::mem::take(&mut state.error);
+            }
+            let options = ServerOptions { pushed, pulled: encoding(&self.pulled, Feedback::None) };
+            let session = Session::open(context, &bucket.parameters, self.staleness, options).await?;
+            state.session = Some(session);
             context.copy(&bucket.parameters, &state.pulled)?;
         }
         Ok(())
     }
 
     async fn after_step(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
-        let Pulling { session: Some(Session { server, clock, .. }), pulled } = state else {
+        let Pulling { session: Some(Session { server, clock, .. }), pulled, .. } = state else {
             return Err(settled_within_step());
         };
         let all = 0..bucket.len();
@@ -108,31 +162,38 @@ impl Algorithm for Ssp {
 
     /// Ends the servers, once all ranks have come here; nobody waits for this rank's clock meanwhile.
     async fn settle(&self, context: &Context, state: &mut Pulling, bucket: &mut Bucket) -> Result<()> {
-        let Some(Session { server, clock, service }) = state.session.take() else { return Ok(()) };
+        let Some(Session { mut server, clock, service }) = state.session.take() else { return Ok(()) };
         clock.finish();
         service.close().await?;
+        if let Some(pushed) = server.pushed() {
+            state.error = std::mem::take(pushed.state_mut());
+        }
         let (range, shard) = server.shard().await?;
         bucket.parameters.write_all()?.clear();
         bucket.parameters.write(range)?.copy_from(&Buffer::from_slice(&shard)?.read_all()?)?;
         context.comm().all_reduce(&mut bucket.parameters, ReduceOp::Sum).await
     }
 
-    /// Names nothing: once settled, the parameters are all there is.
-    fn checkpoint(&self, _: &mut Pulling, _: &mut Fields) -> Result<()> {
-        Ok(())
+    /// Names the error of the pushes: once settled, the parameters are all there is beside it.
+    fn checkpoint(&self, state: &mut Pulling, fields: &mut Fields) -> Result<()> {
+        if self.codec.is_some() { fields.memory("error", &mut state.error) } else { Ok(()) }
     }
 }
 
 impl Session {
     /// Starts the servers. All ranks call it together, with the same parameters.
-    async fn open(context: &Context, parameters: &Buffer, staleness: u64) -> Result<Self> {
+    async fn open(
+        context: &Context,
+        parameters: &Buffer,
+        staleness: u64,
+        options: ServerOptions,
+    ) -> Result<Self> {
         let comm = context.comm();
         let service = Service::start(comm).await?;
         let clock = Clock::start(comm, &service, staleness).await?;
         // x ← x − rate · d
         let mean = SgdUpdate { rate: -1.0 / context.size() as f32 };
-        let server =
-            Server::start(comm, &service, &clock, parameters, mean, ServerOptions::default()).await?;
+        let server = Server::start(comm, &service, &clock, parameters, mean, options).await?;
         Ok(Session { server, clock, service })
     }
 }

@@ -71,7 +71,8 @@ fn nobody_waits_for_a_rank_that_stands_still() {
 fn replicas_meet_also_where_their_number_is_odd() {
     for ranks in [2, 3, 5] {
         spawn(TransportKind::Shm, ranks, |comm| {
-            let mut trainer = trainer(&comm, AdPsgd { interval: 2, seed: 7 }, vec![0.7; 10])?;
+            let mut trainer =
+                trainer(&comm, AdPsgd { interval: 2, seed: 7, ..AdPsgd::default() }, vec![0.7; 10])?;
             for _ in 0..200 {
                 trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f64).collect())?;
             }
@@ -120,7 +121,10 @@ fn the_bytes_of_an_average_are_those_of_its_header() {
 #[test]
 fn an_interval_of_nothing_is_refused() {
     let refused = spawn(TransportKind::Thread, 2, |comm| {
-        trainer(&comm, AdPsgd { interval: 0, seed: 0 }, vec![0.0])?.engine().initial().prepare()
+        trainer(&comm, AdPsgd { interval: 0, seed: 0, ..AdPsgd::default() }, vec![0.0])?
+            .engine()
+            .initial()
+            .prepare()
     });
     let error = refused.unwrap_err();
     assert!(error.to_string().contains("interval"), "{error}");

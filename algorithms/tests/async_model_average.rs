@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Averages without a pause.
-const EAGER: AsyncModelAverage = AsyncModelAverage { interval: 0.0, warm_up: 0 };
+const EAGER: AsyncModelAverage = AsyncModelAverage { interval: 0.0, warm_up: 0, codec: None, approach: 1.0 };
 
 fn trainer(comm: &Communicator, algorithm: AsyncModelAverage, begin: Vec<f64>) -> Result<Trainer<f64>> {
     Trainer::new(comm, Arc::new(algorithm), Setup::default(), &[begin])
@@ -100,10 +100,10 @@ fn replicas_meet_near_the_common_minimum() {
 #[test]
 fn it_is_aborted_and_resumed_within_seconds() {
     for transport in TransportKind::ALL {
-        let algorithm = AsyncModelAverage { interval: 0.0, warm_up: 10 };
+        let algorithm = AsyncModelAverage { interval: 0.0, warm_up: 10, ..AsyncModelAverage::default() };
         let replicas = spawn(transport, 3, |comm| {
             let started = Instant::now();
-            let mut trainer = trainer(&comm, algorithm, vec![0.0; 100])?;
+            let mut trainer = trainer(&comm, algorithm.clone(), vec![0.0; 100])?;
             for round in 0..11 {
                 let steps = if round == 0 { 1000 } else { 5 + comm.rank() };
                 for _ in 0..steps {
@@ -136,7 +136,8 @@ fn its_warm_up_is_synchronous_sgd() {
             trainer.engine().settle()?;
             Ok(trainer.parameters()?.remove(0))
         };
-        let warm = run(AsyncModelAverage { interval: 0.0, warm_up: 10 }.into())?;
+        let warm =
+            run(AsyncModelAverage { interval: 0.0, warm_up: 10, ..AsyncModelAverage::default() }.into())?;
         assert_eq!(warm, run(GradientAllReduce.into())?);
         Ok(())
     })
@@ -149,8 +150,10 @@ fn the_bytes_are_those_of_its_header() {
     let elements = 32768;
     let steps = 6;
     let found = |interval, warm_up| {
-        payload_per_step(ranks, elements, steps, || Arc::new(AsyncModelAverage { interval, warm_up }))
-            .unwrap()
+        payload_per_step(ranks, elements, steps, || {
+            Arc::new(AsyncModelAverage { interval, warm_up, ..AsyncModelAverage::default() })
+        })
+        .unwrap()
     };
     let size = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64;
     let agreement = (ranks - 1) as f64;
@@ -171,10 +174,14 @@ fn the_bytes_are_those_of_its_header() {
 fn an_interval_that_is_none_is_refused() {
     for interval in [-1.0, f64::NAN, f64::INFINITY] {
         let refused = spawn(TransportKind::Thread, 2, |comm| {
-            trainer(&comm, AsyncModelAverage { interval, warm_up: 0 }, vec![0.0])?
-                .engine()
-                .initial()
-                .prepare()
+            trainer(
+                &comm,
+                AsyncModelAverage { interval, warm_up: 0, ..AsyncModelAverage::default() },
+                vec![0.0],
+            )?
+            .engine()
+            .initial()
+            .prepare()
         });
         let error = refused.unwrap_err();
         assert!(error.to_string().contains("interval"), "{error}");

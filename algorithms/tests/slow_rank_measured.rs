@@ -68,10 +68,12 @@ fn what_a_slow_rank_costs_the_others() {
         println!("{name:30} {speed:6.1} {alone:6.1}  {:5.1} %", 100.0 * speed / alone);
     };
     show("async-model-average", &|| AsyncModelAverage::default().into());
-    show("async-model-average, no pause", &|| AsyncModelAverage { interval: 0.0, warm_up: 0 }.into());
+    show("async-model-average, no pause", &|| {
+        AsyncModelAverage { interval: 0.0, warm_up: 0, ..AsyncModelAverage::default() }.into()
+    });
     show("ad-psgd", &|| AdPsgd::default().into());
     show("ad-psgd, every 4 steps", &|| AdPsgd { interval: 4, ..AdPsgd::default() }.into());
-    show("ssp, s above all steps", &|| Ssp { staleness: 2 * STEPS as u64 }.into());
+    show("ssp, s above all steps", &|| Ssp { staleness: 2 * STEPS as u64, ..Ssp::default() }.into());
     show("ssp, s = 3", &|| Ssp::default().into());
     show("gradient-allreduce", &|| GradientAllReduce.into());
 }

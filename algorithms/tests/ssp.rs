@@ -46,7 +46,7 @@ fn without_staleness_it_is_synchronous_sgd() {
             };
             spawn(transport, ranks, run).unwrap()
         };
-        let found = run(|| Ssp { staleness: 0 }.into());
+        let found = run(|| Ssp { staleness: 0, ..Ssp::default() }.into());
         let expected = run(|| GradientAllReduce.into());
         assert!(found == expected, "{transport} × {ranks}");
     }
@@ -55,7 +55,7 @@ fn without_staleness_it_is_synchronous_sgd() {
 #[test]
 fn without_staleness_replicas_are_bit_identical_where_numbers_round() {
     let found = spawn(TransportKind::Tcp, 3, |comm| {
-        let mut trainer = trainer(&comm, Arc::new(Ssp { staleness: 0 }), 0.1)?;
+        let mut trainer = trainer(&comm, Arc::new(Ssp { staleness: 0, ..Ssp::default() }), 0.1)?;
         for _ in 0..60 {
             trainer.step(|_, x| gradient(&comm, x))?;
         }
@@ -75,7 +75,8 @@ fn without_staleness_replicas_are_bit_identical_where_numbers_round() {
 #[test]
 fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
     for transport in TransportKind::ALL {
-        let replicas = laggard::replicas(transport, 4, 300, || Ssp { staleness: 300 }.into()).unwrap();
+        let replicas =
+            laggard::replicas(transport, 4, 300, || Ssp { staleness: 300, ..Ssp::default() }.into()).unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
         // Between the minima, and as far beyond as one late push of each rank leads.
         assert!(replicas[0].iter().all(|x| (-0.25..=3.25).contains(x)), "{transport}: {}", replicas[0][0]);
@@ -91,7 +92,7 @@ fn nobody_is_further_ahead_than_the_staleness() {
     let (arrived, arrivals) = channel();
     let arrivals = Mutex::new(arrivals);
     spawn(TransportKind::Shm, 3, |comm| {
-        let mut trainer = trainer(&comm, Arc::new(Ssp { staleness }), 0.1)?;
+        let mut trainer = trainer(&comm, Arc::new(Ssp { staleness, ..Ssp::default() }), 0.1)?;
         for step in 0..steps {
             if comm.rank() == 1 && step == stop {
                 let arrivals = arrivals.lock().unwrap();
@@ -122,7 +123,7 @@ fn nobody_is_further_ahead_than_the_staleness() {
 fn settling_makes_all_replicas_those_of_the_servers_after_any_number_of_steps() {
     for (transport, ranks) in cases(&[2, 3]) {
         let found = spawn(transport, ranks, |comm| {
-            let mut trainer = trainer(&comm, Arc::new(Ssp { staleness: 2 }), 0.125)?;
+            let mut trainer = trainer(&comm, Arc::new(Ssp { staleness: 2, ..Ssp::default() }), 0.125)?;
             let mut replicas = Vec::new();
             for round in 0..3 {
                 // Ranks end a round after different numbers of steps.

@@ -166,7 +166,7 @@ fn an_average_of_models_in_the_background_counts() {
         }
     };
     let without_a_pause = AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() };
-    assert_background(&traced(TransportKind::Thread, 3, || without_a_pause.into(), begun));
+    assert_background(&traced(TransportKind::Thread, 3, || without_a_pause.clone().into(), begun));
 }
 
 /// Every rank has it, as communication, in its steps.

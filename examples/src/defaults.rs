@@ -74,6 +74,9 @@ pub const ALL: &[Defaults] = &[
     sgd("zero-one-adam", 0.001),
     sgd("easgd", 0.15),
     sgd("ssp", 0.15),
+    sgd("compressed-async-model-average", 0.15),
+    sgd("compressed-ssp", 0.15),
+    sgd("compressed-ad-psgd", 0.15),
     // Every element moves by γ.
     sgd("demo", 0.001),
 ];

@@ -201,8 +201,10 @@ fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
             StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() }.into()
         }
         "easgd" => Easgd { period: 1, ..Easgd::default() }.into(),
-        "ssp" => Ssp { staleness: 0 }.into(),
-        "async-model-average" => AsyncModelAverage { interval: 0.0, warm_up: 0 }.into(),
+        "ssp" => Ssp { staleness: 0, ..Ssp::default() }.into(),
+        "async-model-average" => {
+            AsyncModelAverage { interval: 0.0, warm_up: 0, ..AsyncModelAverage::default() }.into()
+        }
         "powersgd" => PowerSgd { start: 1, ..PowerSgd::default() }.into(),
         "qadam" => QAdam { warmup: 2, ..QAdam::default() }.into(),
         "zero-one-adam" => ZeroOneAdam { freeze: 2, ..ZeroOneAdam::default() }.into(),

@@ -5,12 +5,14 @@
 //! | [`all_reduce_encoded`](crate::Communicator::all_reduce_encoded) | scatter-gather of encoded chunks | codecs of a fixed rate: 16, 8, 4 bits, signs |
 //! | [`all_reduce_sparse`](crate::Communicator::all_reduce_sparse) | all-gather of whole messages | codecs whose messages are small: top-k, random-k |
 //! | [`all_reduce_linear`](crate::Communicator::all_reduce_linear) | all-reduce of what is encoded | codecs whose messages add up: PowerSGD, random-k at common places |
+//! | [`mean_kept_encoded`](crate::Communicator::mean_kept_encoded) | scatter-gather, differences | parameters that each rank keeps changing |
 //! | [`majority_vote`](crate::Communicator::majority_vote) | scatter-gather of signs, which are counted | signSGD |
 //!
 //! `segments` says how a buffer is cut, and runs the scatter-gather that two of them share; `roles` is what a rank does
 //! with each segment of an encoded one.
 
 mod ballot;
+mod kept;
 mod linear;
 mod roles;
 pub(super) mod scatter_gather;

@@ -1,0 +1,72 @@
+//! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and the
+//! mean over ranks stays as it is. Open this for averages of parameters that go on changing meanwhile.
+
+use super::entry;
+use crate::centralized::share::chunk;
+use crate::encoding::{Encoding, Feedback};
+use crate::{Buffer, Communicator, ReduceOp, Result};
+
+impl Communicator {
+    /// Finds the mean of all ranks' values in low precision, and what each rank has to exchange for it: the caller does
+    /// `x ← x + γ (mean − value)` with 0 < γ ≤ 1, on x as it is by then.
+    ///
+    /// On entry `value` has xᵢ. With C the codec, D its decoding, and ĥᵢ, m and H remembered as
+    /// [`all_reduce_encoded`](Communicator::all_reduce_encoded) says of difference feedback:
+    ///
+    /// > ĥᵢ ← ĥᵢ + D(C(xᵢ − ĥᵢ)); m ← (1/n) Σⱼ ĥⱼ; H ← H + D(C(m − H));
+    /// > value ← ĥᵢ; mean ← H, and of the own chunk H + n (m − H)
+    ///
+    /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses, each
+    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding. As xᵢ
+    /// settle, so do ĥᵢ and H, and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at
+    /// once, up to the codec's error; coarse ones need γ of about their δ.
+    ///
+    /// Bytes, steps, memory and determinism: those of `all_reduce_encoded`, and no memory beside. It is
+    /// CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed both ways.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) unless the encoding's feedback is
+    /// [`Feedback::Difference`] and both buffers have as many f32; as `all_reduce_encoded`.
+    ///
+    /// ```
+    /// # use hexagram_logical::testing::spawn;
+    /// # use hexagram_logical::{Buffer, DType, TransportKind};
+    /// # use hexagram_logical::codec::MinMax8;
+    /// # use hexagram_logical::encoding::{Encoding, Feedback};
+    /// # use std::sync::Arc;
+    /// let replicas = spawn(TransportKind::Thread, 2, |comm| {
+    ///     let mut encoding = Encoding::new(Arc::new(MinMax8::default())).with_feedback(Feedback::Difference);
+    ///     let x = Buffer::from_slice(&[comm.rank() as f32, 3.0])?;
+    ///     let mut value = Buffer::from_slice(&x.host::<f32>()?)?;
+    ///     let mut mean = Buffer::zeroed(DType::F32, 2)?;
+    ///     comm.block_on(comm.mean_kept_encoded(&mut value, &mut mean, &mut encoding))?;
+    ///     x.write_all()?.weighted_sum(&[
+    ///         (1.0, None),
+    ///         (1.0, Some(&mean.read_all()?)),
+    ///         (-1.0, Some(&value.read_all()?)),
+    ///     ])?;
+    ///     let x = x.host::<f32>()?.to_vec();
+    ///     Ok(x)
+    /// })?;
+    /// assert!(replicas.iter().all(|x| (x[0] - 0.5).abs() < 0.02 && (x[1] - 3.0).abs() < 0.02));
+    /// assert!((replicas[0][0] + replicas[1][0] - 1.0).abs() < 1e-6);
+    /// # Ok::<(), hexagram_logical::Error>(())
+    /// ```
+    pub async fn mean_kept_encoded(
+        &self,
+        value: &mut Buffer,
+        mean: &mut Buffer,
+        encoding: &mut Encoding,
+    ) -> Result<()> {
+        encoding.expect_feedback("mean_kept_encoded", &[Feedback::Difference])?;
+        mean.write_all()?.copy_from(&value.read_all()?)?;
+        self.all_reduce_encoded(mean, ReduceOp::Mean, encoding).await?;
+        let ranks = self.size();
+        let owned = chunk(mean.len(), ranks, self.rank());
+        let exact = entry(encoding, "mean", mean, owned.len())?;
+        let exact = exact.read_all()?;
+        mean.write(owned)?.weighted_sum(&[(1.0 - ranks as f64, None), (ranks as f64, Some(&exact))])?;
+        let told = entry(encoding, super::WORKER_NAMES.difference, mean, mean.len())?;
+        value.write_all()?.copy_from(&told.read_all()?)
+    }
+}
