@@ -64,7 +64,7 @@ impl AdPsgd {
 }
 
 /// State of one bucket.
-pub struct Averaging {
+pub struct AdPsgdState {
     /// Replica that others reach, between the first step and the end, or a [`settle`](Algorithm::settle).
     shared: Option<SharedReplica>,
     /// Last known parameters y, and then the change.
@@ -80,7 +80,7 @@ struct SharedReplica {
 }
 
 impl Algorithm for AdPsgd {
-    type State = Averaging;
+    type State = AdPsgdState;
 
     fn name(&self) -> &'static str {
         if self.codec.is_some() { "compressed-ad-psgd" } else { "ad-psgd" }
@@ -109,17 +109,17 @@ impl Algorithm for AdPsgd {
         "Lian, Zhang, Zhang and Liu, ICML 2018; encoded after Koloskova, Stich and Jaggi, ICML 2019"
     }
 
-    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averaging> {
+    async fn state(&self, context: &Context, bucket: &Bucket) -> Result<AdPsgdState> {
         if self.codec.is_some() {
             check_f32(bucket)?;
         }
-        Ok(Averaging { shared: None, y: context.zeros_like(&bucket.parameters)? })
+        Ok(AdPsgdState { shared: None, y: context.zeros_like(&bucket.parameters)? })
     }
 
     async fn gradients_ready(
         &self,
         context: &Context,
-        state: &mut Averaging,
+        state: &mut AdPsgdState,
         bucket: &mut Bucket,
     ) -> Result<()> {
         if state.shared.is_none() {
@@ -131,8 +131,13 @@ impl Algorithm for AdPsgd {
         Ok(())
     }
 
-    async fn after_step(&self, context: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
-        let Averaging { shared: Some(shared), y } = state else { return Err(settled_within_step()) };
+    async fn after_step(
+        &self,
+        context: &Context,
+        state: &mut AdPsgdState,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        let AdPsgdState { shared: Some(shared), y } = state else { return Err(settled_within_step()) };
         context.blend(-1.0, y, 1.0, &bucket.parameters)?;
         shared.x.add(1.0, y).await?;
         if context.round(self.interval).is_some() && context.size() > 1 && shared.is_free().await? {
@@ -143,7 +148,7 @@ impl Algorithm for AdPsgd {
     }
 
     /// Ends all averages: the replica is the engine's alone again.
-    async fn settle(&self, _: &Context, state: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
+    async fn settle(&self, _: &Context, state: &mut AdPsgdState, bucket: &mut Bucket) -> Result<()> {
         let Some(SharedReplica { x, under_way, service }) = state.shared.take() else { return Ok(()) };
         if let Some(under_way) = under_way {
             under_way.await?;
@@ -153,7 +158,7 @@ impl Algorithm for AdPsgd {
     }
 
     /// Names nothing: what is under way was ended, and partners follow from the step.
-    fn checkpoint(&self, _: &mut Averaging, _: &mut Fields) -> Result<()> {
+    fn checkpoint(&self, _: &mut AdPsgdState, _: &mut Fields) -> Result<()> {
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! How a mean over all ranks is made: in full precision or with a codec, and what becomes of the codec's error. Open this
+//! Means over all ranks, in full precision or with a codec, and what becomes of the codec's error. Open this
 //! to give an algorithm the choice between all of them by one option.
 //!
 //! | codec | primitive | feedback |
