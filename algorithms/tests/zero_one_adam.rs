@@ -156,7 +156,7 @@ fn it_converges_and_replicas_meet_hierarchically_too() {
     }
 }
 
-/// How far the elements of a tensor get that never have a gradient, where its other elements have one; γ is .1.
+/// Returns how far the elements of a tensor get that never have a gradient, where others of it have one; γ is .1.
 fn way_without_gradients(frozen: Frozen) -> f32 {
     let largest = spawn(TransportKind::Thread, 2, |comm| {
         let algorithm = ZeroOneAdam { freeze: 30, local_doubling: 10, frozen, ..ZeroOneAdam::default() };

@@ -75,7 +75,7 @@ impl Rule {
         self.d = self.v.iter().map(d).collect();
     }
 
-    /// A gradient as it enters the moment: without what is masked, and clipped.
+    /// Returns a gradient as it enters the moment: without what is masked, and clipped.
     pub(crate) fn limited(&self, at: usize, g: f64) -> f64 {
         match self.d[at] {
             0.0 => 0.0,
@@ -83,17 +83,17 @@ impl Rule {
         }
     }
 
-    /// The factor between an element and what of it is encoded.
+    /// Returns the factor between an element and what of it is encoded.
     pub(crate) fn unit(&self, at: usize) -> f64 {
         if self.frozen.scaled { self.d[at] } else { 1.0 }
     }
 
-    /// What is left of an element of which so much was decoded.
+    /// Returns what is left of an element of which so much was decoded.
     pub(crate) fn decoded(&self, at: usize, encoded: f32) -> f64 {
         if self.d[at] == 0.0 { 0.0 } else { f64::from(encoded) / self.unit(at) }
     }
 
-    /// Adam's direction in the step `t`, counted from 1.
+    /// Returns Adam's direction in the step `t`, counted from 1.
     pub(crate) fn direction(&self, t: usize, at: usize, m: f64) -> f64 {
         self.d[at] * m / (1.0 - self.beta1.powi(t as i32))
     }
