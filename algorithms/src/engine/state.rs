@@ -198,21 +198,14 @@ impl DataParallel {
             }
         }
         same_model(&record.noted::<String>("model")?, &own.noted::<String>("model")?)?;
-        let saved: String = record.noted("algorithm-options")?;
-        let own: String = own.noted("algorithm-options")?;
-        if saved != own {
-            let what = format!("the checkpoint is of {saved}, not {own}");
-            let remedy = "load it with the options it was saved with, and then switch to the new ones";
-            return Err(Error::usage(what, remedy));
-        }
-        let saved: String = record.noted("optimizer-options")?;
-        let own = self.optimizer_options();
-        if saved != own {
-            let what = format!("the checkpoint is of a training by {saved}, not {own}");
-            let remedy =
-                "load it with the options it was saved with; set_learning_rate can change the rate then";
-            return Err(Error::usage(what, remedy));
-        }
+        let change = "switch to the new ones";
+        same_options(
+            &record.noted::<String>("algorithm-options")?,
+            &format!("{:?}", self.algorithm),
+            change,
+        )?;
+        let change = "change the learning rate with set_learning_rate";
+        same_options(&record.noted::<String>("optimizer-options")?, &self.optimizer_options(), change)?;
         record.noted::<u64>("step")?;
         record.noted::<u64>("algorithm-begun")?;
         let backward = hooks::lock(&self.backward);
@@ -308,6 +301,15 @@ fn model(plan: &Plan) -> String {
         format!("`{}` {}", parameter.name, described(parameter.dtype, &parameter.shape))
     };
     plan.parameters().iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Fails unless a checkpoint's options are the engine's; `change` says how to have others.
+fn same_options(saved: &str, own: &str, change: &str) -> Result<()> {
+    if saved == own {
+        return Ok(());
+    }
+    let what = format!("the checkpoint is of a training by {saved}, not {own}");
+    Err(Error::usage(what, format!("load it with the options it was saved with, and then {change}")))
 }
 
 fn same_model(saved: &str, own: &str) -> Result<()> {
