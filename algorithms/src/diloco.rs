@@ -19,9 +19,8 @@
 //! since v needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
 //! "DiLoCo: distributed low-communication training of language models", 2023.
 
-use crate::plugin::{
-    Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram, check_option,
-};
+use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram_logical::spelling::{Options, Spelled, above, part};
 use hexagram_logical::{Buffer, Result};
 
 /// An outer optimizer on top of local steps.
@@ -85,9 +84,16 @@ impl Algorithm for DiLoCo {
         Needs { buckets: Buckets::BySize, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
+        options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")
+    }
+
+    fn source(&self) -> &'static str {
+        "Douillard et al., DiLoCo: distributed low-communication training of language models, 2023"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DiLoCoState> {
-        check_option(self.period > 0, "DiLoCo::period", &self.period, "1 step or more")?;
-        self.outer.check()?;
         let parameters = context.copy_of(&bucket.parameters)?;
         let velocity = context.zeros_like(&bucket.parameters)?;
         let averager = self.averaging.state(context, bucket)?;
@@ -117,13 +123,18 @@ impl Algorithm for DiLoCo {
     }
 }
 
-impl Outer {
-    pub(crate) fn check(&self) -> Result<()> {
-        let Outer { learning_rate: rate, momentum } = self;
-        check_option(*rate > 0.0 && rate.is_finite(), "Outer::learning_rate", rate, "a number above 0")?;
-        check_option((0.0..1.0).contains(momentum), "Outer::momentum", momentum, "0 or more, and below 1")
+impl Spelled for Outer {
+    fn word(&self) -> &'static str {
+        "nesterov"
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("learning_rate", &mut self.learning_rate, above(0.0), "η, outer learning rate")?;
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "μ, outer momentum coefficient")
+    }
+}
+
+impl Outer {
     /// Makes an outer step: `v ← μ v + Δ; θ ← θ − η (Δ + μ v)`.
     pub(crate) fn step(&self, context: &Context, global: &Global, change: &Buffer) -> Result<()> {
         let Outer { learning_rate, momentum } = self;

@@ -30,8 +30,8 @@
 
 use crate::plugin::{
     Algorithm, Averager, Averaging, Bucket, Buckets, Context, Fields, Needs, Optimizers, Trigram,
-    check_option,
 };
+use hexagram_logical::spelling::{Options, above};
 use hexagram_logical::{Buffer, Result};
 
 /// Springs between replicas and a centre.
@@ -97,12 +97,27 @@ impl Algorithm for Easgd {
         Optimizers::Sgd("EAMSGD has a momentum of its own between the springs")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field(
+            "period",
+            &mut self.period,
+            1..,
+            "τ, steps from one exchange with the centre to the next",
+        )?;
+        options.field(
+            "beta",
+            &mut self.beta,
+            above(0.0),
+            "β, strength of the springs; below 2 to be stable",
+        )?;
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "δ, momentum of EAMSGD")
+    }
+
+    fn source(&self) -> &'static str {
+        "Zhang, Choromanska and LeCun, Deep learning with elastic averaging SGD, NeurIPS 2015"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<EasgdState> {
-        check_option(self.period > 0, "the period of easgd", &self.period, "1 step or more")?;
-        let holds = self.beta > 0.0 && self.beta.is_finite();
-        check_option(holds, "the beta of easgd", &self.beta, "a number above 0, and below 2 to be stable")?;
-        let holds = (0.0..1.0).contains(&self.momentum);
-        check_option(holds, "the momentum of easgd", &self.momentum, "0 or more, and less than 1")?;
         let zeros = || context.zeros_like(&bucket.parameters);
         let velocity = if self.momentum > 0.0 { Some(zeros()?) } else { None };
         let centre = context.copy_of(&bucket.parameters)?;

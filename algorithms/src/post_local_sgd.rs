@@ -18,6 +18,7 @@ use crate::gradient_all_reduce::GradientAllReduce;
 use crate::local_sgd::LocalSgd;
 use crate::plugin::{Algorithm, Averaging, Bucket, Context, Fields, Needs, ParameterMean, Trigram};
 use hexagram_logical::Result;
+use hexagram_logical::spelling::Options;
 
 /// Mean of the gradients, then of the parameters every `period` steps.
 #[derive(Debug, Clone)]
@@ -59,6 +60,15 @@ impl Algorithm for PostLocalSgd {
 
     fn needs(&self) -> Needs {
         self.local().needs()
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("start", &mut self.start, .., "first steps, of synchronous SGD")?;
+        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")
+    }
+
+    fn source(&self) -> &'static str {
+        "Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ParameterMean> {

@@ -27,10 +27,11 @@
 //! 2025 (2501.18512), with Δ in 4 bits.
 
 use crate::diloco::{Global, Outer};
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32, check_option};
+use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, E3M0, MinMax8};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::{Options, one_of, part};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -114,6 +115,26 @@ impl Algorithm for StreamingDiLoCo {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
+        options.field("fragments", &mut self.fragments, 1.., "P, fragments of the model")?;
+        options.field("delay", &mut self.delay, .., "τ, steps from sending a change to its use")?;
+        options.insist(self.delay < self.period, "delay", &self.delay, "fewer steps than the period has")?;
+        options.field("own", &mut self.own, 0.0..=1.0, "α, share that a rank keeps of its own")?;
+        options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
+        let precisions = [("full", Precision::Full), ("8bit", Precision::Bits8), ("4bit", Precision::Bits4)];
+        options.field(
+            "precision",
+            &mut self.precision,
+            one_of(&precisions),
+            "precision in which the change travels",
+        )
+    }
+
+    fn source(&self) -> &'static str {
+        "Douillard et al., Streaming DiLoCo with overlapping communication, 2025"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Stream> {
         self.check(bucket)?;
         let fragments = (0..self.fragments).map(|at| self.fragment(context, bucket, at));
@@ -157,12 +178,6 @@ impl Algorithm for StreamingDiLoCo {
 
 impl StreamingDiLoCo {
     fn check(&self, bucket: &Bucket) -> Result<()> {
-        let Self { period, fragments, delay, own, .. } = self;
-        check_option(*period > 0, "StreamingDiLoCo::period", period, "1 step or more")?;
-        check_option(*fragments > 0, "StreamingDiLoCo::fragments", fragments, "1 or more")?;
-        check_option(delay < period, "StreamingDiLoCo::delay", delay, "fewer steps than the period has")?;
-        check_option((0.0..=1.0).contains(own), "StreamingDiLoCo::own", own, "a share between 0 and 1")?;
-        self.outer.check()?;
         if self.precision == Precision::Full { Ok(()) } else { check_f32(bucket) }
     }
 

@@ -102,9 +102,11 @@ fn the_bytes_are_those_of_its_header() {
 
 #[test]
 fn options_out_of_range_are_refused() {
-    for (algorithm, what) in
-        [(made(-0.1, 4), "decay of demo"), (made(f64::NAN, 4), "decay of demo"), (made(0.9, 0), "keeps")]
-    {
+    for (algorithm, what) in [
+        (made(-0.1, 4), "decay of demo"),
+        (made(f64::NAN, 4), "decay of demo"),
+        (made(0.9, 0), "keep of demo"),
+    ] {
         let refused = Run { ranks: 2, ..Run::default() }.refused(algorithm, |_| 1.0f32);
         assert!(refused.iter().all(|error| error.contains(what)), "{refused:?}");
     }

@@ -50,5 +50,5 @@ fn the_bytes_are_those_of_its_header() {
 #[test]
 fn a_period_of_no_steps_is_refused() {
     let error = payload_per_step(2, 8, 1, made(3, 0)).unwrap_err().to_string();
-    assert!(error.contains("is 0; choose 1 step or more"), "{error}");
+    assert!(error.contains("is 0; choose a whole number, 1 or more"), "{error}");
 }

@@ -23,12 +23,11 @@ mod blocks;
 mod codec;
 mod dct;
 
-use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
-};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use blocks::Blocks;
 use codec::LargestOfEach;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Communicator, ReduceOp, Result};
 use std::sync::Arc;
 
@@ -75,11 +74,17 @@ impl Algorithm for DeMo {
         Optimizers::Sgd("it leaves signs, and its momentum is before the exchange")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("decay", &mut self.decay, 0.0..=1.0, "β, decay of what was not sent")?;
+        options.field("keep", &mut self.keep, 1.., "k, coefficients that a block keeps")
+    }
+
+    fn source(&self) -> &'static str {
+        "Peng, Quesnelle and Kingma, DeMo: decoupled momentum optimization, 2024"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DeMoState> {
         check_f32(bucket)?;
-        let holds = (0.0..=1.0).contains(&self.decay);
-        check_option(holds, "the decay of demo", &self.decay, "0 or more, and 1 at most")?;
-        check_option(self.keep > 0, "what demo keeps of a block", &self.keep, "1 or more")?;
         let blocks = Blocks::new(&bucket.tensors);
         let codec = Arc::new(LargestOfEach::new(self.keep, blocks.places().collect()));
         let exchanged = bucket.gradients.beside(bucket.gradients.dtype(), 2 * bucket.len())?;

@@ -175,16 +175,28 @@ impl Options {
     }
 
     fn parsed<T>(&self, name: &str, given: &Spelling, now: &T, values: &dyn Values<T>) -> Result<T> {
-        values
-            .read(given, Some(now), &self.known)?
-            .ok_or_else(|| self.refuse(name, &given.excerpt(), &values.describe(&self.known)))
+        let read =
+            values.read(given, Some(now), &self.known).map_err(|inner| self.within(name, given, inner))?;
+        read.ok_or_else(|| self.refuse(name, &given.excerpt(), &values.describe(&self.known)))
     }
 
     fn checked<T>(&self, name: &str, value: &T, values: &dyn Values<T>) -> Result<()> {
-        if values.holds(value)? {
+        let holds = values.holds(value).map_err(|inner| self.within(name, &values.write(value), inner))?;
+        if holds {
             return Ok(());
         }
         Err(self.refuse(name, &values.write(value).excerpt(), &values.describe(&self.known)))
+    }
+
+    /// Says of an error inside of a value which option's it is.
+    fn within(&self, name: &str, value: &Spelling, inner: Error) -> Error {
+        match inner {
+            Error::Usage { what, remedy } => {
+                let what = format!("{name} of {} is {}: {what}", excerpt(&self.owner), value.excerpt());
+                Error::usage(what, remedy)
+            }
+            other => other,
+        }
     }
 
     fn refuse(&self, name: &str, value: &str, want: &str) -> Error {

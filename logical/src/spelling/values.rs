@@ -233,6 +233,15 @@ pub trait Spelled: Clone {
         self.full().without(&default.full())
     }
 
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// As [`Options::check`].
+    fn check(&self) -> Result<()> {
+        let mut own = self.clone();
+        Options::check(self.word(), |options| own.options(options))
+    }
+
     /// Returns this with the options that a spelling gives.
     ///
     /// # Errors
@@ -295,8 +304,7 @@ impl<T: Spelled> Values<T> for Part {
     }
 
     fn holds(&self, value: &T) -> Result<bool> {
-        let mut own = value.clone();
-        Options::check(value.word(), |options| own.options(options)).map(|()| true)
+        value.check().map(|()| true)
     }
 
     fn describe(&self, _: &Catalogues) -> String {
