@@ -201,6 +201,23 @@ impl Registry {
     }
 }
 
+/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name; with
+/// all options as `{:#}`.
+///
+/// ```
+/// use hexagram_algorithms::registry;
+///
+/// let algorithm = registry::named("slowmo(period=12, slow_momentum=0.5)")?;
+/// assert_eq!(algorithm.to_string(), "slowmo(period=12)");
+/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=12, slow_rate=1, slow_momentum=0.5)");
+/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// ```
+impl fmt::Display for AnyAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { self.spelling().fmt(f) } else { Registry::built_in().short(self).fmt(f) }
+    }
+}
+
 /// Help on something that has a name and options. It prints as some lines of text.
 #[derive(Debug, Clone)]
 pub struct Help {

@@ -7,7 +7,6 @@ use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
-use crate::registry;
 use hexagram_logical::spelling::{Catalogues, FieldHelp, Options, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -141,23 +140,6 @@ impl AnyAlgorithm {
 impl fmt::Debug for AnyAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// Prints the algorithm as users type it, without the options that have the defaults of the built-in one of this name; with
-/// all options as `{:#}`.
-///
-/// ```
-/// use hexagram_algorithms::registry;
-///
-/// let algorithm = registry::named("slowmo(period=12, slow_momentum=0.5)")?;
-/// assert_eq!(algorithm.to_string(), "slowmo(period=12)");
-/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=12, slow_rate=1, slow_momentum=0.5)");
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
-/// ```
-impl fmt::Display for AnyAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if f.alternate() { self.spelling().fmt(f) } else { registry::Registry::built_in().short(self).fmt(f) }
     }
 }
 
