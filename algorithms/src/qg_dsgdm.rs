@@ -1,16 +1,20 @@
 //! QG-DSGDm: gossip with a momentum of where the rank has gone in truth, mixing included, instead of its own gradients.
 //!
 //! ```text
-//! xᵢ′ ← xᵢ − γ (gᵢ + β mᵢ)                    the optimizer's direction is gᵢ + β mᵢ
+//! xᵢ′ ← xᵢ − γ gᵢ − β pᵢ
 //! xᵢ″ ← Σⱼ wᵢⱼ xⱼ′                            gossip
-//! mᵢ ← μ mᵢ + (1 − μ) (xᵢ − xᵢ″) / γ          0 at first; as it is where γ is 0
+//! pᵢ ← μ pᵢ + (1 − μ) (xᵢ − xᵢ″)              0 at first; as it is where γ is 0
+//! pᵢ ← pᵢ · γ / γ′                            first, where γ has fallen from γ′
 //! ```
+//!
+//! The paper keeps m = p / γ, which is the same while γ does not rise. Ranks that still differ when γ is next to 0 would make m
+//! as large as one likes; p stays of the size of a step.
 //!
 //! Momentum of local gradients drives ranks apart where their data differ. The change of the parameters over a whole step is
 //! near that of the mean of all, so that m is near a momentum of the mean gradient, without a further message. With β = 0
 //! it is D-PSGD, adapt then combine. Nothing overlaps with the passes. Replicas differ; evaluate their mean.
 //!
-//! Bytes sent per rank and step: deg · S, S being the size of the parameters, or deg messages of the codec. State: m and the
+//! Bytes sent per rank and step: deg · S, S being the size of the parameters, or deg messages of the codec. State: p and the
 //! parameters before the step, 2 S; with a codec 2 S more. Defaults: β = μ = .9, and the one-peer exponential graph. To be run with
 //! plain SGD, with the learning rate of SGD with momentum .9. Source: Lin, Karimireddy, Stich and Jaggi, "Quasi-global
 //! momentum: accelerating decentralized deep learning on heterogeneous data", ICML 2021.
@@ -40,8 +44,10 @@ impl Default for QgDsgdm {
 
 /// State of one bucket.
 pub struct Course {
-    /// Momentum m.
+    /// Momentum p, in units of the parameters.
     momentum: Buffer,
+    /// Learning rate of the last step that had one above 0.
+    rate: f64,
     /// Parameters before the step.
     before: Buffer,
     /// State of the mixing.
@@ -89,27 +95,33 @@ impl Algorithm for QgDsgdm {
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Course> {
         let gossip = self.gossip.state(context, &bucket.parameters, 0).await?;
         let momentum = context.zeros_like(&bucket.parameters)?;
-        Ok(Course { momentum, before: context.zeros_like(&bucket.parameters)?, gossip })
+        let before = context.zeros_like(&bucket.parameters)?;
+        Ok(Course { momentum, rate: 0.0, before, gossip })
     }
 
     async fn after_backward(&self, context: &Context, state: &mut Course, bucket: &mut Bucket) -> Result<()> {
-        context.copy(&bucket.parameters, &state.before)?;
-        context.add_scaled(self.momentum, &state.momentum, &bucket.gradients)
+        context.copy(&bucket.parameters, &state.before)
     }
 
     async fn after_step(&self, context: &Context, state: &mut Course, bucket: &mut Bucket) -> Result<()> {
-        let Course { momentum, before, gossip } = state;
-        self.gossip.mix(context, gossip, &mut bucket.parameters, context.step()).await?;
+        let Course { momentum, rate: last, before, gossip } = state;
         let rate = context.learning_rate()?;
         if rate == 0.0 {
-            return Ok(());
+            return self.gossip.mix(context, gossip, &mut bucket.parameters, context.step()).await;
         }
-        let taken = (1.0 - self.decay) / rate;
+        if rate < *last {
+            context.scale(rate / *last, momentum)?;
+        }
+        *last = rate;
+        context.add_scaled(-self.momentum, momentum, &bucket.parameters)?;
+        self.gossip.mix(context, gossip, &mut bucket.parameters, context.step()).await?;
+        let taken = 1.0 - self.decay;
         context.combine(self.decay, momentum, &[(taken, before), (-taken, &bucket.parameters)])
     }
 
     fn checkpoint(&self, state: &mut Course, fields: &mut Fields) -> Result<()> {
         fields.buffer("momentum", &mut state.momentum)?;
+        fields.number("rate", &mut state.rate)?;
         state.gossip.checkpoint("known", fields)
     }
 }
