@@ -62,8 +62,8 @@ use std::sync::Arc;
 /// let algorithm = registry.named("slowmo(slow_momentum=0.6)")?;
 /// assert_eq!(format!("{algorithm:#}"), "slowmo(period=48, slow_rate=1, slow_momentum=0.6)");
 ///
-/// let error = registry.named("slomo").unwrap_err();
-/// assert_eq!(error.to_string(), "there is no algorithm `slomo`; did you mean slowmo?");
+/// let error = registry.named("slowmow").unwrap_err();
+/// assert_eq!(error.to_string(), "there is no algorithm `slowmow`; did you mean slowmo?");
 /// # Ok::<(), hexagram_algorithms::logical::Error>(())
 /// ```
 #[derive(Clone)]

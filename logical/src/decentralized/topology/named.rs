@@ -85,7 +85,8 @@ pub fn any_graph() -> Listed<Arc<dyn Schedule>> {
 /// use hexagram_logical::decentralized::Topology;
 ///
 /// assert_eq!(Topology::Torus(Some(2)).to_string(), "torus(rows=2)");
-/// assert_eq!("random-pairs(seed=1)".parse(), Ok(Topology::RandomPairs { seed: 1, pairs: None }));
+/// assert_eq!("random-pairs(seed=1)".parse::<Topology>()?, Topology::RandomPairs { seed: 1, pairs: None });
+/// # Ok::<(), hexagram_logical::Error>(())
 /// ```
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
