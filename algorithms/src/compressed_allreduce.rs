@@ -23,7 +23,7 @@
 //! only what hosts send to each other is encoded.
 //!
 //! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate;
-//! with error feedback and sparse codecs as those algorithms say. Elements: f32.
+//! with error feedback and sparse codecs as those algorithms say. Elements: f32. Source: the papers of the table.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Trigram};
 use hexagram_logical::Result;
@@ -64,6 +64,10 @@ impl Algorithm for CompressedAllReduce {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         self.averaging.options(options)
+    }
+
+    fn source(&self) -> &'static str {
+        "Alistarh et al., QSGD, NeurIPS 2017; Karimireddy et al., Error feedback fixes SignSGD, ICML 2019"
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Averager> {

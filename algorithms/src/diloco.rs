@@ -86,7 +86,8 @@ impl Algorithm for DiLoCo {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("period", &mut self.period, 1.., "H, local steps of a round")?;
-        options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")
+        options.field("outer", &mut self.outer, part(), "optimizer that steps with the mean change")?;
+        self.averaging.options(options)
     }
 
     fn source(&self) -> &'static str {

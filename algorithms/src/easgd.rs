@@ -110,7 +110,8 @@ impl Algorithm for Easgd {
             above(0.0),
             "β, strength of the springs; below 2 to be stable",
         )?;
-        options.field("momentum", &mut self.momentum, 0.0..1.0, "δ, momentum of EAMSGD")
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "δ, momentum of EAMSGD")?;
+        self.averaging.options(options)
     }
 
     fn source(&self) -> &'static str {

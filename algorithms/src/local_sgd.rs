@@ -42,7 +42,8 @@ impl Algorithm for LocalSgd {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")
+        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")?;
+        self.averaging.options(options)
     }
 
     fn source(&self) -> &'static str {

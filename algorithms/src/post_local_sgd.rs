@@ -64,7 +64,8 @@ impl Algorithm for PostLocalSgd {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("start", &mut self.start, .., "first steps, of synchronous SGD")?;
-        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")
+        options.field("period", &mut self.period, 1.., "H, steps from one mean to the next")?;
+        self.averaging.options(options)
     }
 
     fn source(&self) -> &'static str {

@@ -30,11 +30,10 @@
 //! name of it.
 
 use crate::optimizer::moments::{Frozen, Moments};
-use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
-};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
 use hexagram_logical::codec::{Codec, MinMax8, Sign};
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
@@ -114,12 +113,19 @@ impl Algorithm for QAdam {
         Optimizers::Sgd("it leaves Adam's direction, which a second momentum or scale would bend")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("warmup", &mut self.warmup, 1.., "W, first steps, in full precision")?;
+        self.moments.options(options)?;
+        self.frozen.options(options)?;
+        options.field("block", &mut self.block, 1.., "B, elements that share a scale or a range")
+    }
+
+    fn source(&self) -> &'static str {
+        "Tang et al., 1-bit Adam, ICML 2021"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<QAdamState> {
         check_f32(bucket)?;
-        self.moments.checked()?;
-        self.frozen.check()?;
-        check_option(self.warmup > 0, "qadam's warmup", &self.warmup, "1 or more steps")?;
-        check_option(self.block > 0, "qadam's block", &self.block, "1 or more, 2048 say")?;
         let codec: Arc<dyn Codec> = match self.bits {
             Bits::One => Arc::new(Sign::in_blocks(self.block)),
             Bits::Eight => Arc::new(MinMax8::in_blocks(self.block)),

@@ -49,7 +49,7 @@ use crate::zero_one_adam::ZeroOneAdam;
 use hexagram_logical::Result;
 use hexagram_logical::codec::{self, Codec};
 use hexagram_logical::decentralized::{self, Schedule};
-use hexagram_logical::spelling::{Catalogues, FieldHelp, Spelled, Spelling, no_such};
+use hexagram_logical::spelling::{Catalogue, Catalogues, FieldHelp, Options, Spelled, Spelling, no_such};
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,7 +60,8 @@ use std::sync::Arc;
 ///
 /// let registry = Registry::built_in().with(SlowMo { period: 48, ..SlowMo::default() });
 /// let algorithm = registry.named("slowmo(slow_momentum=0.6)")?;
-/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=48, slow_rate=1, slow_momentum=0.6)");
+/// let full = format!("{algorithm:#}");
+/// assert_eq!(full, "slowmo(period=48, slow_rate=1, slow_momentum=0.6, codec=exact, feedback=none, base=none)");
 ///
 /// let error = registry.named("slowmow").unwrap_err();
 /// assert_eq!(error.to_string(), "there is no algorithm `slowmow`; did you mean slowmo?");
@@ -164,7 +165,7 @@ impl Registry {
     /// with field, value and range for an option that is out of its range.
     pub fn named(&self, text: &str) -> Result<AnyAlgorithm> {
         let spelling: Spelling = text.parse()?;
-        self.prototype(spelling.word())?.with_known(&spelling, &self.known)
+        self.prototype(spelling.word())?.with_known(&spelling, &self.catalogues())
     }
 
     /// Returns the spelling of an algorithm without the options that have their defaults.
@@ -191,8 +192,17 @@ impl Registry {
         }
         let algorithm = self.prototype(name)?;
         let kind = format!("{} {}", algorithm.trigram().symbol(), algorithm.trigram());
-        let fields = algorithm.describe(&self.known);
+        let mut own = algorithm.clone();
+        let fields = Options::describe(name, &self.known, |options| own.options(options));
         Ok(Help { name: name.to_owned(), kind, source: algorithm.source(), fields })
+    }
+
+    /// Returns what options are read with: codecs, graphs, and the algorithms themselves, for those with one inside.
+    fn catalogues(&self) -> Catalogues {
+        let algorithms = self.prototypes.iter().fold(Catalogue::new("algorithm"), |listed, prototype| {
+            listed.with(prototype.clone(), prototype.source(), |algorithm: AnyAlgorithm| algorithm)
+        });
+        self.known.clone().with(algorithms)
     }
 
     fn prototype(&self, name: &str) -> Result<&AnyAlgorithm> {
@@ -207,9 +217,9 @@ impl Registry {
 /// ```
 /// use hexagram_algorithms::registry;
 ///
-/// let algorithm = registry::named("slowmo(period=12, slow_momentum=0.5)")?;
-/// assert_eq!(algorithm.to_string(), "slowmo(period=12)");
-/// assert_eq!(format!("{algorithm:#}"), "slowmo(period=12, slow_rate=1, slow_momentum=0.5)");
+/// let algorithm = registry::named("easgd(period=12, beta=0.9)")?;
+/// assert_eq!(algorithm.to_string(), "easgd(period=12)");
+/// assert_eq!(format!("{algorithm:#}"), "easgd(period=12, beta=0.9, momentum=0, codec=exact, feedback=none)");
 /// # Ok::<(), hexagram_algorithms::logical::Error>(())
 /// ```
 impl fmt::Display for AnyAlgorithm {

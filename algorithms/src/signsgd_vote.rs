@@ -21,9 +21,8 @@
 //! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is
 //! communication efficient and fault tolerant", ICLR 2019.
 
-use crate::plugin::{
-    Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32, check_option,
-};
+use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Optimizers, Trigram, check_f32};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 
 /// Synchronous SGD by signs: each element steps in the direction of most ranks' gradients.
@@ -64,10 +63,16 @@ impl Algorithm for SignSgdVote {
         Optimizers::Sgd("it leaves signs, and its momentum is before the vote")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("momentum", &mut self.momentum, 0.0..1.0, "β, momentum coefficient")
+    }
+
+    fn source(&self) -> &'static str {
+        "Bernstein et al., signSGD with majority vote, ICLR 2019"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Option<Buffer>> {
         check_f32(bucket)?;
-        let below_one = (0.0..1.0).contains(&self.momentum);
-        check_option(below_one, "signsgd-vote's momentum", &self.momentum, "0 or more, and less than 1")?;
         if self.momentum == 0.0 {
             return Ok(None);
         }

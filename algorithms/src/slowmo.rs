@@ -29,8 +29,8 @@ use crate::plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, Instance,
     Needs, Optimizers, Trigram,
 };
-use hexagram_logical::spelling::{Options, above};
-use hexagram_logical::{Buffer, Error, Result};
+use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
+use hexagram_logical::{Buffer, Result};
 
 /// Local SGD with slow momentum.
 #[derive(Debug, Clone)]
@@ -50,6 +50,32 @@ pub struct SlowMo {
 impl Default for SlowMo {
     fn default() -> Self {
         SlowMo { period: 8, slow_rate: 1.0, slow_momentum: 0.5, averaging: Averaging::default(), base: None }
+    }
+}
+
+/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other.
+struct Synchronous;
+
+impl Values<AnyAlgorithm> for Synchronous {
+    fn read(
+        &self,
+        spelling: &Spelling,
+        _: Option<&AnyAlgorithm>,
+        known: &Catalogues,
+    ) -> Result<Option<AnyAlgorithm>> {
+        known.of::<AnyAlgorithm>().map(|algorithms| algorithms.read(spelling, known)).transpose()
+    }
+
+    fn write(&self, value: &AnyAlgorithm) -> Spelling {
+        value.spelling()
+    }
+
+    fn holds(&self, value: &AnyAlgorithm) -> Result<bool> {
+        value.check().map(|()| value.trigram().synchronous)
+    }
+
+    fn describe(&self, _: &Catalogues) -> String {
+        "a synchronous algorithm, such as sgp".to_owned()
     }
 }
 
@@ -85,7 +111,9 @@ impl Algorithm for SlowMo {
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("period", &mut self.period, 1.., "τ, steps of a period")?;
         options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;
-        options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")
+        options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")?;
+        self.averaging.options(options)?;
+        options.field("base", &mut self.base, or("none", Synchronous), "algorithm of the steps of a period")
     }
 
     fn source(&self) -> &'static str {
@@ -111,11 +139,6 @@ impl Algorithm for SlowMo {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
-        if let Some(base) = self.base.as_ref().filter(|base| !base.trigram().synchronous) {
-            let what =
-                format!("the base of slowmo is {}, whose ranks do not wait for each other", base.name());
-            return Err(Error::usage(what, "choose a synchronous algorithm, such as sgp"));
-        }
         let averager = self.averaging.state(context, bucket)?;
         let base = match &self.base {
             Some(base) => Some(base.instance(context, bucket).await?),

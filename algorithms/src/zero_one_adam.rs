@@ -35,10 +35,10 @@
 use crate::optimizer::moments::{self, Frozen, Moments};
 use crate::plugin::{
     Algorithm, Bucket, Buckets, Clipping, Context, Fields, Needs, Optimizers, Trigram, check_f32,
-    check_option,
 };
 use hexagram_logical::codec::Sign;
 use hexagram_logical::encoding::{Encoding, Feedback};
+use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::sync::Arc;
 
@@ -139,20 +139,34 @@ impl Algorithm for ZeroOneAdam {
         Optimizers::BareSgd("it counts on steps of γ times what it leaves, and reads them off the parameters")
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("freeze", &mut self.freeze, 1.., "F, steps until the variance is frozen")?;
+        let doubling = &mut self.variance_doubling;
+        options.field(
+            "variance_doubling",
+            doubling,
+            1..,
+            "updates of v after which their interval doubles",
+        )?;
+        let doubling = &mut self.local_doubling;
+        options.field(
+            "local_doubling",
+            doubling,
+            1..,
+            "L, steps after which local rounds become twice as long",
+        )?;
+        options.field("local_largest", &mut self.local_largest, 1.., "longest local round, in steps")?;
+        self.moments.options(options)?;
+        self.frozen.options(options)?;
+        options.field("block", &mut self.block, 1.., "B, elements that share a scale")
+    }
+
+    fn source(&self) -> &'static str {
+        "Lu et al., Maximizing communication efficiency for large-scale training via 0/1 Adam, ICLR 2023"
+    }
+
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<ZeroOneAdamState> {
         check_f32(bucket)?;
-        self.moments.checked()?;
-        self.frozen.check()?;
-        let counts = [
-            ("freeze", self.freeze),
-            ("variance_doubling", self.variance_doubling),
-            ("local_doubling", self.local_doubling),
-            ("local_largest", self.local_largest),
-            ("block", self.block as u64),
-        ];
-        for (name, count) in counts {
-            check_option(count > 0, &format!("zero-one-adam's {name}"), &count, "1 or more")?;
-        }
         let zeros = || context.zeros_like(&bucket.gradients);
         Ok(ZeroOneAdamState {
             steps: 0,

@@ -13,7 +13,7 @@ use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use hexagram_algorithms::{Adam, EngineOptions, Frozen, GradientAllReduce};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 #[test]
 fn its_warm_up_is_adam() {
@@ -39,7 +39,7 @@ fn its_steps_are_those_of_its_header() {
     let block = 256;
     let given = uneven(warmup + 2);
     for (transport, ranks) in cases(&[1, 2, 3]) {
-        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: 1.5, ..Frozen::bounded() }] {
+        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: Some(1.5), ..Frozen::bounded() }] {
             let moments = Moments { beta1: 0.5, beta2: 0.75, ..Moments::default() };
             let algorithm = QAdam { warmup: warmup as u64, moments, frozen, block, ..QAdam::default() };
             let found = spawn(transport, ranks, |comm| {
@@ -183,26 +183,5 @@ fn the_bytes_are_those_of_its_header() {
         let algorithm = QAdam { warmup: warmup as u64, ..algorithm };
         let found = payload_per_step(4, 32768, steps, || Arc::new(algorithm)).unwrap();
         assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
-    }
-}
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let begun = Barrier::new(2);
-    let moments = Moments { beta1: f64::NAN, ..Moments::default() };
-    for algorithm in [
-        QAdam { warmup: 0, ..QAdam::default() },
-        QAdam { block: 0, ..QAdam::eight_bits() },
-        QAdam { moments, ..QAdam::default() },
-        QAdam { frozen: Frozen { floor: -1.0, ..Frozen::default() }, ..QAdam::default() },
-    ] {
-        spawn(TransportKind::Thread, 2, |comm| {
-            let setup = Setup::default();
-            let mut trainer = Trainer::new(&comm, Arc::new(algorithm), setup, &[vec![1.0f32; 3]])?;
-            begun.wait();
-            trainer.engine().initial().prepare().unwrap_err();
-            Ok(())
-        })
-        .unwrap();
     }
 }

@@ -137,7 +137,7 @@ fn over_a_base_without_slow_momentum_it_is_the_base_and_means() {
 fn a_base_that_does_not_wait_is_refused() {
     let made = || SlowMo { base: Some(Ssp::default().into()), ..SlowMo::default() }.into();
     let refused = Run { ranks: 2, ..Run::default() }.refused(made, |_| 1.0f64);
-    assert!(refused.iter().all(|error| error.contains("the base of slowmo is ssp")), "{refused:?}");
+    assert!(refused.iter().all(|error| error.contains("base of slowmo is ssp")), "{refused:?}");
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! Every algorithm by its text: it is what it prints, and every wrong option is refused in one line, from text and from
 //! code.
 
+use hexagram_algorithms::logical::Result;
 use hexagram_algorithms::logical::codec::{Codec, CodecError, Properties, Sign};
 use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
 use hexagram_algorithms::logical::spelling::{Options, Spelled, Spelling};
-use hexagram_algorithms::logical::{Result, TransportKind, testing::spawn};
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::{AnyAlgorithm, Registry, registry};
 use std::sync::Arc;
 
 #[allow(clippy::unwrap_used, reason = "a test")]
 fn line(text: &str) -> String {
     let error = registry::named(text).map(|found| found.to_string()).unwrap_err().to_string();
-    assert!(!error.contains('\n') && error.len() < 500, "{text}: {error}");
+    assert!(!error.contains('\n') && error.len() < 900, "{text}: {error}");
     error
 }
 
@@ -40,6 +40,16 @@ fn options_that_are_typed_are_printed() {
         "compressed-allreduce(codec=sign, feedback=two-level)",
         "compressed-allreduce(codec=low-rank(rank=4, saving=2), feedback=error)",
         "relaysgd(tree=binary)",
+        "qadam(warmup=7, beta1=0.8, clip=3, scaled=true)",
+        "qadam-8bit(floor=0, block=64)",
+        "zero-one-adam(freeze=9, local_largest=2, epsilon=1e-6)",
+        "signsgd-vote(momentum=0)",
+        "local-sgd(codec=sign, feedback=error)",
+        "post-local-sgd(start=3, codec=bf16)",
+        "diloco(codec=low-rank(rank=4, saving=2), feedback=error)",
+        "easgd(codec=top-k(5%), feedback=difference)",
+        "slowmo(codec=f16, base=sgp(graph=ring))",
+        "slowmo(base=local-sgd(period=3, codec=sign, feedback=error))",
     ] {
         let algorithm = registry::named(text).unwrap();
         let printed = algorithm.to_string();
@@ -49,6 +59,34 @@ fn options_that_are_typed_are_printed() {
             assert_eq!(printed, text);
         }
     }
+}
+
+#[test]
+fn every_algorithm_says_where_it_is_from() {
+    for algorithm in registry::all() {
+        assert!(!algorithm.source().is_empty(), "{algorithm}");
+    }
+}
+
+#[test]
+fn a_base_is_of_the_registry_that_reads_it() {
+    let ours = Registry::built_in().with(SlowMo { period: 9, ..SlowMo::default() });
+    let found = ours.named("slowmo(base=slowmo)").unwrap();
+    let full = format!("{found:#}");
+    assert_eq!(full.matches("period=9").count(), 2, "{full}");
+    assert_eq!(
+        line("slowmo(base=qadam(block=0))"),
+        "base of slowmo is qadam(block=0): block of qadam is 0; choose a whole number, 1 or more"
+    );
+    assert_eq!(
+        line("slowmo(base=spg)"),
+        "base of slowmo is spg: there is no algorithm `spg`; did you mean sgp or ssp?"
+    );
+    let error = line("slowmo(base=ssp)");
+    assert!(
+        error.starts_with("base of slowmo is ssp(") && error.contains("a synchronous algorithm"),
+        "{error}"
+    );
 }
 
 /// Returns values that are outside of a range.
@@ -88,55 +126,7 @@ fn every_wrong_value_of_every_field_names_field_and_value() {
         }
         assert!(line(&format!("{name}(no_such_thing=1)")).contains(name));
     }
-    assert!(fields > 60, "{fields}");
-}
-
-#[test]
-fn wrong_options_from_code_are_refused_alike() {
-    use hexagram_algorithms::{choco_sgd, dgc, diloco, easgd, local_sgd, powersgd, slowmo, streaming_diloco};
-    let outer = diloco::Outer { learning_rate: 0.0, momentum: 0.9 };
-    let cases: Vec<(AnyAlgorithm, &str)> = vec![
-        (
-            local_sgd::LocalSgd { period: 0, ..Default::default() }.into(),
-            "period of local-sgd is 0; choose a whole number, 1 or more",
-        ),
-        (
-            slowmo::SlowMo { slow_rate: f64::NAN, ..Default::default() }.into(),
-            "slow_rate of slowmo is NaN; choose a number, above 0",
-        ),
-        (
-            choco_sgd::ChocoSgd { consensus: Some(2.0), ..Default::default() }.into(),
-            "consensus of choco-sgd is 2; choose auto, or a number, above 0, 1 at most",
-        ),
-        (
-            dgc::Dgc { fraction: 0.0, ..Default::default() }.into(),
-            "fraction of dgc is 0; choose a number, above 0, 1 at most",
-        ),
-        (
-            easgd::Easgd { momentum: 1.0, ..Default::default() }.into(),
-            "momentum of easgd is 1; choose a number, 0 or more, below 1",
-        ),
-        (
-            powersgd::PowerSgd { saving: f64::INFINITY, ..Default::default() }.into(),
-            "saving of powersgd is inf; choose a number, 1 or more",
-        ),
-        (
-            diloco::DiLoCo { outer, ..Default::default() }.into(),
-            "outer of diloco is nesterov(learning_rate=0, momentum=0.9): learning_rate of nesterov is 0; choose a number, above 0",
-        ),
-        (
-            streaming_diloco::StreamingDiLoCo { delay: 16, ..Default::default() }.into(),
-            "delay of streaming-diloco is 16; choose fewer steps than the period has",
-        ),
-    ];
-    for (algorithm, words) in cases {
-        assert_eq!(algorithm.check().unwrap_err().to_string(), words);
-        let refused = spawn(TransportKind::Thread, 2, |comm| {
-            let made = Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![1.0f32; 4]]);
-            Ok(made.err().map(|error| error.to_string()))
-        });
-        assert_eq!(refused.unwrap(), [Some(words.to_owned()), Some(words.to_owned())]);
-    }
+    assert!(fields > 100, "{fields}");
 }
 
 /// Codec of a user's own: the sign, under another name.

@@ -13,7 +13,7 @@ use hexagram_algorithms::optimizer::Moments;
 use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{Adam, EngineOptions, Frozen, GradientAllReduce};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 #[test]
 fn with_a_variance_that_is_always_measured_it_is_adam() {
@@ -49,7 +49,7 @@ fn its_steps_are_those_of_its_header() {
         ..ZeroOneAdam::default()
     };
     for (transport, ranks) in cases(&[1, 2, 3]) {
-        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: 1.5, ..Frozen::bounded() }] {
+        for frozen in [Frozen::papers(), Frozen::default(), Frozen { clip: Some(1.5), ..Frozen::bounded() }] {
             let algorithm = ZeroOneAdam { frozen, ..rule };
             let given = uneven(5);
             let found = spawn(transport, ranks, |comm| {
@@ -201,27 +201,4 @@ fn the_bytes_are_those_of_its_header() {
     let expected = (2.0 * full + 6.0 * one_bit) / 10.0;
     let found = payload_per_step(4, 32768, 10, || Arc::new(algorithm)).unwrap();
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
-}
-
-#[test]
-fn options_out_of_range_are_refused() {
-    let begun = Barrier::new(2);
-    let good = ZeroOneAdam::default();
-    for bad in [
-        ZeroOneAdam { freeze: 0, ..good },
-        ZeroOneAdam { variance_doubling: 0, ..good },
-        ZeroOneAdam { local_doubling: 0, ..good },
-        ZeroOneAdam { local_largest: 0, ..good },
-        ZeroOneAdam { block: 0, ..good },
-        ZeroOneAdam { moments: Moments { epsilon: 0.0, ..good.moments }, ..good },
-        ZeroOneAdam { frozen: Frozen { floor: -1.0, ..good.frozen }, ..good },
-    ] {
-        spawn(TransportKind::Thread, 2, |comm| {
-            let mut trainer = Trainer::new(&comm, Arc::new(bad), Setup::default(), &[vec![1.0f32; 3]])?;
-            begun.wait();
-            trainer.engine().initial().prepare().unwrap_err();
-            Ok(())
-        })
-        .unwrap();
-    }
 }

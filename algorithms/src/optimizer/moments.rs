@@ -12,8 +12,9 @@
 //!
 //! Sources: Kingma and Ba, "Adam", ICLR 2015; Tang et al., "1-bit Adam", ICML 2021 (the frozen variance).
 
-use crate::plugin::{Context, Tensor, check_option};
+use crate::plugin::{Context, Tensor};
 use hexagram_logical::encoding::Encoding;
+use hexagram_logical::spelling::{Options, above, or, truth};
 use hexagram_logical::{Buffer, Result};
 
 /// Constants of Adam.
@@ -42,15 +43,15 @@ pub struct Frozen {
     /// Floor φ of √v̂, as a part of the tensor's root mean square: D ← 1 / (max(√v̂, φ rms(√v̂)) + ε). At least 0, which is
     /// none. Default: 0.1.
     pub floor: f64,
-    /// Bound of |D g|, above 0; infinite for none. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default: none.
-    pub clip: f64,
+    /// Bound of |D g|, above 0, if there is one. Adam keeps 1/√(1 − β₂) by itself, since its v has seen g. Default: none.
+    pub clip: Option<f64>,
     /// True to encode D m and D g, in which every element is of a like size, rather than m and g. Default: false.
     pub scaled: bool,
 }
 
 impl Default for Frozen {
     fn default() -> Self {
-        Frozen { floor: 0.1, clip: f64::INFINITY, scaled: false }
+        Frozen { floor: 0.1, clip: None, scaled: false }
     }
 }
 
@@ -63,14 +64,17 @@ impl Frozen {
     /// Creates the use that bounds every element's step: a floor of a tenth, the clip of Adam's defaults, 31.6, and
     /// encoding in scaled coordinates.
     pub fn bounded() -> Self {
-        Frozen { clip: 31.6, scaled: true, ..Frozen::default() }
+        Frozen { clip: Some(31.6), scaled: true, ..Frozen::default() }
     }
 
-    /// Fails unless its options can be used.
-    pub(crate) fn check(&self) -> Result<()> {
-        let floor = self.floor.is_finite() && self.floor >= 0.0;
-        check_option(floor, "the variance's floor", &self.floor, "0 or more")?;
-        check_option(self.clip > 0.0, "the clip of |D g|", &self.clip, "something above 0")
+    /// Names `floor`, `clip` and `scaled` among the options of an algorithm.
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    pub fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("floor", &mut self.floor, 0.0.., "φ, least √v̂ as a part of the tensor's rms")?;
+        options.field("clip", &mut self.clip, or("none", above(0.0)), "bound of |D g|")?;
+        options.field("scaled", &mut self.scaled, truth(), "true to encode D m, not m")
     }
 
     /// Replaces the second moment by its scale, tensor by tensor: `v ← D`.
@@ -98,7 +102,7 @@ impl Frozen {
 
     /// Bounds the gradients, `g ← clip(D g) / D`, and clears them where D is 0.
     pub(crate) fn limit(&self, scale: &Buffer, gradients: &mut Buffer) -> Result<()> {
-        let clip = self.clip as f32;
+        let clip = self.clip.unwrap_or(f64::INFINITY) as f32;
         let scale = scale.host::<f32>()?;
         let mut gradients = gradients.host_mut::<f32>()?;
         for (g, d) in gradients.iter_mut().zip(scale.iter()) {
@@ -143,14 +147,14 @@ impl Frozen {
 }
 
 impl Moments {
-    /// Returns itself, if its constants can be used.
-    pub(crate) fn checked(self) -> Result<Self> {
-        let below_one = |x: f64| (0.0..1.0).contains(&x);
-        let positive = |x: f64| x.is_finite() && x > 0.0;
-        check_option(below_one(self.beta1), "β₁", &self.beta1, "0 or more, and less than 1")?;
-        check_option(below_one(self.beta2), "β₂", &self.beta2, "0 or more, and less than 1")?;
-        check_option(positive(self.epsilon), "ε", &self.epsilon, "something above 0")?;
-        Ok(self)
+    /// Names `beta1`, `beta2` and `epsilon` among the options of an algorithm.
+    ///
+    /// # Errors
+    /// What [`Options`] says of values that are out of their ranges.
+    pub fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("beta1", &mut self.beta1, 0.0..1.0, "β₁, decay of the first moment")?;
+        options.field("beta2", &mut self.beta2, 0.0..1.0, "β₂, decay of the second moment")?;
+        options.field("epsilon", &mut self.epsilon, above(0.0), "ε, constant in the denominator")
     }
 
     /// Updates the first moment: `m ← β₁ m + (1 − β₁) g`.
@@ -283,32 +287,9 @@ mod tests {
     fn a_clip_is_of_what_the_scale_makes_of_gradients() {
         let scale = Buffer::from_slice(&[2.0f32, 0.5, 0.0]).unwrap();
         let mut gradients = Buffer::from_slice(&[-5.0f32, 5.0, 5.0]).unwrap();
-        Frozen { clip: 4.0, ..Frozen::default() }.limit(&scale, &mut gradients).unwrap();
+        Frozen { clip: Some(4.0), ..Frozen::default() }.limit(&scale, &mut gradients).unwrap();
         assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
         Frozen::default().limit(&scale, &mut gradients).unwrap();
         assert_eq!(*gradients.host::<f32>().unwrap(), [-2.0, 5.0, 0.0]);
-    }
-
-    #[test]
-    fn constants_out_of_range_are_refused() {
-        let good = Moments::default();
-        good.checked().unwrap();
-        for bad in [
-            Moments { beta1: 1.0, ..good },
-            Moments { beta2: f64::NAN, ..good },
-            Moments { epsilon: 0.0, ..good },
-        ] {
-            bad.checked().unwrap_err();
-        }
-        Frozen::default().check().unwrap();
-        let frozen = Frozen::bounded();
-        for bad in [
-            Frozen { floor: f64::INFINITY, ..frozen },
-            Frozen { floor: -1.0, ..frozen },
-            Frozen { clip: 0.0, ..frozen },
-            Frozen { clip: f64::NAN, ..frozen },
-        ] {
-            bad.check().unwrap_err();
-        }
     }
 }

@@ -7,7 +7,7 @@ use crate::plugin::Fields;
 use crate::plugin::Optimizers;
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
-use hexagram_logical::spelling::{Catalogues, FieldHelp, Options, Spelling, no_such};
+use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
 use std::pin::Pin;
@@ -68,10 +68,11 @@ impl AnyAlgorithm {
 
     /// Returns the spelling with all options.
     pub fn spelling(&self) -> Spelling {
-        self.0.spelling()
+        self.full()
     }
 
-    /// Returns the algorithm with the options that a spelling gives; the others stay.
+    /// Returns the algorithm with the options that a spelling gives; the others stay. Algorithms inside of the spelling are
+    /// for [`Registry::named`](crate::Registry::named), which knows their names.
     ///
     /// ```
     /// use hexagram_algorithms::AnyAlgorithm;
@@ -95,12 +96,7 @@ impl AnyAlgorithm {
         if spelling.word() != self.name() {
             return Err(no_such("algorithm", spelling.word(), [self.name()]));
         }
-        self.0.with(spelling, known)
-    }
-
-    /// Returns descriptions of the options.
-    pub(crate) fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
-        self.0.describe(known)
+        Spelled::with(self, spelling, known)
     }
 
     /// Checks the options.
@@ -108,7 +104,7 @@ impl AnyAlgorithm {
     /// # Errors
     /// [`Error::Usage`](hexagram_logical::Error::Usage) of one line, with field, value and range.
     pub fn check(&self) -> Result<()> {
-        self.0.check()
+        Spelled::check(self)
     }
 
     /// Creates the handle of what is no [`Algorithm`], such as one that wraps another.
@@ -133,6 +129,18 @@ impl AnyAlgorithm {
         bucket: &'a Bucket,
     ) -> HookFuture<'a, Box<dyn Instance>> {
         Arc::clone(&self.0).instance(context, bucket)
+    }
+}
+
+/// Names the algorithm's own options.
+impl Spelled for AnyAlgorithm {
+    fn word(&self) -> &'static str {
+        self.name()
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        *self = self.0.visited(options)?;
+        Ok(())
     }
 }
 
@@ -164,10 +172,11 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
     fn source(&self) -> &'static str;
-    fn spelling(&self) -> Spelling;
-    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<AnyAlgorithm>;
-    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp>;
-    fn check(&self) -> Result<()>;
+    /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
+    ///
+    /// # Errors
+    /// As [`Algorithm::options`].
+    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm>;
     fn uncalled_hook(&self) -> Option<&'static str>;
     fn instance<'a>(
         self: Arc<Self>,
@@ -226,25 +235,10 @@ impl<A: Algorithm> Erased for A {
         Algorithm::source(self)
     }
 
-    fn spelling(&self) -> Spelling {
+    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
         let mut own = self.clone();
-        Options::write(Algorithm::name(self), |options| own.options(options))
-    }
-
-    fn with(&self, spelling: &Spelling, known: &Catalogues) -> Result<AnyAlgorithm> {
-        let mut own = self.clone();
-        Options::read(spelling, known, |options| own.options(options))?;
+        own.options(options)?;
         Ok(own.into())
-    }
-
-    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
-        let mut own = self.clone();
-        Options::describe(Algorithm::name(self), known, |options| own.options(options))
-    }
-
-    fn check(&self) -> Result<()> {
-        let mut own = self.clone();
-        Options::check(Algorithm::name(self), |options| own.options(options))
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {

@@ -79,7 +79,10 @@ impl Rule {
     pub(crate) fn limited(&self, at: usize, g: f64) -> f64 {
         match self.d[at] {
             0.0 => 0.0,
-            d => (d * g).clamp(-self.frozen.clip, self.frozen.clip) / d,
+            d => {
+                let clip = self.frozen.clip.unwrap_or(f64::INFINITY);
+                (d * g).clamp(-clip, clip) / d
+            }
         }
     }
 

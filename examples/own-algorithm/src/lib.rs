@@ -12,8 +12,8 @@
 //! the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with plain
 //! SGD.
 
-use hexagram::algorithms::plugin::check_option;
-use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
+use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Options, Trigram};
+use hexagram::logical::spelling::above;
 use hexagram::{Buffer, Result};
 
 /// Mean of the parameters, when they have drifted apart.
@@ -43,8 +43,11 @@ impl Algorithm for AdaptiveLocalSgd {
         Needs { buckets: Buckets::Whole, parameters: true }
     }
 
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        options.field("tolerance", &mut self.tolerance, above(0.0), "largest drift of the replicas")
+    }
+
     async fn state(&self, context: &Context, _: &Bucket) -> Result<(u64, u64)> {
-        check_option(self.tolerance > 0.0, "tolerance", &self.tolerance, "a number above 0")?;
         Ok((1, context.step()))
     }
 
@@ -57,8 +60,7 @@ impl Algorithm for AdaptiveLocalSgd {
         context.mean(&mut squares).await?;
         context.mean(&mut bucket.parameters).await?;
         let size = square(&bucket.parameters)?;
-        let variance = squares.host::<f64>()?[0] - size;
-        let close = variance <= self.tolerance.powi(2) * size;
+        let close = squares.host::<f64>()?[0] - size <= self.tolerance.powi(2) * size;
         *period = if close { *period * 2 } else { *period / 2 }.clamp(1, 64);
         *end = context.step() + *period;
         Ok(())

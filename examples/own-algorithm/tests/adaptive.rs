@@ -70,6 +70,6 @@ fn it_goes_on_from_a_checkpoint_anywhere_in_a_round() {
 fn a_tolerance_that_makes_no_sense_is_refused() {
     for tolerance in [0.0, -1.0, f64::NAN] {
         let error = payload_per_step(2, 8, 1, || adaptive(tolerance)).unwrap_err().to_string();
-        assert!(error.contains("choose a number above 0"), "{error}");
+        assert!(error.contains("choose a number, above 0"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use crate::slowmo::SlowMo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::{registry, zero_one_adam::ZeroOneAdam};
-use hexagram_logical::spelling::{Catalogues, FieldHelp, Spelling};
+use hexagram_logical::spelling::{Options, Spelled};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -116,20 +116,10 @@ impl Erased for HeldBack {
         self.algorithm.source()
     }
 
-    fn spelling(&self) -> Spelling {
-        self.algorithm.spelling()
-    }
-
-    fn with(&self, spelling: &Spelling, _: &Catalogues) -> Result<AnyAlgorithm> {
-        self.algorithm.with(spelling)
-    }
-
-    fn describe(&self, known: &Catalogues) -> Vec<FieldHelp> {
-        self.algorithm.describe(known)
-    }
-
-    fn check(&self) -> Result<()> {
-        self.algorithm.check()
+    fn visited(&self, options: &mut Options) -> Result<AnyAlgorithm> {
+        let mut own = self.algorithm.clone();
+        own.options(options)?;
+        Ok(own)
     }
 
     fn uncalled_hook(&self) -> Option<&'static str> {
