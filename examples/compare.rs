@@ -10,6 +10,7 @@ use hexagram::algorithms::registry;
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
 use hexagram_examples::Failure;
+use hexagram_examples::algorithms::{chosen, folder_name};
 use hexagram_examples::plot::{Comparison, Curve};
 use hexagram_examples::progress::{EXIT_CODES, failure, note, options};
 use hexagram_examples::report::bytes;
@@ -35,7 +36,7 @@ const END: &str = "<!-- examples/compare: end -->";
 #[derive(Parser, Debug)]
 #[command(name = "compare", version, after_help = EXIT_CODES)]
 struct Options {
-    /// Algorithms to compare [default: all]
+    /// Algorithms to compare, with options as in 'slowmo(period=12)' [default: all]
     algorithms: Vec<String>,
     /// Folder with algorithms.md, whose table a run of all replaces, and for algorithms-time.svg and -bytes.svg
     #[arg(long, default_value = "docs")]
@@ -75,19 +76,15 @@ impl Options {
 }
 
 fn compare(options: &Options) -> Result<(), Failure> {
-    let all: Vec<&str> = registry::all().iter().map(|algorithm| algorithm.name()).collect();
-    for name in &options.algorithms {
-        registry::named(name)?;
-    }
+    let spellings = chosen(&options.algorithms)?;
     let page = options.docs.join("algorithms.md");
     if options.is_whole() {
         // Before hours of training, not after them.
         Page::read(&page)?;
     }
-    let named = |name: &&str| options.algorithms.is_empty() || options.algorithms.iter().any(|n| n == name);
     let mut runs = Vec::new();
-    for name in all.into_iter().filter(named) {
-        let run = Run::new(name, options)?;
+    for spelling in &spellings {
+        let run = Run::new(spelling, options)?;
         note(&run.row());
         runs.push(run);
     }
@@ -113,19 +110,20 @@ struct Run {
 }
 
 impl Run {
-    fn new(name: &str, options: &Options) -> Result<Self, Failure> {
-        let out = options.out.join(name);
+    fn new(algorithm: &str, options: &Options) -> Result<Self, Failure> {
+        let out = options.out.join(folder_name(algorithm));
         let mut command = Command::new(std::env::current_exe()?);
-        command.env(RUN, "1").args(["--algorithm", name, "--json", "--out"]).arg(&out).args(&options.train);
+        command.env(RUN, "1").args(["--algorithm", algorithm, "--json", "--out"]);
+        command.arg(&out).args(&options.train);
         let output = command.stdin(Stdio::null()).output()?;
         if !output.status.success() {
-            return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(format!("{algorithm}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
         let text = std::fs::read_to_string(out.join("metrics.jsonl"))?;
         let lines: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
         let event =
             |name: &str| lines.iter().filter(|line| line["event"] == name).cloned().collect::<Vec<_>>();
-        let report = event("summary").pop().ok_or_else(|| format!("{name}: the run has no summary"))?;
+        let report = event("summary").pop().ok_or_else(|| format!("{algorithm}: the run has no summary"))?;
         Ok(Run { report, epochs: event("epoch") })
     }
 

@@ -15,12 +15,13 @@ use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
+use hexagram_examples::algorithms::information;
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
 use hexagram_examples::made_with::MadeWith;
 use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
-use hexagram_examples::options::{Checked, Options, Precision, list};
+use hexagram_examples::options::{Checked, Options, Precision};
 use hexagram_examples::plot::Plot;
 use hexagram_examples::progress::{Progress, failure, options};
 use hexagram_examples::report::{Report, bytes};
@@ -36,8 +37,12 @@ pub(crate) fn main() -> ExitCode {
         Ok(options) => options,
         Err(code) => return code,
     };
-    if options.algorithm == "list" {
-        return print(list().trim_end()).map_or_else(|error| error.report("train"), |()| ExitCode::SUCCESS);
+    match information(&options.algorithm) {
+        Some(Ok(text)) => {
+            return print(&text).map_or_else(|error| error.report("train"), |()| ExitCode::SUCCESS);
+        }
+        Some(Err(error)) => return failure("train", &error),
+        None => {}
     }
     let level = match log_level() {
         Ok(level) => level,

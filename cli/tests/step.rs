@@ -23,6 +23,7 @@ fn a_step_sends_what_its_algorithm_says() {
         (&["none"][..], 0, 0),
         (&["gradient-allreduce"], 160_000, 161_000),
         (&["local-sgd", "--period", "4"], 40_000, 41_000),
+        (&["local-sgd(period=2)"], 80_000, 81_000),
     ] {
         for transport in ["thread", "tcp"] {
             let mut command = program(&["step", "--transport", transport, "--profile", &profile]);
@@ -47,6 +48,7 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
     for (arguments, word) in [
         (["--algorithm", "magic"], "`magic`"),
         (["--period", "3"], "--period"),
+        (["--algorithm", "dgc(fraction=2)"], "fraction of dgc is 2; choose a number, above 0, 1 at most"),
         (["--algorithm=local-sgd", "--period=0"], "--period"),
         ([nowhere, "--steps=1"], "profile"),
         (["--profile=/dev/zero", "--steps=1"], "it is a pipe or a device, not a regular file"),

@@ -4,6 +4,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `algorithms.rs` | algorithms as they are typed, and the names of their runs' folders |
 //! | `baseline.rs` | what synchronous SGD would send |
 //! | `defaults.rs` | with which optimizer and learning rate each algorithm learns the digits |
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
@@ -17,6 +18,7 @@
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | how far the run is, on the terminal of rank 0 |
 
+pub mod algorithms;
 pub mod baseline;
 pub mod data;
 pub mod defaults;

@@ -24,7 +24,7 @@ impl MadeWith {
         let options = &checked.options;
         let Data { train, .. } = &checked.data;
         Ok(MadeWith(vec![
-            ("--algorithm", checked.algorithm.name().to_owned()),
+            ("--algorithm", checked.algorithm.to_string()),
             ("--optimizer", checked.optimizer.spelled()),
             ("--dtype", format!("{:?}", options.dtype)),
             ("--lr", checked.learning_rate.to_string()),

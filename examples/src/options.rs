@@ -1,5 +1,6 @@
 //! Options of the command line, checked before anything starts, so that bad input is one line from one process.
 
+use crate::algorithms::folder_name;
 use crate::data::Data;
 use crate::defaults;
 use crate::progress::EXIT_CODES;
@@ -26,7 +27,8 @@ pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
     #[arg(long)]
     pub ranks: Option<usize>,
-    /// Algorithm, by which ranks communicate; `list` prints the choices
+    /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints
+    /// the choices, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
     /// Transport: mixed (shm within a host, tcp across), shm, tcp, or thread (all ranks in one process)
@@ -179,8 +181,10 @@ impl Options {
     ///
     /// # Errors
     /// One line that says what is wrong and what to do.
-    pub fn check(self) -> Result<Checked, Box<dyn std::error::Error>> {
+    pub fn check(mut self) -> Result<Checked, Box<dyn std::error::Error>> {
         let algorithm = registry::named(&self.algorithm)?;
+        // What is printed and saved is its short spelling, however it was typed.
+        self.algorithm = algorithm.to_string();
         let transport = self.transport.parse()?;
         let ranks = self.ranks();
         if !(1..=MAX_RANKS).contains(&ranks) {
@@ -228,8 +232,8 @@ impl Options {
     /// Returns the folder of the run's files.
     pub fn directory(&self, ranks: usize) -> PathBuf {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-        let name =
-            || format!("runs/{}-{ranks}-{}-{since}-{}", self.algorithm, self.transport, std::process::id());
+        let algorithm = folder_name(&self.algorithm);
+        let name = || format!("runs/{algorithm}-{ranks}-{}-{since}-{}", self.transport, std::process::id());
         self.out.clone().unwrap_or_else(|| name().into())
     }
 }
@@ -241,14 +245,6 @@ fn with_decay(optimizer: &str, decay: Option<f64>) -> String {
         Some(open) => format!("{open}, weight_decay={decay})"),
         None => format!("{optimizer}(weight_decay={decay})"),
     }
-}
-
-/// Returns the algorithms, one a line, name first, then the trigram.
-pub fn list() -> String {
-    let all = registry::all();
-    let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);
-    let line = |a: &AnyAlgorithm| format!("{:width$}  {} {}\n", a.name(), a.trigram().symbol(), a.trigram());
-    all.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -317,10 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_a_line_per_algorithm_name_first() {
-        let list = list();
-        let line = list.lines().find(|line| line.starts_with("gradient-allreduce ")).unwrap();
-        assert!(line.ends_with(" ☰ centralized, synchronous, full precision"), "{line}");
-        assert_eq!(list.lines().count(), registry::all().len());
+    fn an_algorithm_is_spelled_short_and_has_the_defaults_of_its_name() {
+        let checked = checked(&["--algorithm", "qadam( warmup = 7, block=2048 )"]).unwrap();
+        assert_eq!(checked.options.algorithm, "qadam(warmup=7)");
+        assert_eq!(checked.learning_rate, defaults::of("qadam").learning_rate);
+        let folder = checked.options.directory(2);
+        assert!(folder.to_str().unwrap().starts_with("runs/qadam-warmup-7-2-mixed-"), "{folder:?}");
+        refused(
+            &["--algorithm", "qadam(warmup=0)"],
+            "warmup of qadam is 0; choose a whole number, 1 or more",
+        );
     }
 }

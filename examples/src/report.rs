@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 pub struct Report {
     /// Number of ranks.
     pub ranks: usize,
-    /// Name of the algorithm.
+    /// Short spelling of the algorithm: its name, and the options that are not its defaults.
     pub algorithm: String,
     /// Its trigram, one character.
     pub trigram: char,

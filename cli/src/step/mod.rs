@@ -38,7 +38,8 @@ Example: hexagram step --algorithm bytegrad --ranks 2 --steps 20";
 #[derive(Args, Debug, Clone)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Step {
-    /// Algorithm by which the ranks communicate, as `train --algorithm list` prints it, or `none`
+    /// Algorithm by which the ranks communicate, as in 'choco-sgd(codec=top-k(5%), graph=torus)', or `none`;
+    /// `train --algorithm list` prints all, and `help:NAME` the options of one
     #[arg(long, default_value = "gradient-allreduce")]
     algorithm: String,
 
@@ -95,9 +96,10 @@ impl Step {
     fn rank(&self, world: &World, profile: &Profile) -> Result<Result<(), PrintError>> {
         let comm = Communicator::open(world, 0)?;
         let measured = train::measure(self, &comm, profile)?;
+        let algorithm = train::algorithm(self)?.map_or(train::NONE.to_owned(), |known| known.to_string());
         let line = format!(
             "{} on {} ranks over {}: step {:.2} ms, {:.0} bytes sent a rank and step, mean of {} steps",
-            self.algorithm,
+            algorithm,
             comm.size(),
             self.transport,
             measured.step_s * 1e3,

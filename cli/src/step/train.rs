@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Learning rate of plain SGD; small, so that the parameters stay where they are.
 const LEARNING_RATE: f64 = 1e-3;
 /// Name that stands for no communication.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 
 /// Result of a measurement.
 pub(super) struct Measured {
