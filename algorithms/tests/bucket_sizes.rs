@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hexagram_algorithms::dgc::Dgc;
-use hexagram_algorithms::ef21::Ef21;
+use hexagram_algorithms::ef21::{Ef21, Ef21Start};
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
@@ -37,7 +37,7 @@ fn the_cut_into_buckets_changes_nothing() {
         &|| TopKEf::default().into(),
         &|| Dgc { warm_up: 2, weight_decay: 0.1, ..Dgc::default() }.into(),
         &|| Ef21::default().into(),
-        &|| Ef21 { compressed_start: true, ..Ef21::default() }.into(),
+        &|| Ef21 { start: Ef21Start::Gradient, ..Ef21::default() }.into(),
     ];
     for algorithm in algorithms {
         let one = replicas(algorithm, usize::MAX);

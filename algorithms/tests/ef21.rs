@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use hexagram_algorithms::ef21::Ef21;
+use hexagram_algorithms::ef21::{Ef21, Ef21Start};
 use hexagram_algorithms::logical::codec::{Codec, Keep, TopK};
 use hexagram_algorithms::logical::encoding::{Encoding, Feedback};
 use hexagram_algorithms::logical::testing::{Reference, cases, spawn, spawn_hosts};
@@ -23,7 +23,7 @@ fn one_element_of_three_is_enough_where_it_alone_diverges() {
     let found = spawn(TransportKind::Thread, 3, |comm| {
         let rate = 0.005_859_121;
         let setup = Setup { learning_rate: rate, ..Setup::default() };
-        let algorithm = Arc::new(Ef21 { fraction: 1.0 / 3.0, momentum: 0.0, compressed_start: false });
+        let algorithm = Arc::new(Ef21 { fraction: 1.0 / 3.0, momentum: 0.0, start: Ef21Start::Gradient });
         let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32; 3]])?;
         let mut norms = Vec::new();
         for _ in 0..1200 {
@@ -49,9 +49,10 @@ struct ByHand {
 }
 
 impl ByHand {
-    /// Returns the direction of a step in which ranks have these gradients; `known` if they are sent as they are.
-    fn step(&mut self, gradients: &[Vec<f64>], first: bool, known: bool) -> Vec<f64> {
-        let beta = if first { 0.0 } else { self.momentum };
+    /// Returns the direction of a step in which ranks have these gradients; `first` is the start, in the first step.
+    fn step(&mut self, gradients: &[Vec<f64>], first: Option<Ef21Start>) -> Vec<f64> {
+        let beta = if first.is_some_and(|start| start != Ef21Start::Zero) { 0.0 } else { self.momentum };
+        let known = first == Some(Ef21Start::Gradient);
         for ((m, h), g) in self.m.iter_mut().zip(&mut self.h).zip(gradients) {
             m.iter_mut().zip(g).for_each(|(m, g)| *m = beta * *m + (1.0 - beta) * g);
             let mut order: Vec<usize> = (0..m.len()).collect();
@@ -67,10 +68,12 @@ impl ByHand {
 #[test]
 fn its_steps_are_those_computed_by_hand() {
     let rate = 0.03;
-    for (momentum, compressed_start) in [(0.0, false), (0.0, true), (0.5, false), (0.5, true)] {
+    let starts = [Ef21Start::Zero, Ef21Start::Compressed, Ef21Start::Gradient];
+    for (momentum, start) in [0.0, 0.5].into_iter().flat_map(|momentum| starts.map(|start| (momentum, start)))
+    {
         let found = spawn(TransportKind::Thread, 3, |comm| {
             let setup = Setup { learning_rate: rate, ..Setup::default() };
-            let algorithm = Ef21 { fraction: 1.0 / 3.0, momentum, compressed_start };
+            let algorithm = Ef21 { fraction: 1.0 / 3.0, momentum, start };
             let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![1.0f32, 0.9, 1.2]])?;
             for _ in 0..12 {
                 trainer.step(|_, x| gradient(comm.rank(), x))?;
@@ -84,13 +87,12 @@ fn its_steps_are_those_computed_by_hand() {
             let point = x.map(|x| x as f32);
             let gradients = |rank| gradient(rank, &point).into_iter().map(f64::from).collect();
             let gradients: Vec<Vec<f64>> = (0..3).map(gradients).collect();
-            let first = step == 0;
-            let direction = by_hand.step(&gradients, first, first && !compressed_start);
+            let direction = by_hand.step(&gradients, (step == 0).then_some(start));
             x.iter_mut().zip(direction).for_each(|(x, h)| *x -= rate * h);
         }
         for found in found.unwrap() {
             let close = found.iter().zip(x).all(|(found, x)| (f64::from(*found) - x).abs() < 1e-5);
-            assert!(close, "{found:?} and not {x:?}, with {momentum} and {compressed_start}");
+            assert!(close, "{found:?} and not {x:?}, with {momentum} and {start:?}");
         }
     }
 }
@@ -104,7 +106,7 @@ fn its_steps_are_those_of_the_reference_bit_for_bit() {
     for (transport, ranks) in cases(&[1, 2, 3]) {
         let found = spawn(transport, ranks, |comm| {
             let setup = Setup { learning_rate: 0.5, ..Setup::default() };
-            let algorithm = Arc::new(Ef21 { fraction, momentum: 0.5, compressed_start: true });
+            let algorithm = Arc::new(Ef21 { fraction, momentum: 0.5, start: Ef21Start::Compressed });
             let mut trainer = Trainer::new(&comm, algorithm, setup, &[vec![0.0f32; elements]])?;
             for step in 0..steps {
                 trainer.step(|_, x| (0..x.len()).map(|at| given(comm.rank(), step, at)).collect())?;
@@ -164,10 +166,10 @@ fn the_bytes_are_those_of_its_header() {
     let l = (d / k).ilog2() as usize;
     let message = 4 * k + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1;
     assert_eq!(message, TopK::new(Keep::Ratio(0.05)).unwrap().encoded_len(d));
-    let made = |compressed_start| move || AnyAlgorithm::from(Ef21 { compressed_start, ..Ef21::default() });
-    let found = payload_per_step(4, d, 3, made(true)).unwrap();
+    let made = |start| move || AnyAlgorithm::from(Ef21 { start, ..Ef21::default() });
+    let found = payload_per_step(4, d, 3, made(Ef21Start::Zero)).unwrap();
     assert_eq!(found, 3.0 * message as f64);
-    let found = payload_per_step(4, d, 3, made(false)).unwrap();
+    let found = payload_per_step(4, d, 3, made(Ef21Start::Gradient)).unwrap();
     let exact = 2.0 * 3.0 / 4.0 * 4.0 * d as f64;
     let expected = (exact + 2.0 * 3.0 * message as f64) / 3.0;
     assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
