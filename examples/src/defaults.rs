@@ -72,6 +72,7 @@ pub const ALL: &[Defaults] = &[
     sgd("signsgd-vote", 0.0005),
     // Directions of Adam's size.
     sgd("zero-one-adam", 0.001),
+    // With a momentum (EAMSGD) a tenth is better: `--lr 0.015`.
     sgd("easgd", 0.15),
     sgd("ssp", 0.15),
     sgd("compressed-async-model-average", 0.15),
