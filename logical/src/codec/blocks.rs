@@ -4,6 +4,8 @@
 //! block, filled up to a whole byte. All blocks but the last hold equally many numbers.
 
 use super::CodecError;
+use crate::spelling::{Options, or};
+use hexagram_physical::Result;
 
 /// Cut of a run into blocks, and size of one block's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,11 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// Names the number of elements of a block among a codec's options.
+    pub(super) fn field(&mut self, options: &mut Options, about: &'static str) -> Result<()> {
+        options.field("block", &mut self.size, or("whole", 1..), about)
+    }
+
     /// Returns the size of a run's message, in bytes; saturates where no memory could hold it.
     pub(super) fn encoded_len(self, len: usize) -> usize {
         let (size, block) = self.sizes(len);
@@ -67,6 +74,26 @@ impl Blocks {
 
 type Encode<'a> = (&'a [f32], &'a mut [u8], &'a mut [u8]);
 type Decode<'a> = (&'a [u8], &'a [u8], &'a mut [f32]);
+
+/// Returns the scale that is a block's whole header.
+pub(super) fn read_scale(header: &[u8]) -> f32 {
+    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
+}
+
+/// Writes codes of four bits, the lower half of a byte first; the last upper half is 0 if numbers are odd.
+pub(super) fn pack_halves(x: &[f32], codes: &mut [u8], code: impl Fn(f32) -> u8) {
+    for (pair, byte) in x.chunks(2).zip(codes) {
+        let upper = pair.get(1).map_or(0, |x| code(*x));
+        *byte = code(pair[0]) | upper << 4;
+    }
+}
+
+/// Calls `with` for each number and its code of four bits, as [`pack_halves`] has written it.
+pub(super) fn each_half(codes: &[u8], x: &mut [f32], with: impl Fn(&mut f32, u8)) {
+    for (pair, byte) in x.chunks_mut(2).zip(codes) {
+        pair.iter_mut().zip([byte & 15, byte >> 4]).for_each(|(x, code)| with(x, code));
+    }
+}
 
 /// Fails unless the message is as long as a message for `to`.
 ///

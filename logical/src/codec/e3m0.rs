@@ -17,11 +17,11 @@
 //! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is a
 //! choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
-use super::blocks::Blocks;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::blocks::{Blocks, each_half, pack_halves, read_scale};
+use super::named::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
@@ -76,8 +76,8 @@ impl Spelled for E3M0 {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        self.blocks.field(options, "elements that share a scale")?;
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 
@@ -110,26 +110,23 @@ impl Codec for E3M0 {
         for (x, header, codes) in self.blocks.encode(from, to) {
             let scale = self.scale(x).ok_or_else(|| refuse(from, 0, f32::is_finite))?;
             header.copy_from_slice(&scale.to_le_bytes());
-            for (pair, byte) in x.chunks(2).zip(codes) {
-                let high = pair.get(1).map_or(0, |x| code(*x, scale));
-                *byte = code(pair[0], scale) | high << 4;
-            }
+            pack_halves(x, codes, |x| code(x, scale));
         }
         Ok(self.encoded_len(from.len()))
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
-            each(codes, x, |x, value| *x += weight * (scale * value));
+            let scale = read_scale(header);
+            each_half(codes, x, |x, code| *x += weight * (scale * VALUES[usize::from(code)]));
         }
         Ok(())
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
-            each(codes, x, |x, value| *x = scale * value);
+            let scale = read_scale(header);
+            each_half(codes, x, |x, code| *x = scale * VALUES[usize::from(code)]);
         }
         Ok(())
     }
@@ -146,18 +143,6 @@ fn code(x: f32, scale: f32) -> u8 {
     let exponent = (part.to_bits() + (1 << 22)) >> 23;
     let code = (exponent as u8).saturating_sub(127 - 7).clamp(1, 7);
     code | u8::from(x.is_sign_negative()) << 3
-}
-
-fn read(header: &[u8]) -> f32 {
-    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
-}
-
-fn each(codes: &[u8], x: &mut [f32], with: impl Fn(&mut f32, f32)) {
-    for (pair, byte) in x.chunks_mut(2).zip(codes) {
-        for (x, code) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
-            with(x, VALUES[usize::from(code)]);
-        }
-    }
 }
 
 const fn values() -> [f32; 16] {

@@ -11,11 +11,11 @@
 //! block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to the range; this
 //! codec keeps small numbers beside large ones.
 
-use super::blocks::Blocks;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::blocks::{Blocks, read_scale};
+use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 use std::sync::{Arc, LazyLock};
@@ -74,8 +74,8 @@ impl Spelled for E4M3 {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        self.blocks.field(options, "elements that share a scale")?;
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 
@@ -116,7 +116,7 @@ impl Codec for E4M3 {
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
+            let scale = read_scale(header);
             let numbers = codes.iter().map(|code| scale * NUMBERS[usize::from(*code)]);
             x.iter_mut().zip(numbers).for_each(|(x, y)| *x = (*x + weight * y).canonical());
         }
@@ -125,7 +125,7 @@ impl Codec for E4M3 {
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
+            let scale = read_scale(header);
             x.iter_mut()
                 .zip(codes)
                 .for_each(|(x, code)| *x = (scale * NUMBERS[usize::from(*code)]).canonical());
@@ -167,10 +167,6 @@ fn number(code: u8) -> f32 {
         _ => (1.0 + fraction) * 2f32.powi(exponent - 7),
     };
     if code >> 7 == 1 { -magnitude } else { magnitude }
-}
-
-fn read(header: &[u8]) -> f32 {
-    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
 
 use super::blocks::expect_len;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
@@ -72,7 +72,7 @@ impl Spelled for Half {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 

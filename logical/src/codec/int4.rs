@@ -16,11 +16,11 @@
 //!
 //! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
 
-use super::blocks::Blocks;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::blocks::{Blocks, each_half, pack_halves, read_scale};
+use super::named::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{Float, all_finite};
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl Spelled for Int4 {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        self.blocks.field(options, "elements that share a scale")?;
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 
@@ -115,33 +115,23 @@ impl Codec for Int4 {
         for (x, header, codes) in self.blocks.encode(from, to) {
             let scale = self.scale(x);
             header.copy_from_slice(&scale.to_le_bytes());
-            let code = |x: f32| code(self.clean(x), scale);
-            for (pair, byte) in x.chunks(2).zip(codes) {
-                let upper = pair.get(1).map_or(0, |x| code(*x));
-                *byte = code(pair[0]) | upper << 4;
-            }
+            pack_halves(x, codes, |x| code(self.clean(x), scale));
         }
         Ok(self.encoded_len(from.len()))
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
-            for (pair, byte) in x.chunks_mut(2).zip(codes) {
-                let numbers = decoded(*byte, scale);
-                pair.iter_mut().zip(numbers).for_each(|(x, y)| *x = (*x + weight * y).canonical());
-            }
+            let scale = read_scale(header);
+            each_half(codes, x, |x, code| *x = (*x + weight * number(code, scale)).canonical());
         }
         Ok(())
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
-            let scale = read(header);
-            for (pair, byte) in x.chunks_mut(2).zip(codes) {
-                let numbers = decoded(*byte, scale);
-                pair.iter_mut().zip(numbers).for_each(|(x, y)| *x = y.canonical());
-            }
+            let scale = read_scale(header);
+            each_half(codes, x, |x, code| *x = number(code, scale).canonical());
         }
         Ok(())
     }
@@ -153,13 +143,9 @@ fn code(x: f32, scale: f32) -> u8 {
     (steps + OFFSET) as u8
 }
 
-/// Returns the two numbers of a byte.
-fn decoded(byte: u8, scale: f32) -> [f32; 2] {
-    [byte & 15, byte >> 4].map(|code| scale * (f32::from(code) - OFFSET))
-}
-
-fn read(header: &[u8]) -> f32 {
-    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
+/// Returns the number of a code.
+fn number(code: u8, scale: f32) -> f32 {
+    scale * (f32::from(code) - OFFSET)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@
 //! numbers are; equal numbers are exact. The larger a block, the more one outlier costs the others.
 
 use super::blocks::Blocks;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated_pieces};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::{self, Range};
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Spelled for MinMax8 {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a range")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        self.blocks.field(options, "elements that share a range")?;
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The codecs by the names that users type, such as `top-k(5%)`.
 
 use super::{Codec, E3M0, E4M3, Half, Int4, Keep, MinMax8, NotFinite, Qsgd, RandomK, Sign, TopK};
-use crate::spelling::{Catalogue, Catalogues, Listed, Number, OneOf, Spelling, Values, listed, one_of};
+use crate::spelling::{Catalogue, Catalogues, Listed, Number, Options, Spelling, Values, listed, one_of};
 use hexagram_physical::Result;
 use std::sync::Arc;
 
@@ -56,17 +56,15 @@ pub fn spelling(codec: &dyn Codec) -> Spelling {
     Spelling::of_text(&codec.name())
 }
 
-/// Returns the values of the option that says what becomes of NaN and infinity.
-pub(super) fn not_finite() -> OneOf<'static, NotFinite> {
-    one_of(&[
+/// Names the option that says what becomes of NaN and infinity.
+pub(super) fn not_finite_field(not_finite: &mut NotFinite, options: &mut Options) -> Result<()> {
+    let treatments = [
         ("refuse", NotFinite::Refuse),
         ("saturate", NotFinite::Saturate),
         ("propagate", NotFinite::Propagate),
-    ])
+    ];
+    options.field("not_finite", not_finite, one_of(&treatments), "what becomes of NaN and infinity")
 }
-
-/// Description of the option of [`not_finite`].
-pub(super) const ABOUT_NOT_FINITE: &str = "what becomes of NaN and infinity";
 
 /// Values of what a sparse codec keeps: a share such as `5%`, or a number of elements such as `100`.
 pub(super) struct Kept;

@@ -13,7 +13,7 @@
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
 //! The probabilities are exact to 2⁻¹⁴ of a level, and to the rounding of f32 with 511 levels or fewer.
 
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::named::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
@@ -159,7 +159,7 @@ impl Spelled for Qsgd {
         options.field("levels", &mut levels, 1..=Levels::MOST, "levels above 0")?;
         self.levels = Levels::new(levels).unwrap_or(self.levels);
         options.field("bucket", &mut self.bucket, 1..=LONGEST, "elements that share a norm")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 

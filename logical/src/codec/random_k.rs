@@ -13,7 +13,7 @@
 //! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
 //! message is the k values, and everyone knows the seed.
 
-use super::named::{ABOUT_NOT_FINITE, Kept, not_finite};
+use super::named::{Kept, not_finite_field};
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Keep, LinearCodec, Noise, NotFinite, Properties, Round};
 use crate::encoding::mix;
@@ -99,7 +99,7 @@ impl Spelled for RandomK {
             truth(),
             "true to scale what is kept, so that the mean is right",
         )?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 

@@ -8,11 +8,11 @@
 //! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst (one
 //! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
 
-use super::blocks::Blocks;
-use super::named::{ABOUT_NOT_FINITE, not_finite};
+use super::blocks::{Blocks, read_scale};
+use super::named::not_finite_field;
 use super::not_finite::{PIECE, refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled, or};
+use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl Spelled for Sign {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("block", &mut self.blocks.size, or("whole", 1..), "elements that share a scale")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        self.blocks.field(options, "elements that share a scale")?;
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 
@@ -111,19 +111,15 @@ impl Codec for Sign {
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         for (header, signs, x) in self.blocks.decode(from, to)? {
-            kernels::add_signs(signs, weight * read(header), x);
+            kernels::add_signs(signs, weight * read_scale(header), x);
         }
         Ok(())
     }
 
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         for (header, signs, x) in self.blocks.decode(from, to)? {
-            kernels::unpack_signs(signs, read(header), x);
+            kernels::unpack_signs(signs, read_scale(header), x);
         }
         Ok(())
     }
-}
-
-fn read(header: &[u8]) -> f32 {
-    f32::from_le_bytes(bytemuck::pod_read_unaligned(header))
 }

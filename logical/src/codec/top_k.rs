@@ -17,7 +17,7 @@
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
 //! too high, all is done again without one. So the result never depends on the sample.
 
-use super::named::{ABOUT_NOT_FINITE, Kept, not_finite};
+use super::named::{Kept, not_finite_field};
 use super::not_finite::saturated;
 use super::selection::Selection;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
@@ -65,7 +65,7 @@ impl Spelled for TopK {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
-        options.field("not_finite", &mut self.not_finite, not_finite(), ABOUT_NOT_FINITE)
+        not_finite_field(&mut self.not_finite, options)
     }
 }
 
