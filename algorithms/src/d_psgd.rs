@@ -20,9 +20,9 @@
 //! algorithms outperform centralized algorithms?", NeurIPS 2017; adapt then combine: Chen and Sayed, "Diffusion
 //! adaptation strategies for distributed optimization and learning over networks", 2012.
 
-use crate::gossip::{Gossip, GossipState, consensus};
+use crate::gossip::{Gossip, GossipState, codec_fields};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};
-use hexagram_logical::codec::{Codec, any_codec};
+use hexagram_logical::codec::Codec;
 use hexagram_logical::decentralized::{Schedule, Topology, any_graph};
 use hexagram_logical::spelling::{Options, or, truth};
 use hexagram_logical::{Buffer, Error, Result};
@@ -125,18 +125,7 @@ impl Algorithm for DPsgd {
         options.field("interval", &mut self.interval, 1.., "steps from one communication to the next")?;
         let about = "true if gossip follows the step, false if it runs beside the passes";
         options.field("adapt-then-combine", &mut self.adapt_then_combine, truth(), about)?;
-        options.field(
-            "codec",
-            &mut self.codec,
-            or("none", any_codec()),
-            "of differences; none for full precision",
-        )?;
-        options.field(
-            "consensus",
-            &mut self.consensus,
-            consensus(),
-            "γ, step towards the neighbours' mean with a codec",
-        )
+        codec_fields(&mut self.codec, &mut self.consensus, options)
     }
 
     fn source(&self) -> &'static str {

@@ -20,6 +20,14 @@ fn problem() -> Quadratic {
     Quadratic { a: vec![1.0, 3.0, 0.5, 2.0], b: vec![0.0, 1.0, -2.0, 4.0] }
 }
 
+/// Returns the springs' extensions in a step, of a period of 3 and β = 0.9, and moves the centre by them.
+fn springs(step: usize, x: &[f64], centre: &mut f64) -> Vec<f64> {
+    let due = step % 3 == 2;
+    let extension: Vec<f64> = x.iter().map(|x| if due { x - *centre } else { 0.0 }).collect();
+    *centre += 0.9 / x.len() as f64 * extension.iter().sum::<f64>();
+    extension
+}
+
 #[test]
 fn it_is_its_rule_written_out() {
     let rate = |step: usize| 0.05 + 0.01 * (step % 3) as f64;
@@ -30,9 +38,7 @@ fn it_is_its_rule_written_out() {
         let mut u = vec![0.0; ranks];
         let mut centre = 0.7;
         for step in 0..30 {
-            let due = step % 3 == 2;
-            let extension: Vec<f64> = x.iter().map(|x| if due { x - centre } else { 0.0 }).collect();
-            centre += 0.9 / ranks as f64 * extension.iter().sum::<f64>();
+            let extension = springs(step, &x, &mut centre);
             for rank in 0..ranks {
                 u[rank] = momentum * u[rank] + problem.a[rank] * (x[rank] - problem.b[rank]);
                 x[rank] -= rate(step) * u[rank] + 0.9 / ranks as f64 * extension[rank];
@@ -57,9 +63,7 @@ fn with_momentum_it_is_eamsgd_written_out() {
         let mut v = vec![0.0; ranks];
         let mut centre = 0.7;
         for step in 0..30 {
-            let due = step % 3 == 2;
-            let extension: Vec<f64> = x.iter().map(|x| if due { x - centre } else { 0.0 }).collect();
-            centre += 0.9 / ranks as f64 * extension.iter().sum::<f64>();
+            let extension = springs(step, &x, &mut centre);
             for rank in 0..ranks {
                 let ahead = x[rank] + delta * v[rank];
                 v[rank] = delta * v[rank] - rate(step) * problem.a[rank] * (ahead - problem.b[rank]);

@@ -16,7 +16,7 @@
 
 use super::plan::Plan;
 use super::{DataParallel, hooks};
-use crate::plugin::{Clipping, with_float};
+use crate::plugin::{Clipping, sum_of_squares, with_float};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 
 impl DataParallel {
@@ -83,10 +83,7 @@ fn scale_down(gradients: &[&Buffer], norm: f64, limit: f64) -> Result<()> {
 }
 
 fn squares(gradients: &Buffer) -> Result<f64> {
-    fn sum<T: Copy + Into<f64>>(elements: &[T]) -> f64 {
-        elements.iter().map(|g| (*g).into().powi(2)).sum()
-    }
-    with_float!(gradients.dtype(), T => Ok(sum(&gradients.host::<T>()?)))
+    with_float!(gradients.dtype(), T => Ok(sum_of_squares(&gradients.host::<T>()?)))
 }
 
 /// Returns index and value of the first element of a buffer that is not finite.

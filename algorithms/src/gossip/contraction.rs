@@ -1,5 +1,6 @@
 //! Contraction of a codec, measured on differences such as it is given, and the consensus step that it allows.
 
+use crate::plugin::sum_of_squares;
 use hexagram_logical::codec::Codec;
 use hexagram_logical::encoding::mix;
 use hexagram_logical::{Error, Result};
@@ -51,12 +52,12 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
         let round = shares.len() as u64;
         let keys = (0..len as u64).map(|at| mix(round << 32 | at));
         error.iter_mut().zip(keys).for_each(|(error, key)| *error += normal(key));
-        let before = square(&error);
+        let before = sum_of_squares(&error);
         let encoded = codec.encode(&error, &mut message, round);
         let bytes = encoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
         let decoded = codec.decode_add(&message[..bytes], -1.0, &mut error);
         decoded.map_err(|error| refused(format!("consensus=auto cannot measure: {error}")))?;
-        shares.push((square(&error), before));
+        shares.push((sum_of_squares(&error), before));
         let half = &shares[shares.len() / 2..];
         let left =
             half.iter().map(|share| share.0).sum::<f64>() / half.iter().map(|share| share.1).sum::<f64>();
@@ -66,10 +67,6 @@ fn left_behind(codec: &dyn Codec, len: usize) -> Result<f64> {
             return Ok(if left.is_finite() { left } else { f64::MAX });
         }
     }
-}
-
-fn square(numbers: &[f32]) -> f64 {
-    numbers.iter().map(|x| f64::from(*x).powi(2)).sum()
 }
 
 /// Returns a number that is nearly normal, of variance 1: the sum of four that are uniform.

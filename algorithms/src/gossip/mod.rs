@@ -89,18 +89,7 @@ impl Gossip {
     /// What [`Options`] says of values that are out of their ranges.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("graph", &mut self.graph, any_graph(), "ranks to mix with, and weights")?;
-        options.field(
-            "codec",
-            &mut self.codec,
-            or("none", any_codec()),
-            "of differences; none for full precision",
-        )?;
-        options.field(
-            "consensus",
-            &mut self.consensus,
-            consensus(),
-            "γ, step towards the neighbours' mean with a codec",
-        )
+        codec_fields(&mut self.codec, &mut self.consensus, options)
     }
 
     /// Makes the state for a buffer: estimates begin at what `x` is, by one gossip in full precision. `part` tells apart
@@ -161,6 +150,17 @@ impl GossipState {
             None => Ok(()),
         }
     }
+}
+
+/// Names the codec of the differences, and γ, among the options of an algorithm.
+pub(crate) fn codec_fields(
+    codec: &mut Option<Arc<dyn Codec>>,
+    step: &mut Option<f64>,
+    options: &mut Options,
+) -> Result<()> {
+    options.field("codec", codec, or("none", any_codec()), "of differences; none for full precision")?;
+    let about = "γ, step towards the neighbours' mean with a codec";
+    options.field("consensus", step, consensus(), about)
 }
 
 /// Returns the values of γ: a step, or `auto` to have it measured.

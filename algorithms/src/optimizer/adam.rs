@@ -39,9 +39,7 @@ impl Spelled for Adam {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("beta1", &mut self.beta1, 0.0..1.0, "decay of the first moment")?;
-        options.field("beta2", &mut self.beta2, 0.0..1.0, "decay of the second moment")?;
-        options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
+        moment_fields([&mut self.beta1, &mut self.beta2], &mut self.epsilon, options)?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "L2 regularization")
     }
 }
@@ -88,6 +86,17 @@ impl Adam {
 
 /// Names of Adam's moments.
 pub(super) const SLOTS: [&str; 2] = ["first-moment", "second-moment"];
+
+/// Names the constants of Adam's direction among the options of an optimizer.
+pub(super) fn moment_fields(
+    [beta1, beta2]: [&mut f64; 2],
+    epsilon: &mut f64,
+    options: &mut Options,
+) -> Result<()> {
+    options.field("beta1", beta1, 0.0..1.0, "decay of the first moment")?;
+    options.field("beta2", beta2, 0.0..1.0, "decay of the second moment")?;
+    options.field("epsilon", epsilon, 0.0.., "constant in the denominator")
+}
 
 /// Adam's direction in one step, in the type of the parameters: what [`Adam`] and its kin share.
 pub(super) struct Direction<T> {

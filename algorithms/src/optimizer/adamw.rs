@@ -9,7 +9,7 @@
 //! Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019, in the form of PyTorch's AdamW.
 //! State: m and v, two elements for each parameter.
 
-use super::adam::{Direction, SLOTS};
+use super::adam::{Direction, SLOTS, moment_fields};
 use super::real::Real;
 use super::{Optimizer, Update, all_slots, checked, with_float};
 use hexagram_logical::Result;
@@ -40,9 +40,7 @@ impl Spelled for AdamW {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        options.field("beta1", &mut self.beta1, 0.0..1.0, "decay of the first moment")?;
-        options.field("beta2", &mut self.beta2, 0.0..1.0, "decay of the second moment")?;
-        options.field("epsilon", &mut self.epsilon, 0.0.., "constant in the denominator")?;
+        moment_fields([&mut self.beta1, &mut self.beta2], &mut self.epsilon, options)?;
         options.field("weight_decay", &mut self.weight_decay, 0.0.., "weight decay")
     }
 }

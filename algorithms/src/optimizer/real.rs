@@ -1,5 +1,6 @@
 //! Arithmetic in either float type, for optimizers that do more than one line an element.
 
+use crate::plugin::sum_of_squares;
 use hexagram_logical::Element;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -13,15 +14,13 @@ pub(crate) trait Real:
     + Div<Output = Self>
     + Neg<Output = Self>
     + AddAssign
+    + Into<f64>
 {
     /// Zero.
     const ZERO: Self;
 
     /// Returns the number of this type that is nearest to another.
     fn of(number: f64) -> Self;
-
-    /// Returns the same number as f64.
-    fn wide(self) -> f64;
 
     /// Returns the square root.
     fn root(self) -> Self;
@@ -38,11 +37,6 @@ macro_rules! real {
             }
 
             #[inline]
-            fn wide(self) -> f64 {
-                f64::from(self)
-            }
-
-            #[inline]
             fn root(self) -> Self {
                 self.sqrt()
             }
@@ -55,5 +49,5 @@ real!(f64);
 
 /// Returns the Euclidean norm, summed in double precision.
 pub(crate) fn norm<T: Real>(elements: &[T]) -> f64 {
-    elements.iter().map(|x| x.wide() * x.wide()).sum::<f64>().sqrt()
+    sum_of_squares(elements).sqrt()
 }

@@ -1,6 +1,6 @@
 //! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
 
-use super::float::with_float;
+use super::float::{sum_of_squares, with_float};
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule};
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
@@ -349,7 +349,7 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] unless it is of f32 or f64.
     pub fn norm(&self, buffer: &Buffer) -> Result<f64> {
-        with_float!(buffer.dtype(), T => Ok(squares(&buffer.host::<T>()?).sqrt()))
+        with_float!(buffer.dtype(), T => Ok(sum_of_squares(&buffer.host::<T>()?).sqrt()))
     }
 
     /// Multiplies all elements: `to ← factor · to`.
@@ -386,8 +386,4 @@ impl Context {
         let terms: Vec<_> = std::iter::once((own, None)).chain(terms).collect();
         to.write_all()?.weighted_sum(&terms)
     }
-}
-
-fn squares<T: Copy + Into<f64>>(numbers: &[T]) -> f64 {
-    numbers.iter().map(|x| (*x).into().powi(2)).sum()
 }
