@@ -3,6 +3,7 @@
 
 use hexagram::Error;
 use hexagram::algorithms::{AnyAlgorithm, Registry, registry};
+use hexagram::physical::hash;
 
 /// Returns what is printed instead of a training: for `list` the algorithms, for `help:NAME` what is known of an algorithm,
 /// a codec or a graph. `None` for an algorithm.
@@ -50,14 +51,11 @@ pub fn folder_name(spelling: &str) -> String {
     let words: Vec<&str> = plain.split('-').filter(|word| !word.is_empty()).collect();
     let name = words.join("-");
     match name.get(..LONGEST) {
-        Some(start) if name.len() > LONGEST => format!("{start}-{:08x}", digest(spelling)),
+        Some(start) if name.len() > LONGEST => {
+            format!("{start}-{:016x}", hash::of_bytes(hash::START, spelling.bytes()))
+        }
         _ => name,
     }
-}
-
-/// Returns the 32 bits of FNV-1a.
-fn digest(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -20,29 +20,24 @@ use crate::plugin::{Clipping, sum_of_squares, with_float};
 use hexagram_logical::{Buffer, Error, ReduceOp, Result};
 
 impl DataParallel {
-    /// Returns the largest norm of the gradients before the first hook, if they are clipped there.
-    fn limit_before(&self) -> Option<f64> {
-        self.options.clip_norm.filter(|_| self.algorithm.clipping() == Clipping::Together)
-    }
-
-    /// Returns the largest norm of the gradients after all hooks, if they are clipped there.
-    fn limit_after(&self) -> Option<f64> {
-        self.options.clip_norm.filter(|_| self.algorithm.clipping() == Clipping::Outcome)
+    /// Returns the largest norm of the gradients, if they are clipped and the algorithm declares this clipping.
+    fn limit(&self, clipping: Clipping) -> Option<f64> {
+        self.options.clip_norm.filter(|_| self.algorithm.clipping() == clipping)
     }
 
     /// Returns true if gradients are clipped before the first hook.
     pub(super) fn clips_before(&self) -> bool {
-        self.limit_before().is_some()
+        self.limit(Clipping::Together).is_some()
     }
 
     /// Returns true if gradients are clipped after all hooks.
     pub(super) fn clips_after(&self) -> bool {
-        self.limit_after().is_some()
+        self.limit(Clipping::Outcome).is_some()
     }
 
     /// Clips the gradients of all ranks by one factor, if that is asked for before the first hook.
     pub(super) fn clip_before(&mut self) -> Result<()> {
-        let Some(limit) = self.limit_before() else { return Ok(()) };
+        let Some(limit) = self.limit(Clipping::Together) else { return Ok(()) };
         let backward = hooks::lock(&self.backward);
         let own = norm(backward.plan(), &backward.buffers()?)?;
         drop(backward);
@@ -53,7 +48,7 @@ impl DataParallel {
 
     /// Clips what the hooks have left, if that is asked for.
     pub(super) fn clip_after(&mut self) -> Result<()> {
-        let Some(limit) = self.limit_after() else { return Ok(()) };
+        let Some(limit) = self.limit(Clipping::Outcome) else { return Ok(()) };
         let backward = hooks::lock(&self.backward);
         let gradients = backward.buffers()?;
         scale_down(&gradients, norm(backward.plan(), &gradients)?, limit)
