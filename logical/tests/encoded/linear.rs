@@ -4,8 +4,7 @@ use super::codecs::Half;
 use super::{bits, matrix};
 use hexagram_logical::codec::{Keep, LinearCodec, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::testing::spawn;
-use hexagram_logical::{Communicator, ReduceOp, TransportKind};
+use hexagram_logical::ReduceOp;
 use std::sync::Arc;
 
 /// Whole numbers, whose sums are exact.
@@ -77,7 +76,7 @@ fn errors_are_remembered_until_they_are_said() {
 
 #[test]
 fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
-    let run = |comm: Communicator| {
+    matrix(|comm| {
         // A matrix of 5 × 6, and a vector; every rank has numbers of its own, always the same.
         let codec = Arc::new(PowerSgd::new(&[(5, 6), (3, 1)], 1)?);
         let mut encoding = Encoding::linear(codec).with_feedback(Feedback::Error);
@@ -85,11 +84,10 @@ fn what_goes_as_it_is_has_no_error_and_that_of_matrices_is_bounded() {
             let mut mine: Vec<f32> = (0..33).map(|at| 100.0 * value(comm.rank(), at * at, at)).collect();
             comm.blocking().all_reduce_linear(&mut mine, ReduceOp::Mean, &mut encoding)?;
         }
-        Ok(encoding.state().get("error").unwrap().host::<f32>()?.to_vec())
-    };
-    for error in spawn(TransportKind::Thread, 3, run).unwrap() {
+        let error = encoding.state().get("error").unwrap().host::<f32>()?.to_vec();
         assert_eq!(error[30..], [0.0; 3]);
         let largest = error.iter().fold(0.0f32, |largest, e| largest.max(e.abs()));
         assert!(largest < 2e4, "{largest}");
-    }
+        Ok(())
+    });
 }
