@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
+use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind};
 use hexagram_algorithms::optimizer::{Members, ParameterGroup};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{
-    Adam, AnyAlgorithm, EngineOptions, GradientAllReduce, Optimizer, Optimizers, Sgd, StepForm, registry,
+    Adam, Algorithm, AnyAlgorithm, Bucket, Context, DataParallel, EngineOptions, GradientAllReduce, Mode,
+    Muon, Optimizer, Optimizers, Parameter, Sgd, StepForm, Trigram, registry,
 };
 use std::sync::Arc;
 
@@ -92,6 +93,73 @@ fn a_switch_is_refused_too_and_so_is_a_frameworks_optimizer_that_is_known() {
     .unwrap();
 }
 
+/// Leaves gradients as they are, to Muon alone.
+#[derive(Debug, Clone)]
+struct AsksForMuon;
+
+impl Algorithm for AsksForMuon {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "asks-for-muon"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    fn optimizers(&self) -> Optimizers {
+        Optimizers::Named { optimizer: "muon(momentum=0.5)", reason: "it is defined with Muon" }
+    }
+
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_optimizer_that_an_algorithm_names_is_taken_if_none_is_given_and_no_other_fits() {
+    let step = |optimizer: Option<Arc<dyn Optimizer>>| {
+        let stepped = spawn(TransportKind::Thread, 1, |comm| {
+            let weights = Parameter { name: "w".to_owned(), dtype: DType::F32, shape: vec![2, 2] };
+            let learning_rate = Some(0.1.into());
+            let options =
+                EngineOptions { optimizer: optimizer.clone(), learning_rate, ..EngineOptions::default() };
+            let mut engine = DataParallel::new(&comm, vec![weights], AsksForMuon, options)?;
+            for _ in 0..2 {
+                engine.begin(Mode::Synchronize)?;
+                engine.hooks().ready_slice(0, &[1.0f32, 2.0, -3.0, 4.0])?;
+                engine.finish_and_step()?;
+            }
+            let framework = engine.check_framework_optimizer(StepForm::Plain, "SGD").unwrap_err();
+            assert!(framework.to_string().contains("SGD does not fit asks-for-muon"), "{framework}");
+            let values = engine.values::<f32>(0)?;
+            let unknown = engine.stepped().unwrap_err().to_string();
+            assert!(unknown.contains("the framework's optimizer does not fit asks-for-muon"), "{unknown}");
+            Ok(values)
+        });
+        stepped.map(|ranks| ranks[0].clone())
+    };
+    let given = Muon { momentum: 0.5, ..Muon::default() };
+    let stepped = step(None).unwrap();
+    assert_eq!(stepped, step(Some(Arc::new(given.clone()))).unwrap());
+    let other = step(Some(Arc::new(Muon { weight_decay: 0.0, ..given }))).unwrap();
+    assert!(stepped != other && stepped.iter().all(|x| *x != 0.0), "{stepped:?} {other:?}");
+    let refused = step(Some(Arc::new(Sgd::default()))).unwrap_err().to_string();
+    assert!(refused.contains("does not fit asks-for-muon, since it is defined with Muon"), "{refused}");
+    assert!(refused.contains("set it to muon(momentum=0.5)"), "{refused}");
+}
+
+#[test]
+fn a_switch_to_an_algorithm_that_names_an_optimizer_is_refused_to_another() {
+    let errors = spawn(TransportKind::Thread, 2, |comm| {
+        let plain: Arc<dyn Optimizer> = Arc::new(Sgd::default());
+        let mut trainer = trainer(&comm, GradientAllReduce.into(), &plain, Vec::new())?;
+        Ok(trainer.engine().switch(AsksForMuon).unwrap_err().to_string())
+    });
+    assert!(errors.unwrap().iter().all(|error| error.contains("does not fit asks-for-muon")));
+}
+
 #[test]
 fn the_table_in_the_docs_is_what_algorithms_declare() {
     let docs = include_str!("../../docs/algorithms.md");
@@ -111,4 +179,6 @@ fn the_table_in_the_docs_is_what_algorithms_declare() {
     assert_eq!(sorted(listed("| `Optimizers::Sgd`")), sorted(sgd));
     let bare = declare(|fitting| matches!(fitting, Optimizers::BareSgd(_)));
     assert_eq!(sorted(listed("| `Optimizers::BareSgd`")), sorted(bare));
+    let named = declare(|fitting| matches!(fitting, Optimizers::Named { .. }));
+    assert_eq!(sorted(listed("| `Optimizers::Named`")), sorted(named));
 }

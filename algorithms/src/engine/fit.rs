@@ -2,6 +2,7 @@
 //! same of both.
 
 use super::{DataParallel, EngineOptions};
+use crate::optimizer;
 use crate::plugin::{AnyAlgorithm, Clipping, Optimizers, StepForm};
 use hexagram_logical::{Error, Result};
 
@@ -12,9 +13,22 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
     if options.clip_norm.is_some() {
         check_clipping(algorithm)?;
     }
-    let Some(optimizer) = &options.optimizer else { return Ok(()) };
-    check_optimizer(algorithm, optimizer.form(), &format!("{optimizer:?}"))?;
+    let Some(optimizer) = &options.optimizer else { return check_is_free(algorithm) };
+    if !algorithm.optimizers().fit(&**optimizer) {
+        return Err(unfit(algorithm, &format!("{optimizer:?}")));
+    }
     check_groups(algorithm, options)
+}
+
+/// Returns the options with the optimizer that an algorithm asks for by name, if they have none.
+pub(super) fn with_named_optimizer(
+    algorithm: &AnyAlgorithm,
+    options: EngineOptions,
+) -> Result<EngineOptions> {
+    match (&options.optimizer, algorithm.optimizers().by_default()) {
+        (None, Some(named)) => Ok(EngineOptions { optimizer: Some(optimizer::named(named)?), ..options }),
+        _ => Ok(options),
+    }
 }
 
 impl DataParallel {
@@ -24,20 +38,34 @@ impl DataParallel {
     /// # Errors
     /// [`Error::Usage`] with the reason.
     pub fn check_framework_optimizer(&self, form: StepForm, name: &str) -> Result<()> {
-        check_optimizer(self.algorithm(), form, name)
+        match self.algorithm().optimizers().include(form) {
+            true => Ok(()),
+            false => Err(unfit(self.algorithm(), name)),
+        }
     }
 }
 
-/// Fails if an optimizer, whose steps have this form, does not fit an algorithm.
-fn check_optimizer(algorithm: &AnyAlgorithm, form: StepForm, optimizer: &str) -> Result<()> {
+/// Fails if an algorithm asks for an optimizer by name: the engine has none of its own.
+pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
+    match algorithm.optimizers().by_default() {
+        None => Ok(()),
+        Some(_) => Err(unfit(algorithm, "the framework's optimizer")),
+    }
+}
+
+/// Returns the error of an optimizer that does not fit an algorithm.
+fn unfit(algorithm: &AnyAlgorithm, optimizer: &str) -> Error {
     let (reason, remedy) = match algorithm.optimizers() {
-        fitting if fitting.include(form) => return Ok(()),
-        Optimizers::Any => return Ok(()),
-        Optimizers::Sgd(reason) => (reason, "step with plain SGD, which has no momentum"),
-        Optimizers::BareSgd(reason) => (reason, "step with plain SGD, without momentum and weight decay"),
+        Optimizers::Any => ("it fits any", "report this defect of the engine".to_owned()),
+        Optimizers::Sgd(reason) => (reason, "step with plain SGD, which has no momentum".to_owned()),
+        Optimizers::BareSgd(reason) => {
+            (reason, "step with plain SGD, without momentum and weight decay".to_owned())
+        }
+        Optimizers::Named { optimizer, reason } => {
+            (reason, format!("leave EngineOptions::optimizer out, or set it to {optimizer}"))
+        }
     };
-    let what = format!("{optimizer} does not fit {}, since {reason}", algorithm.name());
-    Err(Error::usage(what, remedy))
+    Error::usage(format!("{optimizer} does not fit {}, since {reason}", algorithm.name()), remedy)
 }
 
 /// Fails if parameters have learning rates of their own under an algorithm that counts on one for all.

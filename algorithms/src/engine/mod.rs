@@ -64,7 +64,7 @@ use crate::plugin::StepInfo;
 use crate::record::Claims;
 use agree::agree;
 use autotune::Tuner;
-use fit::check_algorithm;
+use fit::{check_algorithm, with_named_optimizer};
 use hexagram_logical::{Buffer, Communicator, Element, Error, ReadView, Result};
 use hooks::Backward;
 use plan::{BucketPlan, Plan};
@@ -169,6 +169,7 @@ impl DataParallel {
         options: EngineOptions,
     ) -> Result<Self> {
         let algorithm = algorithm.into();
+        let options = with_named_optimizer(&algorithm, options)?;
         let plan = agreed_plan(comm, parameters, &algorithm, &options)?;
         let channel = comm.world().fresh_channel()?;
         let scheduler = Scheduler::start(comm, channel, options.streams.max(1), options.hierarchical)?;

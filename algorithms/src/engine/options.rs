@@ -67,7 +67,8 @@ pub struct EngineOptions {
     pub unused: Unused,
     /// Treatment of buffers before a training forward pass. Default: [`Buffers::Broadcast`].
     pub buffers: Buffers,
-    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework. One that does not fit the
+    /// Optimizer that the engine steps with; `None`, the default, leaves that to the framework, or is the one that the
+    /// algorithm [names](crate::Optimizers::Named). One that does not fit the
     /// algorithm ([`Algorithm::optimizers`](crate::Algorithm::optimizers)) is refused; of the framework's the engine does
     /// not know, unless [`DataParallel::check_framework_optimizer`](super::DataParallel::check_framework_optimizer) says.
     pub optimizer: Option<Arc<dyn Optimizer>>,

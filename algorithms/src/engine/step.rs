@@ -3,6 +3,7 @@
 use super::hooks::{self, Results};
 use super::runner::{Memory, Request, Stage};
 
+use super::fit::check_is_free;
 use super::{DataParallel, Mode, Order, Unused};
 use crate::optimizer::Optimizer;
 use crate::trace::Kind;
@@ -244,9 +245,9 @@ impl DataParallel {
     /// The algorithm does its part after it.
     ///
     /// # Errors
-    /// Errors of the communication.
+    /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer; errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
-        let outcome = self.after_step();
+        let outcome = check_is_free(&self.algorithm).and_then(|()| self.after_step());
         self.checked(outcome)
     }
 

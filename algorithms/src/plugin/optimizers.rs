@@ -1,6 +1,8 @@
 //! Optimizers that fit an algorithm. Open this if what your algorithm leaves in the gradients is not a gradient, or for an
 //! optimizer of your own that is to follow such an algorithm.
 
+use crate::optimizer::Optimizer;
+
 /// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Optimizers {
@@ -11,6 +13,22 @@ pub enum Optimizers {
     Sgd(&'static str),
     /// Plain SGD without weight decay, and with one learning rate for all parameters, for this reason.
     BareSgd(&'static str),
+    /// One optimizer, with any options, for a reason: an algorithm that is defined with it. The engine steps with it where
+    /// it is given none.
+    ///
+    /// ```
+    /// use hexagram_algorithms::{Muon, Optimizers, Sgd};
+    ///
+    /// let inner = Optimizers::Named { optimizer: "muon(weight_decay=0)", reason: "its outer rate is Muon's" };
+    /// assert!(inner.fit(&Muon::default()) && !inner.fit(&Sgd::default()));
+    /// ```
+    Named {
+        /// Spelling of the optimizer that is stepped with by default. Another fits if it has the same name, which is the
+        /// spelling's first word.
+        optimizer: &'static str,
+        /// Reason that no other fits.
+        reason: &'static str,
+    },
 }
 
 /// Form of an optimizer's step, as far as an algorithm asks for it.
@@ -26,12 +44,34 @@ pub enum StepForm {
 }
 
 impl Optimizers {
-    /// Returns true if an optimizer whose steps have this form is among them.
+    /// Returns true if an optimizer of the engine is among them.
+    pub fn fit(self, optimizer: &dyn Optimizer) -> bool {
+        match self {
+            Optimizers::Named { optimizer: named, .. } => word(named) == word(&optimizer.spelled()),
+            _ => self.include(optimizer.form()),
+        }
+    }
+
+    /// Returns true if any optimizer whose steps have this form is among them: what is known of a framework's own.
     pub fn include(self, form: StepForm) -> bool {
         match self {
             Optimizers::Any => true,
             Optimizers::Sgd(_) => form != StepForm::Other,
             Optimizers::BareSgd(_) => form == StepForm::Plain,
+            Optimizers::Named { .. } => false,
         }
     }
+
+    /// Returns the spelling of the optimizer that the engine steps with where it is given none.
+    pub fn by_default(self) -> Option<&'static str> {
+        match self {
+            Optimizers::Named { optimizer, .. } => Some(optimizer),
+            Optimizers::Any | Optimizers::Sgd(_) | Optimizers::BareSgd(_) => None,
+        }
+    }
+}
+
+/// Returns the name at the beginning of a spelling, or of `Debug` output.
+fn word(spelling: &str) -> &str {
+    spelling.split(['(', '{']).next().unwrap_or_default().trim()
 }

@@ -22,7 +22,7 @@ mod resume;
 pub use resume::{Scratch, resumes_exactly};
 
 use crate::engine::{DataParallel, EngineOptions, Mode, Order, Parameter};
-use crate::optimizer::{Optimizer, Sgd};
+use crate::optimizer::{self, Optimizer, Sgd};
 use crate::plugin::AnyAlgorithm;
 use hexagram_logical::testing::{buffer, queue, spawn};
 use hexagram_logical::{Communicator, Element, Result, TransportKind};
@@ -46,9 +46,14 @@ impl Default for Setup {
     }
 }
 
-/// Returns an optimizer if it fits an algorithm, and plain SGD otherwise: for tests of all algorithms.
+/// Returns an optimizer if it fits an algorithm, and otherwise the one that the algorithm names, or plain SGD: for tests of
+/// all algorithms.
 pub fn fitting(algorithm: &AnyAlgorithm, optimizer: Arc<dyn Optimizer>) -> Arc<dyn Optimizer> {
-    if algorithm.optimizers().include(optimizer.form()) { optimizer } else { Arc::new(Sgd::default()) }
+    if algorithm.optimizers().fit(&*optimizer) {
+        return optimizer;
+    }
+    let named = algorithm.optimizers().by_default().and_then(|named| optimizer::named(named).ok());
+    named.unwrap_or_else(|| Arc::new(Sgd::default()))
 }
 
 /// Functions `f_r(x) = a_r (x − b_r)² / 2`, one a rank, for which much is known in closed form.
@@ -95,7 +100,10 @@ pub fn payload_of_shapes<A: Into<AnyAlgorithm>>(
 ) -> Result<f64> {
     let initial: Vec<Vec<f32>> = shapes.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
     let sent = spawn(TransportKind::Thread, ranks, |comm| {
-        let mut trainer = Trainer::with_shapes(&comm, algorithm(), Setup::default(), &initial, shapes)?;
+        let algorithm = algorithm().into();
+        let setup = Setup::default();
+        let setup = Setup { optimizer: fitting(&algorithm, Arc::clone(&setup.optimizer)), ..setup };
+        let mut trainer = Trainer::with_shapes(&comm, algorithm, setup, &initial, shapes)?;
         let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
         trainer.engine().initial().prepare()?;
         let before = payload(&comm)?;

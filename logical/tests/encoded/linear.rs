@@ -2,9 +2,9 @@
 
 use super::codecs::Half;
 use super::{bits, matrix};
+use hexagram_logical::ReduceOp;
 use hexagram_logical::codec::{Keep, LinearCodec, PowerSgd, RandomK};
 use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::ReduceOp;
 use std::sync::Arc;
 
 /// Whole numbers, whose sums are exact.
