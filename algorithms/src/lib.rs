@@ -69,6 +69,7 @@ pub mod gradient_tracking;
 pub mod local_sgd;
 pub mod loco;
 pub mod low_precision_decentralized;
+pub mod noloco;
 pub mod optimizer;
 pub mod plugin;
 pub mod post_local_sgd;

@@ -33,6 +33,7 @@ use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
 use crate::loco::LoCo;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
+use crate::noloco::NoLoCo;
 use crate::plugin::AnyAlgorithm;
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
@@ -95,6 +96,7 @@ impl Registry {
             DPsgd::default().into(),
             GradientTracking::default().into(),
             GossipPga::default().into(),
+            NoLoCo::default().into(),
             ExactDiffusion::default().into(),
             Extra::default().into(),
             QgDsgdm::default().into(),

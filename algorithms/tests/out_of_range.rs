@@ -23,6 +23,7 @@ use hexagram_algorithms::loco::LoCo;
 use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::{TransportKind, testing::spawn};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
+use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
@@ -101,6 +102,7 @@ fn decentralized() -> Vec<Case> {
     wrong!(cases, DPsgd::default(); interval = 0 => "0", consensus = Some(2.0) => "2");
     wrong!(cases, GradientTracking::default(); gossip.consensus = Some(0.0) => "0");
     wrong!(cases, GossipPga::default(); gossip.consensus = Some(NAN) => "NaN", period = 0 => "0");
+    wrong!(cases, NoLoCo::default(); period = 0 => "0", outer_rate = INFINITE => "inf", outer_momentum = 1.0 => "1", pull = 1.5 => "1.5");
     wrong!(cases, QgDsgdm::default(); gossip.consensus = Some(2.0) => "2", momentum = 1.0 => "1", decay = -0.1 => "-0.1");
     wrong!(cases, ChocoSgd::default(); consensus = Some(2.0) => "2", consensus = Some(0.0) => "0");
     wrong!(cases, DeepSqueeze::default(); consensus = 0.0 => "0", consensus = 1.5 => "1.5");

@@ -51,6 +51,7 @@ pub const ALL: &[Defaults] = &[
     sgd("d-psgd", 0.15),
     sgd("gradient-tracking", 0.15),
     sgd("gossip-pga", 0.15),
+    sgd("noloco", 0.15),
     sgd("exact-diffusion", 0.15),
     sgd("extra", 0.15),
     sgd("relaysgd", 0.15),

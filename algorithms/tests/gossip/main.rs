@@ -10,6 +10,7 @@ mod gossip_pga;
 mod gradient_tracking;
 mod hosts;
 mod low_precision_decentralized;
+mod noloco;
 mod qg_dsgdm;
 mod relaysgd;
 mod sgp;
@@ -28,6 +29,7 @@ use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Element, Error, Result, TransportKind};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
+use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::qg_dsgdm::QgDsgdm;
 use hexagram_algorithms::registry;
 use hexagram_algorithms::relaysgd::RelaySgd;
@@ -106,7 +108,7 @@ fn refusal(ranks: usize, algorithm: &Algorithm) -> Error {
 }
 
 /// Every algorithm here, with its defaults.
-fn all() -> [Algorithm; 12] {
+fn all() -> [Algorithm; 13] {
     [
         DPsgd::default().into(),
         Decentralized::default().into(),
@@ -118,6 +120,7 @@ fn all() -> [Algorithm; 12] {
         GossipPga { gossip: Gossip::over(Topology::OnePeerExponential), ..GossipPga::default() }.into(),
         ExactDiffusion::default().into(),
         Extra::default().into(),
+        NoLoCo { period: 2, ..NoLoCo::default() }.into(),
         QgDsgdm::default().into(),
         RelaySgd::default().into(),
     ]
@@ -160,6 +163,7 @@ fn what_is_typed_is_what_is_made_and_printed() {
         "gossip-pga(graph=base(peers=2), period=12)",
         "exact-diffusion(graph=star)",
         "extra(graph=hypercube)",
+        "noloco(graph=base(peers=2), period=12, pull=0.5)",
         "qg-dsgdm(momentum=0.8, decay=0.5)",
         "relaysgd(tree=chain)",
         "sgp(graph=equi-one-peer)",

@@ -6,6 +6,7 @@ use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::encoding::Feedback;
+use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
@@ -22,6 +23,7 @@ pub(crate) fn algorithms() -> Vec<AnyAlgorithm> {
     all.push(PowerSgd { start: 5, ..PowerSgd::default() }.into());
     all.push(PostLocalSgd { start: 5, ..PostLocalSgd::default() }.into());
     all.push(Easgd { momentum: 0.5, ..Easgd::default() }.into());
+    all.push(NoLoCo { period: 3, ..NoLoCo::default() }.into());
     all.push(SlowMo { base: Some(Sgp::default().into()), ..SlowMo::default() }.into());
     all.push(LocalSgd { averaging: signs(), ..LocalSgd::default() }.into());
     all.push(DiLoCo { period: 4, averaging: signs(), ..DiLoCo::default() }.into());

@@ -29,6 +29,7 @@ const TABLE: &[(&str, [f64; 3])] = &[
     ("d-psgd", [0.1, 1.0, 1.0]),
     ("gradient-tracking", [0.1, 0.3, 1.0]),
     ("gossip-pga", [0.1, 1.0, 1.0]),
+    ("noloco", [0.1, 1.0, 1.0]),
     ("exact-diffusion", [0.1, 1.0, 1.0]),
     ("extra", [0.1, 1.0, 1.0]),
     ("relaysgd", [0.1, 1.0, 1.0]),
