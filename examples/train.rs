@@ -27,6 +27,7 @@ use hexagram_examples::progress::{Progress, failure, options};
 use hexagram_examples::report::{Report, bytes};
 use hexagram_examples::saves::{Resumed, Saves};
 use hexagram_examples::start::{since_launch, start};
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -103,7 +104,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
             let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
             replica.step(&loss)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
-            log.step(&losses);
+            log.step(&losses, replica.engine().metrics());
             if saves.is_due(replica.engine().steps(), false) {
                 log.warn(saves.save(&mut replica, batches.state())?);
             }
@@ -244,8 +245,8 @@ struct Log<'a> {
     is_lost: bool,
     began: Instant,
     epoch: u64,
-    /// Time at which each step of the epoch ended.
-    ended: Vec<Duration>,
+    /// Time at which each step of the epoch ended, and what the algorithm gave out in it.
+    ended: Vec<(Duration, BTreeMap<String, f64>)>,
     /// Seconds of all ranks together, and all epochs.
     blocked_s: f64,
     steps_s: f64,
@@ -307,8 +308,8 @@ impl<'a> Log<'a> {
         self.progress.epoch(format!("epoch {}/{}", self.epoch, self.checked.options.epochs));
     }
 
-    fn step(&mut self, losses: &[f64]) {
-        self.ended.push(self.began.elapsed());
+    fn step(&mut self, losses: &[f64], metrics: &BTreeMap<String, f64>) {
+        self.ended.push((self.began.elapsed(), metrics.clone()));
         self.progress.step(losses.last().copied().unwrap_or(f64::NAN));
     }
 
@@ -344,11 +345,12 @@ impl<'a> Log<'a> {
         self.progress.line(describe(&epoch, self.checked.options.epochs));
         let kept = self.metrics.as_mut().map_or(Ok(()), |metrics| {
             let mut kept = Ok(());
-            for (at, (loss, ended)) in losses.iter().zip(&self.ended).enumerate() {
+            for (at, (loss, (ended, given))) in losses.iter().zip(&self.ended).enumerate() {
                 let step = first_step + at as u64;
                 let learning_rate = self.rate.at(step - 1);
                 let seconds = ended.as_secs_f64();
-                let step = Step { epoch: self.epoch, step, loss: *loss, learning_rate, seconds };
+                let epoch = self.epoch;
+                let step = Step { epoch, step, loss: *loss, learning_rate, seconds, metrics: given.clone() };
                 kept = kept.and(metrics.step(step));
             }
             kept.and(metrics.epoch(epoch))

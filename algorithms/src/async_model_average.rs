@@ -26,11 +26,12 @@
 //! pause, and on a small model keeps a processor busy with it; W = 0; α = 1, and 8 bits of min-max for
 //! `compressed-async-model-average`; a coarse codec, of contraction δ, needs α of about δ. Asynchronous: replicas differ, and
 //! no run is like another; a checkpoint loses nothing. [`DataParallel::settle`](crate::DataParallel::settle) aborts what has
-//! not begun and applies what has; the next step resumes. Elements: floats; encoded f32. Sources: Gan et al., "BAGUA: scaling
+//! not begun and applies what has; the next step resumes. Metric: `staleness`, the steps that an average took. Elements: floats;
+//! encoded f32. Sources: Gan et al., "BAGUA: scaling
 //! up distributed learning with system relaxations", VLDB 2021, where τ is 0.5 s; encoded
 //! [`mean_kept_encoded`](hexagram_logical::Communicator::mean_kept_encoded), after Koloskova, Stich and Jaggi, "CHOCO", 2019.
 
-use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, check_f32};
+use crate::plugin::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Trigram, check_f32};
 use hexagram_logical::asynchronous::{Background, Pending};
 use hexagram_logical::codec::{Codec, MinMax8, any_codec};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -81,6 +82,8 @@ pub struct Averaging {
     spare: Option<Average>,
     /// Moment at which the last average was posted.
     posted: Option<Instant>,
+    /// Steps before that.
+    posted_after: u64,
     /// Encoding of the averages, which the other thread has while one is under way.
     encoding: Option<Arc<Mutex<Encoding>>>,
 }
@@ -127,7 +130,15 @@ impl Algorithm for AsyncModelAverage {
         let encoding = self.codec.clone().map(|codec| context.encoding(codec, Feedback::Difference));
         let encoding = encoding.map(|encoding| Arc::new(Mutex::new(encoding)));
         let background = Background::start(context.comm()).await?;
-        Ok(Averaging { background, interval, under_way: None, spare: None, posted: None, encoding })
+        Ok(Averaging {
+            background,
+            interval,
+            under_way: None,
+            spare: None,
+            posted: None,
+            posted_after: 0,
+            encoding,
+        })
     }
 
     async fn gradients_ready(&self, context: &Context, _: &mut Averaging, bucket: &mut Bucket) -> Result<()> {
@@ -189,6 +200,7 @@ impl Averaging {
         };
         self.under_way = Some(self.background.call(average));
         self.posted = Some(runtime::now());
+        self.posted_after = context.step();
         Ok(())
     }
 
@@ -196,6 +208,8 @@ impl Averaging {
     async fn apply(&mut self, context: &Context, parameters: &Buffer, approach: f64) -> Result<()> {
         let Some(under_way) = self.under_way.take() else { return Ok(()) };
         let Some(average) = under_way.await? else { return Ok(()) };
+        let staleness = context.step().saturating_sub(self.posted_after);
+        context.metric("staleness", Combine::Max, staleness as f64)?;
         context.combine(1.0, parameters, &[(-approach, &average.s), (approach, &average.r)])?;
         self.spare = Some(average);
         Ok(())

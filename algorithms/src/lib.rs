@@ -102,8 +102,8 @@ pub use optimizer::{
     RateSchedule, Sgd,
 };
 pub use plugin::{
-    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, MeanCodec,
-    Needs, Optimizers, StepForm, Tensor, Trigram, check_f32, check_option,
+    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
+    MeanCodec, Needs, Optimizers, StepForm, Tensor, Trigram, check_f32, check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

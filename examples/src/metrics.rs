@@ -2,18 +2,19 @@
 //! this file to see the fields, or to read a run with another program.
 //!
 //! ```text
-//! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41}
+//! {"event":"step","epoch":1,"step":12,"loss":2.19,"learning_rate":0.15,"seconds":0.41,"metrics":{"staleness":3.0}}
 //! {"event":"epoch","epoch":1,"loss":2.25,"test_accuracy":0.31,"consensus_distance":0.02,"samples_per_s":9120.0,"comm_fraction":0.2,"bytes_sent":81920,"seconds":0.6}
 //! {"event":"summary","ranks":4,"algorithm":"gradient-allreduce","transport":"shm","epochs":1,"test_accuracy":0.31,…}
 //! ```
 
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Figures of one step.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Step {
     /// The epoch it belongs to.
     pub epoch: u64,
@@ -25,6 +26,8 @@ pub struct Step {
     pub learning_rate: f64,
     /// Seconds since the run began.
     pub seconds: f64,
+    /// Numbers that the algorithm gave out, by name, on rank 0.
+    pub metrics: BTreeMap<String, f64>,
 }
 
 /// Figures of one epoch.
@@ -121,15 +124,19 @@ impl Metrics {
     ///
     /// [`MetricsError::Write`] when the disk is full or gone.
     pub fn step(&mut self, step: Step) -> Result<(), MetricsError> {
-        self.steps.push(step);
-        self.write(&[
+        let mut fields = vec![
             ("event", json!("step")),
             ("epoch", json!(step.epoch)),
             ("step", json!(step.step)),
             ("loss", json!(step.loss)),
             ("learning_rate", json!(step.learning_rate)),
             ("seconds", json!(step.seconds)),
-        ])
+        ];
+        if !step.metrics.is_empty() {
+            fields.push(("metrics", json!(step.metrics)));
+        }
+        self.steps.push(step);
+        self.write(&fields)
     }
 
     /// Records an epoch, and hands everything so far to the system.
@@ -199,7 +206,8 @@ impl Metrics {
 mod tests {
     use super::*;
 
-    const STEP: Step = Step { epoch: 0, step: 7, loss: 2.5, learning_rate: 0.1, seconds: 0.25 };
+    const STEP: Step =
+        Step { epoch: 0, step: 7, loss: 2.5, learning_rate: 0.1, seconds: 0.25, metrics: BTreeMap::new() };
     const EPOCH: Epoch = Epoch {
         epoch: 0,
         loss: 2.0,
@@ -253,6 +261,16 @@ mod tests {
         );
         assert_eq!(lines[3], json!({"event": "summary", "algorithm": "a \"quoted\" name"}));
         assert_eq!((metrics.steps(), metrics.epochs().len()), (&[STEP][..], 2));
+    }
+
+    #[test]
+    fn what_the_algorithm_gave_out_is_on_its_steps_line() {
+        let scratch = Scratch::new("algorithm");
+        let mut metrics = Metrics::create(&scratch.0).unwrap();
+        let given = BTreeMap::from([("drift".to_owned(), 0.5), ("staleness".to_owned(), f64::NAN)]);
+        metrics.step(Step { metrics: given, ..STEP }).unwrap();
+        metrics.epoch(EPOCH).unwrap();
+        assert_eq!(scratch.lines()[0]["metrics"], json!({"drift": 0.5, "staleness": null}));
     }
 
     #[test]

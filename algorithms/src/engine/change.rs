@@ -34,14 +34,18 @@ impl DataParallel {
         let buckets: Vec<_> = dtypes.zip(plan.tensors()).collect();
         let algorithm = self.algorithm.clone();
         let queue = self.options.queue.clone();
-        let made = self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queue))?;
+        let metrics = self.collected.clone();
+        let made =
+            self.scheduler.call(async move |runner| runner.install(algorithm, buckets, &queue, &metrics))?;
         let (gradients, parameters): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let mut backward = hooks::lock(&self.backward);
         self.replica.relocate(backward.plan(), &plan, &self.options.queue, parameters)?;
         backward.install(plan, gradients)?;
         drop(backward);
         self.started = true;
-        self.run(Stage::Start)
+        self.run(Stage::Start)?;
+        self.collected.take();
+        Ok(())
     }
 
     /// Switches to another algorithm, from the next step on. A collective call, between steps. The old algorithm settles,
@@ -97,6 +101,7 @@ impl DataParallel {
             false => Ok(()),
         });
         self.unsettled &= outcome.is_err();
+        self.collected.take();
         self.checked(outcome)
     }
 }

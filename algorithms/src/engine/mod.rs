@@ -60,7 +60,7 @@ pub use trace::Tracing;
 
 use crate::optimizer::LearningRate;
 use crate::plugin::AnyAlgorithm;
-use crate::plugin::StepInfo;
+use crate::plugin::{Metrics, StepInfo};
 use crate::record::Claims;
 use agree::agree;
 use autotune::Tuner;
@@ -71,6 +71,7 @@ use plan::{BucketPlan, Plan};
 use precision::Scaler;
 use replica::Replica;
 use scheduler::Scheduler;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -144,6 +145,9 @@ pub struct DataParallel {
     /// True if the algorithm may have something in the background.
     unsettled: bool,
     blocked: Duration,
+    /// Metrics of the hooks since the last step ended, and those of that step.
+    collected: Metrics,
+    metrics: BTreeMap<String, f64>,
     /// Search for better settings, with [`EngineOptions::autotune`].
     tuner: Option<Tuner>,
     /// Trace that is being recorded.
@@ -197,6 +201,8 @@ impl DataParallel {
             started: false,
             unsettled: false,
             blocked: Duration::ZERO,
+            collected: Metrics::default(),
+            metrics: BTreeMap::new(),
             tuner,
             tracing: None,
             kept_in: Vec::new(),
@@ -229,6 +235,13 @@ impl DataParallel {
     /// for it, by [`Context::loss`](crate::Context::loss), need it; it holds for one step.
     pub fn set_loss(&mut self, loss: f64) {
         self.present.loss = Some(loss);
+    }
+
+    /// Returns the numbers that the algorithm's hooks gave out in the last step, by name: see
+    /// [`Context::metric`](crate::Context::metric). They are this rank's own. After a step that was skipped for an overflow there
+    /// are none.
+    pub fn metrics(&self) -> &BTreeMap<String, f64> {
+        &self.metrics
     }
 
     /// Returns the number of steps so far.

@@ -260,6 +260,7 @@ impl DataParallel {
             self.forwarded = false;
         }
         self.present.loss = None;
+        self.metrics = self.collected.take();
         hooks::lock(&self.backward).set_results(Results::None);
         self.enter(Kind::Between);
         self.tune()

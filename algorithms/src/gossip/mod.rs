@@ -35,7 +35,7 @@
 
 mod contraction;
 
-use crate::plugin::{Context, Fields};
+use crate::plugin::{Combine, Context, Fields};
 use hexagram_logical::codec::{Codec, any_codec};
 use hexagram_logical::decentralized::{Difference, GossipOptions, Mixing, Schedule, any_graph};
 use hexagram_logical::encoding::{Encoding, Feedback};
@@ -120,7 +120,7 @@ impl Gossip {
         }
     }
 
-    /// Mixes `x` with the neighbours' of this round.
+    /// Mixes `x` with the neighbours' of this round. A γ that auto has found is the metric `consensus`.
     ///
     /// # Errors
     /// As [`Context::gossip`] and [`Context::gossip_encoded`].
@@ -134,6 +134,9 @@ impl Gossip {
         let Some(Estimates { encoding, consensus }) = &mut state.0 else {
             return context.gossip(x, &*self.graph, round).await;
         };
+        if self.consensus.is_none() {
+            context.metric("consensus", Combine::Max, *consensus)?;
+        }
         let choco = GossipOptions { consensus: *consensus, difference: Difference::BeforeMixing };
         context.gossip_encoded(x, &*self.graph, round, encoding, choco).await
     }

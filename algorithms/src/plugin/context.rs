@@ -1,6 +1,7 @@
 //! The context of a hook, beside the bucket: the ranks, the step, and arithmetic on buffers.
 
 use super::float::{sum_of_squares, with_float};
+use super::metrics::{Combine, Metrics};
 use hexagram_logical::codec::{Codec, LinearCodec};
 use hexagram_logical::decentralized::{GossipOptions, Mixing, Schedule};
 use hexagram_logical::encoding::{Encoding, Feedback, mix};
@@ -15,6 +16,7 @@ pub struct Context {
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) bucket: usize,
     pub(crate) present: StepInfo,
+    pub(crate) metrics: Metrics,
 }
 
 /// One step of the training loop.
@@ -93,6 +95,28 @@ impl Context {
                 "call DataParallel::set_loss before begin, in every step",
             )
         })
+    }
+
+    /// Gives out a number of this step by name, for people to look at: [`DataParallel::metrics`] returns it after the step,
+    /// with those of other buckets by `rule`. `train` writes it to metrics.jsonl. It is this rank's own, and sent nowhere. A number
+    /// that [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) gives out is of no step, and dropped.
+    ///
+    /// ```
+    /// use hexagram_algorithms::logical::Result;
+    /// use hexagram_algorithms::{Bucket, Combine, Context};
+    ///
+    /// /// Shows how long the gradients are, all buckets together.
+    /// fn show(context: &Context, bucket: &Bucket) -> Result<()> {
+    ///     context.metric("gradient_norm", Combine::Norm, context.norm(&bucket.gradients)?)
+    /// }
+    /// ```
+    ///
+    /// [`DataParallel::metrics`]: crate::DataParallel::metrics
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the name has another rule in the same step.
+    pub fn metric(&self, name: &str, rule: Combine, value: f64) -> Result<()> {
+        self.metrics.add(name, rule, value)
     }
 
     /// Returns a seed for random numbers that all ranks draw alike, another in each step and bucket. It depends on these and

@@ -9,6 +9,7 @@ mod context;
 mod fields;
 mod float;
 mod instance;
+mod metrics;
 mod optimizers;
 mod rounds;
 mod unwritten;
@@ -27,5 +28,7 @@ pub use instance::AnyAlgorithm;
 pub(crate) use instance::Instance;
 #[cfg(test)]
 pub(crate) use instance::{Erased, HookFuture};
+pub use metrics::Combine;
+pub(crate) use metrics::Metrics;
 pub use optimizers::{Optimizers, StepForm};
 pub use rounds::ParameterMean;

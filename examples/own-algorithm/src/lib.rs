@@ -12,7 +12,7 @@
 //! the parameters, from 64 KiB / n on. Replicas are equal when a round ends, and differ within it. To be run with plain
 //! SGD.
 
-use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Options, Trigram};
+use hexagram::algorithms::{Algorithm, Bucket, Buckets, Combine, Context, Fields, Needs, Options, Trigram};
 use hexagram::logical::spelling::above;
 use hexagram::{Buffer, Result};
 
@@ -56,12 +56,13 @@ impl Algorithm for AdaptiveLocalSgd {
         if context.step() < *end {
             return Ok(());
         }
-        let mut squares = Buffer::from_slice(&[square(&bucket.parameters)?])?;
+        let mut squares = Buffer::from_slice(&[context.norm(&bucket.parameters)?.powi(2)])?;
         context.mean(&mut squares).await?;
         context.mean(&mut bucket.parameters).await?;
-        let size = square(&bucket.parameters)?;
-        let close = squares.host::<f64>()?[0] - size <= self.tolerance.powi(2) * size;
-        *period = if close { *period * 2 } else { *period / 2 }.clamp(1, 64);
+        let size = context.norm(&bucket.parameters)?;
+        let drift = (squares.host::<f64>()?[0] - size.powi(2)).max(0.0).sqrt();
+        context.metric("drift", Combine::Norm, drift)?;
+        *period = if drift <= self.tolerance * size { *period * 2 } else { *period / 2 }.clamp(1, 64);
         *end = context.step() + *period;
         Ok(())
     }
@@ -70,8 +71,4 @@ impl Algorithm for AdaptiveLocalSgd {
         fields.count("period", period)?;
         fields.count("end", end)
     }
-}
-
-fn square(x: &Buffer) -> Result<f64> {
-    Ok(x.host::<f32>()?.iter().map(|x| f64::from(*x).powi(2)).sum())
 }

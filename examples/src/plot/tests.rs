@@ -2,9 +2,17 @@
 
 use super::*;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use std::collections::BTreeMap;
 
 fn steps(losses: impl IntoIterator<Item = f64>) -> Vec<Step> {
-    let step = |(step, loss)| Step { epoch: 0, step, loss, learning_rate: 0.1, seconds: 0.0 };
+    let step = |(step, loss)| Step {
+        epoch: 0,
+        step,
+        loss,
+        learning_rate: 0.1,
+        seconds: 0.0,
+        metrics: BTreeMap::new(),
+    };
     (0..).zip(losses).map(step).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Work of the communication thread between two steps, which the training thread asks for and waits for.
 
 use super::{HookRunner, Lane, Memory, missing};
-use crate::plugin::{AnyAlgorithm, Instance, Tensor};
+use crate::plugin::{AnyAlgorithm, Instance, Metrics, Tensor};
 use crate::trace::Recorder;
 use hexagram_logical::asynchronous::Work as BackgroundWork;
 use hexagram_logical::{Buffer, DType, Queue, Result, drive};
@@ -27,6 +27,7 @@ impl HookRunner {
         algorithm: AnyAlgorithm,
         buckets: Vec<(DType, Arc<[Tensor]>)>,
         queue: &Queue,
+        metrics: &Metrics,
     ) -> Result<Vec<(Buffer, Option<Buffer>)>> {
         let parameters = algorithm.needs().parameters;
         let mut made = Vec::new();
@@ -38,6 +39,7 @@ impl HookRunner {
             self.lanes.push(Lane {
                 comm: self.comm.lane(at),
                 hierarchy: self.hierarchy.as_ref().map(|hierarchy| hierarchy.lane(at)),
+                metrics: metrics.clone(),
                 tensors,
                 parameters,
                 instance: None,

@@ -11,7 +11,7 @@ use super::plan::name_tensor;
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
 use crate::plugin::{Bucket, Tensor};
-use crate::plugin::{Context, StepInfo};
+use crate::plugin::{Context, Metrics, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use hexagram_logical::drive::{self, Wait};
@@ -129,6 +129,7 @@ struct Running {
 struct Lane {
     comm: Communicator,
     hierarchy: Option<Hierarchy>,
+    metrics: Metrics,
     tensors: Arc<[Tensor]>,
     /// True if hooks are given parameters.
     parameters: bool,
@@ -254,8 +255,9 @@ impl HookRunner {
             lane.waiting.pop_front();
             lane.busy = true;
             self.upcoming.pop_front();
-            let context =
-                Context { comm: lane.comm.clone(), hierarchy: lane.hierarchy.clone(), bucket, present };
+            let hierarchy = lane.hierarchy.clone();
+            let metrics = lane.metrics.clone();
+            let context = Context { comm: lane.comm.clone(), hierarchy, bucket, present, metrics };
             let bytes = lane.memory.bytes();
             let call = HookCall {
                 algorithm: self.algorithm.clone(),
