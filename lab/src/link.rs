@@ -1,5 +1,7 @@
 //! Time that a training would take over a network: what was sent is charged, nothing is waited for.
 
+use std::fmt;
+
 /// Network between ranks of which each has a device of its own.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
@@ -43,6 +45,13 @@ impl Link {
     }
 }
 
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Link { latency, bandwidth, compute } = self;
+        write!(f, "{} Mbit/s, {} ms a message, {} ms a pass", bandwidth * 8e-6, latency * 1e3, compute * 1e3)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +62,13 @@ mod tests {
         let work = Work { steps: 10, bytes: 2_000_000, messages: 20, synchronous: true };
         assert!((link.seconds(work) - (5.0 + 2.2)).abs() < 1e-12);
         assert!((link.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_link_is_shown_in_usual_units() {
+        let link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3 };
+        assert_eq!(link.to_string(), "1 Mbit/s, 5 ms a message, 1 ms a pass");
+        let slow = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3 };
+        assert_eq!(slow.to_string(), "10000 Mbit/s, 0.05 ms a message, 10 ms a pass");
     }
 }

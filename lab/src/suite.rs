@@ -5,14 +5,16 @@ mod defaults;
 mod estimate;
 mod orderings;
 mod page;
+mod paired;
 mod picture;
 mod record;
 mod results;
 
 pub use defaults::{Tuned, tuned};
 pub use estimate::Estimate;
-pub use orderings::{Claim, ORDERINGS, Verdict};
+pub use orderings::{Claim, SEEDS, orderings, places};
 pub use page::write_pages;
+pub use paired::{Paired, Verdict};
 pub use record::{Record, State};
 pub use results::{Measure, Place, Results};
 

@@ -1,7 +1,7 @@
 //! The page that the suite writes, docs/which-algorithm.md: tables between two marks, and pictures beside it.
 
 use super::picture::{Drawn, Picture};
-use super::{Claim, Estimate, Measure, ORDERINGS, PARTITIONS, Place, Record, Results};
+use super::{Estimate, Measure, PARTITIONS, Place, Record, Results, orderings};
 use crate::link::Link;
 use hexagram::physical::input;
 use hexagram::{Error, Result};
@@ -88,7 +88,7 @@ impl Page<'_> {
         ] {
             text += &self.matrix(task, measure, title);
         }
-        text + &self.costs() + &self.orderings()
+        text + &self.costs() + &orderings::table(self.0)
     }
 
     /// Says what was run.
@@ -168,25 +168,6 @@ impl Page<'_> {
         text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n![Consensus distance by step](which-algorithm-consensus.svg)\n\n"
     }
 
-    /// Writes the table of published orderings.
-    fn orderings(&self) -> String {
-        let mut text = "### Published orderings\n\n| ordering | from | where | measure | better | worse | comes out |\n|---|---|---|---|---|---|---|\n".to_owned();
-        for claim in ORDERINGS {
-            let [better, worse] =
-                claim.numbers(self.0).map(|number| number.map_or_else(String::new, |n| figure(n.mean)));
-            let Claim { text: words, source, task, partition, ranks, .. } = claim;
-            let _ = writeln!(
-                text,
-                "| {words} | {source} | {task}, {partition}, {ranks} ranks | {} | `{}`: {better} | `{}`: {worse} | {} |",
-                name(claim.measure),
-                claim.better,
-                claim.worse,
-                claim.judge(self.0)
-            );
-        }
-        text
-    }
-
     /// Returns the picture of the consensus distance on the digits over the steps.
     fn consensus(&self) -> String {
         let curve = |record: &Record| -> Vec<(f64, f64)> {
@@ -231,19 +212,6 @@ impl Page<'_> {
     }
 }
 
-/// Returns the name of a measure.
-fn name(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Loss => "loss",
-        Measure::OwnLoss => "loss of the replicas",
-        Measure::Errors => "errors",
-        Measure::Consensus => "consensus distance",
-        Measure::Bytes => "bytes",
-        Measure::BytesTo(_) => "bytes to 90 %",
-        Measure::SecondsTo(..) => "seconds to 90 %",
-    }
-}
-
 fn shown(estimate: Estimate, scale: f64) -> String {
     let Estimate { mean, half, .. } = estimate;
     match half.is_finite() {
@@ -253,7 +221,7 @@ fn shown(estimate: Estimate, scale: f64) -> String {
 }
 
 /// Returns a number with two or three digits that count; a dash for one that is not finite.
-fn figure(number: f64) -> String {
+pub(super) fn figure(number: f64) -> String {
     let size = number.abs();
     match () {
         () if !number.is_finite() => "—".to_owned(),

@@ -37,6 +37,8 @@ pub enum Measure {
     Consensus,
     /// Bytes that the average rank has sent in all steps.
     Bytes,
+    /// Most bytes that the average rank has sent from one recorded state to the next.
+    PeakBytes,
     /// Bytes of the average rank until the mean replica has an accuracy; infinite if it never has.
     BytesTo(f64),
     /// Seconds over a link until the mean replica has an accuracy; infinite if it never has.
@@ -55,10 +57,28 @@ impl Measure {
             Measure::Errors => record.last().accuracy.map_or(f64::INFINITY, |accuracy| 1.0 - accuracy),
             Measure::Consensus => record.last().consensus,
             Measure::Bytes => record.last().bytes,
+            Measure::PeakBytes => {
+                record.curve.windows(2).map(|pair| pair[1].bytes - pair[0].bytes).fold(0.0, f64::max)
+            }
             Measure::BytesTo(accuracy) => reached(accuracy).map_or(f64::INFINITY, |state| state.bytes),
             Measure::SecondsTo(accuracy, link) => {
                 reached(accuracy).map_or(f64::INFINITY, |state| record.seconds(&link, state))
             }
+        }
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Measure::Loss => f.write_str("loss"),
+            Measure::OwnLoss => f.write_str("loss of the replicas"),
+            Measure::Errors => f.write_str("errors"),
+            Measure::Consensus => f.write_str("consensus distance"),
+            Measure::Bytes => f.write_str("bytes"),
+            Measure::PeakBytes => f.write_str("peak of bytes"),
+            Measure::BytesTo(accuracy) => write!(f, "bytes to {} %", 100.0 * accuracy),
+            Measure::SecondsTo(accuracy, link) => write!(f, "seconds to {} %, {link}", 100.0 * accuracy),
         }
     }
 }

@@ -1,0 +1,35 @@
+//! Orderings of algorithms with local steps: what the outer optimizer, the inner one, and smaller messages do.
+
+use super::{Claim, Measure, beats};
+
+/// Claim about the loss on held-out text, with like data on 8 ranks.
+const fn of_language(better: &'static str, worse: &'static str) -> Claim {
+    Claim { task: "text", ..beats(better, worse, Measure::Loss) }
+}
+
+pub(super) const ORDERINGS: &[Claim] = &[
+    Claim {
+        source: "Douillard et al., 2311.08105",
+        passage: "comparison of outer optimizers",
+        text: "Nesterov's momentum outside learns better than the plain mean of the replicas",
+        ..of_language("diloco", "diloco(outer=nesterov(learning_rate=1, momentum=0))")
+    },
+    Claim {
+        source: "Wang, Tantia, Ballas and Rabbat, 1910.00643",
+        text: "A momentum over rounds of local steps improves on local SGD of the same period",
+        ..of_language("slowmo", "local-sgd(period=8)")
+    },
+    Claim {
+        source: "Douillard et al., 2501.18512",
+        text: "Fragments one after another lower the peak of DiLoCo's traffic",
+        factor: 0.3,
+        measure: Measure::PeakBytes,
+        ..of_language("streaming-diloco(period=50, fragments=10)", "diloco(period=50)")
+    },
+    Claim {
+        source: "Douillard et al., 2501.18512",
+        text: "Changes in four bits cost Streaming DiLoCo next to nothing",
+        factor: 1.02,
+        ..of_language("streaming-diloco(precision=4bit)", "streaming-diloco")
+    },
+];

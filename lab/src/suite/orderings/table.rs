@@ -1,0 +1,55 @@
+//! Table of all orderings on the suite's page.
+
+use super::super::page::figure;
+use super::{Claim, orderings};
+use crate::suite::{Results, Verdict};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+| | ordering | from | where | of | better | worse | ratio | claimed | comes out |
+|---|---|---|---|---|---|---|---|---|---|
+";
+
+/// Writes the section of the orderings: how many hold, the test, all of them, and the reasons of those that do not.
+pub(in crate::suite) fn table(results: &Results) -> String {
+    let verdicts: Vec<(&Claim, Verdict)> = orderings().map(|claim| (claim, claim.judge(results))).collect();
+    let holding = verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Holds).count();
+    let mut text = format!(
+        "### Published orderings\n\n\
+         {holding} of {} hold. Both sides are run with the same seeds, and compared seed by seed: *ratio* is the geometric mean \
+         of better / worse with its 95 % interval by the paired t-test of logarithms, and an ordering holds if the interval \
+         is below what is *claimed*. Where a side never gets there, diverges or is 0, there is no ratio, and an ordering \
+         holds if each of five seeds or more has it so (the sign test: by chance once in 32 times).\n\n{HEAD}",
+        verdicts.len()
+    );
+    for (number, (claim, verdict)) in (1..).zip(&verdicts) {
+        text += &row(number, claim, *verdict, results);
+    }
+    let otherwise = (1..).zip(&verdicts).filter(|(_, (claim, _))| !claim.explanation.is_empty());
+    let reasons: Vec<String> = otherwise
+        .map(|(number, (claim, verdict))| format!("- **{number}** {verdict}: {}\n", claim.explanation))
+        .collect();
+    if !reasons.is_empty() {
+        text += "\nThose that do not come out:\n\n";
+        text += &reasons.concat();
+    }
+    text
+}
+
+/// Writes the row of an ordering.
+fn row(number: usize, claim: &Claim, verdict: Verdict, results: &Results) -> String {
+    let [better, worse] =
+        claim.numbers(results).map(|number| number.map_or_else(String::new, |found| figure(found.mean)));
+    let ratio = claim.paired(results).ratio();
+    let ratio = ratio.map_or_else(String::new, |[mean, low, high]| {
+        format!("{} ({} to {})", figure(mean), figure(low), figure(high))
+    });
+    let Claim { source, passage, text, task, partition, ranks, measure, factor, .. } = claim;
+    let mut line = format!("| {number} | {text} | {source}, {passage} | {task}, {partition}, {ranks} ranks ");
+    let _ = writeln!(
+        line,
+        "| {measure} | `{}`: {better} | `{}`: {worse} | {ratio} | < {factor} | {verdict} |",
+        claim.better, claim.worse
+    );
+    line
+}

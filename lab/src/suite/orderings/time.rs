@@ -1,0 +1,63 @@
+//! Orderings by time over a slow network.
+//!
+//! A pass of the digits' net takes next to nothing, and its 7 KiB next to nothing to send. Links are slow in
+//! proportion: at 1 Mbit/s these 7 KiB take some 58 times as long as a pass, as VGG16's 553 MB do at 1 Gbit/s.
+
+use super::{Claim, LEARNED, Measure, beats};
+use crate::link::Link;
+
+/// Link between distant hosts: much latency, and bandwidth to spare.
+const DISTANT: Link = Link { latency: 5e-3, bandwidth: 1.25e9, compute: 1e-3 };
+/// Link of little bandwidth, between near hosts.
+const NARROW: Link = Link { latency: 50e-6, bandwidth: 125e3, compute: 1e-3 };
+/// Link of little bandwidth between distant hosts.
+const POOR: Link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3 };
+/// Link over which an all-reduce takes as long as a pass.
+const BALANCED: Link = Link { latency: 50e-6, bandwidth: 1.25e6, compute: 10e-3 };
+
+/// Claim about the seconds up to [`LEARNED`].
+const fn sooner(better: &'static str, worse: &'static str, link: Link) -> Claim {
+    beats(better, worse, Measure::SecondsTo(LEARNED, link))
+}
+
+pub(super) const ORDERINGS: &[Claim] = &[
+    Claim {
+        source: "Lian et al., 1705.09056",
+        text: "Over a network of high latency, gossip on a ring is sooner at an accuracy than all-reduce",
+        ranks: 25,
+        ..sooner("d-psgd", "gradient-allreduce", DISTANT)
+    },
+    Claim {
+        source: "Tang, Gan, Zhang, Zhang and Liu, 1803.06585",
+        text: "Where latency is high and bandwidth low, gossip in eight bits is sooner than gossip in full precision",
+        ..sooner("low-precision-decentralized", "d-psgd", POOR)
+    },
+    Claim {
+        source: "Tang, Gan, Zhang, Zhang and Liu, 1803.06585",
+        text: "Where latency is high and bandwidth low, gossip in eight bits is sooner than an all-reduce in eight bits",
+        ..sooner("low-precision-decentralized", "bytegrad", POOR)
+    },
+    Claim {
+        source: "Lian, Zhang, Zhang and Liu, 1710.06952",
+        text: "Over a slow network, asynchronous pair averaging is sooner at an accuracy than all-reduce",
+        ranks: 25,
+        ..sooner("ad-psgd", "gradient-allreduce", POOR)
+    },
+    Claim {
+        source: "Ho et al., NeurIPS 2013",
+        text: "Bounded staleness lets ranks compute instead of wait, and is sooner than full synchrony",
+        ..sooner("ssp", "gradient-allreduce", BALANCED)
+    },
+    Claim {
+        source: "Gan et al., 2107.01499",
+        passage: "exploration of network conditions",
+        text: "At low bandwidth, gradients in eight bits are sooner at an accuracy than in full precision",
+        ..sooner("bytegrad", "gradient-allreduce", NARROW)
+    },
+    Claim {
+        source: "Kolehmainen, Blagoev, Donaghy, Ersoy and Nies, 2506.10911",
+        text: "Rounds of pairs are sooner at an accuracy than DiLoCo's all-reduces over a network of high latency",
+        ranks: 25,
+        ..sooner("noloco", "diloco", DISTANT)
+    },
+];

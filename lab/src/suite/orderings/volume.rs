@@ -1,0 +1,32 @@
+//! Orderings by bytes: what is sent up to an accuracy, or in all.
+
+use super::{Claim, LEARNED, Measure, beats};
+
+/// Claim about the bytes up to [`LEARNED`].
+const fn sends_less(better: &'static str, worse: &'static str, factor: f64) -> Claim {
+    Claim { factor, ..beats(better, worse, Measure::BytesTo(LEARNED)) }
+}
+
+pub(super) const ORDERINGS: &[Claim] = &[
+    Claim {
+        source: "Koloskova, Stich and Jaggi, 1902.00340",
+        text: "CHOCO-SGD is at an accuracy with a fraction of the bytes of gossip in full precision",
+        ..sends_less("choco-sgd", "d-psgd", 0.5)
+    },
+    Claim {
+        source: "Lin, Han, Mao, Wang and Dally, 1712.01887",
+        text: "Deep gradient compression is at an accuracy with a fraction of the bytes of all-reduce",
+        ranks: 4,
+        ..sends_less("dgc", "gradient-allreduce", 0.5)
+    },
+    Claim {
+        source: "Lu, Li, Zhang, De Sa and He, 2202.06009",
+        text: "0/1 Adam sends fewer bytes than 1-bit Adam",
+        ..beats("zero-one-adam", "qadam", Measure::Bytes)
+    },
+    Claim {
+        source: "Douillard et al., 2311.08105",
+        text: "DiLoCo is at an accuracy with a fraction of the bytes of synchronous SGD",
+        ..sends_less("diloco", "gradient-allreduce", 0.25)
+    },
+];

@@ -1,0 +1,133 @@
+//! The statistical test of an ordering: two sides that were run with the same seeds, on the same data in the same order, are
+//! compared seed by seed. Open this file to see what "holds" means.
+//!
+//! The ratio of the two sides' quantities is taken for each seed. Where all ratios are positive and finite, it is the paired
+//! t-test of their logarithms: the ordering holds if the 95 % interval of their geometric mean lies below the factor that was
+//! claimed. Where a quantity is infinite (an accuracy that is never reached, a loss that diverges) or 0, it is the sign test:
+//! the ordering holds if each of at least five seeds has it so, which by chance happens once in 32 times.
+
+use super::Estimate;
+use std::fmt;
+
+/// Fewest seeds with which the sign test can show anything: 2⁻⁵ is below 5 %.
+const FEWEST_SIGNS: usize = 5;
+
+/// Judgement of an ordering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The ordering is as the paper says, beyond the scatter of the seeds.
+    Holds,
+    /// The mean is as the paper says, but within the scatter of the seeds.
+    Undecided,
+    /// The mean is not as the paper says.
+    Fails,
+    /// The suite has not run one of the two sides there.
+    Missing,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Holds => "holds",
+            Verdict::Undecided => "undecided",
+            Verdict::Fails => "does not",
+            Verdict::Missing => "not run",
+        })
+    }
+}
+
+/// Ratios of the quantities of two sides, the better one's by the worse one's, one for each seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paired(Vec<f64>);
+
+impl Paired {
+    /// Creates the ratios of pairs `[better, worse]`, one for each seed.
+    pub fn of(pairs: impl IntoIterator<Item = [f64; 2]>) -> Self {
+        Paired(pairs.into_iter().map(|[better, worse]| better / worse).collect())
+    }
+
+    /// Returns the logarithms of the ratios with their interval; `None` unless all ratios are positive and finite.
+    fn logarithms(&self) -> Option<Estimate> {
+        let comparable = self.0.iter().all(|ratio| *ratio > 0.0 && ratio.is_finite());
+        let logarithms: Vec<f64> = self.0.iter().map(|ratio| ratio.ln()).collect();
+        comparable.then(|| Estimate::of(&logarithms)).flatten()
+    }
+
+    /// Returns the geometric mean of the ratios and both ends of its 95 % interval; `None` where one is 0 or infinite.
+    pub fn ratio(&self) -> Option<[f64; 3]> {
+        let Estimate { mean, half, .. } = self.logarithms()?;
+        Some([mean, mean - half, mean + half].map(f64::exp))
+    }
+
+    /// Judges the ordering that the ratio is below a factor.
+    pub fn verdict(&self, factor: f64) -> Verdict {
+        match self.logarithms() {
+            _ if self.0.is_empty() => Verdict::Missing,
+            Some(found) if found.mean + found.half < factor.ln() => Verdict::Holds,
+            Some(found) if found.mean < factor.ln() => Verdict::Undecided,
+            Some(_) => Verdict::Fails,
+            None => self.signs(factor),
+        }
+    }
+
+    /// Judges by the number of seeds that have it so.
+    fn signs(&self, factor: f64) -> Verdict {
+        let count = self.0.len();
+        let agree = self.0.iter().filter(|ratio| **ratio < factor).count();
+        match () {
+            () if agree == count && count >= FEWEST_SIGNS => Verdict::Holds,
+            () if 2 * agree > count => Verdict::Undecided,
+            () => Verdict::Fails,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEVER: f64 = f64::INFINITY;
+
+    fn verdict<const COUNT: usize>(pairs: [[f64; 2]; COUNT], factor: f64) -> Verdict {
+        Paired::of(pairs).verdict(factor)
+    }
+
+    /// Ratios ½·2⁻ᵃ, ½ and ½·2ᵃ: the logarithm's mean is −ln 2 with a deviation of a ln 2, and the interval of three values
+    /// ends 4.303/√3 deviations above: below 1 if a < 0.4025.
+    #[test]
+    fn ratios_are_judged_by_the_interval_of_their_logarithms() {
+        let around = |a: f64| [[0.5 * 2f64.powf(-a), 1.0], [0.5, 1.0], [0.5 * 2f64.powf(a), 1.0]];
+        assert_eq!(verdict(around(0.40), 1.0), Verdict::Holds);
+        assert_eq!(verdict(around(0.41), 1.0), Verdict::Undecided);
+        assert_eq!(verdict(around(0.0), 0.51), Verdict::Holds);
+        assert_eq!(verdict(around(0.0), 0.5), Verdict::Fails);
+        let [mean, low, high] = Paired::of(around(0.40)).ratio().unwrap();
+        assert!((mean - 0.5).abs() < 1e-12 && (low * high - 0.25).abs() < 1e-12);
+        assert!((high - 0.5 * 2f64.powf(0.4 * 4.303 / 3f64.sqrt())).abs() < 1e-12);
+    }
+
+    /// Each seed has its own level, which the pairs cancel: means of 1, 10 and 100 scatter far more than the two sides differ.
+    #[test]
+    fn what_seeds_have_in_common_cancels() {
+        assert_eq!(verdict([[0.9, 1.0], [9.1, 10.0], [89.0, 100.0]], 1.0), Verdict::Holds);
+        assert_eq!(verdict([[1.0, 0.9], [10.0, 9.1], [100.0, 89.0]], 1.0), Verdict::Fails);
+    }
+
+    #[test]
+    fn what_is_infinite_or_0_is_judged_by_signs() {
+        assert_eq!(verdict([[1.0, NEVER]; 5], 1.0), Verdict::Holds);
+        assert_eq!(verdict([[1.0, NEVER]; 4], 1.0), Verdict::Undecided);
+        assert_eq!(verdict([[0.0, 1.0]; 5], 1.0), Verdict::Holds);
+        assert_eq!(verdict([[NEVER, NEVER]; 5], 1.0), Verdict::Fails);
+        assert_eq!(verdict([[0.0, 0.0]; 5], 1.0), Verdict::Fails);
+        let one_otherwise = [[1.0, NEVER], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [2.0, 1.0]];
+        assert_eq!(verdict(one_otherwise, 1.0), Verdict::Undecided);
+        assert_eq!(Paired::of(one_otherwise).ratio(), None);
+    }
+
+    #[test]
+    fn one_seed_decides_nothing() {
+        assert_eq!(verdict([[1.0, 9.0]], 1.0), Verdict::Undecided);
+        assert_eq!(verdict([], 1.0), Verdict::Missing);
+    }
+}
