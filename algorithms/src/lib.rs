@@ -103,7 +103,7 @@ pub use optimizer::{
 };
 pub use plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Combine, Context, Fields,
-    MeanCodec, Needs, Optimizers, StepForm, Tensor, Trigram, check_f32, check_option,
+    MeanCodec, Needs, Optimizers, Slots, StepForm, Tensor, Trigram, check_f32, check_option,
 };
 pub use registry::Registry;
 pub use trace::Trace;

@@ -27,7 +27,7 @@
 use crate::plugin::with_float;
 use crate::plugin::{
     Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, Instance,
-    Needs, Optimizers, Trigram,
+    Needs, Optimizers, Slots, Trigram,
 };
 use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
 use hexagram_logical::{Buffer, Result};
@@ -134,6 +134,10 @@ impl Algorithm for SlowMo {
         self.base.as_ref().map_or(Optimizers::Any, AnyAlgorithm::optimizers)
     }
 
+    fn reads_slots(&self) -> bool {
+        self.base.as_ref().is_some_and(AnyAlgorithm::reads_slots)
+    }
+
     fn clipping(&self) -> Clipping {
         self.base.as_ref().map_or(Clipping::default(), AnyAlgorithm::clipping)
     }
@@ -181,6 +185,19 @@ impl Algorithm for SlowMo {
     ) -> Result<()> {
         match &mut state.base {
             Some(base) => base.after_backward(context, bucket).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn slots_ready(
+        &self,
+        context: &Context,
+        state: &mut SlowMoState,
+        bucket: &mut Bucket,
+        slots: &mut Slots,
+    ) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.slots_ready(context, bucket, slots).await,
             None => Ok(()),
         }
     }

@@ -39,18 +39,25 @@ impl DataParallel {
     /// [`Error::Usage`] with the reason.
     pub fn check_framework_optimizer(&self, form: StepForm, name: &str) -> Result<()> {
         match self.algorithm().optimizers().include(form) {
-            true => Ok(()),
+            true => check_is_free(self.algorithm()),
             false => Err(unfit(self.algorithm(), name)),
         }
     }
 }
 
-/// Fails if an algorithm asks for an optimizer by name: the engine has none of its own.
+/// Fails if an algorithm does not go with an optimizer that is not the engine's.
 pub(super) fn check_is_free(algorithm: &AnyAlgorithm) -> Result<()> {
-    match algorithm.optimizers().by_default() {
-        None => Ok(()),
-        Some(_) => Err(unfit(algorithm, "the framework's optimizer")),
+    if algorithm.optimizers().by_default().is_some() {
+        return Err(unfit(algorithm, "the framework's optimizer"));
     }
+    if algorithm.reads_slots() {
+        let what = format!(
+            "{} works on what the optimizer remembers, and the framework's keeps that to itself",
+            algorithm.name()
+        );
+        return Err(Error::usage(what, "set EngineOptions::optimizer, and let the engine step"));
+    }
+    Ok(())
 }
 
 /// Returns the error of an optimizer that does not fit an algorithm.

@@ -4,7 +4,7 @@ use super::EngineOptions;
 use super::plan::{Place, Plan, relocate};
 use super::precision::{narrow, widen};
 use crate::optimizer::{Optimizer, ParameterGroup, Section, Update, check_names, sections};
-use crate::plugin::{StepInfo, Tensor};
+use crate::plugin::{Slots, StepInfo, Tensor};
 use hexagram_logical::{Buffer, Error, Queue, ReadView, Result};
 use std::sync::Arc;
 
@@ -170,9 +170,20 @@ impl Replica {
         }
     }
 
-    pub(super) fn take_back(&mut self, bucket: usize, parameters: Option<Buffer>) {
-        if let (Some(buckets), Some(parameters)) = (&mut self.buckets, parameters) {
+    /// Takes what the optimizer remembers of a bucket, for a hook after its step; `None` if there is no such optimizer.
+    pub(super) fn lend_slots(&mut self, bucket: usize) -> Option<Slots> {
+        let names = self.optimizer.as_ref()?.slots();
+        let memory = std::mem::take(&mut self.buckets.as_mut()?[bucket].memory);
+        Some(Slots::new(names, memory))
+    }
+
+    pub(super) fn take_back(&mut self, bucket: usize, parameters: Option<Buffer>, slots: Option<Slots>) {
+        let Some(buckets) = &mut self.buckets else { return };
+        if let Some(parameters) = parameters {
             buckets[bucket].parameters = Some(parameters);
+        }
+        if let Some(slots) = slots {
+            buckets[bucket].memory = slots.into_buffers();
         }
     }
 

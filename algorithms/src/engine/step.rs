@@ -245,7 +245,8 @@ impl DataParallel {
     /// The algorithm does its part after it.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer; errors of the communication.
+    /// [`Error::Usage`] if the algorithm [names](crate::Optimizers::Named) an optimizer, or works on what the engine's
+    /// remembers; errors of the communication.
     pub fn stepped(&mut self) -> Result<()> {
         let outcome = check_is_free(&self.algorithm).and_then(|()| self.after_step());
         self.checked(outcome)
@@ -279,10 +280,12 @@ impl DataParallel {
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
             return Ok(0);
         }
+        let slots = stage == Stage::Step && self.algorithm.reads_slots();
         for bucket in 0..buckets {
             let memory = Memory {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
                 parameters: self.replica.lend(bucket, self.algorithm.needs().parameters)?,
+                slots: if slots { self.replica.lend_slots(bucket) } else { None },
             };
             self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;
         }
@@ -300,7 +303,7 @@ impl DataParallel {
         if let Some(gradients) = memory.gradients {
             hooks::lock(&self.backward).take_back(bucket, gradients);
         }
-        self.replica.take_back(bucket, memory.parameters);
+        self.replica.take_back(bucket, memory.parameters, memory.slots);
         self.blocked += started.elapsed();
         Ok(bucket)
     }

@@ -5,7 +5,8 @@ use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::Optimizers;
-use crate::plugin::unwritten::Unwritten;
+use crate::plugin::Slots;
+use crate::plugin::unwritten::{Unwritten, writes_slots_ready};
 use hexagram_logical::spelling::Options;
 use hexagram_logical::{Buffer, Result};
 use std::fmt;
@@ -67,8 +68,9 @@ pub struct Needs {
     /// Cut of the model.
     pub buckets: Buckets,
     /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
-    /// [`before_forward`](Algorithm::before_forward) and [`after_step`](Algorithm::after_step) are not called: the engine
-    /// refuses an algorithm that writes one of these all the same.
+    /// [`before_forward`](Algorithm::before_forward), [`slots_ready`](Algorithm::slots_ready) and
+    /// [`after_step`](Algorithm::after_step) are not called: the engine refuses an algorithm that writes one of these all the
+    /// same.
     pub parameters: bool,
 }
 
@@ -81,7 +83,8 @@ pub struct Needs {
 /// | [`before_forward`](Self::before_forward) | the forward pass begins; may run until the gradients are ready | parameters, to read |
 /// | [`gradients_ready`](Self::gradients_ready) | the backward pass has completed the bucket | gradients and parameters |
 /// | [`after_backward`](Self::after_backward) | the backward pass has completed all buckets | the same |
-/// | [`after_step`](Self::after_step) | the optimizer has changed the parameters | the same |
+/// | [`slots_ready`](Self::slots_ready) | the engine's optimizer has changed the parameters | the same, and what it remembers |
+/// | [`after_step`](Self::after_step) | the optimizer has changed the parameters | gradients and parameters |
 /// | [`settle`](Self::settle) | before evaluation, checkpoint, switch, and at the end | the same |
 ///
 /// What is communicated is the hooks' choice: the gradient, a momentum, the parameters, a difference. Whatever
@@ -231,6 +234,59 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
         Unwritten
+    }
+
+    /// Runs when the engine's optimizer has stepped, before [`after_step`](Self::after_step), with what the optimizer remembers
+    /// of the bucket: to average momenta beside parameters, for instance. Under an algorithm that writes it the engine refuses a
+    /// framework's optimizer, which keeps that to itself.
+    ///
+    /// ```
+    /// use hexagram_algorithms::logical::Result;
+    /// use hexagram_algorithms::plugin::{Algorithm, Bucket, Context, Needs, Slots, Trigram};
+    ///
+    /// /// Local SGD with momentum, of which all ranks have the mean after every 8th step.
+    /// #[derive(Debug, Clone)]
+    /// struct SharedMomentum;
+    ///
+    /// impl Algorithm for SharedMomentum {
+    ///     # type State = ();
+    ///     # fn name(&self) -> &'static str { "shared-momentum" }
+    ///     # fn trigram(&self) -> Trigram { Trigram { centralized: true, synchronous: true, full_precision: true } }
+    ///     # fn keeps_replicas_identical(&self) -> bool { false }
+    ///     # fn needs(&self) -> Needs { Needs { parameters: true, ..Needs::default() } }
+    ///     # async fn state(&self, _: &Context, _: &Bucket) -> Result<()> { Ok(()) }
+    ///     async fn slots_ready(
+    ///         &self,
+    ///         context: &Context,
+    ///         _: &mut (),
+    ///         bucket: &mut Bucket,
+    ///         slots: &mut Slots,
+    ///     ) -> Result<()> {
+    ///         if (context.step() + 1).is_multiple_of(8) {
+    ///             context.mean(&mut bucket.parameters).await?;
+    ///             context.mean(slots.get_mut("momentum")?).await?;
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Any error ends the training on every rank.
+    fn slots_ready(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
+        slots: &mut Slots,
+    ) -> impl Future<Output = Result<()>> {
+        Unwritten
+    }
+
+    /// Returns true if [`slots_ready`](Self::slots_ready) is to be called: by default, if it is written. An algorithm around
+    /// another says what that one does.
+    fn reads_slots(&self) -> bool {
+        writes_slots_ready(Self::slots_ready)
     }
 
     /// Runs when the optimizer has stepped.

@@ -5,6 +5,7 @@ use crate::plugin::Clipping;
 use crate::plugin::Context;
 use crate::plugin::Fields;
 use crate::plugin::Optimizers;
+use crate::plugin::Slots;
 use crate::plugin::unwritten::hook_on_parameters;
 use crate::plugin::{Algorithm, Needs, Trigram};
 use hexagram_logical::spelling::{Catalogues, Options, Spelled, Spelling, no_such};
@@ -59,6 +60,11 @@ impl AnyAlgorithm {
     /// Returns [`Algorithm::optimizers`].
     pub fn optimizers(&self) -> Optimizers {
         self.0.optimizers()
+    }
+
+    /// Returns [`Algorithm::reads_slots`].
+    pub fn reads_slots(&self) -> bool {
+        self.0.reads_slots()
     }
 
     /// Returns [`Algorithm::source`].
@@ -171,6 +177,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
+    fn reads_slots(&self) -> bool;
     fn source(&self) -> &'static str;
     /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
     ///
@@ -190,6 +197,12 @@ pub(crate) trait Instance {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
+    fn slots_ready<'a>(
+        &'a mut self,
+        context: &'a Context,
+        bucket: &'a mut Bucket,
+        slots: &'a mut Slots,
+    ) -> HookFuture<'a>;
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn settle<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     /// Returns [`Algorithm::weight`].
@@ -231,6 +244,10 @@ impl<A: Algorithm> Erased for A {
         Algorithm::optimizers(self)
     }
 
+    fn reads_slots(&self) -> bool {
+        Algorithm::reads_slots(self)
+    }
+
     fn source(&self) -> &'static str {
         Algorithm::source(self)
     }
@@ -268,6 +285,15 @@ impl<A: Algorithm> Instance for Typed<A> {
 
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         Box::pin(self.algorithm.after_backward(context, &mut self.state, bucket))
+    }
+
+    fn slots_ready<'a>(
+        &'a mut self,
+        context: &'a Context,
+        bucket: &'a mut Bucket,
+        slots: &'a mut Slots,
+    ) -> HookFuture<'a> {
+        Box::pin(self.algorithm.slots_ready(context, &mut self.state, bucket, slots))
     }
 
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {

@@ -12,6 +12,7 @@ mod instance;
 mod metrics;
 mod optimizers;
 mod rounds;
+mod slots;
 mod unwritten;
 
 pub use algorithm::{Algorithm, Buckets, Needs, Trigram};
@@ -32,3 +33,4 @@ pub use metrics::Combine;
 pub(crate) use metrics::Metrics;
 pub use optimizers::{Optimizers, StepForm};
 pub use rounds::ParameterMean;
+pub use slots::Slots;

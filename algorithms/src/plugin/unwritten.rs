@@ -3,7 +3,7 @@
 //! A hook's default returns [`Unwritten`], and one that is written returns a future of another type. So what is written is
 //! known before anything is called, and a hook that would never be called is refused at the start.
 
-use crate::plugin::{Algorithm, Bucket, Context};
+use crate::plugin::{Algorithm, Bucket, Context, Slots};
 use hexagram_logical::{Buffer, Result};
 use std::any::TypeId;
 use std::pin::Pin;
@@ -25,6 +25,9 @@ pub(super) fn hook_on_parameters<A: Algorithm>() -> Option<&'static str> {
     if writes_before_forward(A::before_forward) {
         return Some("before_forward");
     }
+    if writes_slots_ready(A::slots_ready) {
+        return Some("slots_ready");
+    }
     writes_after_step(A::after_step).then_some("after_step")
 }
 
@@ -36,6 +39,19 @@ fn writes_before_forward<A: Algorithm, F: 'static>(
 
 fn writes_after_step<A: Algorithm, F: 'static>(
     _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static mut Bucket) -> F,
+) -> bool {
+    TypeId::of::<F>() != TypeId::of::<Unwritten>()
+}
+
+/// Returns true if the hook is written.
+pub(super) fn writes_slots_ready<A: Algorithm, F: 'static>(
+    _: impl FnOnce(
+        &'static A,
+        &'static Context,
+        &'static mut A::State,
+        &'static mut Bucket,
+        &'static mut Slots,
+    ) -> F,
 ) -> bool {
     TypeId::of::<F>() != TypeId::of::<Unwritten>()
 }

@@ -248,7 +248,7 @@ impl Backward {
     fn send(&mut self, bucket: usize) -> Result<()> {
         let Some(gradients) = self.slots[bucket].buffer.take() else { return Ok(()) };
         self.sent += 1;
-        let memory = Memory { gradients: Some(gradients), parameters: None };
+        let memory = Memory { gradients: Some(gradients), ..Memory::default() };
         self.requests.send(Request::Hook { stage: Stage::Gradients, bucket, memory, present: self.present })
     }
 

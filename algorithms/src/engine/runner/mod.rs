@@ -10,7 +10,7 @@ mod between;
 use super::plan::name_tensor;
 use super::trace::{hook_begins, hook_ends};
 use crate::plugin::{AnyAlgorithm, Instance};
-use crate::plugin::{Bucket, Tensor};
+use crate::plugin::{Bucket, Slots, Tensor};
 use crate::plugin::{Context, Metrics, StepInfo};
 use crate::trace::{Recorder, Span};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
@@ -57,6 +57,8 @@ impl Stage {
 pub(super) struct Memory {
     pub(super) gradients: Option<Buffer>,
     pub(super) parameters: Option<Buffer>,
+    /// Optimizer's memory, for an algorithm that [reads](AnyAlgorithm::reads_slots) it after a step.
+    pub(super) slots: Option<Slots>,
 }
 
 impl Memory {
@@ -230,6 +232,7 @@ impl HookRunner {
         let lane = &mut self.lanes[bucket];
         lane.memory.gradients = memory.gradients.or(lane.memory.gradients.take());
         lane.memory.parameters = memory.parameters.or(lane.memory.parameters.take());
+        lane.memory.slots = memory.slots;
         lane.waiting.push_back((stage, present));
         self.arrived = (self.arrived + 1) % buckets;
         if stage == Stage::Gradients && self.arrived == 0 {
@@ -305,6 +308,7 @@ impl HookRunner {
             // What has arrived meanwhile is newer.
             lane.memory.gradients = lane.memory.gradients.take().or(memory.gradients);
             lane.memory.parameters = lane.memory.parameters.take().or(memory.parameters);
+            lane.memory.slots = lane.memory.slots.take().or(memory.slots);
             if !stage.keeps_memory() {
                 let _ = self.outgoing.send(Ok((bucket, std::mem::take(&mut lane.memory))));
             }
@@ -346,6 +350,7 @@ impl HookCall {
             None if self.parameters => return Err(missing()),
             None => gradients.beside(gradients.dtype(), 0)?,
         };
+        let mut slots = self.memory.slots.take();
         let mut bucket = Bucket { gradients, parameters, tensors: Arc::clone(&self.tensors) };
         let outcome = match (stage, &mut self.instance, &self.algorithm) {
             (Stage::Start, none, Some(algorithm)) => {
@@ -354,12 +359,21 @@ impl HookCall {
             }
             (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
             (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
-            (Stage::Step, Some(instance), _) => instance.after_step(context, &mut bucket).await,
+            (Stage::Step, Some(instance), _) => {
+                let seen = match &mut slots {
+                    Some(slots) => instance.slots_ready(context, &mut bucket, slots).await,
+                    None => Ok(()),
+                };
+                match seen {
+                    Ok(()) => instance.after_step(context, &mut bucket).await,
+                    Err(error) => Err(error),
+                }
+            }
             (Stage::Settle, Some(instance), _) => instance.settle(context, &mut bucket).await,
             _ => Err(missing()),
         };
         let parameters = self.parameters.then_some(bucket.parameters);
-        self.memory = Memory { gradients: Some(bucket.gradients), parameters };
+        self.memory = Memory { gradients: Some(bucket.gradients), parameters, slots };
         outcome
     }
 }

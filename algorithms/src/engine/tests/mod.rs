@@ -14,6 +14,7 @@ mod plan;
 mod precision;
 mod probe;
 mod shared;
+mod slots;
 mod switch;
 mod uncalled;
 mod waiting;

@@ -9,7 +9,7 @@ use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
-use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers};
+use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
@@ -112,6 +112,10 @@ impl Erased for HeldBack {
         self.algorithm.optimizers()
     }
 
+    fn reads_slots(&self) -> bool {
+        self.algorithm.reads_slots()
+    }
+
     fn source(&self) -> &'static str {
         self.algorithm.source()
     }
@@ -158,6 +162,16 @@ impl Instance for Held {
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
         let hook = self.instance.after_backward(context, bucket);
         Box::pin(self.finished.hold(Stage::Backward, context, hook))
+    }
+
+    fn slots_ready<'a>(
+        &'a mut self,
+        context: &'a Context,
+        bucket: &'a mut Bucket,
+        slots: &'a mut Slots,
+    ) -> HookFuture<'a> {
+        let hook = self.instance.slots_ready(context, bucket, slots);
+        Box::pin(self.finished.hold(Stage::Step, context, hook))
     }
 
     fn after_step<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
