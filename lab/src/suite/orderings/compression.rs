@@ -50,7 +50,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Vogels, Karimireddy and Jaggi, 1905.13727",
-        passage: "section 4.1",
+        passage: "analysis, effect of error feedback",
         text: "Low-rank gradients need error feedback",
         ..beats(
             "compressed-allreduce(codec=low-rank(rank=2, saving=2), feedback=error)",
@@ -60,7 +60,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Vogels, Karimireddy and Jaggi, 1905.13727",
-        passage: "section 5.1",
+        passage: "results, comparison with other compressors",
         text: "PowerSGD learns a language better than Signum, signs of momenta by majority",
         task: "text",
         ..beats("powersgd", "signsgd-vote", Measure::Loss)
@@ -81,7 +81,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     },
     Claim {
         source: "Koloskova, Stich and Jaggi, 1902.00340",
-        passage: "section 5",
+        passage: "experiments, against DCD",
         text: "CHOCO-SGD converges with sparse random messages, with which difference compression (DCD) diverges",
         ..without_noise(
             "choco-sgd(codec=random-k(10%), consensus=auto)",
