@@ -11,6 +11,8 @@ pub struct Link {
     pub bandwidth: f64,
     /// Time of a forward and a backward pass, in seconds.
     pub compute: f64,
+    /// Factor by which the passes of the slowest rank take longer, 1 if all are alike.
+    pub slowest: f64,
 }
 
 /// Work of one rank up to a point of a training.
@@ -29,17 +31,18 @@ pub struct Work {
 impl Link {
     /// Creates a link of so many Mbit/s, with a latency of 50 µs and passes of 1 ms.
     pub fn of_megabits(megabits: f64) -> Self {
-        Link { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3 }
+        Link { latency: 50e-6, bandwidth: megabits * 1e6 / 8.0, compute: 1e-3, slowest: 1.0 }
     }
 
     /// Returns the seconds that some work takes: messages · α + bytes / β, one message after the other, and the passes.
-    /// Synchronous algorithms pay for both; asynchronous ones for the longer of the two, as their messages travel beside
-    /// the passes and nobody waits for them.
+    /// Synchronous algorithms pay for both, and wait for the slowest rank in every step; asynchronous ones pay for the longer
+    /// of the two, as their messages travel beside the passes and nobody waits for them. That a slow rank then makes fewer
+    /// steps than the others is left out.
     pub fn seconds(&self, work: Work) -> f64 {
         let communication = work.messages as f64 * self.latency + work.bytes as f64 / self.bandwidth;
         let computation = work.steps as f64 * self.compute;
         match work.synchronous {
-            true => computation + communication,
+            true => computation * self.slowest + communication,
             false => computation.max(communication),
         }
     }
@@ -47,8 +50,15 @@ impl Link {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Link { latency, bandwidth, compute } = self;
-        write!(f, "{} Mbit/s, {} ms a message, {} ms a pass", bandwidth * 8e-6, latency * 1e3, compute * 1e3)
+        let Link { latency, bandwidth, compute, slowest } = self;
+        let megabits = bandwidth * 8e-6;
+        let message = latency * 1e3;
+        let pass = compute * 1e3;
+        write!(f, "{megabits} Mbit/s, {message} ms a message, {pass} ms a pass")?;
+        match *slowest == 1.0 {
+            true => Ok(()),
+            false => write!(f, ", {} ms on the slowest rank", pass * slowest),
+        }
     }
 }
 
@@ -58,17 +68,21 @@ mod tests {
 
     #[test]
     fn bytes_and_messages_are_charged() {
-        let link = Link { latency: 0.01, bandwidth: 1e6, compute: 0.5 };
+        let link = Link { latency: 0.01, bandwidth: 1e6, compute: 0.5, slowest: 1.0 };
         let work = Work { steps: 10, bytes: 2_000_000, messages: 20, synchronous: true };
         assert!((link.seconds(work) - (5.0 + 2.2)).abs() < 1e-12);
         assert!((link.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
+        let uneven = Link { slowest: 3.0, ..link };
+        assert!((uneven.seconds(work) - (15.0 + 2.2)).abs() < 1e-12);
+        assert!((uneven.seconds(Work { synchronous: false, ..work }) - 5.0).abs() < 1e-12);
     }
 
     #[test]
     fn a_link_is_shown_in_usual_units() {
-        let link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3 };
+        let link = Link { latency: 5e-3, bandwidth: 125e3, compute: 1e-3, slowest: 1.0 };
         assert_eq!(link.to_string(), "1 Mbit/s, 5 ms a message, 1 ms a pass");
-        let slow = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3 };
-        assert_eq!(slow.to_string(), "10000 Mbit/s, 0.05 ms a message, 10 ms a pass");
+        let uneven = Link { latency: 50e-6, bandwidth: 1.25e9, compute: 10e-3, slowest: 4.0 };
+        let shown = "10000 Mbit/s, 0.05 ms a message, 10 ms a pass, 40 ms on the slowest rank";
+        assert_eq!(uneven.to_string(), shown);
     }
 }

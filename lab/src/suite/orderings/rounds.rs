@@ -24,7 +24,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         text: "Fragments one after another lower the peak of DiLoCo's traffic",
         factor: 0.3,
         measure: Measure::PeakBytes,
-        ..of_language("streaming-diloco(period=50, fragments=10)", "diloco(period=50)")
+        ..of_language("streaming-diloco(period=48)", "diloco(period=48)")
     },
     Claim {
         source: "Douillard et al., 2501.18512",
