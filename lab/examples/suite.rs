@@ -61,7 +61,7 @@ fn read() -> Result<Vec<Record>> {
 /// Runs what was not run before, and appends it.
 fn run(suite: &Suite, records: &mut Vec<Record>) -> Result<()> {
     let done: BTreeSet<_> = records.iter().map(|record| (record.place.clone(), record.seed)).collect();
-    let mut cells = suite.cells();
+    let mut cells = suite.cells()?;
     cells.retain(|cell| !done.contains(&(cell.place(), cell.seed)));
     let failed = |cause| Error::system(format!("write {RECORDS}"), cause, "see that you may write in runs/");
     std::fs::create_dir_all("runs").map_err(failed)?;

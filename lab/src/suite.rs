@@ -9,6 +9,7 @@ mod paired;
 mod picture;
 mod record;
 mod results;
+mod tuning;
 
 pub use defaults::{Tuned, tuned};
 pub use estimate::Estimate;
@@ -17,9 +18,11 @@ pub use page::write_pages;
 pub use paired::{Paired, Verdict};
 pub use record::{Record, State};
 pub use results::{Measure, Place, Results};
+pub use tuning::{Found, tune};
 
 use crate::task::{Digits, Quadratics, Task, Text};
 use crate::training::{Training, train};
+use hexagram::algorithms::registry;
 use hexagram::physical::runtime;
 use hexagram::sampler::Partition;
 use hexagram::{AnyAlgorithm, Error, Result};
@@ -54,6 +57,9 @@ pub struct Suite {
     pub ranks: Vec<usize>,
     /// Seeds from 0 up to, but without, this one.
     pub seeds: u64,
+    /// Places outside of the matrix, which published [orderings] need: their algorithms have options. Run with
+    /// [`SEEDS`] seeds.
+    pub others: Vec<Place>,
 }
 
 /// One training of the matrix.
@@ -72,7 +78,8 @@ pub struct Cell {
 }
 
 impl Suite {
-    /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, three seeds.
+    /// Creates the whole suite of some algorithms: four tasks, three partitions, 4, 8 and 25 ranks, five seeds; and the
+    /// variants of these algorithms that published orderings compare.
     ///
     /// # Errors
     /// As the tasks' constructors.
@@ -83,7 +90,11 @@ impl Suite {
             Lesson { task: Arc::new(Digits::new()?), steps: 300 },
             Lesson { task: Arc::new(Text::new()), steps: 200 },
         ];
-        Ok(Suite { algorithms, lessons, partitions: PARTITIONS.to_vec(), ranks: vec![4, 8, 25], seeds: 3 })
+        let chosen = |name: &str| algorithms.iter().any(|algorithm| algorithm.name() == name);
+        let variant = |place: &Place| place.algorithm.split_once('(').is_some_and(|(name, _)| chosen(name));
+        let others = places().into_iter().filter(variant).collect();
+        let partitions = PARTITIONS.to_vec();
+        Ok(Suite { algorithms, lessons, partitions, ranks: vec![4, 8, 25], seeds: SEEDS, others })
     }
 
     /// Creates the short form, for tests: quadratics and digits, the most different data, 4 ranks, two seeds.
@@ -94,11 +105,46 @@ impl Suite {
         let mut suite = Self::whole(algorithms)?;
         suite.lessons.retain(|lesson| ["quadratics", "digits"].contains(&lesson.task.name()));
         suite.partitions.retain(|partition| *partition != PARTITIONS[1]);
-        Ok(Suite { ranks: vec![4], seeds: 2, ..suite })
+        Ok(Suite { ranks: vec![4], seeds: 2, others: Vec::new(), ..suite })
     }
 
     /// Returns all trainings, those that take longest first.
-    pub fn cells(&self) -> Vec<Cell> {
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if one of [`others`](Self::others) has an algorithm, a task or a partition that there is not.
+    pub fn cells(&self) -> Result<Vec<Cell>> {
+        let mut cells = self.matrix();
+        for place in &self.others {
+            for seed in 0..SEEDS {
+                cells.push(self.cell(place, seed)?);
+            }
+        }
+        cells.sort_by_key(|cell| std::cmp::Reverse(cell.ranks));
+        Ok(cells)
+    }
+
+    /// Returns the training at a place, which need not be in the matrix.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there is no such algorithm, task or partition.
+    pub fn cell(&self, place: &Place, seed: u64) -> Result<Cell> {
+        let lesson = self.lessons.iter().find(|lesson| lesson.task.name() == place.task);
+        let partition = PARTITIONS.iter().find(|partition| partition.to_string() == place.partition);
+        let (Some(lesson), Some(partition)) = (lesson, partition) else {
+            let what = format!("{place}: the suite has no such task or partition");
+            return Err(Error::usage(what, "name one of its tasks and partitions"));
+        };
+        Ok(Cell {
+            algorithm: registry::named(&place.algorithm)?,
+            lesson: lesson.clone(),
+            partition: *partition,
+            ranks: place.ranks,
+            seed,
+        })
+    }
+
+    /// Returns the trainings of the matrix.
+    fn matrix(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for lesson in &self.lessons {
             for &partition in &self.partitions {
@@ -116,7 +162,6 @@ impl Suite {
                 }
             }
         }
-        cells.sort_by_key(|cell| std::cmp::Reverse(cell.ranks));
         cells
     }
 }
@@ -125,7 +170,7 @@ impl Cell {
     /// Returns what tells this training from the others.
     pub fn place(&self) -> Place {
         Place {
-            algorithm: self.algorithm.name().to_owned(),
+            algorithm: self.algorithm.to_string(),
             task: self.lesson.task.name().to_owned(),
             partition: self.partition.to_string(),
             ranks: self.ranks,
@@ -139,7 +184,7 @@ impl Cell {
     pub fn run(&self) -> Result<Record> {
         let tuned = tuned(self.algorithm.name(), self.lesson.task.name());
         let training = Training {
-            algorithm: self.algorithm.clone(),
+            algorithm: tuned.applied(&self.algorithm)?,
             learning_rate: tuned.learning_rate,
             ranks: self.ranks,
             partition: self.partition,

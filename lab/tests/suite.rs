@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram::algorithms::registry;
-use hexagram_lab::suite::{Measure, Place, Results, Suite, run_all};
+use hexagram_lab::suite::{Place, Results, Suite, run_all};
+use hexagram_lab::task::Quadratics;
 
 fn short() -> Results {
     let suite = Suite::short(registry::all()).unwrap();
@@ -12,28 +13,18 @@ fn short() -> Results {
         records.push(record);
         Ok(())
     };
-    run_all(suite.cells(), take).unwrap();
-    assert_eq!(records.len(), suite.cells().len());
+    run_all(suite.cells().unwrap(), take).unwrap();
+    assert_eq!(records.len(), suite.cells().unwrap().len());
     Results::new(records)
 }
 
-fn place(algorithm: &str, task: &str, partition: &str) -> Place {
-    Place {
-        algorithm: algorithm.to_owned(),
-        task: task.to_owned(),
-        partition: partition.to_owned(),
-        ranks: 4,
-    }
+fn place(algorithm: &str, task: &str, partition: &str, ranks: usize) -> Place {
+    Place { algorithm: algorithm.to_owned(), task: task.to_owned(), partition: partition.to_owned(), ranks }
 }
 
 #[test]
-fn the_short_suite_shows_what_it_is_to_show() {
+fn every_algorithm_learns() {
     let results = short();
-    every_algorithm_learns(&results);
-    bias_of_heterogeneous_data(&results);
-}
-
-fn every_algorithm_learns(results: &Results) {
     for record in results.records() {
         let first = record.curve[0].loss;
         // A majority of signs hardly learns where ranks have different labels.
@@ -42,17 +33,21 @@ fn every_algorithm_learns(results: &Results) {
     }
 }
 
-/// On quadratics, with the most different data, algorithms without bias end at the optimum, on every rank, and gossip of
-/// parameters does not.
-fn bias_of_heterogeneous_data(results: &Results) {
+/// On quadratics with the most different data, 25 ranks: the loss f(x) over all samples, which is above 0 at the optimum,
+/// averaged over the replicas after 200 steps. Algorithms without bias end within 1 % of all-reduce's, gossip of parameters
+/// on a ring does not.
+#[test]
+fn bias_of_heterogeneous_data() {
+    let suite = Suite::whole(registry::all()).unwrap();
+    let least = Quadratics::new(0).unwrap().least();
     let loss = |algorithm: &str| {
-        let place = place(algorithm, "quadratics", "dirichlet(0.1)");
-        results.estimate(&place, Measure::OwnLoss).unwrap_or_else(|| panic!("{algorithm} was not run")).mean
+        let place = place(algorithm, "quadratics", "dirichlet(0.1)", 25);
+        suite.cell(&place, 0).unwrap().run().unwrap().own_loss + least
     };
-    let first = results.at(&place("d-psgd", "quadratics", "dirichlet(0.1)"))[0].curve[0].loss;
-    let beyond = |algorithm: &str| loss(algorithm) - loss("gradient-allreduce");
-    for algorithm in ["gradient-tracking", "exact-diffusion", "extra", "ef21"] {
-        assert!(beyond(algorithm).abs() < 0.01 * first, "{algorithm}: {}", beyond(algorithm));
+    let all_reduce = loss("gradient-allreduce");
+    let beyond = |algorithm: &str| (loss(algorithm) - all_reduce) / all_reduce;
+    for algorithm in ["gradient-tracking", "exact-diffusion", "ef21"] {
+        assert!(beyond(algorithm).abs() < 0.01, "{algorithm}: {}", beyond(algorithm));
     }
-    assert!(beyond("d-psgd") > 0.01 * first);
+    assert!(beyond("d-psgd") > 0.04, "{}", beyond("d-psgd"));
 }

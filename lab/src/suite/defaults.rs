@@ -1,66 +1,146 @@
-//! Learning rates with which the suite runs each algorithm on each task. Open this file when you add an algorithm.
+//! Step sizes with which the suite runs each algorithm on each task. Open this file when you add an algorithm.
 //!
-//! Each is the best of a grid of factors of three up to 1, by the loss of the replicas on Dirichlet(1) data of 8 ranks:
-//! `cargo run --release -p hexagram-lab --example tune` prints the table anew. On quadratics it is 0.1 wherever that is
-//! stable and the algorithm steps along gradients, so that biases, which grow with γ, can be compared. The optimizer is
-//! plain SGD for all: algorithms with a momentum or a direction of their own bring it.
+//! Those of the noisy quadratics, the digits and the text were found by [`tune`](super::tune):
+//! `cargo run --release -p hexagram-lab --example tune` prints the rows anew. Those of the quadratics without noise were chosen
+//! by hand: 0.1 wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be
+//! compared. The optimizer is plain SGD for all: algorithms with a momentum or a direction of their own bring it.
 
-/// Options with which the suite runs an algorithm on a task.
+use hexagram::algorithms::registry;
+use hexagram::{AnyAlgorithm, Result};
+
+/// Step sizes with which the suite runs an algorithm on a task.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuned {
     /// Learning rate γ.
     pub learning_rate: f64,
+    /// Second step size, as an option of the algorithm; empty for its default.
+    pub option: &'static str,
 }
 
-/// Learning rates by algorithm, for quadratics (with noise and without), digits and text.
-const TABLE: &[(&str, [f64; 3])] = &[
-    ("gradient-allreduce", [0.1, 1.0, 1.0]),
-    ("bytegrad", [0.1, 1.0, 1.0]),
-    ("qadam", [0.01, 0.1, 0.01]),
-    ("qadam-8bit", [0.1, 0.1, 0.01]),
-    ("decentralized", [0.1, 1.0, 1.0]),
-    ("low-precision-decentralized", [0.1, 1.0, 1.0]),
-    ("async-model-average", [0.1, 1.0, 1.0]),
-    ("local-sgd", [0.1, 1.0, 1.0]),
-    ("post-local-sgd", [0.1, 1.0, 1.0]),
-    ("slowmo", [0.03, 0.3, 1.0]),
-    ("diloco", [0.01, 0.3, 0.3]),
-    ("streaming-diloco", [0.1, 1.0, 1.0]),
-    ("d-psgd", [0.1, 1.0, 1.0]),
-    ("gradient-tracking", [0.1, 0.3, 1.0]),
-    ("gossip-pga", [0.1, 1.0, 1.0]),
-    ("noloco", [0.1, 1.0, 1.0]),
-    ("exact-diffusion", [0.1, 1.0, 1.0]),
-    ("extra", [0.1, 1.0, 1.0]),
-    ("relaysgd", [0.1, 1.0, 1.0]),
-    ("qg-dsgdm", [0.01, 1.0, 1.0]),
-    ("sgp", [0.1, 1.0, 1.0]),
-    ("ad-psgd", [0.1, 1.0, 1.0]),
-    ("choco-sgd", [0.1, 1.0, 1.0]),
-    ("deepsqueeze", [0.1, 1.0, 1.0]),
-    ("compressed-allreduce", [0.1, 1.0, 1.0]),
-    ("loco", [0.03, 1.0, 1.0]),
-    ("powersgd", [0.1, 1.0, 1.0]),
-    ("topk-ef", [0.01, 1.0, 1.0]),
-    ("dgc", [0.001, 0.1, 1.0]),
-    ("ef21", [0.03, 1.0, 1.0]),
-    ("signsgd-vote", [0.01, 0.01, 0.003]),
-    ("zero-one-adam", [0.01, 0.03, 0.01]),
-    ("easgd", [0.1, 0.3, 1.0]),
-    ("ssp", [0.1, 1.0, 1.0]),
-    ("compressed-async-model-average", [0.1, 1.0, 1.0]),
-    ("compressed-ssp", [0.1, 1.0, 1.0]),
-    ("compressed-ad-psgd", [0.1, 1.0, 1.0]),
-    ("demo", [0.01, 0.01, 0.01]),
+/// Tasks of the columns.
+const TASKS: [&str; 4] = ["quadratics", "noisy-quadratics", "digits", "text"];
+
+/// Learning rates by algorithm and task.
+const RATES: &[(&str, [f64; 4])] = &[
+    ("gradient-allreduce", [0.1, 0.01, 1.0, 1.0]),
+    ("bytegrad", [0.1, 0.01, 1.0, 1.0]),
+    ("qadam", [0.01, 0.01, 0.1, 0.01]),
+    ("qadam-8bit", [0.1, 0.01, 0.1, 0.01]),
+    ("decentralized", [0.1, 0.01, 1.0, 1.0]),
+    ("low-precision-decentralized", [0.1, 0.01, 1.0, 1.0]),
+    ("async-model-average", [0.1, 0.01, 0.3, 1.0]),
+    ("local-sgd", [0.1, 0.01, 1.0, 1.0]),
+    ("post-local-sgd", [0.1, 0.01, 1.0, 1.0]),
+    ("slowmo", [0.03, 0.003, 0.3, 1.0]),
+    ("diloco", [0.01, 0.01, 0.3, 0.3]),
+    ("streaming-diloco", [0.1, 0.003, 0.3, 1.0]),
+    ("noloco", [0.1, 0.01, 0.3, 1.0]),
+    ("d-psgd", [0.1, 0.01, 1.0, 1.0]),
+    ("gradient-tracking", [0.1, 0.01, 0.3, 1.0]),
+    ("gossip-pga", [0.1, 0.01, 1.0, 1.0]),
+    ("exact-diffusion", [0.1, 0.01, 1.0, 1.0]),
+    ("extra", [0.1, 0.01, 1.0, 1.0]),
+    ("qg-dsgdm", [0.01, 0.003, 1.0, 1.0]),
+    ("relaysgd", [0.1, 0.03, 1.0, 3.0]),
+    ("sgp", [0.1, 0.01, 1.0, 1.0]),
+    ("ad-psgd", [0.1, 0.01, 1.0, 1.0]),
+    ("choco-sgd", [0.1, 0.01, 1.0, 1.0]),
+    ("deepsqueeze", [0.1, 0.01, 1.0, 1.0]),
+    ("compressed-allreduce", [0.1, 0.01, 1.0, 1.0]),
+    ("loco", [0.03, 0.01, 1.0, 1.0]),
+    ("powersgd", [0.1, 0.01, 1.0, 1.0]),
+    ("topk-ef", [0.01, 0.01, 1.0, 1.0]),
+    ("dgc", [0.001, 0.001, 0.3, 0.3]),
+    ("ef21", [0.03, 0.01, 3.0, 3.0]),
+    ("signsgd-vote", [0.01, 0.01, 0.01, 0.003]),
+    ("zero-one-adam", [0.01, 0.01, 0.03, 0.01]),
+    ("easgd", [0.1, 0.01, 0.3, 1.0]),
+    ("ssp", [0.1, 0.01, 1.0, 1.0]),
+    ("demo", [0.01, 0.01, 0.01, 0.01]),
+    ("compressed-async-model-average", [0.1, 0.01, 1.0, 1.0]),
+    ("compressed-ssp", [0.1, 0.01, 1.0, 1.0]),
+    ("compressed-ad-psgd", [0.1, 0.01, 1.0, 1.0]),
 ];
 
-/// Returns the options of an algorithm on a task; of one that is not in the table, those of synchronous SGD.
+/// Second step sizes by algorithm and task.
+const SECOND: &[(&str, [&str; 4])] = &[
+    ("slowmo", ["", "slow_rate=2", "slow_rate=2", "slow_rate=1"]),
+    (
+        "diloco",
+        [
+            "",
+            "outer=nesterov(learning_rate=0.7)",
+            "outer=nesterov(learning_rate=1.4)",
+            "outer=nesterov(learning_rate=1.4)",
+        ],
+    ),
+    (
+        "streaming-diloco",
+        [
+            "",
+            "outer=nesterov(learning_rate=1.6)",
+            "outer=nesterov(learning_rate=1.6)",
+            "outer=nesterov(learning_rate=0.8)",
+        ],
+    ),
+    ("noloco", ["", "outer_rate=0.35", "outer_rate=1.4", "outer_rate=0.7"]),
+    ("choco-sgd", ["", "consensus=0.9", "consensus=0.9", "consensus=0.9"]),
+    ("deepsqueeze", ["", "consensus=1", "consensus=1", "consensus=1"]),
+    ("easgd", ["", "beta=0.9", "beta=0.9", "beta=0.9"]),
+];
+
+impl Tuned {
+    /// Returns the algorithm with the second step size that was found, unless it was given another.
+    ///
+    /// # Errors
+    /// As [`registry::named`], if the option is not one of the algorithm.
+    pub fn applied(&self, algorithm: &AnyAlgorithm) -> Result<AnyAlgorithm> {
+        let spelled = algorithm.to_string();
+        let field = self.option.split_inclusive('=').next().unwrap_or_default();
+        if self.option.is_empty() || spelled.contains(field) {
+            return Ok(algorithm.clone());
+        }
+        match spelled.strip_suffix(')') {
+            None => registry::named(&format!("{spelled}({})", self.option)),
+            Some(open) => registry::named(&format!("{open}, {})", self.option)),
+        }
+    }
+}
+
+/// Returns the step sizes of an algorithm on a task; of one that is not in the table, those of synchronous SGD.
 pub fn tuned(algorithm: &str, task: &str) -> Tuned {
-    let row = TABLE.iter().find(|(name, _)| *name == algorithm).unwrap_or(&TABLE[0]);
-    let column = match task {
-        "digits" => 1,
-        "text" => 2,
-        _ => 0,
-    };
-    Tuned { learning_rate: row.1[column] }
+    let column = TASKS.iter().position(|known| *known == task).unwrap_or(0);
+    let rates = RATES.iter().find(|(name, _)| *name == algorithm).unwrap_or(&RATES[0]);
+    let second = SECOND.iter().find(|(name, _)| *name == algorithm);
+    Tuned { learning_rate: rates.1[column], option: second.map_or("", |(_, options)| options[column]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_was_tuned() {
+        for algorithm in registry::all() {
+            assert!(
+                RATES.iter().any(|(name, _)| *name == algorithm.name()),
+                "{algorithm}: run the example tune"
+            );
+        }
+    }
+
+    #[test]
+    fn a_second_step_size_is_applied_unless_it_is_given() {
+        let applied = |text: &str| {
+            let algorithm = registry::named(text).unwrap();
+            tuned(algorithm.name(), "digits").applied(&algorithm).unwrap().to_string()
+        };
+        assert_eq!(applied("d-psgd"), "d-psgd");
+        assert_eq!(applied("deepsqueeze"), "deepsqueeze(consensus=1)");
+        assert_eq!(
+            applied("diloco(period=50)"),
+            "diloco(period=50, outer=nesterov(learning_rate=1.4, momentum=0.9))"
+        );
+        assert_eq!(applied("choco-sgd(consensus=auto)"), "choco-sgd(consensus=auto)");
+    }
 }
