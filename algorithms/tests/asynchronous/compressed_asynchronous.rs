@@ -1,0 +1,277 @@
+//! The asynchronous algorithms, in full and in low precision, in many random orders of events: what they keep whatever the
+//! order. And of those in low precision: that replicas come together, the bytes in their headers, and their options.
+
+use hexagram_algorithms::ad_psgd::AdPsgd;
+use hexagram_algorithms::async_model_average::AsyncModelAverage;
+use hexagram_algorithms::logical::codec::{Codec, Keep, MinMax8, TopK};
+use hexagram_algorithms::logical::encoding::mix;
+use hexagram_algorithms::logical::runtime::{self, VirtualTime};
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Communicator, Result, TransportKind, World};
+use hexagram_algorithms::ssp::Ssp;
+use hexagram_algorithms::testing::{Setup, Trainer, payload, resumes_exactly};
+use hexagram_algorithms::{AnyAlgorithm, EngineOptions, Order, registry};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const RANKS: usize = 3;
+const ELEMENTS: usize = 24;
+const RATE: f64 = 0.0625;
+
+/// Number of random orders: 1,000 under `./test --long`.
+fn orders() -> u64 {
+    std::env::var("HEXAGRAM_ORDERS").map_or(100, |orders| orders.parse().unwrap())
+}
+
+/// Draws a number below `below`, the same for the same words.
+fn draw(words: &[u64], below: u64) -> u64 {
+    words.iter().fold(0, |hash, word| mix(hash ^ word)) % below
+}
+
+/// Gradient of a rank in a step, of which nothing depends on the replica: what the replicas' mean must become is known.
+fn gradient(rank: usize, order: u64, step: u64) -> Vec<f32> {
+    let of = |at| draw(&[rank as u64, order, step, at], 257) as f32 / 128.0 - 1.0;
+    (0..ELEMENTS as u64).map(of).collect()
+}
+
+/// Means over the ranks.
+fn means(comm: &Communicator, own: &[f32]) -> Vec<f64> {
+    let mut all = vec![0.0f32; own.len() * comm.size()];
+    comm.blocking().all_gather(own, &mut all).unwrap();
+    let rows: Vec<&[f32]> = all.chunks(own.len()).collect();
+    let mean = |at| rows.iter().map(|row| f64::from(row[at])).sum::<f64>() / rows.len() as f64;
+    (0..own.len()).map(mean).collect()
+}
+
+/// Returns this rank's replica, with what its pushes have lost so far where its algorithm remembers it.
+fn owned(trainer: &mut Trainer<f32>) -> Result<Vec<f32>> {
+    let mut replica = trainer.parameters()?.remove(0);
+    if trainer.engine().algorithm().name() == "compressed-ssp" {
+        let record = trainer.engine().checkpoint().save()?;
+        let error = record.tensors().find(|(name, _)| name.ends_with("error.pushed"));
+        if let Some((_, error)) = error {
+            replica.iter_mut().zip(error.values.host::<f32>()?.iter()).for_each(|(x, e)| *x += e);
+        }
+    }
+    Ok(replica)
+}
+
+/// Trains in as many random orders as there are, one after another: in each, ranks make one to four steps that take them
+/// random times, and settle. After each order the mean of the replicas, with what ranks still have to push, is that of all
+/// steps, as computed beside in f64.
+fn train(comm: &Communicator, algorithm: AnyAlgorithm, tolerance: f64) -> Result<()> {
+    let setup = Setup { learning_rate: RATE, ..Setup::default() };
+    let begin: Vec<f32> = (0..ELEMENTS).map(|at| at as f32 / 8.0 - 1.0).collect();
+    let mut expected: Vec<f64> = begin.iter().map(|x| f64::from(*x)).collect();
+    let mut trainer = Trainer::new(comm, algorithm.clone(), setup, &[begin])?;
+    for order in 0..orders() {
+        let steps = |rank: usize| 1 + draw(&[order, rank as u64], 4);
+        for step in 0..steps(comm.rank()) {
+            runtime::sleep(Duration::from_micros(draw(&[7, order, step, comm.rank() as u64], 300)));
+            // Signs change with the order, so that nothing grows, and rounding stays small.
+            let sign = if order % 2 == 0 { 1.0 } else { -1.0 };
+            trainer.step(|_, _| gradient(comm.rank(), order / 2, step).iter().map(|g| sign * g).collect())?;
+        }
+        trainer.engine().settle()?;
+        for rank in 0..comm.size() {
+            for step in 0..steps(rank) {
+                let sign = if order % 2 == 0 { 1.0 } else { -1.0 };
+                let all = expected.iter_mut().zip(gradient(rank, order / 2, step));
+                all.for_each(|(x, g)| *x -= RATE * sign * f64::from(g) / comm.size() as f64);
+            }
+        }
+        for (found, expected) in means(comm, &owned(&mut trainer)?).iter().zip(&expected) {
+            let far = (found - expected).abs();
+            assert!(far < tolerance, "{}, order {order}: {far} off", algorithm.name());
+        }
+    }
+    Ok(())
+}
+
+/// Runs [`train`] in a world with a virtual clock, whose order of events follows from the random times alone.
+fn in_random_orders(algorithm: impl Into<AnyAlgorithm>, tolerance: f64) {
+    let algorithm = algorithm.into();
+    VirtualTime::run(|| {
+        let (results, result) = channel();
+        for world in World::threads(RANKS).unwrap() {
+            let results = results.clone();
+            let algorithm = algorithm.clone();
+            let run = move || {
+                let trained =
+                    Communicator::open(&world, 0).and_then(|comm| train(&comm, algorithm, tolerance));
+                let _ = results.send(trained);
+            };
+            runtime::spawn("hexagram-test", run).unwrap();
+        }
+        (0..RANKS).for_each(|_| runtime::receive(&result).unwrap().unwrap());
+    });
+}
+
+fn top_k() -> Arc<dyn Codec> {
+    Arc::new(TopK::new(Keep::Ratio(0.1)).unwrap())
+}
+
+#[test]
+fn async_model_average_keeps_the_mean_in_any_order() {
+    in_random_orders(AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::default() }, 1e-4);
+}
+
+#[test]
+fn compressed_async_model_average_keeps_the_mean_in_any_order() {
+    in_random_orders(AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::compressed() }, 1e-4);
+    let coarse = AsyncModelAverage { codec: Some(top_k()), approach: 0.1, interval: 0.0, warm_up: 0 };
+    in_random_orders(coarse, 1e-3);
+}
+
+#[test]
+fn ssp_loses_no_push_in_any_order() {
+    in_random_orders(Ssp::default(), 1e-4);
+}
+
+#[test]
+fn compressed_ssp_owes_what_its_pushes_lost_in_any_order() {
+    // What a pull loses, its rank does not push: the change is the optimizer's on top of what was pulled.
+    in_random_orders(Ssp { codec: Some(top_k()), ..Ssp::default() }, 1e-4);
+    in_random_orders(Ssp::compressed(), 1e-4);
+}
+
+#[test]
+fn ad_psgd_keeps_the_mean_in_any_order() {
+    in_random_orders(AdPsgd::default(), 1e-4);
+}
+
+#[test]
+fn compressed_ad_psgd_keeps_the_mean_in_any_order() {
+    in_random_orders(AdPsgd::compressed(), 1e-4);
+}
+
+fn compressed() -> [AnyAlgorithm; 3] {
+    [
+        AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::compressed() }.into(),
+        Ssp::compressed().into(),
+        AdPsgd::compressed().into(),
+    ]
+}
+
+#[test]
+fn replicas_come_near_the_common_minimum_and_each_other() {
+    for algorithm in compressed() {
+        let distances = spawn(TransportKind::Thread, 4, |comm| {
+            let setup = Setup { learning_rate: 0.05, ..Setup::default() };
+            let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &[vec![7.0f32; 50]])?;
+            for step in 0..400 {
+                trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
+                // Replicas would go to the minimum of whoever is left to step at the end.
+                if step % 4 == 0 {
+                    comm.blocking().barrier()?;
+                }
+            }
+            let evaluation = trainer.engine().with_mean(|engine| engine.values::<f32>(0).unwrap())?;
+            let worst = evaluation.result.iter().map(|x| (x - 1.5).abs()).fold(0.0, f32::max);
+            Ok((worst, evaluation.consensus_distance))
+        });
+        for (worst, apart) in distances.unwrap() {
+            assert!(worst < 0.5, "{}: the mean is {worst} from the minimum", algorithm.name());
+            // Alone, they would be √(1.25 · 50) = 7.9 apart.
+            assert!(apart < 4.0, "{}: {apart} apart", algorithm.name());
+        }
+    }
+}
+
+/// Bytes of the 8-bit codec for as many elements, in blocks of 2048.
+fn eight_bits(elements: usize) -> f64 {
+    MinMax8::default().encoded_len(elements) as f64
+}
+
+/// Returns the bytes that a rank sends in a step after which all settle, on average.
+fn settled_payload(algorithm: &AnyAlgorithm, ranks: usize, elements: usize, steps: usize) -> f64 {
+    let sent = spawn(TransportKind::Thread, ranks, |comm| {
+        let engine = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
+        let setup = Setup { engine, ..Setup::default() };
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &[vec![1.0f32; elements]])?;
+        trainer.engine().initial().prepare()?;
+        let before = payload(&comm)?;
+        for step in 0..steps {
+            trainer.step(|_, x| x.iter().map(|x| x - (comm.rank() * step) as f32).collect())?;
+            comm.blocking().barrier()?;
+        }
+        trainer.engine().settle()?;
+        Ok(payload(&comm)? - before)
+    });
+    sent.unwrap().iter().sum::<u64>() as f64 / (ranks * steps) as f64
+}
+
+#[test]
+fn the_bytes_are_those_of_their_headers() {
+    let ranks = 4;
+    let elements = 32768;
+    let steps = 6;
+    let n = ranks as f64;
+    let chunk = elements / ranks;
+    // Pushes in 8 bits and pulls in 16; settling has everyone get all shards once.
+    let ssp = (n - 1.0) * (eight_bits(chunk) + 2.0 * chunk as f64);
+    let shards = 2.0 * (n - 1.0) / n * (elements * 4) as f64 / steps as f64;
+    let found = settled_payload(&Ssp::compressed().into(), ranks, elements, steps);
+    assert!((ssp + shards..ssp + shards + 2000.0).contains(&found), "{found}, not {ssp} + {shards} and some");
+    // One average, posted in the first step, which is over or was aborted.
+    let once = AsyncModelAverage { interval: 3600.0, ..AsyncModelAverage::compressed() };
+    let average = 2.0 * (n - 1.0) * eight_bits(chunk) / steps as f64;
+    let agreements = 2.0 * (n - 1.0) / steps as f64;
+    let found = settled_payload(&once.into(), ranks, elements, steps);
+    let most = average + agreements;
+    assert!((average..=most + 1e-9).contains(&found) || found <= agreements, "{found}, not {average}");
+    // Two messages for an average, of which some may be left out, and requests and replies.
+    let pair = 2.0 * eight_bits(elements);
+    let found = settled_payload(&AdPsgd::compressed().into(), ranks, elements, steps);
+    assert!((pair / steps as f64..pair + 2000.0).contains(&found), "{found}, at most {pair} and some");
+}
+
+#[test]
+fn a_checkpoint_has_what_they_remember() {
+    for algorithm in compressed() {
+        resumes_exactly(3, 7, 5, &Setup::default, || algorithm.clone()).unwrap();
+    }
+}
+
+#[test]
+fn a_codec_of_either_form_is_spelled() {
+    for (text, name) in [
+        ("ssp(codec=top-k(5%))", "compressed-ssp"),
+        ("ssp(pulled=bf16)", "compressed-ssp"),
+        ("compressed-ssp(codec=none, pulled=none)", "ssp"),
+        ("async-model-average(codec=sign, approach=0.3)", "compressed-async-model-average"),
+        ("ad-psgd(codec=qsgd, interval=2)", "compressed-ad-psgd"),
+    ] {
+        let algorithm = registry::named(text).unwrap();
+        assert_eq!(algorithm.name(), name, "{text}");
+        assert_eq!(algorithm.trigram().full_precision, !name.starts_with("compressed"), "{text}");
+        let spelled = format!("{algorithm:#}");
+        assert_eq!(format!("{:#}", registry::named(&spelled).unwrap()), spelled);
+    }
+}
+
+#[test]
+fn options_and_elements_that_do_not_fit_are_refused_in_a_line() {
+    let refused = |algorithm: AnyAlgorithm, wide: bool| {
+        let outcome = spawn(TransportKind::Thread, 2, |comm| {
+            if wide {
+                let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![0.0f64]])?;
+                return trainer.engine().initial().prepare();
+            }
+            let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &[vec![0.0f32]])?;
+            trainer.engine().initial().prepare()
+        });
+        let error = outcome.unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    for approach in [0.0, 1.5, f64::NAN] {
+        let error = refused(AsyncModelAverage { approach, ..AsyncModelAverage::compressed() }.into(), false);
+        assert!(error.contains("approach") && error.contains("1 at most"), "{error}");
+    }
+    for algorithm in compressed() {
+        let error = refused(algorithm, true);
+        assert!(error.contains("f64"), "{error}");
+    }
+}

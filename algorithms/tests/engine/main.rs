@@ -1,0 +1,18 @@
+//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, and edges. Each file is
+//! a module here.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod autotune;
+mod clipping;
+mod context;
+mod edges;
+mod fitting_optimizers;
+mod late;
+mod mean;
+mod resume;
+mod switching;
+mod trace;
+mod virtual_time;
+mod warm_ups;
+mod warmed_up;

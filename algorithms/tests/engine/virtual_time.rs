@@ -1,0 +1,59 @@
+//! A training in a world with a virtual clock: the engine's communication thread is a task of that world, and slow ranks
+//! cost its time and not the machine's.
+
+use hexagram_algorithms::logical::runtime::{self, VirtualTime};
+use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result, World};
+use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Trains three steps, of which each takes this rank `rank + 1` seconds of computing; returns when each step had ended, and
+/// the weights.
+fn train(comm: &Communicator) -> Result<(Vec<Duration>, Vec<u8>)> {
+    let start = runtime::now();
+    let weights = Parameter { name: "weights".into(), dtype: DType::F32, shape: vec![2] };
+    let options = EngineOptions { optimizer: Some(Arc::new(Sgd::default())), ..EngineOptions::default() };
+    let mut engine = DataParallel::new(comm, vec![weights], Arc::new(GradientAllReduce), options)?;
+    engine.set_learning_rate(0.5);
+    engine.set_parameter(0, &Buffer::from_slice(&[1.0f32, 1.0])?)?;
+    let mut ended = Vec::new();
+    for _ in 0..3 {
+        engine.begin(Mode::Synchronize)?;
+        runtime::sleep(Duration::from_secs(comm.rank() as u64 + 1));
+        engine.hooks().ready_slice(0, &[2.0 * comm.rank() as f32, 1.0])?;
+        engine.finish()?;
+        engine.step()?;
+        ended.push(start.elapsed());
+    }
+    Ok((ended, engine.parameter(0)?.host_bytes().unwrap_or_default().to_vec()))
+}
+
+/// Trains two ranks, as threads of one virtual world.
+fn trained() -> Vec<(Vec<Duration>, Vec<u8>)> {
+    VirtualTime::run(|| {
+        let (results, result) = channel();
+        for (rank, world) in World::threads(2).unwrap().into_iter().enumerate() {
+            let results = results.clone();
+            let run = move || {
+                let result = Communicator::open(&world, 0).and_then(|comm| train(&comm));
+                let _ = results.send((rank, result));
+            };
+            runtime::spawn("hexagram-test", run).unwrap();
+        }
+        let mut results: Vec<_> = (0..2).map(|_| runtime::receive(&result).unwrap()).collect();
+        results.sort_by_key(|(rank, _)| *rank);
+        results.into_iter().map(|(_, result)| result.unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_step_takes_as_long_as_the_slowest_rank_in_virtual_time() {
+    let first = trained();
+    for (ended, weights) in &first {
+        let seconds: Vec<u64> = ended.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [2, 4, 6]);
+        assert_eq!(*weights, first[0].1);
+    }
+    assert!((0..3).all(|_| trained() == first), "a run differs from the first");
+}

@@ -1,0 +1,83 @@
+//! Top-k with error feedback: where it is synchronous SGD, what it must not lose, and the bytes in its header.
+
+use crate::replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
+use hexagram_algorithms::GradientAllReduce;
+use hexagram_algorithms::logical::testing::cases;
+use hexagram_algorithms::testing::{payload_of_shapes, payload_per_step};
+use hexagram_algorithms::topk_ef::TopKEf;
+
+fn top(fraction: f64) -> impl Fn() -> Made + Sync {
+    move || TopKEf { fraction }.into()
+}
+
+#[test]
+fn all_elements_are_synchronous_sgd() {
+    for (transport, ranks) in cases(&[1, 2, 3]) {
+        let run = Run { transport, ranks, ..Run::default() };
+        let found = run.train(top(1.0), pull);
+        let exact = run.train(|| GradientAllReduce.into(), pull);
+        let error = furthest(&found[0], &exact[0]);
+        assert!(error < 1e-5, "{transport} × {ranks}: {error}");
+    }
+}
+
+#[test]
+fn what_is_not_sent_at_once_is_sent_later_at_the_rate_of_its_own_step() {
+    let rate = |step: usize| [0.1, 0.05, 0.0, 0.02][step % 4];
+    let gradient = |rank: usize, step: usize, x: &[f32]| match step {
+        0..8 => pull(rank, step, &vec![step as f32; x.len()]),
+        _ => vec![0.0; x.len()],
+    };
+    // Five of fifty elements a step: after ten more steps at a rate above 0, nothing is left.
+    let short = Run { rate, steps: 8, ..Run::default() };
+    let long = Run { rate, steps: 8 + 14, ..Run::default() };
+    let exact = short.train(|| GradientAllReduce.into(), gradient);
+    assert!(furthest(&short.train(top(0.1), gradient)[0], &exact[0]) > 0.1);
+    let error = furthest(&long.train(top(0.1), gradient)[0], &exact[0]);
+    assert!(error < 1e-5, "{error}");
+}
+
+#[test]
+fn replicas_stay_identical_and_come_close_to_the_optimum() {
+    for (transport, ranks) in cases(&[3]) {
+        let rate = |step: usize| 0.2 / (1.0 + step as f64 / 20.0);
+        let run = Run { transport, ranks, rate, steps: 300, ..Run::default() };
+        let found = run.train(top(0.06), pull);
+        assert!(found.iter().all(|replica| *replica == found[0]), "{transport}");
+        let error = furthest(&found[0], &optimum(ranks, 50));
+        assert!(error < 1.0, "{transport}: {error}");
+    }
+}
+
+#[test]
+fn the_bytes_are_those_of_its_header() {
+    for (elements, fraction) in [(32768, 0.01), (10_007, 0.3)] {
+        let found = payload_per_step(4, elements, 3, top(fraction)).unwrap();
+        let expected = 3.0 * top_k_bytes(elements, fraction) as f64;
+        assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
+    }
+}
+
+#[test]
+fn the_bytes_of_small_tensors_are_those_of_its_header() {
+    let shapes = [vec![7, 9], vec![7], vec![1, 2], vec![300], vec![1]];
+    let found = payload_of_shapes(3, &shapes, 4, top(0.02)).unwrap();
+    let sent: usize = [63, 7, 2, 300, 1].iter().map(|elements| top_k_bytes(*elements, 0.02)).sum();
+    assert_eq!(found, 2.0 * sent as f64);
+}
+
+#[test]
+fn a_fraction_that_is_none_is_refused() {
+    for fraction in [0.0, -0.1, 1.5, f64::NAN] {
+        let refused = Run { ranks: 2, ..Run::default() }.refused(top(fraction), |_| 1.0f32);
+        assert!(refused.iter().all(|error| error.contains("fraction of topk-ef is")), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
+    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
+    for error in (Run { ranks: 3, ..Run::default() }).refused(top(0.02), gradient) {
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}

@@ -1,0 +1,13 @@
+//! Algorithms whose ranks meet after some steps: against their rules, step by step, and the bytes of their headers. Each
+//! file is a module here.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod diloco;
+mod easgd;
+mod local_sgd;
+mod outer_codecs;
+mod post_local_sgd;
+#[path = "../replicas/mod.rs"]
+mod replicas;
+mod slowmo;

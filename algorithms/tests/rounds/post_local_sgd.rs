@@ -1,0 +1,50 @@
+//! Post-local SGD at its two ends, and the bytes before and after its start.
+
+use crate::replicas::{Made, Run, pull};
+use hexagram_algorithms::GradientAllReduce;
+use hexagram_algorithms::local_sgd::LocalSgd;
+use hexagram_algorithms::logical::testing::cases;
+use hexagram_algorithms::post_local_sgd::PostLocalSgd;
+use hexagram_algorithms::testing::payload_per_step;
+
+fn made(start: u64, period: u64) -> impl Fn() -> Made + Sync {
+    move || PostLocalSgd { start, period, ..PostLocalSgd::default() }.into()
+}
+
+#[test]
+fn without_end_it_is_synchronous_and_without_start_local() {
+    for (transport, ranks) in cases(&[1, 3]) {
+        let run = Run { transport, ranks, steps: 13, ..Run::default() };
+        assert_eq!(run.train(made(u64::MAX, 4), pull), run.train(|| GradientAllReduce.into(), pull));
+        assert_eq!(
+            run.train(made(0, 4), pull),
+            run.train(|| LocalSgd { period: 4, ..LocalSgd::default() }.into(), pull)
+        );
+    }
+}
+
+#[test]
+fn replicas_part_at_the_start_and_meet_after_each_period() {
+    let replicas = |steps| Run { steps, ..Run::default() }.train(made(6, 4), pull);
+    for (steps, together) in [(5, true), (6, true), (7, false), (8, true), (9, false), (12, true)] {
+        let found = replicas(steps);
+        assert_eq!(found.iter().all(|replica| *replica == found[0]), together, "after {steps} steps");
+    }
+}
+
+#[test]
+fn the_bytes_are_those_of_its_header() {
+    let elements = 32768;
+    let start = 3;
+    let period = 4;
+    let steps = 3 + 13;
+    let found = payload_per_step(4, elements, steps, made(start, period)).unwrap();
+    let expected = 2.0 * 3.0 / 4.0 * (elements * 4) as f64 * (3.0 + 4.0) / steps as f64;
+    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
+}
+
+#[test]
+fn a_period_of_no_steps_is_refused() {
+    let error = payload_per_step(2, 8, 1, made(3, 0)).unwrap_err().to_string();
+    assert!(error.contains("is 0; choose a whole number, 1 or more"), "{error}");
+}
