@@ -11,7 +11,7 @@ pub struct Link {
     pub bandwidth: f64,
     /// Time of a forward and a backward pass, in seconds.
     pub compute: f64,
-    /// Factor by which the passes of the slowest rank take longer, 1 if all are alike.
+    /// Factor by which the pass of the slowest rank of a step takes longer, 1 if all are alike.
     pub slowest: f64,
 }
 

@@ -54,6 +54,8 @@ pub struct Claim {
     /// Factor that the better one's quantity may have of the worse one's: below 1 for a distance between the two, above 1
     /// for "nearly as good".
     pub factor: f64,
+    /// Verdict of the record that is kept.
+    pub verdict: Verdict,
     /// Reason why the suite's numbers are otherwise; empty where the ordering holds.
     pub explanation: &'static str,
 }
@@ -127,6 +129,7 @@ const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> C
         ranks: 8,
         measure,
         factor: 1.0,
+        verdict: Verdict::Holds,
         explanation: "",
     }
 }
@@ -188,6 +191,7 @@ mod tests {
             assert!(["quadratics", "noisy-quadratics", "digits", "text"].contains(&claim.task), "{claim:?}");
             let said = [claim.source, claim.passage, claim.text];
             assert!(said.iter().all(|text| !text.is_empty()), "{claim:?}");
+            assert_eq!(claim.explanation.is_empty(), claim.verdict == Verdict::Holds, "{claim:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Orderings of codecs, and of what makes up for their errors.
 
-use super::{Claim, Measure, SKEWED, beats};
+use super::{Claim, Measure, SKEWED, Verdict, beats};
 
 /// Claim about the loss on quadratics with data that differ between ranks, where nothing but codecs and drift keeps an
 /// algorithm from the optimum.
@@ -63,6 +63,10 @@ pub(super) const ORDERINGS: &[Claim] = &[
         passage: "results, comparison with other compressors",
         text: "PowerSGD learns a language better than Signum, signs of momenta by majority",
         task: "text",
+        verdict: Verdict::Fails,
+        explanation: "All-reduce in full precision loses to the signs here, too, and PowerSGD does not lose to all-reduce: \
+                      what wins is that all elements step alike, as with Adam, which suits a transformer. The paper's \
+                      language model is an LSTM.",
         ..beats("powersgd", "signsgd-vote", Measure::Loss)
     },
     Claim {
