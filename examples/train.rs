@@ -100,9 +100,9 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
         let mut batches = loader.iter();
         while let Some(batch) = batches.next() {
             let (images, labels) = tensors(&batch?, dtype)?;
-            replica.forward()?;
-            let loss = loss::cross_entropy(&net.forward(&images)?, &labels)?;
-            replica.step(&loss)?;
+            let forward =
+                || -> Result<Tensor, Failure> { Ok(loss::cross_entropy(&net.forward(&images)?, &labels)?) };
+            let loss = replica.step_with(forward)?;
             losses.push(loss.to_dtype(DType::F64)?.to_scalar()?);
             log.step(&losses, replica.engine().metrics());
             if saves.is_due(replica.engine().steps(), false) {

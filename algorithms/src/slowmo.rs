@@ -134,6 +134,10 @@ impl Algorithm for SlowMo {
         self.base.as_ref().map_or(Optimizers::Any, AnyAlgorithm::optimizers)
     }
 
+    fn evaluations(&self, own_step: u64) -> u32 {
+        self.base.as_ref().map_or(1, |base| base.evaluations(own_step))
+    }
+
     fn reads_slots(&self) -> bool {
         self.base.as_ref().is_some_and(AnyAlgorithm::reads_slots)
     }
@@ -161,6 +165,13 @@ impl Algorithm for SlowMo {
     ) -> Result<()> {
         match &mut state.base {
             Some(base) => base.before_forward(context, parameters).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn evaluated(&self, context: &Context, state: &mut SlowMoState, bucket: &mut Bucket) -> Result<()> {
+        match &mut state.base {
+            Some(base) => base.evaluated(context, bucket).await,
             None => Ok(()),
         }
     }

@@ -177,14 +177,24 @@ impl<'a> Rank<'a> {
 
     fn step(&mut self) -> Result<()> {
         let samples = self.batch();
-        let values = self.values()?;
-        self.engine.forward()?;
-        runtime::sleep(self.training.compute);
-        self.engine.begin(Mode::Synchronize)?;
-        let hooks = self.engine.hooks();
-        let mut ready = |parameter: usize, gradient: &[f32]| hooks.ready_slice(parameter, gradient);
-        self.training.task.gradient(&values, &samples, &mut ready)?;
-        self.engine.finish_and_step()
+        let training = self.training;
+        let count = self.parameters;
+        let mut first = None;
+        self.engine.step_with(|engine| {
+            let values = values(engine, count)?;
+            engine.forward()?;
+            runtime::sleep(training.compute);
+            let mut gradients: Vec<(usize, Vec<f32>)> = Vec::with_capacity(count);
+            let mut ready = |parameter: usize, gradient: &[f32]| {
+                gradients.push((parameter, gradient.to_vec()));
+                Ok(())
+            };
+            let loss = training.task.gradient(&values, &samples, &mut ready)?;
+            engine.set_loss(*first.get_or_insert(loss));
+            engine.begin(Mode::Synchronize)?;
+            let hooks = engine.hooks();
+            gradients.iter().try_for_each(|(parameter, gradient)| hooks.ready_slice(*parameter, gradient))
+        })
     }
 
     /// Draws a batch of this rank's samples, with replacement.
@@ -196,7 +206,7 @@ impl<'a> Rank<'a> {
     }
 
     fn values(&self) -> Result<Values> {
-        (0..self.parameters).map(|parameter| self.engine.values(parameter)).collect()
+        values(&self.engine, self.parameters)
     }
 
     fn snapshot(&self) -> Result<Snapshot> {
@@ -207,4 +217,9 @@ impl<'a> Rank<'a> {
             messages: traffic.messages_sent(),
         })
     }
+}
+
+/// Returns the values of all parameters of a replica.
+fn values(engine: &DataParallel, parameters: usize) -> Result<Values> {
+    (0..parameters).map(|parameter| engine.values(parameter)).collect()
 }

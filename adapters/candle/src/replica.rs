@@ -52,6 +52,9 @@ pub struct Replica {
     pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
     passes: u64,
+    /// Sum of the losses of the step under way, and true once the algorithm takes another gradient of the same batch.
+    loss: f64,
+    again: bool,
     /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
     pub(crate) unreached: Option<&'static str>,
 }
@@ -95,7 +98,15 @@ impl Replica {
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
-        let mut replica = Replica { engine: data_parallel, parameters, tensors, passes: 0, unreached: None };
+        let mut replica = Replica {
+            engine: data_parallel,
+            parameters,
+            tensors,
+            passes: 0,
+            loss: 0.0,
+            again: false,
+            unreached: None,
+        };
         replica.broadcast()?;
         Ok((model, replica))
     }
@@ -139,12 +150,75 @@ impl Replica {
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of the engine's optimizer.
     ///
     /// # Errors
-    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate.
+    /// As [`Replica::backward`]; [`Error::Hexagram`] without [`EngineOptions::optimizer`] or learning rate, and under an
+    /// algorithm that takes several gradients of a batch: see [`Replica::step_with`].
     pub fn step(&mut self, loss: &Tensor) -> Result<()> {
         self.computed(loss, Mode::Synchronize)?;
+        self.finish_and_step()
+    }
+
+    /// Makes a whole step on one batch, of which `loss` runs the forward pass: [`Replica::forward`], [`Replica::step`], and in
+    /// between as many more passes as the algorithm takes gradients of the batch, with parameters that it has moved. Returns the
+    /// loss of the first.
+    ///
+    /// ```
+    /// # use candle_core::Tensor;
+    /// # use candle_nn::{Linear, Module, loss};
+    /// # use hexagram_candle::{Replica, Result};
+    /// fn step(replica: &mut Replica, model: &Linear, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    ///     replica.step_with(|| Ok(loss::mse(&model.forward(x)?, y)?))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `loss`; as [`Replica::forward`] and [`Replica::step`].
+    pub fn step_with<E: From<Error>>(
+        &mut self,
+        mut loss: impl FnMut() -> Result<Tensor, E>,
+    ) -> Result<Tensor, E> {
+        self.forward()?;
+        let first = loss()?;
+        self.computed(&first, Mode::Synchronize)?;
+        while self.evaluate_again()? {
+            self.engine.forward().map_err(Error::from)?;
+            self.computed(&loss()?, Mode::Synchronize)?;
+        }
+        self.finish_and_step()?;
+        Ok(first)
+    }
+
+    /// Ends the backward pass, but for the step's last, and gives the model the parameters at which the algorithm wants the next
+    /// gradient of the batch; returns true if it does. As [`DataParallel::evaluate_again`].
+    fn evaluate_again(&mut self) -> Result<bool> {
+        let again = self.engine.evaluate_again()?;
+        if again {
+            self.again = true;
+            self.settled()?;
+        }
+        Ok(again)
+    }
+
+    /// Ends the step's last pass, and steps with the engine's optimizer.
+    fn finish_and_step(&mut self) -> Result<()> {
         let outcome =
             self.engine.finish_and_step_into(|index, values| self.parameters[index].publish(values));
+        self.forget_loss();
         self.told(outcome)
+    }
+
+    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own parameters.
+    fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
+        if !self.again {
+            self.loss += loss.detach().to_dtype(candle_core::DType::F64)?.sum_all()?.to_scalar::<f64>()?;
+            self.engine.set_loss(self.loss);
+        }
+        Ok(())
+    }
+
+    /// Begins to count the loss of the next step.
+    fn forget_loss(&mut self) {
+        self.loss = 0.0;
+        self.again = false;
     }
 
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
@@ -194,7 +268,8 @@ impl Replica {
     /// Runs the pass but for its end.
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
-        let outcome = self.check_fresh().and_then(|()| {
+        let ready = self.check_fresh().and_then(|()| self.tell_loss(loss));
+        let outcome = ready.and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
             self.check_untapped(&gradients)
@@ -216,7 +291,7 @@ impl Replica {
             if let Some(tap) = tap
                 && !seems_same(var, tap, self.passes)?
             {
-                let remedy = "step with the replica (step, backward_step, Synchronized::step), or call Replica::refresh \
+                let remedy = "step with the replica (step, step_with, backward_step, Synchronized::step), or call Replica::refresh \
                               after a change of your own";
                 return Err(Error::usage(
                     format!("parameter `{name}` was changed without its replica"),
@@ -270,6 +345,7 @@ impl Replica {
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
     fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
+        self.forget_loss();
         self.engine.stepped()?;
         if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
     }

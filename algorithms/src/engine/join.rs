@@ -71,6 +71,10 @@ impl DataParallel {
             return Ok(false);
         }
         self.begin_pass(Mode::Synchronize)?;
+        while !self.is_last_evaluation() {
+            self.end_evaluation(Unused::Zero)?;
+            self.begin_pass(Mode::Synchronize)?;
+        }
         self.finish_pass(Unused::Zero)?;
         Ok(true)
     }

@@ -26,6 +26,7 @@ mod agree;
 pub mod autotune;
 mod change;
 mod clip;
+mod evaluations;
 mod fit;
 mod hooks;
 mod initial;

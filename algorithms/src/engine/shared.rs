@@ -72,6 +72,7 @@ impl DataParallel {
         if hooks::lock(&self.backward).is_open() {
             return Err(Error::usage("a backward pass is under way", "call finish first"));
         }
+        self.check_all_evaluated()?;
         self.stepped_with_last()
     }
 

@@ -171,6 +171,9 @@ impl DataParallel {
         if backward.results() != Results::None {
             return refuse("between a backward pass and its step");
         }
+        if self.present.evaluation > 0 {
+            return refuse("between two gradients of a step");
+        }
         if backward.has_accumulated() {
             return refuse("with gradients accumulated that no step has used");
         }

@@ -34,10 +34,10 @@ impl DataParallel {
 
     /// Returns true if the hooks of the gradients wait until the pass has ended.
     fn holds_gradients(&self) -> bool {
-        self.waits_for_the_end() || self.clips_before()
+        self.waits_for_the_end() || self.clips_before() || !self.is_last_evaluation()
     }
 
-    fn begin_forward(&mut self) -> Result<()> {
+    pub(super) fn begin_forward(&mut self) -> Result<()> {
         if !self.forwarded {
             self.hand_over(Stage::Forward, false)?;
             self.forwarded = true;
@@ -101,6 +101,7 @@ impl DataParallel {
     /// Ends the pass on this side; returns the number of buckets to wait for, unless nothing was to be communicated, or
     /// an overflow keeps it from being.
     fn close_pass(&mut self, unused: Unused) -> Result<Option<usize>> {
+        self.check_last_evaluation()?;
         let closed = hooks::lock(&self.backward).close(unused)?;
         let Some(mut sent) = closed else { return Ok(None) };
         self.announced = false;
@@ -258,6 +259,7 @@ impl DataParallel {
                 self.run(Stage::Step)?;
             }
             self.present.step += 1;
+            self.present.evaluation = 0;
             self.forwarded = false;
         }
         self.present.loss = None;
@@ -280,11 +282,13 @@ impl DataParallel {
         if stage == Stage::Forward && !self.algorithm.needs().parameters {
             return Ok(0);
         }
+        // The hooks before the forward pass have left theirs with the communication thread.
+        let parameters = stage != Stage::Evaluate && self.algorithm.needs().parameters;
         let slots = stage == Stage::Step && self.algorithm.reads_slots();
         for bucket in 0..buckets {
             let memory = Memory {
                 gradients: if gradients { Some(backward.take(bucket)?) } else { None },
-                parameters: self.replica.lend(bucket, self.algorithm.needs().parameters)?,
+                parameters: self.replica.lend(bucket, parameters)?,
                 slots: if slots { self.replica.lend_slots(bucket) } else { None },
             };
             self.scheduler.requests().send(Request::Hook { stage, bucket, memory, present: self.present })?;

@@ -103,6 +103,7 @@ pub(super) fn hook_begins(
     let kind = match stage {
         Stage::Start => Kind::State,
         Stage::Forward => Kind::BeforeForward,
+        Stage::Evaluate => Kind::Evaluated,
         Stage::Gradients => Kind::GradientsReady,
         Stage::Backward => Kind::AfterBackward,
         Stage::Step => Kind::AfterStep,

@@ -68,9 +68,9 @@ pub struct Needs {
     /// Cut of the model.
     pub buckets: Buckets,
     /// True if hooks read or write parameters. Without it [`Bucket::parameters`] is empty, and the hooks
-    /// [`before_forward`](Algorithm::before_forward), [`slots_ready`](Algorithm::slots_ready) and
-    /// [`after_step`](Algorithm::after_step) are not called: the engine refuses an algorithm that writes one of these all the
-    /// same.
+    /// [`before_forward`](Algorithm::before_forward), [`evaluated`](Algorithm::evaluated),
+    /// [`slots_ready`](Algorithm::slots_ready) and [`after_step`](Algorithm::after_step) are not called: the engine refuses an
+    /// algorithm that writes one of these all the same.
     pub parameters: bool,
 }
 
@@ -81,6 +81,7 @@ pub struct Needs {
 /// | hook | when | what is there |
 /// |---|---|---|
 /// | [`before_forward`](Self::before_forward) | the forward pass begins; may run until the gradients are ready | parameters, to read |
+/// | [`evaluated`](Self::evaluated) | a gradient is there that is not the step's last, if there are several | gradients and parameters |
 /// | [`gradients_ready`](Self::gradients_ready) | the backward pass has completed the bucket | gradients and parameters |
 /// | [`after_backward`](Self::after_backward) | the backward pass has completed all buckets | the same |
 /// | [`slots_ready`](Self::slots_ready) | the engine's optimizer has changed the parameters | the same, and what it remembers |
@@ -189,6 +190,57 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         Optimizers::default()
     }
 
+    /// Returns the number of gradients that a step takes of its batch, each where [`evaluated`](Self::evaluated) has moved the
+    /// parameters after the one before: one, unless it is written. It follows from the algorithm's options and its
+    /// [`own_step`](Context::own_step), which it is given, so that it is the same on all ranks. The training loop is to make the
+    /// passes, as [`DataParallel::step_with`](crate::DataParallel::step_with) does: one that does not ends with an error.
+    ///
+    /// Sharpness-aware minimization (Foret et al., ICLR 2021) steps with the gradient at x + ρ g / ‖g‖:
+    ///
+    /// ```
+    /// use hexagram_algorithms::logical::{Buffer, Result};
+    /// use hexagram_algorithms::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
+    ///
+    /// #[derive(Debug, Clone)]
+    /// struct Sam {
+    ///     radius: f64,
+    /// }
+    ///
+    /// impl Algorithm for Sam {
+    ///     /// Parameters x of the step.
+    ///     type State = Buffer;
+    ///     # fn name(&self) -> &'static str { "sam" }
+    ///     # fn trigram(&self) -> Trigram { Trigram { centralized: true, synchronous: true, full_precision: true } }
+    ///
+    ///     fn needs(&self) -> Needs {
+    ///         Needs { buckets: Buckets::Whole, parameters: true }
+    ///     }
+    ///
+    ///     fn evaluations(&self, _: u64) -> u32 {
+    ///         2
+    ///     }
+    ///
+    ///     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<Buffer> {
+    ///         context.copy_of(&bucket.parameters)
+    ///     }
+    ///
+    ///     async fn evaluated(&self, context: &Context, x: &mut Buffer, bucket: &mut Bucket) -> Result<()> {
+    ///         context.mean(&mut bucket.gradients).await?;
+    ///         context.copy(&bucket.parameters, x)?;
+    ///         let norm = context.norm(&bucket.gradients)?.max(f64::MIN_POSITIVE);
+    ///         context.add_scaled(self.radius / norm, &bucket.gradients, &bucket.parameters)
+    ///     }
+    ///
+    ///     async fn gradients_ready(&self, context: &Context, x: &mut Buffer, bucket: &mut Bucket) -> Result<()> {
+    ///         context.copy(x, &bucket.parameters)?;
+    ///         context.mean(&mut bucket.gradients).await
+    ///     }
+    /// }
+    /// ```
+    fn evaluations(&self, own_step: u64) -> u32 {
+        1
+    }
+
     /// Makes the state of a bucket before its first step. Parameters, if asked for, are there, and equal on all ranks.
     /// Called for one bucket after another, so that what is opened here is opened in the same order on all ranks.
     ///
@@ -196,7 +248,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// If it cannot be made. As with all hooks, an error ends the training on every rank.
     fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// Runs when a training forward pass begins. What is started here overlaps with it, and with the backward pass up
+    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here overlaps with it, and with the backward pass up
     /// to the bucket's gradients.
     ///
     /// # Errors
@@ -206,6 +258,22 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         context: &Context,
         state: &mut Self::State,
         parameters: &Buffer,
+    ) -> impl Future<Output = Result<()>> {
+        Unwritten
+    }
+
+    /// Runs when a gradient is there that is not the step's last, of those that [`evaluations`](Self::evaluations) counts. What it
+    /// leaves in the parameters is where the next gradient is taken; [`gradients_ready`](Self::gradients_ready), or
+    /// [`after_backward`](Self::after_backward), has to put back what the optimizer is to step from. Gradients that it wants to keep
+    /// it copies. They are not clipped, and nothing overlaps with the passes of such a step but for the last.
+    ///
+    /// # Errors
+    /// Any error ends the training on every rank.
+    fn evaluated(
+        &self,
+        context: &Context,
+        state: &mut Self::State,
+        bucket: &mut Bucket,
     ) -> impl Future<Output = Result<()>> {
         Unwritten
     }

@@ -30,6 +30,15 @@ pub(crate) struct StepInfo {
     pub(crate) loss: Option<f64>,
     /// Seed of the engine's options.
     pub(crate) seed: u64,
+    /// Number of this step's gradients before the one under way.
+    pub(crate) evaluation: u32,
+}
+
+impl StepInfo {
+    /// Returns [`Context::own_step`].
+    pub(crate) fn own_step(&self) -> u64 {
+        self.step.saturating_sub(self.begun)
+    }
 }
 
 impl Context {
@@ -58,7 +67,13 @@ impl Context {
     /// the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the buckets do
     /// not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.
     pub fn own_step(&self) -> u64 {
-        self.present.step.saturating_sub(self.present.begun)
+        self.present.own_step()
+    }
+
+    /// Returns the number of gradients of this step before the one that the hook is about: 0 unless the algorithm takes
+    /// [several](crate::Algorithm::evaluations).
+    pub fn evaluation(&self) -> u32 {
+        self.present.evaluation
     }
 
     /// Returns which round this step is, counted from 0, of an algorithm that communicates every `interval` steps, the

@@ -67,6 +67,11 @@ impl AnyAlgorithm {
         self.0.reads_slots()
     }
 
+    /// Returns [`Algorithm::evaluations`].
+    pub fn evaluations(&self, own_step: u64) -> u32 {
+        self.0.evaluations(own_step)
+    }
+
     /// Returns [`Algorithm::source`].
     pub fn source(&self) -> &'static str {
         self.0.source()
@@ -178,6 +183,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
     fn reads_slots(&self) -> bool;
+    fn evaluations(&self, own_step: u64) -> u32;
     fn source(&self) -> &'static str;
     /// Returns the algorithm as it is after [`Algorithm::options`] with this visitor.
     ///
@@ -195,6 +201,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
 /// Algorithm together with its state of one bucket. Its hooks are those of [`Algorithm`].
 pub(crate) trait Instance {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a>;
+    fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn after_backward<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a>;
     fn slots_ready<'a>(
@@ -248,6 +255,10 @@ impl<A: Algorithm> Erased for A {
         Algorithm::reads_slots(self)
     }
 
+    fn evaluations(&self, own_step: u64) -> u32 {
+        Algorithm::evaluations(self, own_step)
+    }
+
     fn source(&self) -> &'static str {
         Algorithm::source(self)
     }
@@ -277,6 +288,10 @@ impl<A: Algorithm> Erased for A {
 impl<A: Algorithm> Instance for Typed<A> {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
         Box::pin(self.algorithm.before_forward(context, &mut self.state, parameters))
+    }
+
+    fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        Box::pin(self.algorithm.evaluated(context, &mut self.state, bucket))
     }
 
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {

@@ -25,10 +25,13 @@ pub(super) fn hook_on_parameters<A: Algorithm>() -> Option<&'static str> {
     if writes_before_forward(A::before_forward) {
         return Some("before_forward");
     }
+    if writes_bucket_hook(A::evaluated) {
+        return Some("evaluated");
+    }
     if writes_slots_ready(A::slots_ready) {
         return Some("slots_ready");
     }
-    writes_after_step(A::after_step).then_some("after_step")
+    writes_bucket_hook(A::after_step).then_some("after_step")
 }
 
 fn writes_before_forward<A: Algorithm, F: 'static>(
@@ -37,7 +40,7 @@ fn writes_before_forward<A: Algorithm, F: 'static>(
     TypeId::of::<F>() != TypeId::of::<Unwritten>()
 }
 
-fn writes_after_step<A: Algorithm, F: 'static>(
+fn writes_bucket_hook<A: Algorithm, F: 'static>(
     _: impl FnOnce(&'static A, &'static Context, &'static mut A::State, &'static mut Bucket) -> F,
 ) -> bool {
     TypeId::of::<F>() != TypeId::of::<Unwritten>()

@@ -181,20 +181,24 @@ impl<T: Element> Trainer<T> {
         Ok(Trainer { engine, shapes: initial.len(), elements: std::marker::PhantomData })
     }
 
-    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica.
+    /// Makes one step: `gradient` gets the number and the values of each parameter of this rank's replica; again, if the
+    /// algorithm takes several gradients a step.
     ///
     /// # Errors
     /// As [`DataParallel::finish_and_step`].
     pub fn step(&mut self, mut gradient: impl FnMut(usize, &[T]) -> Vec<T>) -> Result<()> {
-        let gradients: Result<Vec<Vec<T>>> =
-            (0..self.shapes).map(|index| Ok(gradient(index, &self.engine.values(index)?))).collect();
-        self.engine.forward()?;
-        let hooks = self.engine.hooks();
-        self.engine.begin(Mode::Synchronize)?;
-        for (index, gradient) in gradients?.iter().enumerate().rev() {
-            hooks.ready_slice(index, gradient)?;
-        }
-        self.engine.finish_and_step()
+        let shapes = self.shapes;
+        self.engine.step_with(|engine| {
+            let gradients: Result<Vec<Vec<T>>> =
+                (0..shapes).map(|index| Ok(gradient(index, &engine.values(index)?))).collect();
+            engine.forward()?;
+            let hooks = engine.hooks();
+            engine.begin(Mode::Synchronize)?;
+            for (index, gradient) in gradients?.iter().enumerate().rev() {
+                hooks.ready_slice(index, gradient)?;
+            }
+            Ok(())
+        })
     }
 
     /// Returns all parameters of this rank's replica.

@@ -27,6 +27,8 @@ pub enum Kind {
     State,
     /// Hook [`before_forward`](crate::Algorithm::before_forward).
     BeforeForward,
+    /// Hook [`evaluated`](crate::Algorithm::evaluated).
+    Evaluated,
     /// Hook [`gradients_ready`](crate::Algorithm::gradients_ready).
     GradientsReady,
     /// Hook [`after_backward`](crate::Algorithm::after_backward).
@@ -43,7 +45,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds; a kind travels as its place here.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Between,
         Kind::LoadingAndForward,
         Kind::Forward,
@@ -52,6 +54,7 @@ impl Kind {
         Kind::Waiting,
         Kind::State,
         Kind::BeforeForward,
+        Kind::Evaluated,
         Kind::GradientsReady,
         Kind::AfterBackward,
         Kind::AfterStep,
@@ -70,6 +73,7 @@ impl Kind {
             Kind::Waiting => "waiting",
             Kind::State => "state",
             Kind::BeforeForward => "before_forward",
+            Kind::Evaluated => "evaluated",
             Kind::GradientsReady => "gradients_ready",
             Kind::AfterBackward => "after_backward",
             Kind::AfterStep => "after_step",
@@ -253,7 +257,7 @@ mod tests {
             let span = Span { kind, step: 7, bucket: 3, bytes: 1 << 40, start: -5, end: 9, sent: u64::MAX };
             assert_eq!(Span::from_words(span.to_words()).unwrap(), span);
         }
-        assert!(Span::from_words([13, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(Span::from_words([14, 0, 0, 0, 0, 0, 0]).is_err());
         assert!(Span::from_words([-1, 0, 0, 0, 0, 0, 0]).is_err());
     }
 }

@@ -104,6 +104,11 @@ impl Backward {
         self.open.is_some()
     }
 
+    /// Returns true if a pass is under way whose gradients are to be communicated.
+    pub(in crate::engine) fn synchronizes(&self) -> bool {
+        self.open == Some(Mode::Synchronize)
+    }
+
     /// Begins a pass, at whose end [`send_all`](Self::send_all) hands the buckets over if they are `held`.
     pub(in crate::engine) fn begin(&mut self, mode: Mode, held: bool) -> Result<()> {
         if self.is_open() {

@@ -39,6 +39,8 @@ pub(super) enum Stage {
     /// Making of the state: one bucket after another, as it may open what has to be opened in one order on all ranks.
     Start,
     Forward,
+    /// Gradients of a pass that is not the step's last.
+    Evaluate,
     Gradients,
     Backward,
     Step,
@@ -357,6 +359,7 @@ impl HookCall {
                 let made = algorithm.instance(context, &bucket).await;
                 made.map(|instance| *none = Some(instance))
             }
+            (Stage::Evaluate, Some(instance), _) => instance.evaluated(context, &mut bucket).await,
             (Stage::Gradients, Some(instance), _) => instance.gradients_ready(context, &mut bucket).await,
             (Stage::Backward, Some(instance), _) => instance.after_backward(context, &mut bucket).await,
             (Stage::Step, Some(instance), _) => {

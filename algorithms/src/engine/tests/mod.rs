@@ -2,6 +2,7 @@
 
 mod agree;
 mod clip;
+mod evaluations;
 mod failures;
 mod hierarchy;
 mod hooks;

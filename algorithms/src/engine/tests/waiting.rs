@@ -116,6 +116,10 @@ impl Erased for HeldBack {
         self.algorithm.reads_slots()
     }
 
+    fn evaluations(&self, own_step: u64) -> u32 {
+        self.algorithm.evaluations(own_step)
+    }
+
     fn source(&self) -> &'static str {
         self.algorithm.source()
     }
@@ -152,6 +156,11 @@ impl Instance for Held {
     fn before_forward<'a>(&'a mut self, context: &'a Context, parameters: &'a Buffer) -> HookFuture<'a> {
         let hook = self.instance.before_forward(context, parameters);
         Box::pin(self.finished.hold(Stage::Forward, context, hook))
+    }
+
+    fn evaluated<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {
+        let hook = self.instance.evaluated(context, bucket);
+        Box::pin(self.finished.hold(Stage::Evaluate, context, hook))
     }
 
     fn gradients_ready<'a>(&'a mut self, context: &'a Context, bucket: &'a mut Bucket) -> HookFuture<'a> {

@@ -1,0 +1,129 @@
+//! Several gradients of one batch in a step: an algorithm moves the parameters after the first, and asks for the gradient
+//! there. Open this for a training loop that serves such algorithms, too.
+//!
+//! ```text
+//! x as the last step left it
+//! forward, begin, backward ──► g₁ at x        hook evaluated: parameters ← x̂     evaluate_again: true
+//! forward, begin, backward ──► g₂ at x̂                                           evaluate_again: false
+//! finish, step             ──►                hooks gradients_ready, after_backward: parameters ← x; optimizer; after_step
+//! ```
+//!
+//! How many gradients a step takes follows from its number alone, so that ranks agree on it. A loop that does not ask is
+//! refused at the end of its first pass: its step would be made with parameters that are not the model's.
+
+use super::hooks::{self, Results};
+use super::runner::Stage;
+use super::{DataParallel, Unused};
+use crate::trace::Kind;
+use hexagram_logical::{Error, Result};
+
+impl DataParallel {
+    /// Ends a backward pass, but for the step's last, and returns true: the algorithm has moved the parameters, and wants the
+    /// gradient of the same batch there, by another forward and backward pass. Returns false, and does nothing, where the pass
+    /// under way is the step's last. A loop calls it in the place of [`finish`](Self::finish) until it returns false; most
+    /// algorithms take one gradient a step, and need none of it. Gradients that are accumulated over several passes are taken
+    /// anew, too.
+    ///
+    /// ```
+    /// use hexagram_algorithms::logical::Result;
+    /// use hexagram_algorithms::{DataParallel, Mode};
+    ///
+    /// fn step(engine: &mut DataParallel, gradient: impl Fn(&[f32]) -> Vec<f32>) -> Result<()> {
+    ///     loop {
+    ///         let gradient = gradient(&engine.values::<f32>(0)?);
+    ///         engine.begin(Mode::Synchronize)?;
+    ///         engine.hooks().ready_slice(0, &gradient)?;
+    ///         if !engine.evaluate_again()? {
+    ///             return engine.finish_and_step();
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish); [`Error::Usage`] with a loss that is scaled.
+    pub fn evaluate_again(&mut self) -> Result<bool> {
+        if self.is_last_evaluation() {
+            return Ok(false);
+        }
+        let outcome = self.end_evaluation(self.options.unused);
+        self.enter(Kind::Between);
+        self.checked(outcome).map(|()| true)
+    }
+
+    /// Makes a step, with as many gradients as the algorithm takes: `pass` reads the parameters, and makes the forward and
+    /// backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
+    ///
+    /// # Errors
+    /// Those of `pass`; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
+    pub fn step_with<E: From<Error>>(
+        &mut self,
+        mut pass: impl FnMut(&mut Self) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        loop {
+            pass(self)?;
+            if !self.evaluate_again()? {
+                return Ok(self.finish_and_step()?);
+            }
+        }
+    }
+
+    /// Returns the number of gradients that the step under way takes.
+    fn evaluations(&self) -> u32 {
+        self.algorithm.evaluations(self.present.own_step()).max(1)
+    }
+
+    /// Returns true if the next gradient, or the one under way, is the step's last.
+    pub(super) fn is_last_evaluation(&self) -> bool {
+        self.present.evaluation + 1 >= self.evaluations()
+    }
+
+    /// Ends a pass that is not the step's last, with the algorithm's part after it.
+    pub(super) fn end_evaluation(&mut self, unused: Unused) -> Result<()> {
+        if self.scaler.is_some() {
+            let what =
+                format!("{} takes several gradients a step, and the loss is scaled", self.algorithm.name());
+            let remedy =
+                "leave out loss_scale: a step that is skipped would leave the parameters where it moved them";
+            return Err(Error::usage(what, remedy));
+        }
+        if hooks::lock(&self.backward).close(unused)?.is_none() {
+            let remedy =
+                "end a pass of Mode::Accumulate with finish, and ask after that of Mode::Synchronize";
+            return Err(Error::usage("a pass that only accumulates is no gradient yet", remedy));
+        }
+        if !self.started {
+            self.fix_order()?;
+        }
+        self.begin_forward()?;
+        hooks::lock(&self.backward).set_results(Results::None);
+        self.run(Stage::Evaluate)?;
+        self.options.queue.check()?;
+        self.present.evaluation += 1;
+        self.forwarded = false;
+        Ok(())
+    }
+
+    /// Fails if the pass under way is to be ended by [`evaluate_again`](Self::evaluate_again).
+    pub(super) fn check_last_evaluation(&self) -> Result<()> {
+        if self.is_last_evaluation() || !hooks::lock(&self.backward).synchronizes() {
+            return Ok(());
+        }
+        let name = self.algorithm.name();
+        let count = self.evaluations();
+        let at = self.present.evaluation + 1;
+        let what =
+            format!("{name} takes {count} gradients of each batch, and gradient {at} was to be the last");
+        let remedy = "make each step by step_with, or call DataParallel::evaluate_again before finish";
+        Err(Error::usage(what, remedy))
+    }
+
+    /// Fails between two gradients of a step.
+    pub(super) fn check_all_evaluated(&self) -> Result<()> {
+        if self.present.evaluation == 0 {
+            return Ok(());
+        }
+        let what = format!("{} waits for another gradient of the same batch", self.algorithm.name());
+        Err(Error::usage(what, "make another pass where evaluate_again returns true"))
+    }
+}
