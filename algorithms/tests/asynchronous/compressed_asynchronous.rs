@@ -5,15 +5,15 @@ use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::codec::{Codec, Keep, MinMax8, TopK};
 use hexagram_algorithms::logical::encoding::mix;
-use hexagram_algorithms::logical::runtime::{self, VirtualTime};
+use hexagram_algorithms::logical::runtime;
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Communicator, Result, TransportKind, World};
+use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::{Setup, Trainer, payload, resumes_exactly};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, Order, registry};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
+use crate::virtual_ranks::in_virtual_time;
 
 const RANKS: usize = 3;
 const ELEMENTS: usize = 24;
@@ -89,23 +89,10 @@ fn train(comm: &Communicator, algorithm: AnyAlgorithm, tolerance: f64) -> Result
     Ok(())
 }
 
-/// Runs [`train`] in a world with a virtual clock, whose order of events follows from the random times alone.
+/// Runs [`train`] in virtual time, where the order of events follows from the random times alone.
 fn in_random_orders(algorithm: impl Into<AnyAlgorithm>, tolerance: f64) {
     let algorithm = algorithm.into();
-    VirtualTime::run(|| {
-        let (results, result) = channel();
-        for world in World::threads(RANKS).unwrap() {
-            let results = results.clone();
-            let algorithm = algorithm.clone();
-            let run = move || {
-                let trained =
-                    Communicator::open(&world, 0).and_then(|comm| train(&comm, algorithm, tolerance));
-                let _ = results.send(trained);
-            };
-            runtime::spawn("hexagram-test", run).unwrap();
-        }
-        (0..RANKS).for_each(|_| runtime::receive(&result).unwrap().unwrap());
-    });
+    in_virtual_time(RANKS, move |comm| train(comm, algorithm.clone(), tolerance));
 }
 
 fn top_k() -> Arc<dyn Codec> {
@@ -119,7 +106,7 @@ fn async_model_average_keeps_the_mean_in_any_order() {
 
 #[test]
 fn compressed_async_model_average_keeps_the_mean_in_any_order() {
-    in_random_orders(AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::compressed() }, 1e-4);
+    in_random_orders(AsyncModelAverage { interval: 0.0, ..AsyncModelAverage::compressed() }, 2e-5);
     let coarse = AsyncModelAverage { codec: Some(top_k()), approach: 0.1, interval: 0.0, warm_up: 0 };
     in_random_orders(coarse, 1e-3);
 }

@@ -9,3 +9,5 @@ mod compressed_asynchronous;
 mod laggard;
 mod slow_rank_measured;
 mod ssp;
+#[path = "../virtual_ranks/mod.rs"]
+mod virtual_ranks;

@@ -1,4 +1,4 @@
-//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, and edges. Each file is
+//! The engine's promises under every algorithm: resumption, clipping, switches, devices, traces, bytes, and edges. Each file is
 //! a module here.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
@@ -10,9 +10,12 @@ mod edges;
 mod fitting_optimizers;
 mod late;
 mod mean;
+mod payload;
 mod resume;
 mod switching;
 mod trace;
+#[path = "../virtual_ranks/mod.rs"]
+mod virtual_ranks;
 mod virtual_time;
 mod warm_ups;
 mod warmed_up;

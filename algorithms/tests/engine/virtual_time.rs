@@ -1,12 +1,12 @@
 //! A training in a world with a virtual clock: the engine's communication thread is a task of that world, and slow ranks
 //! cost its time and not the machine's.
 
-use hexagram_algorithms::logical::runtime::{self, VirtualTime};
-use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result, World};
+use hexagram_algorithms::logical::runtime;
+use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result};
 use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
+use crate::virtual_ranks::in_virtual_time;
 
 /// Trains three steps, of which each takes this rank `rank + 1` seconds of computing; returns when each step had ended, and
 /// the weights.
@@ -29,26 +29,9 @@ fn train(comm: &Communicator) -> Result<(Vec<Duration>, Vec<u8>)> {
     Ok((ended, engine.parameter(0)?.host_bytes().unwrap_or_default().to_vec()))
 }
 
-/// Trains two ranks, as threads of one virtual world.
-fn trained() -> Vec<(Vec<Duration>, Vec<u8>)> {
-    VirtualTime::run(|| {
-        let (results, result) = channel();
-        for (rank, world) in World::threads(2).unwrap().into_iter().enumerate() {
-            let results = results.clone();
-            let run = move || {
-                let result = Communicator::open(&world, 0).and_then(|comm| train(&comm));
-                let _ = results.send((rank, result));
-            };
-            runtime::spawn("hexagram-test", run).unwrap();
-        }
-        let mut results: Vec<_> = (0..2).map(|_| runtime::receive(&result).unwrap()).collect();
-        results.sort_by_key(|(rank, _)| *rank);
-        results.into_iter().map(|(_, result)| result.unwrap()).collect()
-    })
-}
-
 #[test]
 fn a_step_takes_as_long_as_the_slowest_rank_in_virtual_time() {
+    let trained = || in_virtual_time(2, train);
     let first = trained();
     for (ended, weights) in &first {
         let seconds: Vec<u64> = ended.iter().map(Duration::as_secs).collect();

@@ -1,7 +1,9 @@
 //! The mean in low precision for ranks that keep their own values: what each has to add, so that all come together and the
 //! mean over ranks stays as it is. Open this for averages of parameters that go on changing meanwhile.
 
-use super::entry;
+use super::roles::Roles;
+use super::scatter_gather::{check, fingerprint};
+use super::{entry, segments};
 use crate::centralized::share::chunk;
 use crate::encoding::{Encoding, Feedback};
 use crate::{Buffer, Communicator, ReduceOp, Result};
@@ -17,11 +19,11 @@ impl Communicator {
     /// > value ← ĥᵢ; mean ← H, and of the own chunk H + n (m − H)
     ///
     /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses, each
-    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding. As xᵢ
-    /// settle, so do ĥᵢ and H, and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at
+    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding of each
+    /// time: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H, and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at
     /// once, up to the codec's error; coarse ones need γ of about their δ.
     ///
-    /// Bytes, steps, memory and determinism: those of `all_reduce_encoded`, and no memory beside. It is
+    /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: as there, and ĥⱼ of the own chunk, S in all. It is
     /// CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed both ways.
     ///
     /// # Errors
@@ -60,9 +62,14 @@ impl Communicator {
     ) -> Result<()> {
         encoding.expect_feedback("mean_kept_encoded", &[Feedback::Difference])?;
         mean.write_all()?.copy_from(&value.read_all()?)?;
-        self.all_reduce_encoded(mean, ReduceOp::Mean, encoding).await?;
+        check(mean, ReduceOp::Mean, encoding)?;
+        let fingerprint = fingerprint(mean, ReduceOp::Mean, encoding);
         let ranks = self.size();
         let owned = chunk(mean.len(), ranks, self.rank());
+        let estimates = entry(encoding, "estimates", mean, ranks * owned.len())?;
+        let stages = Roles::of(self, mean, ReduceOp::Mean, encoding)?.with_estimates(estimates);
+        segments::run(self, fingerprint, mean, &stages).await?;
+        encoding.state_mut().advance();
         let exact = entry(encoding, "mean", mean, owned.len())?;
         let exact = exact.read_all()?;
         mean.write(owned)?.weighted_sum(&[(1.0 - ranks as f64, None), (ranks as f64, Some(&exact))])?;

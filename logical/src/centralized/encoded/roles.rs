@@ -33,6 +33,8 @@ enum Owner {
     /// Mean of all contributions so far, and the estimate of it that everyone has decoded, in all chunks.
     Difference {
         mean: Arc<Buffer>,
+        /// Estimate of each rank's contributions, rank by rank, if the mean is made of these.
+        estimates: Option<Arc<Buffer>>,
         decoded: Arc<Buffer>,
         link: FeedbackLink,
     },
@@ -50,7 +52,7 @@ impl Owner {
                 let mean = entry(encoding, "mean", buffer, owned)?;
                 let decoded = entry(encoding, "heard", buffer, buffer.len())?;
                 let link = FeedbackLink::Difference(Arc::clone(&decoded));
-                Owner::Difference { mean, decoded, link }
+                Owner::Difference { mean, estimates: None, decoded, link }
             }
             _ => Owner::Forgetful,
         })
@@ -79,6 +81,15 @@ impl<'a> Roles<'a> {
         Ok(Roles { rank: comm.rank(), buffer, encoding, weight, worker, owner, start: owned.start })
     }
 
+    /// Has the owner of a chunk remember the estimate of every rank, rank by rank, and make their mean anew each time. Sums in
+    /// f32 that are added to for ever would drift apart: those of a rank from those of an owner.
+    pub(super) fn with_estimates(mut self, all: Arc<Buffer>) -> Self {
+        if let Owner::Difference { estimates, .. } = &mut self.owner {
+            *estimates = Some(all);
+        }
+        self
+    }
+
     fn coding<'b>(&'b self, call: &'b Call<'_>, by: u64, segment: &Segment) -> Coding<'b> {
         let names = [self.rank, segment.owner, segment.index];
         let [rank, owner, index] = names.map(|name| name as u64);
@@ -93,6 +104,26 @@ impl<'a> Roles<'a> {
         let mut numbered = contributions.iter().cloned().enumerate();
         numbered
             .try_for_each(|(rank, message)| call.decode(codec, rank, message, Some(self.weight), to.clone()))
+    }
+
+    /// Makes a mean anew of the estimates of all ranks: `hᵢ ← hᵢ + D(cᵢ); mean ← w Σ hᵢ`.
+    fn renew(
+        &self,
+        call: &Call<'_>,
+        contributions: &[Part<'_>],
+        estimates: &Buffer,
+        segment: &Segment,
+        mean: &Part<'_>,
+    ) -> Result<()> {
+        let owned = estimates.len() / contributions.len();
+        mean.write()?.clear();
+        for (rank, message) in contributions.iter().cloned().enumerate() {
+            let at = self.owned(segment);
+            let known = Part::of(estimates, rank * owned + at.start..rank * owned + at.end);
+            call.decode(&**self.encoding.codec(), rank, message, Some(1.0), known.clone())?;
+            mean.write()?.add_scaled(f64::from(self.weight), &known.read()?)?;
+        }
+        Ok(())
     }
 
     fn numbers(&self, segment: &Segment) -> Part<'_> {
@@ -137,9 +168,12 @@ impl Stages for Roles<'_> {
                 self.add(call, contributions, &sum)?;
                 link.encode(coding, at, sum, message)
             }
-            Owner::Difference { mean, link, .. } => {
+            Owner::Difference { mean, estimates, link, .. } => {
                 let mean = Part::of(mean, self.owned(segment));
-                self.add(call, contributions, &mean)?;
+                match estimates {
+                    Some(estimates) => self.renew(call, contributions, estimates, segment, &mean)?,
+                    None => self.add(call, contributions, &mean)?,
+                }
                 link.compensate_into(segment.range.clone(), &mean, &numbers)?;
                 // Every rank, this one included, remembers the message when it has arrived.
                 FeedbackLink::Direct.encode(coding, segment.range.clone(), numbers, message)
