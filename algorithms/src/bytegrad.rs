@@ -12,9 +12,9 @@
 //! round to nothing, take `qadam-8bit`. In practice 8 bits are fine enough to train as full precision does, which makes
 //! this the first thing to try on a slow network.
 //!
-//! State: none. With blocks of B elements and d elements in all, bytes sent per rank and step: 2(n−1)/n · d (1 + 8/B),
-//! exact if every rank's chunk of a bucket is whole blocks: 1/4 of full precision. Hierarchically, only what hosts send
-//! to each other is encoded. Default: B = 2048, which one outlier spoils; Bagua has one range for a whole chunk.
+//! State: none. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n · Σ (c + 8⌈c/B⌉) over the n chunks of c
+//! elements that a bucket is cut into: 1/4 of full precision. Hierarchically, only what hosts send to each other is
+//! encoded. Default: B = 2048, which one outlier spoils; Bagua has one range for a whole chunk.
 //!
 //! Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32. Source: Bagua,
 //! Gan et al., VLDB 2022.

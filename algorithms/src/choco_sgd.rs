@@ -12,23 +12,24 @@
 //! with the passes, since the stepped parameters are what is encoded. Momentum stays each rank's own; replicas differ,
 //! evaluate their mean.
 //!
-//! γ_c is to suit the codec; too large a one diverges. It can be measured ([`gossip`](crate::gossip) says how); constructors
-//! choose it:
+//! γ_c is to suit the codec; too large a one diverges. It can be measured ([`gossip`](crate::gossip) says how);
+//! constructors choose it:
 //!
 //! | codec | γ_c | message, for d parameters |
 //! |---|---|---|
-//! | [`ChocoSgd::sign`], default | .45, as tuned for ResNet-20 | d/8 + 4⌈d/2048⌉ |
+//! | [`ChocoSgd::sign`], default | .45, as tuned for ResNet-20 | ⌈d/8⌉ + 4⌈d/2048⌉ |
 //! | [`ChocoSgd::top_k`] of a share k/d | 2 k/d, at most 1 | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most |
 //! | [`ChocoSgd::min_max8`] | 1: nearly exact | d + 8⌈d/2048⌉ |
 //!
-//! (Tuned for top-k of 1 % on a ring of 9 was .04; on one of 4, ranks without gradients stall with 4 k/d and agree with half
-//! of it. Sums x̂ are of f32: with values about 1, the mean over ranks moves by some 10⁻⁷ a step on its own.)
+//! (Tuned for top-k of 1 % on a ring of 9 was .04; on one of 4, ranks without gradients stall with 4 k/d and agree with
+//! half of it. Sums x̂ are of f32: with values about 1, the mean over ranks moves by some 10⁻⁷ a step on its own.)
 //!
-//! Bytes sent per rank and step: deg messages; 2 on the ring, the default as that of the paper, so with the sign S/16 and
-//! some, S being the size of the parameters. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S, whatever the graph; it begins where all ranks
-//! are, by one gossip in full precision whenever it is made. Elements: f32. To be run with plain SGD. Sources: Koloskova,
-//! Stich and Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed communication", ICML
-//! 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized deep learning with arbitrary communication compression", ICLR 2020.
+//! Bytes sent per rank and step: deg messages, with the sign deg · (⌈d/8⌉ + 4⌈d/2048⌉); deg is 2 on the ring, the default
+//! as that of the paper, so that it is S/16 and some, S being the size of the parameters. State: x̂ᵢ and Σⱼ wᵢⱼ x̂ⱼ, 2 S,
+//! whatever the graph; it begins where all ranks are, by one gossip in full precision whenever it is made. Elements: f32.
+//! To be run with plain SGD. Sources: Koloskova, Stich and Jaggi, "Decentralized stochastic optimization and gossip
+//! algorithms with compressed communication", ICML 2019; Koloskova, Lin, Stich and Jaggi, "Decentralized deep learning with
+//! arbitrary communication compression", ICLR 2020.
 
 use crate::gossip::{Gossip, GossipState, consensus};
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram};

@@ -18,9 +18,9 @@
 //!
 //! What a dense codec encodes is encoded twice, by the ranks and by the owner of each chunk; error feedback makes up for
 //! the first loss, two-level feedback for both. State: none without feedback; with it e, or hᵢ and h, of the bucket's size,
-//! and of an n-th with two levels. Bytes sent per rank and step: 2(n−1)/n times those of the table with dense codecs, exact
-//! if every rank's chunk of a bucket is whole blocks; (n−1) times the sum over all tensors with sparse ones. Hierarchically,
-//! only what hosts send to each other is encoded.
+//! and of an n-th with two levels. Bytes sent per rank and step: with dense codecs 2(n−1)/n times the sum of those of the
+//! table over the n chunks that a bucket is cut into, so 2(n−1)/n · 2d with bf16; with sparse ones (n−1) times the sum over
+//! all tensors. Hierarchically, only what hosts send to each other is encoded.
 //!
 //! Default: bf16 without feedback. Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate;
 //! with error feedback and sparse codecs as those algorithms say. Elements: f32. Source: the papers of the table.

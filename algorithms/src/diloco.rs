@@ -12,9 +12,9 @@
 //! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. The inner
 //! optimizer's memory stays each rank's own; the source has AdamW.
 //!
-//! State: θ and v, 2 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H. With a codec
-//! ([`Averaging`]) it is Δᵢ that is encoded, with its feedback in units of the parameters and the bytes of
-//! [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
+//! State: θ and v, 2 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H, or (n−1) · S /
+//! H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with its feedback in units of the parameters
+//! and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
 //! and f64. Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for data on which a training has some hundred steps,
 //! since v needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
 //! "DiLoCo: distributed low-communication training of language models", 2023.

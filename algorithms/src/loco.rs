@@ -9,18 +9,18 @@
 //! ```
 //!
 //! C gives every number of a block one of 15 values up to the block's largest ([`Int4`]). e is a moving average of errors
-//! where error feedback has their sum (β = 0 here): it adds the error that is to be expected, so that the mean of what is sent
-//! is that of the gradients, and no step has to make up for many others at once. That is why it suits Adam, whose second
-//! moment such bursts would fill. From time to time e is forgotten, since it is of old gradients.
+//! where error feedback has their sum (β = 0 here): it adds the error that is to be expected, so that the mean of what is
+//! sent is that of the gradients, and no step has to make up for many others at once. That is why it suits Adam, whose
+//! second moment such bursts would fill. From time to time e is forgotten, since it is of old gradients.
 //!
-//! The paper keeps e in eight bits; and in its sharded training a mean stays with the owner of a chunk, while here all ranks
-//! have whole replicas, so that it goes back, in four bits too, with an error feedback s of the owner's. Without e the way
-//! there is ZeRO++'s quantized reduce-scatter, β = 1 with e = 0.
+//! The paper keeps e in eight bits; and in its sharded training a mean stays with the owner of a chunk, while here all
+//! ranks have whole replicas, so that it goes back, in four bits too, with an error feedback s of the owner's. Without e
+//! the way there is ZeRO++'s quantized reduce-scatter, β = 1 with e = 0.
 //!
-//! State: e, of the bucket's size, and s, an n-th of it. With blocks of B elements and d elements in all, bytes sent per
-//! rank and step: 2(n−1)/n · (d/2 + 4d/B), exact if every rank's chunk of a bucket is whole blocks: .13 of full precision
-//! with B = 128. Hierarchically, only what hosts send to each other is encoded. e is of gradients, not of steps: a sudden
-//! change of γ applies to it as to them.
+//! State: e, of the bucket's size, and s, an n-th of it. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n
+//! · Σ (⌈c/2⌉ + 4⌈c/B⌉) over the n chunks of c elements that a bucket is cut into: .13 of full precision with B = 128.
+//! Hierarchically, only what hosts send to each other is encoded. e is of gradients, not of steps: a sudden change of γ
+//! applies to it as to them.
 //!
 //! Defaults, those of DeepSpeed's code: β = .8, T = 1024; B = 128. Replicas: bit-identical. Optimizer: the one of full
 //! precision, with its learning rate. Elements: f32. Trigram: centralized, synchronous, low precision. Sources: Xie, Lin,

@@ -19,10 +19,11 @@
 //! moves the same, but every eᵢ then grows by gᵢ − ḡ in each step, until rounding it disturbs x.
 //!
 //! To be run with SGD, with momentum or without. Replicas stay bit-identical. State: e, of the bucket's size, and
-//! r · (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: 2(n−1)/n · 4 · (r Σ(rows +
-//! columns) + what goes as it is), from where on both all-reduces are large; f32. Defaults: r = 2, with which
-//! the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized, synchronous, low precision. Source: Vogels,
-//! Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS 2019.
+//! r · (rows + columns) elements a matrix. Bytes sent per rank and step, after the start: two all-reduces, of 4r Σ rows and
+//! of 4 (r Σ columns + what goes as it is), each with 2(n−1)/n times its size, or n−1 times if n times its size is 64 KiB
+//! at most; f32. Defaults: r = 2, with which the paper loses nothing on ResNet-18; 10 plain steps. Trigram: centralized,
+//! synchronous, low precision. Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression
+//! for distributed optimization", NeurIPS 2019.
 
 use crate::plugin::{Algorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, MeanCodec, Trigram};
 use hexagram_logical::Result;

@@ -13,9 +13,9 @@
 //! against frequent small ones, the sign of most gradients is not that of their mean, and it may walk uphill; `qadam` sends
 //! as little and does not.
 //!
-//! State: m, one element for each parameter, if β > 0. With d elements in all, bytes sent per rank and step:
-//! 2(n−1)/n · d/8, exact if every rank's chunk of a bucket is whole bytes: 1/32 of full precision. All ranks vote as one,
-//! whether or not the engine is asked for hierarchical communication: a host's mean would be one voter.
+//! State: m, one element for each parameter, if β > 0. Bytes sent per rank and step: 2(n−1)/n · Σ ⌈c/8⌉ over the n chunks
+//! of c elements that a bucket is cut into: 1/32 of full precision. All ranks vote as one, whether or not the engine is
+//! asked for hierarchical communication: a host's mean would be one voter.
 //!
 //! Default: β = .9. Replicas: bit-identical. To be run with plain SGD, at a learning rate like Adam's or below, that falls
 //! to 0: steps are never smaller than γ. Elements: f32. Source: Bernstein et al., "signSGD with majority vote is

@@ -18,11 +18,11 @@
 //! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. With a codec ([`Averaging`]) it is x₀ − xᵢ
 //! that is encoded, with its feedback in units of the parameters.
 //!
-//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, S being the size of
-//! the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α = 1 and β = .5, as fairscale's for eight ranks; it has .2 for
-//! four, .6 for sixteen, and τ = 48 for large data. A β multiplies the learning rate by 1/(1−β) in the long run.
-//! Trigram: centralized, synchronous, full precision. Source: Wang, Tantia, Ballas and Rabbat, "SlowMo: improving
-//! communication-efficient distributed SGD with slow momentum", ICLR 2020.
+//! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S
+//! / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α = 1 and β
+//! = .5, as fairscale's for eight ranks; it has .2 for four, .6 for sixteen, and τ = 48 for large data. A β multiplies the
+//! learning rate by 1/(1−β) in the long run. Trigram: centralized, synchronous, full precision. Source: Wang, Tantia,
+//! Ballas and Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum", ICLR 2020.
 
 use crate::plugin::with_float;
 use crate::plugin::{

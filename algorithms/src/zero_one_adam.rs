@@ -20,10 +20,10 @@
 //! diverges at γ = 0.001 and reaches 98.1 % at 0.0003, and φ = 0.1 reaches 98.9 % at 0.001. As in the authors' code it is
 //! gradients that are encoded up to F, and never beside an exact one; the paper's pseudocode encodes γ m there, too.
 //!
-//! State: m, D, e, and v or x₀, four elements for each parameter, and s, 1/n. With d elements in all, bytes sent per rank:
-//! f = 2(n−1)/n · 4d in a step that updates v, b = 2(n−1)/n · d (1/8 + 4/B) in the other steps up to F, exact if every
-//! rank's chunk of a bucket is whole blocks; after that b in every kₗ-th step. Hierarchically, only what hosts send to
-//! each other is encoded.
+//! State: m, D, e, and v or x₀, four elements for each parameter, and s, 1/n. Bytes sent per rank: those of
+//! [all-reduce](crate::gradient_all_reduce) in a step that updates v; 2(n−1)/n · Σ (⌈c/8⌉ + 4⌈c/B⌉) over the n chunks of c
+//! elements that a bucket is cut into in the other steps up to F, and after that in every kₗ-th. Hierarchically, only what
+//! hosts send to each other is encoded.
 //!
 //! Defaults: F = 200, of which 60 update v; L = 200 and kₗ ≤ 4, for trainings of about a thousand steps. For long ones the
 //! authors' code has F = 100 000, L = 32 678 and kₗ ≤ 16. B = 2048.

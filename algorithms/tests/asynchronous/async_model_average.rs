@@ -4,7 +4,7 @@ use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,32 +138,6 @@ fn its_warm_up_is_synchronous_sgd() {
         Ok(())
     })
     .unwrap();
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    let ranks = 4;
-    let elements = 32768;
-    let steps = 6;
-    let found = |interval, warm_up| {
-        payload_per_step(ranks, elements, steps, || {
-            Arc::new(AsyncModelAverage { interval, warm_up, ..AsyncModelAverage::default() })
-        })
-        .unwrap()
-    };
-    let size = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64;
-    let agreement = (ranks - 1) as f64;
-    let per_step = |averages: f64| averages * (size + agreement) / steps as f64;
-    // The first is posted in the first step, and the next would be an hour later. Settling agrees once more.
-    let warm = found(3600.0, steps as u64);
-    let once = found(3600.0, 0);
-    let settled = agreement / steps as f64;
-    assert!((warm - size - settled).abs() < 1e-9, "{warm} and not {size} + {settled}");
-    let aborted = (once - settled).abs() < 1e-9;
-    let finished = (once - per_step(1.0) - settled).abs() < 1e-9;
-    assert!(aborted || finished, "{once}, neither {settled} nor {} more", per_step(1.0));
-    let most = found(0.0, 0);
-    assert!(most <= per_step(steps as f64) + settled + 1e-9, "{most}");
 }
 
 #[test]

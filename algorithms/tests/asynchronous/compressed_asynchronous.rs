@@ -1,19 +1,19 @@
 //! The asynchronous algorithms, in full and in low precision, in many random orders of events: what they keep whatever the
-//! order. And of those in low precision: that replicas come together, the bytes in their headers, and their options.
+//! order. And of those in low precision: that replicas come together, and their options.
 
+use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::ad_psgd::AdPsgd;
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
-use hexagram_algorithms::logical::codec::{Codec, Keep, MinMax8, TopK};
+use hexagram_algorithms::logical::codec::{Codec, Keep, TopK};
 use hexagram_algorithms::logical::encoding::mix;
 use hexagram_algorithms::logical::runtime;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
-use hexagram_algorithms::testing::{Setup, Trainer, payload, resumes_exactly};
-use hexagram_algorithms::{AnyAlgorithm, EngineOptions, Order, registry};
+use hexagram_algorithms::testing::{Setup, Trainer, resumes_exactly};
+use hexagram_algorithms::{AnyAlgorithm, registry};
 use std::sync::Arc;
 use std::time::Duration;
-use crate::virtual_ranks::in_virtual_time;
 
 const RANKS: usize = 3;
 const ELEMENTS: usize = 24;
@@ -164,54 +164,6 @@ fn replicas_come_near_the_common_minimum_and_each_other() {
             assert!(apart < 4.0, "{}: {apart} apart", algorithm.name());
         }
     }
-}
-
-/// Bytes of the 8-bit codec for as many elements, in blocks of 2048.
-fn eight_bits(elements: usize) -> f64 {
-    MinMax8::default().encoded_len(elements) as f64
-}
-
-/// Returns the bytes that a rank sends in a step after which all settle, on average.
-fn settled_payload(algorithm: &AnyAlgorithm, ranks: usize, elements: usize, steps: usize) -> f64 {
-    let sent = spawn(TransportKind::Thread, ranks, |comm| {
-        let engine = EngineOptions { order: Order::Listed, ..EngineOptions::default() };
-        let setup = Setup { engine, ..Setup::default() };
-        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &[vec![1.0f32; elements]])?;
-        trainer.engine().initial().prepare()?;
-        let before = payload(&comm)?;
-        for step in 0..steps {
-            trainer.step(|_, x| x.iter().map(|x| x - (comm.rank() * step) as f32).collect())?;
-            comm.blocking().barrier()?;
-        }
-        trainer.engine().settle()?;
-        Ok(payload(&comm)? - before)
-    });
-    sent.unwrap().iter().sum::<u64>() as f64 / (ranks * steps) as f64
-}
-
-#[test]
-fn the_bytes_are_those_of_their_headers() {
-    let ranks = 4;
-    let elements = 32768;
-    let steps = 6;
-    let n = ranks as f64;
-    let chunk = elements / ranks;
-    // Pushes in 8 bits and pulls in 16; settling has everyone get all shards once.
-    let ssp = (n - 1.0) * (eight_bits(chunk) + 2.0 * chunk as f64);
-    let shards = 2.0 * (n - 1.0) / n * (elements * 4) as f64 / steps as f64;
-    let found = settled_payload(&Ssp::compressed().into(), ranks, elements, steps);
-    assert!((ssp + shards..ssp + shards + 2000.0).contains(&found), "{found}, not {ssp} + {shards} and some");
-    // One average, posted in the first step, which is over or was aborted.
-    let once = AsyncModelAverage { interval: 3600.0, ..AsyncModelAverage::compressed() };
-    let average = 2.0 * (n - 1.0) * eight_bits(chunk) / steps as f64;
-    let agreements = 2.0 * (n - 1.0) / steps as f64;
-    let found = settled_payload(&once.into(), ranks, elements, steps);
-    let most = average + agreements;
-    assert!((average..=most + 1e-9).contains(&found) || found <= agreements, "{found}, not {average}");
-    // Two messages for an average, of which some may be left out, and requests and replies.
-    let pair = 2.0 * eight_bits(elements);
-    let found = settled_payload(&AdPsgd::compressed().into(), ranks, elements, steps);
-    assert!((pair / steps as f64..pair + 2000.0).contains(&found), "{found}, at most {pair} and some");
 }
 
 #[test]

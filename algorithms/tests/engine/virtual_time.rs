@@ -1,12 +1,12 @@
 //! A training in a world with a virtual clock: the engine's communication thread is a task of that world, and slow ranks
 //! cost its time and not the machine's.
 
+use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::runtime;
 use hexagram_algorithms::logical::{Buffer, Communicator, DType, Result};
 use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
 use std::sync::Arc;
 use std::time::Duration;
-use crate::virtual_ranks::in_virtual_time;
 
 /// Trains three steps, of which each takes this rank `rank + 1` seconds of computing; returns when each step had ended, and
 /// the weights.

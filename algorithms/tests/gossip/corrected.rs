@@ -89,10 +89,3 @@ fn graphs_that_change_or_have_one_direction_are_refused() {
         }
     }
 }
-
-#[test]
-fn the_bytes_are_those_of_their_headers() {
-    assert_sends(4, 3, &ExactDiffusion::default().into(), 2.0);
-    assert_sends(3, 3, &Extra::default().into(), 2.0);
-    assert_sends(4, 3, &extra(Topology::Hypercube), 2.0);
-}

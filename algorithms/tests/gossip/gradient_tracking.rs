@@ -47,13 +47,6 @@ fn directions_have_the_mean_of_the_gradients() {
 }
 
 #[test]
-fn the_bytes_are_those_of_its_header() {
-    assert_sends(4, 3, &GradientTracking::default().into(), 2.0);
-    assert_sends(3, 3, &GradientTracking::default().into(), 2.0);
-    assert_sends(4, 3, &tracking(Topology::Ring), 4.0);
-}
-
-#[test]
 fn one_rank_descends_its_own_gradient() {
     assert_near(&train_quadratics(1, &tracking(Topology::Ring), 0.1, 500), &[0.0], 1e-15);
 }

@@ -1,4 +1,4 @@
-//! NoLoCo: against the two means of its paper by hand, as an outer SGD over all ranks, its bytes, and refusals.
+//! NoLoCo: against the two means of its paper by hand, as an outer SGD over all ranks, and refusals.
 
 use super::*;
 use hexagram_algorithms::logical::decentralized::Schedule;
@@ -74,16 +74,6 @@ fn the_mean_of_all_is_that_of_an_outer_sgd_and_ranks_come_together() {
     assert_near(&found, &[slow; 6], 1e-4);
     let early: Vec<f64> = after(48).into_iter().map(|x| x[0]).collect();
     assert!(early.iter().any(|x| (x - mean(&early)).abs() > 1e-3), "they were apart: {early:?}");
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    assert_sends(4, 16, &NoLoCo::default().into(), 1.0 / 8.0);
-    let ring = NoLoCo { graph: Arc::new(Topology::Ring), period: 2, ..NoLoCo::default() };
-    assert_sends(4, 4, &ring.into(), 2.0 / 2.0);
-    // One of three is left over, and nothing is too small.
-    let found = payload_per_step(3, 5, 4, || NoLoCo { period: 2, ..NoLoCo::default() }).unwrap();
-    assert!((found - 2.0 / 3.0 * 20.0 / 2.0).abs() < 1e-12, "{found}");
 }
 
 #[test]

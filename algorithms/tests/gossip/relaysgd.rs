@@ -1,4 +1,4 @@
-//! RelaySGD: against the delayed mean that its relays add up to, at the optimum of all, and its bytes.
+//! RelaySGD: against the delayed mean that its relays add up to, at the optimum of all.
 
 use super::*;
 use hexagram_algorithms::relaysgd::Tree;
@@ -43,10 +43,4 @@ fn it_reaches_the_optimum() {
         let found = train_quadratics(ranks, &RelaySgd { tree }.into(), 0.1, 250);
         assert_near(&found, &vec![optimum(ranks); ranks], 1e-9);
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    assert_sends(4, 3, &RelaySgd::default().into(), 1.5);
-    assert_sends(2, 3, &RelaySgd { tree: Tree::Chain }.into(), 1.0);
 }

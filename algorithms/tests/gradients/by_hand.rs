@@ -1,18 +1,25 @@
-//! Rules with codecs that lose something, against the same steps in f64, with codecs written out here: signs, and the
-//! largest elements. Nothing is shared with what is tested.
+//! Rules on ranks that differ in minimum and curvature, against the same steps in f64, with codecs that lose something
+//! written out here: signs, and the largest elements. Nothing is shared with what is tested.
 
 use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
+use hexagram_algorithms::d_psgd::DPsgd;
 use hexagram_algorithms::deepsqueeze::DeepSqueeze;
 use hexagram_algorithms::dgc::Dgc;
+use hexagram_algorithms::gossip::Gossip;
+use hexagram_algorithms::gossip_pga::GossipPga;
+use hexagram_algorithms::gradient_tracking::GradientTracking;
+use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::codec::{Codec, Keep, Sign, TopK};
 use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
+use hexagram_algorithms::post_local_sgd::PostLocalSgd;
+use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::topk_ef::TopKEf;
-use hexagram_algorithms::{AnyAlgorithm, Averaging};
+use hexagram_algorithms::{AnyAlgorithm, Averaging, GradientAllReduce};
 use std::sync::Arc;
 
 const RANKS: usize = 4;
@@ -201,5 +208,105 @@ fn deepsqueeze_on_a_ring() {
             *x = std::array::from_fn(|rank| plus(&x[rank], consensus, &drift(&sent, rank)));
         };
         check(DeepSqueeze { codec: lossy.codec(), consensus, schedule: Arc::new(Topology::Ring) }, rule);
+    }
+}
+
+/// Returns the gradients of all ranks, each at its own replica.
+fn gradients(number: usize, x: &[Point; RANKS]) -> [Point; RANKS] {
+    std::array::from_fn(|rank| gradient(rank, number, &x[rank]))
+}
+
+/// Returns Σⱼ wᵢⱼ pⱼ on a ring with thirds.
+fn mixed(points: &[Point; RANKS]) -> [Point; RANKS] {
+    std::array::from_fn(|rank| plus(&points[rank], 1.0, &drift(points, rank)))
+}
+
+#[test]
+fn means_of_gradients_and_of_parameters() {
+    check(GradientAllReduce, |number, rate, x| {
+        let mean = mean(&gradients(number, x));
+        *x = x.map(|x| plus(&x, -rate, &mean));
+    });
+    let averaging = Averaging::default;
+    let local = |start: usize| {
+        move |number: usize, rate: f64, x: &mut [Point; RANKS]| {
+            let all = gradients(number, x);
+            let mean_gradient = mean(&all);
+            let all = if number < start { [mean_gradient; RANKS] } else { all };
+            *x = std::array::from_fn(|rank| plus(&x[rank], -rate, &all[rank]));
+            if number >= start && (number + 1).is_multiple_of(3) {
+                *x = [mean(x); RANKS];
+            }
+        }
+    };
+    check(LocalSgd { period: 3, averaging: averaging() }, local(0));
+    check(PostLocalSgd { start: 4, period: 3, averaging: averaging() }, local(4));
+}
+
+#[test]
+fn majority_of_signs() {
+    let mut m = [[0.0; LEN]; RANKS];
+    check(SignSgdVote { momentum: 0.6 }, |number, rate, x| {
+        for (m, g) in m.iter_mut().zip(gradients(number, x)) {
+            *m = plus(&m.map(|m| 0.6 * m), 0.4, &g);
+        }
+        let votes: Point = std::array::from_fn(|at| m.iter().map(|m| m[at].signum()).sum());
+        let tie = if number.is_multiple_of(2) { 1.0 } else { -1.0 };
+        let sign = votes.map(|votes| if votes == 0.0 { tie } else { votes.signum() });
+        *x = x.map(|x| plus(&x, -rate, &sign));
+    });
+}
+
+#[test]
+fn gossip_on_a_ring() {
+    check(DPsgd::default(), |number, rate, x| {
+        let all = gradients(number, x);
+        let mixture = mixed(x);
+        *x = std::array::from_fn(|rank| plus(&mixture[rank], -rate, &all[rank]));
+    });
+    let combine = |period: usize| {
+        move |number: usize, rate: f64, x: &mut [Point; RANKS]| {
+            let all = gradients(number, x);
+            let stepped = std::array::from_fn(|rank| plus(&x[rank], -rate, &all[rank]));
+            *x = if (number + 1).is_multiple_of(period) { [mean(&stepped); RANKS] } else { mixed(&stepped) };
+        }
+    };
+    check(DPsgd { adapt_then_combine: true, ..DPsgd::default() }, combine(usize::MAX));
+    check(GossipPga { gossip: Gossip::over(Topology::Ring), period: 4 }, combine(4));
+}
+
+/// Mixing of one buffer, of encoded differences to what is known of the ranks if there is a codec.
+struct Mixer {
+    known: [Point; RANKS],
+    codec: Option<(Lossy, f64)>,
+}
+
+impl Mixer {
+    fn mix(&mut self, x: &[Point; RANKS]) -> [Point; RANKS] {
+        let Some((lossy, consensus)) = self.codec else { return mixed(x) };
+        for (known, x) in self.known.iter_mut().zip(x) {
+            *known = plus(known, 1.0, &lossy.decoded(&plus(x, -1.0, known)));
+        }
+        std::array::from_fn(|rank| plus(&x[rank], consensus, &drift(&self.known, rank)))
+    }
+}
+
+#[test]
+fn gradient_tracking_in_full_precision_and_encoded() {
+    for codec in [None, Some((Lossy::Sign, 0.3)), Some((Lossy::Largest(4), 0.4))] {
+        let mut directions = Mixer { known: [[0.0; LEN]; RANKS], codec };
+        let mut parameters = Mixer { known: [std::array::from_fn(start); RANKS], codec };
+        let mut y = [[0.0; LEN]; RANKS];
+        let mut last = y;
+        let rule = |number: usize, rate: f64, x: &mut [Point; RANKS]| {
+            let all = gradients(number, x);
+            let kept = directions.mix(&y);
+            y = std::array::from_fn(|rank| plus(&plus(&kept[rank], 1.0, &all[rank]), -1.0, &last[rank]));
+            last = all;
+            *x = parameters.mix(&std::array::from_fn(|rank| plus(&x[rank], -rate, &y[rank])));
+        };
+        let consensus = codec.map(|(_, consensus)| consensus);
+        let codec = codec.map(|(lossy, _)| lossy.codec());
+        check(GradientTracking { gossip: Gossip { codec, consensus, ..Gossip::over(Topology::Ring) } }, rule);
     }
 }

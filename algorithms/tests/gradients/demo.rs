@@ -1,9 +1,8 @@
-//! DeMo against its rule written out in double precision, and the bytes in its header.
+//! DeMo against its rule written out in double precision.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::demo::DeMo;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::testing::payload_of_shapes;
 use std::f64::consts::PI;
 
 fn made(decay: f64, keep: usize) -> impl Fn() -> Made + Sync {
@@ -85,15 +84,6 @@ fn replicas_stay_identical_and_come_close_to_the_optimum() {
         let error = furthest(&found[0], &optimum(ranks, 50));
         assert!(error < 1.0, "{transport} × {ranks}: {error}");
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    // Blocks: 2 × 2 of 64 × 50; 2 of 35; 1 of 16 × 27; 67 of 1.
-    let shapes = [vec![128, 100], vec![70], vec![16, 3, 3, 3], vec![67]];
-    let found = payload_of_shapes(3, &shapes, 2, made(0.999, 32)).unwrap();
-    let expected = 2.0 * 6.0 * (4 * 32 + 2 * 32 + 32 + 67) as f64;
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]

@@ -93,18 +93,6 @@ fn the_bytes_are_those_of_its_header_in_each_stage() {
 }
 
 #[test]
-fn the_bytes_of_small_tensors_are_those_of_its_header() {
-    let shapes = [vec![7, 9], vec![7], vec![1, 2], vec![3, 2, 2], vec![1]];
-    let dgc = Dgc { fraction: 0.01, warm_up: 0, ..Dgc::default() };
-    let matrices: usize = [63, 2, 12].iter().map(|elements| top_k_bytes(*elements, 0.01)).sum();
-    let found = payload_of_shapes(3, &shapes, 4, made(dgc)).unwrap();
-    assert_eq!(found, 2.0 * (matrices + 4 * (7 + 1)) as f64);
-    let all: usize = [63, 7, 2, 12, 1].iter().map(|elements| top_k_bytes(*elements, 0.01)).sum();
-    let found = payload_of_shapes(3, &shapes, 4, made(Dgc { vectors: true, ..dgc })).unwrap();
-    assert_eq!(found, 2.0 * all as f64);
-}
-
-#[test]
 fn weight_decay_has_the_momentum_that_it_has_in_sgd() {
     for nesterov in [false, true] {
         let exact = sgd(Sgd { momentum: 0.8, nesterov, weight_decay: 0.3, ..Sgd::default() }, 30, pull);

@@ -1,10 +1,9 @@
-//! PowerSGD where it is exact, what it must not lose, and the bytes in its header.
+//! PowerSGD where it is exact, what it must not lose.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::logical::testing::cases;
 use hexagram_algorithms::powersgd::PowerSgd;
-use hexagram_algorithms::testing::payload_of_shapes;
 
 const ROWS: usize = 12;
 const COLS: usize = 20;
@@ -122,16 +121,6 @@ fn matrices_that_save_too_little_go_as_they_are() {
     for error in [refused(0.5), refused(f64::NAN)].concat() {
         assert!(error.contains("saving of powersgd is"), "{error}");
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    // One bucket, whose reduced messages of 2 · 2560 and of 2 · 80 + 10000 elements are both large for four ranks.
-    let shapes = [vec![2560, 8, 10], vec![10_000]];
-    let found = payload_of_shapes(4, &shapes, 3, made(2, 0)).unwrap();
-    let elements = 2 * (2560 + 80) + 10_000;
-    let expected = 2.0 * 3.0 / 4.0 * 4.0 * elements as f64;
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]

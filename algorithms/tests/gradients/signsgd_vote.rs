@@ -4,7 +4,7 @@ use hexagram_algorithms::logical::TransportKind;
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
-use hexagram_algorithms::testing::{Quadratic, Setup, Trainer, payload_per_step};
+use hexagram_algorithms::testing::{Quadratic, Setup, Trainer};
 use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
 use std::sync::{Arc, Barrier};
 
@@ -132,13 +132,6 @@ fn it_stays_on_a_line_that_feedback_leaves() {
     assert!(loss_of_third(&found[0]) > 1.99, "{:?}", found[0]);
     let found = train(3, one_bit, (0.01, 3000), &[1.0, 1.0], third);
     assert!(loss_of_third(&found[0]) < 1e-3, "{:?}", found[0]);
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    let expected = 2.0 * 3.0 / 4.0 * 32768.0 / 8.0;
-    let found = payload_per_step(4, 32768, 3, || Arc::new(SignSgdVote::default())).unwrap();
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]

@@ -1,9 +1,8 @@
-//! Top-k with error feedback: where it is synchronous SGD, what it must not lose, and the bytes in its header.
+//! Top-k with error feedback: where it is synchronous SGD, what it must not lose.
 
-use crate::replicas::{Made, Run, furthest, optimum, pull, top_k_bytes};
+use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::testing::{payload_of_shapes, payload_per_step};
 use hexagram_algorithms::topk_ef::TopKEf;
 
 fn top(fraction: f64) -> impl Fn() -> Made + Sync {
@@ -47,23 +46,6 @@ fn replicas_stay_identical_and_come_close_to_the_optimum() {
         let error = furthest(&found[0], &optimum(ranks, 50));
         assert!(error < 1.0, "{transport}: {error}");
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    for (elements, fraction) in [(32768, 0.01), (10_007, 0.3)] {
-        let found = payload_per_step(4, elements, 3, top(fraction)).unwrap();
-        let expected = 3.0 * top_k_bytes(elements, fraction) as f64;
-        assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
-    }
-}
-
-#[test]
-fn the_bytes_of_small_tensors_are_those_of_its_header() {
-    let shapes = [vec![7, 9], vec![7], vec![1, 2], vec![300], vec![1]];
-    let found = payload_of_shapes(3, &shapes, 4, top(0.02)).unwrap();
-    let sent: usize = [63, 7, 2, 300, 1].iter().map(|elements| top_k_bytes(*elements, 0.02)).sum();
-    assert_eq!(found, 2.0 * sent as f64);
 }
 
 #[test]

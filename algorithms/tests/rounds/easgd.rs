@@ -1,11 +1,11 @@
-//! Elastic averaging against its rule written out, its stability boundary, and the bytes in its header.
+//! Elastic averaging against its rule written out, its stability boundary.
 
 use crate::replicas::{Made, Run, furthest};
 use hexagram_algorithms::Sgd;
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::logical::TransportKind;
 use hexagram_algorithms::logical::testing::cases;
-use hexagram_algorithms::testing::{Quadratic, payload_per_step};
+use hexagram_algorithms::testing::Quadratic;
 use std::sync::Arc;
 
 fn made(period: u64, beta: f64) -> impl Fn() -> Made + Sync {
@@ -108,13 +108,6 @@ fn replicas_end_around_the_optimum_which_is_where_their_centre_rests() {
     for (replica, pull) in found.iter().zip(&pulls) {
         assert!((replica[0] - (centre - 0.1 * pull / (0.9 / 4.0))).abs() < 1e-9, "{found:?}");
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    let found = payload_per_step(4, 32768, 6, made(3, 0.9)).unwrap();
-    let expected = 2.0 * 3.0 / 4.0 * (32768 * 4) as f64 / 3.0;
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]

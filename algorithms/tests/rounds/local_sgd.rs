@@ -1,4 +1,4 @@
-//! Local SGD against its closed form, against synchronous SGD, and against the bytes in its header.
+//! Local SGD against its closed form, against synchronous SGD.
 
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::testing::spawn;
@@ -37,19 +37,6 @@ fn a_period_of_one_is_synchronous_sgd() {
     for (one, other) in local.iter().zip(&synchronous) {
         assert!((one - other).abs() < 1e-14, "{one} and not {other}");
     }
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    let ranks = 4;
-    let elements = 32768;
-    let period = 5;
-    let found = payload_per_step(ranks, elements, 2 * period, || {
-        Arc::new(LocalSgd { period: period as u64, ..LocalSgd::default() })
-    });
-    let expected = 2.0 * (ranks - 1) as f64 / ranks as f64 * (elements * 4) as f64 / period as f64;
-    let found = found.unwrap();
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
 }
 
 #[test]
