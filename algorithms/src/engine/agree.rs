@@ -2,15 +2,20 @@
 //!
 //! ```text
 //! always           a digest of the model and one of the options, from every rank      16 bytes each
-//! if they differ   a hash of each of rank 0's statements, to all; the number of the first that another rank makes
-//!                  otherwise, from every rank; that statement, from every rank        1 KiB each at most
+//! if they differ   the number of rank 0's statements, 2²⁰ at most, and a hash of each, to all; the number of the first that
+//!                  another rank makes otherwise, from every rank; that statement, from every rank     1 KiB each at most
 //! ```
 
 use super::EngineOptions;
 use super::plan::Parameter;
 use crate::plugin::AnyAlgorithm;
 use crate::record::{described, gather_texts};
-use hexagram_logical::{Communicator, Error, Queue, Result, hash};
+use hexagram_logical::spelling::{Argument, Spelling};
+use hexagram_logical::{Communicator, Error, Result, hash};
+use std::fmt::Debug;
+
+/// Largest number of statements that are compared one by one: what a peer says is not allocated unseen.
+const MOST: usize = 1 << 20;
 
 /// Largest number of characters of a value in an error.
 const LONGEST: usize = 100;
@@ -69,20 +74,30 @@ pub(super) fn agree(
 fn difference(comm: &Communicator, list: &[Statement], other: usize) -> Result<String> {
     let mut count = [list.len() as i64];
     comm.blocking().broadcast(&mut count, 0)?;
+    let count = announced(count[0])?;
     let own: Vec<i64> = list.iter().map(|statement| statement.hash() as i64).collect();
     let mut first = own.clone();
-    first.resize(count[0] as usize, 0);
+    first.resize(count, 0);
     comm.blocking().broadcast(&mut first, 0)?;
     let same = own.iter().zip(&first).take_while(|(own, first)| own == first).count();
     let mut differs = vec![0; comm.size()];
     comm.blocking().all_gather(&[same as i64], &mut differs)?;
     let none = Statement::new("that", "missing");
-    let said = list.get(differs[other] as usize).unwrap_or(&none);
+    let at = differs.get(other).and_then(|at| usize::try_from(*at).ok());
+    let said = at.and_then(|at| list.get(at)).unwrap_or(&none);
     let texts = gather_texts(comm, &said.shortened())?;
     let (subject, value) = texts[0].split_once('\n').unwrap_or_default();
     let (other_subject, other_value) = texts[other].split_once('\n').unwrap_or_default();
     let its = if other_subject == subject { "it" } else { other_subject };
     Ok(format!("{subject} is {value} on rank 0, and {its} is {other_value} on rank {other}"))
+}
+
+/// Returns the number of rank 0's statements, if it can be meant.
+fn announced(count: i64) -> Result<usize> {
+    usize::try_from(count).ok().filter(|count| *count <= MOST).ok_or_else(|| {
+        let what = format!("rank 0 announces {count} settings to compare, and {MOST} is the most");
+        Error::usage(what, "give all ranks the same model, algorithm and engine options")
+    })
 }
 
 /// Returns a hash that is the same on every rank and in every build.
@@ -100,53 +115,68 @@ fn model(parameters: &[Parameter]) -> Vec<Statement> {
 }
 
 fn settings(algorithm: &AnyAlgorithm, options: &EngineOptions) -> Vec<Statement> {
-    // A rank's device is its own.
-    let options = EngineOptions { queue: Queue::host(), ..options.clone() };
     let mut list = vec![Statement::new("the algorithm", algorithm.name())];
-    list.extend(statements(&format!("{algorithm:?}")));
-    list.extend(statements(&format!("{options:?}")));
+    list.extend(spelled(algorithm.name(), &algorithm.spelling()));
+    // What it has beside its options.
+    list.push(Statement::new("the algorithm", format!("{algorithm:?}")));
+    list.extend(engine_settings(options));
     list
 }
 
-/// Returns the fields of a struct from its `Debug` output; of anything else one statement.
-fn statements(debug: &str) -> Vec<Statement> {
-    let Some((name, rest)) = debug.split_once(" { ") else {
-        return vec![Statement::new("the algorithm", debug)];
+/// Returns what a spelling says of each option.
+fn spelled(name: &str, spelling: &Spelling) -> Vec<Statement> {
+    let said = |argument: &Argument| {
+        let subject = argument.field().map_or(name.to_owned(), |field| format!("`{field}` of {name}"));
+        Statement::new(subject, argument.value().to_string())
     };
-    let Some(fields) = rest.strip_suffix(" }") else { return vec![Statement::new(name, debug)] };
-    let said = |field: &str| match field.split_once(": ") {
-        Some((field, value)) => Statement::new(format!("`{field}` of {name}"), value),
-        None => Statement::new(name, field),
-    };
-    split(fields).into_iter().map(said).collect()
+    spelling.arguments().iter().map(said).collect()
 }
 
-/// Splits at commas that are in no brackets and no quotation.
-fn split(fields: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut start = 0;
-    let mut depth = 0usize;
-    let mut quoted = false;
-    let mut escaped = false;
-    for (at, character) in fields.char_indices() {
-        match character {
-            '\\' if quoted && !escaped => {
-                escaped = true;
-                continue;
-            }
-            '"' if !escaped => quoted = !quoted,
-            '{' | '(' | '[' if !quoted => depth += 1,
-            '}' | ')' | ']' if !quoted => depth = depth.saturating_sub(1),
-            ',' if !quoted && depth == 0 => {
-                parts.push(fields[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-        escaped = false;
-    }
-    parts.push(fields[start..].trim());
-    parts
+/// Returns what the engine's options say, but for the device, which is a rank's own.
+fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
+    let EngineOptions {
+        bucket_bytes,
+        first_bucket_bytes,
+        order,
+        unused,
+        buffers,
+        optimizer,
+        learning_rate,
+        groups,
+        hierarchical,
+        streams,
+        clip_norm,
+        loss_scale,
+        uneven,
+        queue: _,
+        seed,
+        autotune,
+    } = options;
+    let mut list = Vec::new();
+    let mut say = |field: &str, value: &dyn Debug| {
+        list.push(Statement::new(format!("`{field}` of EngineOptions"), format!("{value:?}")));
+    };
+    say("bucket_bytes", bucket_bytes);
+    say("first_bucket_bytes", first_bucket_bytes);
+    say("order", order);
+    say("unused", unused);
+    say("buffers", buffers);
+    say("learning_rate", learning_rate);
+    say("groups", groups);
+    say("hierarchical", hierarchical);
+    say("streams", streams);
+    say("clip_norm", clip_norm);
+    say("loss_scale", loss_scale);
+    say("uneven", uneven);
+    say("seed", seed);
+    say("autotune", autotune);
+    let Some(optimizer) = optimizer else {
+        list.push(Statement::new("the optimizer", "the framework's"));
+        return list;
+    };
+    list.push(Statement::new("the optimizer", optimizer.spelled()));
+    list.push(Statement::new("the optimizer", format!("{optimizer:?}")));
+    list
 }
 
 #[cfg(test)]
@@ -154,13 +184,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_split_where_no_bracket_or_quotation_holds_them() {
-        let list = statements(r#"A { b: 1, c: Some(D { e: [1, 2], f: 3 }), g: "h, \" i" }"#);
-        let said: Vec<_> = list.iter().map(|s| (s.subject.as_str(), s.value.as_str())).collect();
-        let expected =
-            [("`b` of A", "1"), ("`c` of A", "Some(D { e: [1, 2], f: 3 })"), ("`g` of A", r#""h, \" i""#)];
-        assert_eq!(said, expected);
-        assert_eq!(statements("Mean"), [Statement::new("the algorithm", "Mean")]);
+    fn a_number_of_statements_that_cannot_be_meant_is_refused_before_it_is_allocated() {
+        assert_eq!(announced(3).unwrap(), 3);
+        for garbage in [-1, i64::MIN, i64::MAX, MOST as i64 + 1] {
+            let text = announced(garbage).unwrap_err().to_string();
+            assert!(text.contains(&format!("rank 0 announces {garbage} settings")), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_are_said_as_they_are_spelled_and_then_all_that_the_algorithm_is() {
+        let local = AnyAlgorithm::from(crate::local_sgd::LocalSgd::default());
+        let said = spelled("local-sgd", &local.spelling());
+        assert_eq!(said[0], Statement::new("`period` of local-sgd", "4"));
+        let list = settings(&local, &EngineOptions::default());
+        assert!(list.contains(&Statement::new("the algorithm", format!("{local:?}"))));
+        assert!(list.contains(&Statement::new("`clip_norm` of EngineOptions", "None")));
+        assert_eq!(list.last(), Some(&Statement::new("the optimizer", "the framework's")));
     }
 
     #[test]

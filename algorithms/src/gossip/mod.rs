@@ -78,7 +78,16 @@ struct Estimates {
 }
 
 impl Gossip {
-    /// Creates the options of full precision over a graph.
+    /// Creates the options of full precision over a graph, which may be one behind a pointer.
+    ///
+    /// ```
+    /// use hexagram_algorithms::gossip::Gossip;
+    /// use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
+    /// use std::sync::Arc;
+    ///
+    /// let graph: Arc<dyn Schedule> = Arc::new(Topology::Ring);
+    /// assert_eq!(format!("{:?}", Gossip::over(graph).graph), format!("{:?}", Topology::Ring));
+    /// ```
     pub fn over(graph: impl Schedule + 'static) -> Self {
         Gossip { graph: Arc::new(graph), codec: None, consensus: None }
     }

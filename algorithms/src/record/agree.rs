@@ -3,11 +3,17 @@
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 
+/// Largest length of a text, in bytes: what a peer announces is not allocated unseen.
+const LONGEST: usize = 1 << 20;
+
 /// Returns every rank's text, by rank. A collective call.
+///
+/// # Errors
+/// [`Error::Usage`] on all ranks if one announces a text of more than 1 MiB; errors of the communication.
 pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String>> {
     let mut longest = [mine.len() as i64];
     comm.blocking().all_reduce(&mut longest, ReduceOp::Max)?;
-    let room = 8 + longest[0] as usize;
+    let room = 8 + checked(longest[0])?;
     let mut own = vec![0; room];
     own[..8].copy_from_slice(&(mine.len() as u64).to_le_bytes());
     own[8..8 + mine.len()].copy_from_slice(mine.as_bytes());
@@ -21,6 +27,14 @@ pub(crate) fn gather_texts(comm: &Communicator, mine: &str) -> Result<Vec<String
     Ok(all.chunks_exact(room).map(text).collect())
 }
 
+/// Returns the length of the longest text, if it can be meant. Each rank's own length is in it.
+fn checked(length: i64) -> Result<usize> {
+    usize::try_from(length).ok().filter(|length| *length <= LONGEST).ok_or_else(|| {
+        let what = format!("a rank announces a text of {length} bytes, and {LONGEST} is the most");
+        Error::usage(what, "see whether all ranks run the same program")
+    })
+}
+
 /// Returns the outcome, if it is good on every rank; otherwise an error on every rank, the rank's own or the first
 /// other's. A collective call.
 pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<T> {
@@ -32,6 +46,27 @@ pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<
         Some(rank) => {
             let what = format!("rank {rank} failed: {}", texts[rank]);
             Err(Error::usage(what, "correct that there; the other ranks can go on"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hexagram_logical::TransportKind;
+    use hexagram_logical::testing::spawn;
+
+    #[test]
+    fn a_text_too_long_is_refused_on_all_ranks_before_it_is_allocated() {
+        assert!(checked(i64::MAX).is_err() && checked(-1).is_err());
+        let said = spawn(TransportKind::Thread, 2, |comm| {
+            let text = "x".repeat(if comm.rank() == 1 { LONGEST + 1 } else { 1 });
+            let refused = gather_texts(&comm, &text).unwrap_err().to_string();
+            Ok((refused, gather_texts(&comm, "é")?))
+        });
+        for (refused, texts) in said.unwrap() {
+            assert!(refused.contains("a text of 1048577 bytes"), "{refused}");
+            assert_eq!(texts, ["é", "é"]);
         }
     }
 }

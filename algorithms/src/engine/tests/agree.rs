@@ -2,7 +2,30 @@
 
 use super::*;
 use crate::dgc::Dgc;
-use crate::optimizer::Adam;
+use crate::optimizer::{Adam, Muon};
+
+/// Has a field that is no option.
+#[derive(Debug, Clone)]
+#[allow(dead_code, reason = "its Debug output is what counts")]
+struct Unspelled {
+    tau: u64,
+}
+
+impl Algorithm for Unspelled {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "unspelled"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
+        Ok(())
+    }
+}
 
 /// Returns the one error of all ranks, the last of which differs.
 fn errors(new: impl Fn(&Communicator, bool) -> Result<DataParallel> + Sync) -> String {
@@ -19,7 +42,7 @@ fn options_that_differ_are_named_with_both_values_and_ranks() {
         let dgc = Dgc { fraction: if other { 0.25 } else { 0.5 }, ..Dgc::default() };
         DataParallel::new(comm, parameters(2, 4), dgc, options(40, 80))
     });
-    let said = "different options: `fraction` of Dgc is 0.5 on rank 0, and it is 0.25 on rank 2";
+    let said = "different options: `fraction` of dgc is 0.5 on rank 0, and it is 0.25 on rank 2";
     assert!(text.contains(said), "{text}");
     let text = errors(|comm, other| {
         let clip_norm = if other { None } else { Some(1.0) };
@@ -31,7 +54,26 @@ fn options_that_differ_are_named_with_both_values_and_ranks() {
         let optimizer = Arc::new(Adam { beta1: if other { 0.5 } else { 0.25 }, ..Adam::default() });
         engine(comm, parameters(2, 4), EngineOptions { optimizer: Some(optimizer), ..options(40, 80) })
     });
-    assert!(text.contains("`optimizer` of EngineOptions is Some(Adam { beta1: 0.25"), "{text}");
+    assert!(
+        text.contains("the optimizer is adam(beta1=0.25) on rank 0, and it is adam(beta1=0.5)"),
+        "{text}"
+    );
+    let text = errors(|comm, other| {
+        let except = if other { vec!["head".to_owned()] } else { Vec::new() };
+        let optimizer = Arc::new(Muon { except, ..Muon::default() });
+        engine(comm, parameters(2, 4), EngineOptions { optimizer: Some(optimizer), ..options(40, 80) })
+    });
+    assert!(text.contains("the optimizer is Muon {") && text.contains("on rank 2"), "{text}");
+    let text = errors(|comm, other| {
+        DataParallel::new(
+            comm,
+            parameters(2, 4),
+            Unspelled { tau: if other { 3 } else { 2 } },
+            options(40, 80),
+        )
+    });
+    let said = "the algorithm is Unspelled { tau: 2 } on rank 0, and it is Unspelled { tau: 3 } on rank 2";
+    assert!(text.contains(said), "{text}");
     let text = errors(|comm, other| match other {
         true => DataParallel::new(comm, parameters(2, 4), LocalSgd::default(), options(40, 80)),
         false => DataParallel::new(comm, parameters(2, 4), GradientAllReduce, options(40, 80)),
