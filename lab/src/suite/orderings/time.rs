@@ -31,6 +31,13 @@ pub(super) const ORDERINGS: &[Claim] = &[
         ..sooner("d-psgd", "gradient-allreduce", DISTANT)
     },
     Claim {
+        source: "Assran, Loizou, Ballas and Rabbat, 1811.10792",
+        passage: "abstract of the first version",
+        text: "Over 10 Gbit/s with high latency, stochastic gradient push is sooner at an accuracy than all-reduce",
+        ranks: 25,
+        ..sooner("sgp", "gradient-allreduce", DISTANT)
+    },
+    Claim {
         source: "Tang, Gan, Zhang, Zhang and Liu, 1803.06585",
         text: "Where latency is high and bandwidth low, gossip in eight bits is sooner than gossip in full precision",
         ..sooner("low-precision-decentralized", "d-psgd", POOR)
