@@ -6,14 +6,14 @@
 //! Each run is one of `train`, in processes of its own, with the algorithm's own defaults.
 
 use clap::Parser;
-use hexagram::algorithms::registry;
+use hexagram::algorithms::{Registry, registry};
 use hexagram::physical::input;
 use hexagram::physical::stdout::print;
 use hexagram_examples::Failure;
-use hexagram_examples::algorithms::{chosen, folder_name};
 use hexagram_examples::plot::{Comparison, Curve};
 use hexagram_examples::progress::{EXIT_CODES, failure, note, options};
-use hexagram_examples::report::bytes;
+use hexagram_lab::program::say::{bytes, markdown_heading, markdown_row, percent};
+use hexagram_lab::program::{Chosen, folder_name};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -76,14 +76,14 @@ impl Options {
 }
 
 fn compare(options: &Options) -> Result<(), Failure> {
-    let spellings = chosen(&options.algorithms)?;
+    let chosen = Chosen::all(&Registry::built_in(), &options.algorithms)?;
     let page = options.docs.join("algorithms.md");
     if options.is_whole() {
         // Before hours of training, not after them.
         Page::read(&page)?;
     }
     let mut runs = Vec::new();
-    for spelling in &spellings {
+    for Chosen { spelling, .. } in &chosen {
         let run = Run::new(spelling, options)?;
         note(&run.row());
         runs.push(run);
@@ -143,27 +143,35 @@ impl Run {
 
     fn row(&self) -> String {
         let replicas = if self.report["replicas_identical"] == true { "bit-identical" } else { "differ" };
-        format!(
-            "| `{}` | {} | {} | {} | {:.2} % | {} | {:.1} % | {:.0} | {replicas} |",
-            self.text("algorithm"),
+        markdown_row(&[
+            format!("`{}`", self.text("algorithm")),
             self.text("trigram"),
             self.text("optimizer"),
-            self.number("learning_rate"),
-            100.0 * self.number("test_accuracy"),
+            self.number("learning_rate").to_string(),
+            format!("{:.2} %", 100.0 * self.number("test_accuracy")),
             bytes(self.number("bytes_sent") as u64),
-            100.0 * self.number("bytes_sent") / self.number("bytes_of_gradient_all_reduce"),
-            self.number("steps_per_s"),
-        )
+            percent(self.number("bytes_sent") / self.number("bytes_of_gradient_all_reduce")),
+            format!("{:.0}", self.number("steps_per_s")),
+            replicas.to_owned(),
+        ])
     }
 }
 
+const HEADING: [&str; 9] = [
+    "algorithm",
+    "",
+    "optimizer",
+    "γ",
+    "test accuracy",
+    "sent",
+    "of `gradient-allreduce`'s",
+    "steps/s",
+    "replicas at the end",
+];
+
 fn table(runs: &[Run]) -> String {
-    let rows: Vec<String> = runs.iter().map(Run::row).collect();
-    format!(
-        "| algorithm | | optimizer | γ | test accuracy | sent | of `gradient-allreduce`'s | steps/s | replicas at the end |\n\
-         |---|---|---|---|---|---|---|---|---|\n{}",
-        rows.join("\n")
-    )
+    let rows = runs.iter().map(Run::row);
+    [markdown_heading(&HEADING)].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
 /// Text around the table.

@@ -6,16 +6,14 @@
 
 use candle_core::{DType, Device, Module, Tensor};
 use candle_nn::loss;
-use hexagram::algorithms::LearningRate;
 use hexagram::algorithms::engine::Evaluation;
+use hexagram::algorithms::{LearningRate, Registry};
 use hexagram::physical::stdout::print;
-use hexagram::physical::world::log_level;
 use hexagram::sampler::loader::{Array, DataLoader, LoaderOptions};
 use hexagram::sampler::{DistributedOptions, DistributedSampler};
 use hexagram::{Communicator, ReduceOp, World};
 use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
-use hexagram_examples::algorithms::information;
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
 use hexagram_examples::made_with::MadeWith;
@@ -24,11 +22,12 @@ use hexagram_examples::net::{Net, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision};
 use hexagram_examples::plot::Plot;
 use hexagram_examples::progress::{Progress, failure, options};
-use hexagram_examples::report::{Report, bytes};
+use hexagram_examples::report::Report;
 use hexagram_examples::saves::{Resumed, Saves};
 use hexagram_examples::start::{since_launch, start};
+use hexagram_lab::program::say::bytes;
+use hexagram_lab::program::{information, prepare};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -38,24 +37,16 @@ pub(crate) fn main() -> ExitCode {
         Ok(options) => options,
         Err(code) => return code,
     };
-    match information(&options.algorithm) {
+    match information(&Registry::built_in(), &options.algorithm) {
         Some(Ok(text)) => {
             return print(&text).map_or_else(|error| error.report("train"), |()| ExitCode::SUCCESS);
         }
         Some(Err(error)) => return failure("train", &error),
         None => {}
     }
-    let level = match log_level() {
-        Ok(level) => level,
-        Err(error) => return failure("train", &error),
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .log_internal_errors(false)
-        .init();
+    if let Err(code) = prepare("") {
+        return code;
+    }
     let outcome = options.check().and_then(|checked| start(&checked, |world| train(&checked, world, begun)));
     outcome.unwrap_or_else(|error| failure("train", &*error))
 }
@@ -74,7 +65,8 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
 
     // Here and in the two lines about `replica` below, this differs from a program for one process.
     let varmap = seeded(options.seed, dtype, data.shape)?;
-    let replica_options = ReplicaOptions { algorithm: algorithm.clone(), engine: checked.engine(), dtype };
+    let replica_options =
+        ReplicaOptions { algorithm: algorithm.clone(), engine: checked.stepper.engine(), dtype };
     let (net, mut replica) = Replica::build(&comm, &varmap, replica_options, |vb| Net::new(vb, data.shape))?;
 
     let mut log = Log::new(checked, &world, (steps, rate))?;
@@ -412,8 +404,8 @@ impl<'a> Log<'a> {
             ranks,
             algorithm: options.algorithm.clone(),
             trigram: self.checked.algorithm.trigram().symbol(),
-            optimizer: self.checked.optimizer.spelled(),
-            learning_rate: self.checked.learning_rate,
+            optimizer: self.checked.stepper.optimizer.spelled(),
+            learning_rate: self.checked.stepper.learning_rate,
             transport: options.transport.clone(),
             epochs: options.epochs,
             test_accuracy,

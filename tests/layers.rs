@@ -23,11 +23,11 @@ const LAYERS: [(&str, &str, &[&str]); 12] = [
     ("sampler", "hexagram-sampler", &[]),
     ("adapters/candle", "hexagram-candle", &["hexagram-algorithms"]),
     (".", "hexagram", &["hexagram-physical", "hexagram-logical", "hexagram-algorithms", "hexagram-sampler"]),
-    ("cli", "hexagram-cli", &["hexagram"]),
     ("lab", "hexagram-lab", &["hexagram"]),
-    ("examples", "hexagram-examples", &["hexagram", "hexagram-candle"]),
+    ("cli", "hexagram-cli", &["hexagram", "hexagram-lab"]),
+    ("examples", "hexagram-examples", &["hexagram", "hexagram-candle", "hexagram-lab"]),
     ("examples/balance", "hexagram-balance", &["hexagram"]),
-    ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram"]),
+    ("examples/own-algorithm", "hexagram-own-algorithm", &["hexagram", "hexagram-lab"]),
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
 

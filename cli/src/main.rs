@@ -16,21 +16,14 @@
 
 mod bench;
 mod check;
-mod ranks;
 mod run;
 mod sample;
-mod say;
-mod step;
-mod table;
-mod transports;
 
 use clap::{Parser, Subcommand};
+use hexagram::algorithms::Registry;
 use hexagram::physical::health::SILENCE_HELP;
-use hexagram::physical::stdout;
-use hexagram::physical::world::log_level;
-use std::io::{self, IsTerminal, Write};
+use hexagram_lab::program::{StepOptions, prepare, ranks, say, step, table, transports};
 use std::process::ExitCode;
-use tracing_subscriber::filter::LevelFilter;
 
 /// Distributed SGD: starts, measures and checks jobs.
 #[derive(Parser)]
@@ -46,43 +39,22 @@ enum Command {
     Bench(bench::Bench),
     Check(check::Check),
     Sample(sample::Sample),
-    Step(step::Step),
+    Step(StepOptions),
 }
 
 fn main() -> ExitCode {
-    let level = match log_level() {
-        Ok(level) => level,
-        Err(error) => {
-            let _ = io::stderr().write_all(format!("hexagram: {error}\n").as_bytes());
-            return ExitCode::FAILURE;
-        }
-    };
-    log(level);
-    // Ranks that this program starts could not tell any more.
-    if let Err(error) = stdout::check() {
-        return error.report("hexagram");
+    if let Err(code) = prepare("") {
+        return code;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(shown) => return say::instead(&shown),
+        Err(shown) => return say::instead("hexagram", &shown),
     };
     match cli.command {
         Command::Run(run) => run.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Check(check) => check.execute(),
         Command::Sample(sample) => sample.execute(),
-        Command::Step(step) => step.execute(),
+        Command::Step(options) => say::ended("hexagram step", step(&Registry::built_in(), &options)),
     }
-}
-
-/// Prints warnings on standard error, such as who keeps everyone waiting; HEXAGRAM_LOG=info and so on print more.
-fn log(level: LevelFilter) {
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .without_time()
-        // That nobody reads any more would be reported by a panic.
-        .log_internal_errors(false)
-        .init();
 }

@@ -90,14 +90,14 @@ impl Run {
     pub(crate) fn execute(self) -> ExitCode {
         let job = match self.job() {
             Ok(job) => job,
-            Err(error) => return say::failure("run", error),
+            Err(error) => return say::failure("hexagram run", error),
         };
         let (said, code) = match job.run() {
             Ok(Outcome::Success) => return ExitCode::SUCCESS,
             Ok(outcome) => (describe(&outcome, &job), outcome.exit_code()),
-            Err(error) => return say::failure("run", error),
+            Err(error) => return say::failure("hexagram run", error),
         };
-        say::line("run", said);
+        say::line("hexagram run", said);
         ExitCode::from(u8::try_from(code).unwrap_or(1))
     }
 

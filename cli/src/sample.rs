@@ -107,7 +107,7 @@ impl Sample {
         let (drawn, balance) = match self.draw() {
             Ok(drawn) => drawn,
             Err(error) => {
-                say::line("sample", &error);
+                say::line("hexagram sample", &error);
                 return ExitCode::from(if matches!(error, Refusal::Sampler(SamplerError::File { .. })) {
                     1
                 } else {
@@ -123,7 +123,7 @@ impl Sample {
         };
         match printed.and_then(|()| out.flush()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(cause) => say::failure("sample", PrintError::from(cause)),
+            Err(cause) => say::failure("hexagram sample", PrintError::from(cause)),
         }
     }
 

@@ -48,6 +48,8 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
     for (arguments, word) in [
         (["--algorithm", "magic"], "`magic`"),
         (["--period", "3"], "--period"),
+        (["--algorithm=demo", "--optimizer=adam"], "adam does not fit demo, since"),
+        (["--algorithm=d-psgd(graph=hypercube)", "--ranks=3"], "3 ranks make no hypercube"),
         (["--algorithm", "dgc(fraction=2)"], "fraction of dgc is 2; choose a number, above 0, 1 at most"),
         (["--algorithm=local-sgd", "--period=0"], "--period"),
         ([nowhere, "--steps=1"], "profile"),
@@ -60,4 +62,11 @@ fn a_wrong_call_is_refused_before_any_rank_starts() {
         let said = ended.stderr.join("\n");
         assert!(ended.code != Some(0) && said.contains(word) && ended.stderr.len() == 1, "{said}");
     }
+}
+
+#[test]
+fn help_on_an_algorithm_is_printed_instead() {
+    let ended = run(program(&["step", "--algorithm", "help:choco-sgd"]));
+    let said = ended.stdout.join("\n");
+    assert!(ended.code == Some(0) && said.contains("Koloskova") && said.contains("graph=ring"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! With which optimizer and learning rate each algorithm learns the digits. Open this file when you add an algorithm, or
+//! With which learning rate each algorithm learns the digits. Open this file when you add an algorithm, or
 //! ask why one trains differently from another.
 //!
 //! All are chosen for 4 ranks with batches of 16, for which synchronous SGD has a learning rate of 0.15. Algorithms that
@@ -10,26 +10,12 @@
 pub struct Defaults {
     /// The algorithm's name.
     pub algorithm: &'static str,
-    /// Optimizer that the engine steps with, as it is spelled.
-    pub optimizer: &'static str,
     /// Learning rate γ.
     pub learning_rate: f64,
 }
 
 const fn sgd(algorithm: &'static str, learning_rate: f64) -> Defaults {
-    Defaults { algorithm, optimizer: "sgd", learning_rate }
-}
-
-/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients.
-const OF_OPTIMIZERS: &[(&str, f64)] =
-    &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0005), ("lamb", 0.01), ("lars", 10.0), ("muon", 0.005)];
-
-/// Returns the learning rate for an optimizer, by its spelling, in the place of an algorithm's default.
-pub fn learning_rate(optimizer: &str, defaults: &Defaults) -> f64 {
-    let of = |text: &str| text.split('(').next().unwrap_or_default().trim().to_owned();
-    let found =
-        OF_OPTIMIZERS.iter().find(|(name, _)| *name == of(optimizer) && *name != of(defaults.optimizer));
-    found.map_or(defaults.learning_rate, |(_, rate)| *rate)
+    Defaults { algorithm, learning_rate }
 }
 
 /// Every algorithm of the registry.

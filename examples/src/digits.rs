@@ -2,7 +2,7 @@
 //! this file to see which images are held out, or what a data file of your own has to look like.
 //!
 //! Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
-//! 1998; see `examples/data/README.md`.
+//! 1998; see `lab/data/README.md`.
 
 use flate2::bufread::MultiGzDecoder;
 use hexagram::physical::input;
@@ -22,7 +22,7 @@ const SHOWN: usize = 40;
 /// Every how many images one is held out.
 const HELD_OUT_EVERY: usize = 5;
 
-const EMBEDDED: &[u8] = include_bytes!("../data/digits.csv.gz");
+const EMBEDDED: &[u8] = include_bytes!("../../lab/data/digits.csv.gz");
 
 /// Images and what they show.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,7 +134,7 @@ impl Digits {
     ///
     /// As [`read`](Self::read), if the program was built from a damaged data file.
     pub fn embedded() -> Result<Self, DigitsError> {
-        parse(MultiGzDecoder::new(EMBEDDED), Path::new("examples/data/digits.csv.gz"))
+        parse(MultiGzDecoder::new(EMBEDDED), Path::new("lab/data/digits.csv.gz"))
     }
 
     /// Reads images from a file: a line an image, 64 pixels from 0 (white) to 16 (black), then the label from

@@ -4,9 +4,8 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `algorithms.rs` | algorithms as they are typed, and the names of their runs' folders |
 //! | `baseline.rs` | what synchronous SGD would send |
-//! | `defaults.rs` | with which optimizer and learning rate each algorithm learns the digits |
+//! | `defaults.rs` | with which learning rate each algorithm learns the digits |
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
 //! | `made_with.rs` | with which options and data a training is made, for those that go on |
 //! | `metrics.rs` | every step and epoch as a line of JSON in the run's directory |
@@ -18,7 +17,6 @@
 //! | `plot.rs`, `plot/axis.rs` | loss, accuracy and throughput as one SVG |
 //! | `progress.rs` | how far the run is, on the terminal of rank 0 |
 
-pub mod algorithms;
 pub mod baseline;
 pub mod data;
 pub mod defaults;

@@ -25,11 +25,11 @@ impl MadeWith {
         let Data { train, .. } = &checked.data;
         Ok(MadeWith(vec![
             ("--algorithm", checked.algorithm.to_string()),
-            ("--optimizer", checked.optimizer.spelled()),
+            ("--optimizer", checked.stepper.optimizer.spelled()),
             ("--dtype", format!("{:?}", options.dtype)),
-            ("--lr", checked.learning_rate.to_string()),
+            ("--lr", checked.stepper.learning_rate.to_string()),
             // Without what `--lr` says.
-            ("--schedule", rate.short(&checked.learning_rate.into()).to_string()),
+            ("--schedule", rate.short(&checked.stepper.learning_rate.into()).to_string()),
             ("--batch", options.batch.to_string()),
             ("--seed", options.seed.to_string()),
             ("--data", format!("{} images of digest {:016x}", train.len(), digest(train)?)),

@@ -1,18 +1,15 @@
 //! Options of the command line, checked before anything starts, so that bad input is one line from one process.
 
-use crate::algorithms::folder_name;
 use crate::data::Data;
 use crate::defaults;
 use crate::progress::EXIT_CODES;
 use clap::{Parser, ValueEnum};
 use hexagram::algorithms::trace::check_writable;
-use hexagram::algorithms::{
-    AnyAlgorithm, EngineOptions, LearningRate, Members, Optimizer, ParameterGroup, optimizer, registry,
-};
+use hexagram::algorithms::{AnyAlgorithm, LearningRate, Registry};
 use hexagram::physical::health::SILENCE_HELP;
 use hexagram::{Error, TransportKind};
+use hexagram_lab::program::{Chosen, Stepper, Stepping, folder_name, rehearse};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// More processes than this on one machine is a slip of the finger.
@@ -40,20 +37,9 @@ pub struct Options {
     /// Samples per rank and step
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
-    /// Learning rate, at its largest [default: the algorithm's or the optimizer's own, see src/defaults.rs]
-    #[arg(long)]
-    pub lr: Option<f64>,
-    /// Optimizer that steps with what the algorithm leaves of the gradients: sgd, adam, adamw, lion, lamb, lars or muon,
-    /// with options as in 'sgd(momentum=0.9, nesterov=true)' [default: the algorithm's own]
-    #[arg(long)]
-    pub optimizer: Option<String>,
-    /// Weight decay of that optimizer, but for biases, which never decay [default: the optimizer's own]
-    #[arg(long)]
-    pub weight_decay: Option<f64>,
-    /// Schedule of the learning rate: constant, linear, cosine, step or one-cycle, with options as in
-    /// 'cosine(warmup=50, end=0.1)'; it is over at the end of the last epoch
-    #[arg(long, default_value = "constant")]
-    pub schedule: String,
+    /// Optimizer and learning rate.
+    #[command(flatten)]
+    pub stepping: Stepping,
     /// Seed of the initial parameters and the order of samples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -110,10 +96,8 @@ pub struct Checked {
     pub options: Options,
     /// Its algorithm.
     pub algorithm: AnyAlgorithm,
-    /// Optimizer that steps with what the algorithm leaves of the gradients.
-    pub optimizer: Arc<dyn Optimizer>,
-    /// Learning rate γ, at its largest.
-    pub learning_rate: f64,
+    /// Its optimizer and learning rate.
+    pub stepper: Stepper,
     /// Its transport.
     pub transport: TransportKind,
     /// Its data.
@@ -135,28 +119,21 @@ impl Checked {
         Err(Error::usage(what, "use a smaller batch or fewer ranks"))
     }
 
+    /// Refuses what so many ranks cannot do, before any of them starts.
+    ///
+    /// # Errors
+    /// One line that says what is wrong.
+    pub fn check_for(&self, ranks: usize) -> Result<(), Error> {
+        self.check_share(ranks)?;
+        rehearse(&self.algorithm, &self.stepper.engine(), ranks)
+    }
+
     /// Returns the learning rate of every step of a training, whose epochs have so many each.
     ///
     /// # Errors
     /// One line that names option, value and range, if the schedule does not fit so few steps.
     pub fn schedule(&self, steps: u64) -> Result<LearningRate, Error> {
-        let steps = steps.saturating_mul(self.options.epochs);
-        let rate = LearningRate::catalogue(self.learning_rate, steps).named(&self.options.schedule)?;
-        // `--lr` says it, and what a checkpoint was made with.
-        if rate.base == self.learning_rate {
-            return Ok(rate);
-        }
-        Err(Error::usage(format!("--schedule {} has a base", self.options.schedule), "give it as --lr"))
-    }
-
-    /// Returns the engine's options: its optimizer, and biases that do not decay.
-    pub fn engine(&self) -> EngineOptions {
-        let vectors = ParameterGroup { weight_decay: 0.0, ..ParameterGroup::of(Members::Vectors) };
-        EngineOptions {
-            optimizer: Some(Arc::clone(&self.optimizer)),
-            groups: vec![vectors],
-            ..EngineOptions::default()
-        }
+        self.stepper.rate(steps.saturating_mul(self.options.epochs))
     }
 
     /// Returns what all ranks must have been given alike, in words, beside what the training is made with.
@@ -182,9 +159,9 @@ impl Options {
     /// # Errors
     /// One line that says what is wrong and what to do.
     pub fn check(mut self) -> Result<Checked, Box<dyn std::error::Error>> {
-        let algorithm = registry::named(&self.algorithm)?;
         // What is printed and saved is its short spelling, however it was typed.
-        self.algorithm = algorithm.to_string();
+        let Chosen { algorithm, spelling } = Chosen::named(&Registry::built_in(), &self.algorithm)?;
+        self.algorithm = spelling;
         let transport = self.transport.parse()?;
         let ranks = self.ranks();
         if !(1..=MAX_RANKS).contains(&ranks) {
@@ -202,19 +179,12 @@ impl Options {
         if let Some(trace) = &self.trace {
             check_writable(trace)?;
         }
-        let defaults = defaults::of(algorithm.name());
-        let text = self.optimizer.as_deref().unwrap_or(defaults.optimizer);
-        let optimizer = optimizer::named(&with_decay(text, self.weight_decay))?;
-        let learning_rate = self.lr.unwrap_or_else(|| defaults::learning_rate(text, &defaults));
-        if !(learning_rate.is_finite() && learning_rate > 0.0) {
-            let what = format!("--lr {learning_rate} is not a learning rate");
-            return Err(Error::usage(what, "use a positive number").into());
-        }
+        let stepper = self.stepping.check(&algorithm, defaults::of(algorithm.name()).learning_rate)?;
         let data = match &self.data {
             Some(path) => Data::read(path)?,
             None => Data::embedded()?,
         };
-        let checked = Checked { options: self, algorithm, optimizer, learning_rate, transport, data };
+        let checked = Checked { options: self, algorithm, stepper, transport, data };
         checked.schedule(checked.data.train.len() as u64)?;
         Ok(checked)
     }
@@ -235,15 +205,6 @@ impl Options {
         let algorithm = folder_name(&self.algorithm);
         let name = || format!("runs/{algorithm}-{ranks}-{}-{since}-{}", self.transport, std::process::id());
         self.out.clone().unwrap_or_else(|| name().into())
-    }
-}
-
-/// Returns the spelling of an optimizer with a weight decay.
-fn with_decay(optimizer: &str, decay: Option<f64>) -> String {
-    let Some(decay) = decay else { return optimizer.to_owned() };
-    match optimizer.trim_end().strip_suffix(')') {
-        Some(open) => format!("{open}, weight_decay={decay})"),
-        None => format!("{optimizer}(weight_decay={decay})"),
     }
 }
 
@@ -293,12 +254,12 @@ mod tests {
     #[test]
     fn an_optimizer_brings_its_learning_rate_and_a_schedule_the_length_of_the_training() {
         let plain = checked(&[]).unwrap();
-        assert_eq!(plain.optimizer.spelled(), "sgd");
+        assert_eq!(plain.stepper.optimizer.spelled(), "sgd");
         assert_eq!(plain.schedule(22).unwrap(), 0.15.into());
         let given =
             ["--optimizer", "adamw(beta2=0.95)", "--weight-decay", "0.1", "--schedule", "cosine(warmup=5)"];
         let checked = checked(&[&given[..], &["--epochs", "3"]].concat()).unwrap();
-        assert_eq!(checked.optimizer.spelled(), "adamw(beta2=0.95, weight_decay=0.1)");
+        assert_eq!(checked.stepper.optimizer.spelled(), "adamw(beta2=0.95, weight_decay=0.1)");
         let rate = checked.schedule(22).unwrap();
         assert_eq!(rate.to_string(), "cosine(base=0.002, warmup=5, start=0.01, steps=66, end=0)");
         assert!(checked.schedule(1).is_err());
@@ -316,7 +277,7 @@ mod tests {
     fn an_algorithm_is_spelled_short_and_has_the_defaults_of_its_name() {
         let checked = checked(&["--algorithm", "qadam( warmup = 7, block=2048 )"]).unwrap();
         assert_eq!(checked.options.algorithm, "qadam(warmup=7)");
-        assert_eq!(checked.learning_rate, defaults::of("qadam").learning_rate);
+        assert_eq!(checked.stepper.learning_rate, defaults::of("qadam").learning_rate);
         let folder = checked.options.directory(2);
         assert!(folder.to_str().unwrap().starts_with("runs/qadam-warmup-7-2-mixed-"), "{folder:?}");
         refused(

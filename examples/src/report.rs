@@ -1,5 +1,6 @@
 //! Report of a run at its end: a few lines for people, or one line of JSON.
 
+use hexagram_lab::program::say::bytes;
 use serde_json::{Map, Value, json};
 
 /// The result of a run, the same on all ranks.
@@ -104,30 +105,5 @@ impl Report {
                 bytes(other)
             ),
         }
-    }
-}
-
-/// Returns a number of bytes, readable.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut amount = count as f64;
-    let mut unit = 0;
-    while amount >= 1024.0 && unit + 1 < UNITS.len() {
-        amount /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_readable() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
     }
 }

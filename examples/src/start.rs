@@ -41,7 +41,7 @@ pub fn start(
             Ok(one(World::join_as(&placement, &join)?, &rank)?)
         }
         None => {
-            checked.check_share(options.ranks())?;
+            checked.check_for(options.ranks())?;
             if let Some(out) = &options.out {
                 // Here, so that a folder that cannot be is one message and not one a rank.
                 Metrics::prepare(out)?;

@@ -1,5 +1,6 @@
-//! hexagram's laboratory: small trainings that run with any distributed SGD algorithm, on one machine and alike in every
-//! run, and the suite that compares algorithms by them.
+//! hexagram's laboratory: small trainings that run with any distributed SGD algorithm, on real ranks, or on one machine and
+//! alike in every run; the suite that compares algorithms by them; and the programs train, compare, suite and step for the
+//! algorithms of any [`Registry`](hexagram::algorithms::Registry), also one with yours: [`main`].
 //!
 //! ```
 //! use hexagram::sampler::Partition;
@@ -19,6 +20,8 @@
 //! | `task.rs` | the trait of what is trained; `task/` has those that ship |
 //! | `training.rs` | one training: algorithm, task, ranks, partition, seed |
 //! | `outcome.rs` | what a training records: loss, accuracy, consensus, bytes |
+//! | `virtual_ranks.rs` | ranks as threads that take turns in virtual time |
+//! | `program.rs` | the programs; `program/` has their options and what they share |
 //! | `link.rs` | time that a training would take over a network |
 //! | `suite.rs` | all algorithms on all tasks; `suite/` has its records, statistics, orderings and page |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
@@ -26,12 +29,15 @@
 mod arithmetic;
 mod link;
 mod outcome;
+pub mod program;
 mod random;
 pub mod suite;
 pub mod task;
 mod training;
+mod virtual_ranks;
 
 pub use link::{Link, Work};
-pub use outcome::{Outcome, Point};
+pub use outcome::{Outcome, Point, Step};
+pub use program::main;
 pub use task::{Evaluation, Task};
-pub use training::{Training, train};
+pub use training::{Training, train, train_on};

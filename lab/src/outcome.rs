@@ -1,6 +1,8 @@
 //! Record of a training: its curve, and what was sent.
 
 use crate::task::{Evaluation, Values};
+use hexagram::{Communicator, Result};
+use std::collections::BTreeMap;
 
 /// State of a training after a number of steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +17,8 @@ pub struct Point {
     pub bytes: Vec<u64>,
     /// Messages that each rank has sent so far.
     pub messages: Vec<u64>,
+    /// Seconds since the beginning, of the rank that took longest.
+    pub seconds: f64,
 }
 
 impl Point {
@@ -29,6 +33,19 @@ impl Point {
     }
 }
 
+/// Record of one step of a rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Loss of the rank's batch.
+    pub loss: f64,
+    /// Learning rate γ of the step.
+    pub learning_rate: f64,
+    /// Numbers that the algorithm's hooks gave out in the step, by name.
+    pub metrics: BTreeMap<String, f64>,
+}
+
 /// Record of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
@@ -38,6 +55,8 @@ pub struct Outcome {
     pub own: Evaluation,
     /// True if ranks waited for each other in every step.
     pub synchronous: bool,
+    /// Steps of rank 0.
+    pub steps: Vec<Step>,
 }
 
 impl Outcome {
@@ -59,6 +78,28 @@ pub(crate) struct Snapshot {
     pub(crate) values: Values,
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
+    pub(crate) seconds: f64,
+}
+
+/// Gathers the snapshots of all ranks, by rank. A collective call: all ranks have equally many, of one model.
+pub(crate) fn gathered(comm: &Communicator, own: &[Snapshot]) -> Result<Vec<Vec<Snapshot>>> {
+    const FIGURES: usize = 3;
+    let values: Vec<f32> = own.iter().flat_map(|snapshot| snapshot.values.concat()).collect();
+    let figures = |snapshot: &Snapshot| [snapshot.bytes as f64, snapshot.messages as f64, snapshot.seconds];
+    let figures: Vec<f64> = own.iter().flat_map(figures).collect();
+    let mut all_values = vec![0.0; values.len() * comm.size()];
+    let mut all_figures = vec![0.0; figures.len() * comm.size()];
+    comm.blocking().all_gather(&values, &mut all_values)?;
+    comm.blocking().all_gather(&figures, &mut all_figures)?;
+    let mut values = all_values.into_iter();
+    let mut figures = all_figures.chunks_exact(FIGURES);
+    let mut like = |snapshot: &Snapshot| {
+        let values =
+            snapshot.values.iter().map(|entry| values.by_ref().take(entry.len()).collect()).collect();
+        let figures = figures.next().unwrap_or(&[0.0; FIGURES]);
+        Snapshot { values, bytes: figures[0] as u64, messages: figures[1] as u64, seconds: figures[2] }
+    };
+    Ok((0..comm.size()).map(|_| own.iter().map(&mut like).collect()).collect())
 }
 
 /// Makes a point of all ranks' snapshots.
@@ -82,6 +123,7 @@ pub(crate) fn point(step: u64, ranks: &[&Snapshot], evaluate: impl Fn(&Values) -
         consensus,
         bytes: ranks.iter().map(|rank| rank.bytes).collect(),
         messages: ranks.iter().map(|rank| rank.messages).collect(),
+        seconds: ranks.iter().map(|rank| rank.seconds).fold(0.0, f64::max),
     }
 }
 

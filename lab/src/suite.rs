@@ -14,7 +14,7 @@ mod tuning;
 pub use defaults::{Tuned, tuned};
 pub use estimate::Estimate;
 pub use orderings::{Claim, SEEDS, orderings, places};
-pub use page::write_pages;
+pub use page::{create_page, write_pages};
 pub use paired::{Paired, Verdict};
 pub use record::{Record, State};
 pub use results::{Measure, Place, Results};
@@ -185,7 +185,7 @@ impl Cell {
         let tuned = tuned(self.algorithm.name(), self.lesson.task.name());
         let training = Training {
             algorithm: tuned.applied(&self.algorithm)?,
-            learning_rate: tuned.learning_rate,
+            learning_rate: tuned.learning_rate.into(),
             ranks: self.ranks,
             partition: self.partition,
             seed: self.seed,

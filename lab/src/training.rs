@@ -1,20 +1,23 @@
-//! One training: an algorithm on a task, with ranks as threads of a world in virtual time.
+//! One training: an algorithm on a task, with ranks as threads of a world in virtual time, or with the ranks of a
+//! communicator.
 //!
-//! Ranks take turns, so that a training runs on one processor and like any other of its kind, also where the algorithm is
-//! asynchronous: a step takes each rank the same virtual time, in which messages travel. Replicas are copied out of the
-//! ranks between two steps and judged after the training, so that judging them neither sends nor changes anything.
+//! In virtual time ranks take turns, so that a training runs on one processor and like any other of its kind, also where the
+//! algorithm is asynchronous: a step takes each rank the same virtual time, in which messages travel. Replicas are copied
+//! out of the ranks between two steps and judged after the training, so that judging them neither sends nor changes
+//! anything.
 
-use crate::outcome::{Outcome, Snapshot, own, point};
+use crate::outcome::{Outcome, Snapshot, Step, gathered, own, point};
 use crate::random::Random;
 use crate::task::{Task, Values};
+use crate::virtual_ranks::in_virtual_time;
 use hexagram::algorithms::{
-    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, Mode, Optimizer, Order, Sgd,
+    AnyAlgorithm, DataParallel, EngineOptions, GradientAllReduce, LearningRate, Members, Mode, Optimizer,
+    Order, ParameterGroup, Sgd, optimizer,
 };
-use hexagram::physical::runtime::{self, VirtualTime};
+use hexagram::physical::runtime;
 use hexagram::sampler::Partition;
-use hexagram::{Buffer, Communicator, Error, Result, World};
+use hexagram::{Buffer, Communicator, Error, Result};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Everything that a training follows from.
@@ -24,10 +27,11 @@ pub struct Training {
     pub task: Arc<dyn Task>,
     /// Algorithm by which ranks communicate.
     pub algorithm: AnyAlgorithm,
-    /// Optimizer that steps with what the algorithm leaves of the gradients.
-    pub optimizer: Arc<dyn Optimizer>,
-    /// Learning rate γ.
-    pub learning_rate: f64,
+    /// Optimizer that steps with what the algorithm leaves of the gradients; `None` for the one that the algorithm asks
+    /// for by name, or else plain SGD.
+    pub optimizer: Option<Arc<dyn Optimizer>>,
+    /// Learning rate γ, a number or a schedule.
+    pub learning_rate: LearningRate,
     /// Number of ranks.
     pub ranks: usize,
     /// Way in which the training samples are divided among ranks.
@@ -48,8 +52,8 @@ impl Training {
         Training {
             task,
             algorithm: GradientAllReduce.into(),
-            optimizer: Arc::new(Sgd::default()),
-            learning_rate: 0.1,
+            optimizer: None,
+            learning_rate: 0.1.into(),
             ranks: 4,
             partition: Partition::Equal,
             seed: 0,
@@ -59,12 +63,39 @@ impl Training {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses a training of which no state can be recorded.
+    pub(crate) fn check(&self) -> Result<()> {
         if self.records == 0 || self.steps < self.records {
             let what = format!("{} states cannot be recorded of {} steps", self.records, self.steps);
             return Err(Error::usage(what, "record at least one, and at most one a step"));
         }
         Ok(())
+    }
+
+    /// Returns the engine's options.
+    pub(crate) fn engine(&self) -> Result<EngineOptions> {
+        let named = self.algorithm.optimizers().by_default().map(optimizer::named).transpose()?;
+        let optimizer = self.optimizer.clone().or(named).unwrap_or_else(|| Arc::new(Sgd::default()));
+        let options = EngineOptions { groups: groups(), order: Order::Listed, ..EngineOptions::default() };
+        Ok(EngineOptions { optimizer: Some(optimizer), ..options })
+    }
+
+    /// Divides the training samples among the ranks.
+    pub(crate) fn shares(&self) -> Result<Vec<Vec<usize>>> {
+        let shares = self.partition.shares(self.task.labels(), self.ranks, self.seed);
+        shares.map_err(|error| Error::usage(error.to_string(), "choose another partition"))
+    }
+
+    /// Judges the snapshots of all ranks; the steps are rank 0's.
+    fn outcome(&self, ranks: &[Vec<Snapshot>], taken: Vec<Step>) -> Outcome {
+        let steps = (0..=self.steps).filter(|step| self.records_at(*step));
+        let state = |(at, step): (usize, u64)| {
+            let ranks: Vec<&Snapshot> = ranks.iter().map(|rank| &rank[at]).collect();
+            point(step, &ranks, |values| self.task.evaluate(values))
+        };
+        let curve = steps.enumerate().map(state).collect();
+        let own = own(ranks, |values| self.task.evaluate(values));
+        Outcome { curve, own, synchronous: self.algorithm.trigram().synchronous, steps: taken }
     }
 
     /// Returns true if the state after a number of steps is recorded.
@@ -74,63 +105,46 @@ impl Training {
     }
 }
 
-/// Runs a training, and returns what was recorded.
+/// Runs a training in virtual time, and returns what was recorded.
 ///
 /// # Errors
 /// [`Error::Usage`] if the samples cannot be divided so, or no state is to be recorded; errors of the algorithm.
 pub fn train(training: &Training) -> Result<Outcome> {
     training.check()?;
-    let labels = training.task.labels();
-    let shares = training.partition.shares(labels, training.ranks, training.seed);
-    let shares = shares.map_err(|error| Error::usage(error.to_string(), "choose another partition"))?;
-    let snapshots = VirtualTime::run(|| run(training, shares))?;
-    let steps = (0..=training.steps).filter(|step| training.records_at(*step));
-    let state = |(at, step): (usize, u64)| {
-        let ranks: Vec<&Snapshot> = snapshots.iter().map(|rank| &rank[at]).collect();
-        point(step, &ranks, |values| training.task.evaluate(values))
-    };
-    let curve = steps.enumerate().map(state).collect();
-    let own = own(&snapshots, |values| training.task.evaluate(values));
-    Ok(Outcome { curve, own, synchronous: training.algorithm.trigram().synchronous })
+    let shares = training.shares()?;
+    let ranks = training.ranks;
+    let training = training.clone();
+    let own = training.clone();
+    let ran = in_virtual_time(ranks, move |comm| {
+        let share = shares[comm.rank()].clone();
+        let mut rank = Rank::new(&own, comm, share)?;
+        Ok((rank.train()?, rank.taken))
+    })?;
+    let (snapshots, taken): (Vec<_>, Vec<_>) = ran.into_iter().unzip();
+    Ok(training.outcome(&snapshots, taken.into_iter().next().unwrap_or_default()))
 }
 
-/// Runs all ranks, each as a thread of this virtual world; returns their snapshots, by rank.
-fn run(training: &Training, shares: Vec<Vec<usize>>) -> Result<Vec<Vec<Snapshot>>> {
-    let (results, result) = channel();
-    for (world, share) in World::threads(training.ranks)?.into_iter().zip(shares) {
-        let results = results.clone();
-        let training = training.clone();
-        let work = move || {
-            let rank = world.rank();
-            let outcome = Communicator::open(&world, 0).and_then(|comm| {
-                let trained = Rank::new(&training, &comm, share).and_then(|mut rank| rank.train());
-                trained.inspect_err(|error| comm.give_up(error))
-            });
-            // Fails only if nobody waits any more.
-            let _ = results.send((rank, outcome));
-        };
-        runtime::spawn("hexagram-rank", work)?;
-    }
-    drop(results);
-    let mut found = Vec::new();
-    let mut cause: Option<Error> = None;
-    while let Ok((rank, outcome)) = runtime::receive(&result) {
-        match outcome {
-            Ok(snapshots) => found.push((rank, snapshots)),
-            Err(error) if cause.as_ref().is_none_or(tells_of_another) => cause = Some(error),
-            Err(_) => {}
-        }
-    }
-    if let Some(error) = cause {
-        return Err(error);
-    }
-    found.sort_by_key(|(rank, _)| *rank);
-    Ok(found.into_iter().map(|(_, snapshots)| snapshots).collect())
+/// Runs this rank's part of a training on the ranks of a communicator, whatever carries its messages; returns on rank 0
+/// what was recorded. A collective call. Its number of ranks counts, and a step takes the time that it takes.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(comm: &Communicator, training: &Training) -> Result<Option<Outcome>> {
+    let training = Training { ranks: comm.size(), compute: Duration::ZERO, ..training.clone() };
+    training.check()?;
+    let share = training.shares()?.swap_remove(comm.rank());
+    let mut rank = Rank::new(&training, comm, share)?;
+    let snapshots = rank.train()?;
+    let taken = std::mem::take(&mut rank.taken);
+    // The algorithm's threads end with its engine.
+    drop(rank);
+    let ranks = gathered(comm, &snapshots)?;
+    Ok((comm.rank() == 0).then(|| training.outcome(&ranks, taken)))
 }
 
-/// Returns true if an error is the consequence of another rank's.
-fn tells_of_another(error: &Error) -> bool {
-    matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. })
+/// Returns the parameter groups of every training: biases and norms, which do not decay.
+pub(crate) fn groups() -> Vec<ParameterGroup> {
+    vec![ParameterGroup { weight_decay: 0.0, ..ParameterGroup::of(Members::Vectors) }]
 }
 
 /// One rank of a training.
@@ -140,15 +154,19 @@ struct Rank<'a> {
     parameters: usize,
     share: Vec<usize>,
     random: Random,
+    /// Time at which the first step begins.
+    began: runtime::Instant,
+    /// Bytes and messages that this rank has sent before the training.
+    sent_before: [u64; 2],
+    /// Steps so far.
+    taken: Vec<Step>,
 }
 
 impl<'a> Rank<'a> {
     fn new(training: &'a Training, comm: &Communicator, share: Vec<usize>) -> Result<Self> {
-        let options = EngineOptions {
-            optimizer: Some(Arc::clone(&training.optimizer)),
-            order: Order::Listed,
-            ..EngineOptions::default()
-        };
+        let traffic = comm.world().traffic();
+        let sent_before = [traffic.bytes_sent(), traffic.messages_sent()];
+        let options = training.engine()?;
         let parameters = training.task.parameters();
         let count = parameters.len();
         let mut engine = DataParallel::new(comm, parameters, training.algorithm.clone(), options)?;
@@ -158,7 +176,9 @@ impl<'a> Rank<'a> {
         }
         // Ranks draw different batches.
         let random = Random::new(training.seed.wrapping_mul(1009).wrapping_add(comm.rank() as u64 + 1));
-        Ok(Rank { training, engine, parameters: count, share, random })
+        let began = runtime::now();
+        let taken = Vec::new();
+        Ok(Rank { training, engine, parameters: count, share, random, began, sent_before, taken })
     }
 
     fn train(&mut self) -> Result<Vec<Snapshot>> {
@@ -180,6 +200,7 @@ impl<'a> Rank<'a> {
         let training = self.training;
         let count = self.parameters;
         let mut first = None;
+        let learning_rate = self.engine.learning_rate().unwrap_or(f64::NAN);
         self.engine.step_with(|engine| {
             let values = values(engine, count)?;
             engine.forward()?;
@@ -194,7 +215,12 @@ impl<'a> Rank<'a> {
             engine.begin(Mode::Synchronize)?;
             let hooks = engine.hooks();
             gradients.iter().try_for_each(|(parameter, gradient)| hooks.ready_slice(*parameter, gradient))
-        })
+        })?;
+        let step = self.taken.len() as u64 + 1;
+        let loss = first.unwrap_or(f64::NAN);
+        let metrics = self.engine.metrics().clone();
+        self.taken.push(Step { step, loss, learning_rate, metrics });
+        Ok(())
     }
 
     /// Draws a batch of this rank's samples, with replacement.
@@ -211,10 +237,12 @@ impl<'a> Rank<'a> {
 
     fn snapshot(&self) -> Result<Snapshot> {
         let traffic = self.engine.communicator().world().traffic();
+        let [bytes, messages] = self.sent_before;
         Ok(Snapshot {
             values: self.values()?,
-            bytes: traffic.bytes_sent(),
-            messages: traffic.messages_sent(),
+            bytes: traffic.bytes_sent() - bytes,
+            messages: traffic.messages_sent() - messages,
+            seconds: self.began.elapsed().as_secs_f64(),
         })
     }
 }

@@ -91,7 +91,8 @@ fn digits_and_text_are_learned() {
     let tasks: [(Arc<dyn Task>, f64); 2] =
         [(Arc::new(Digits::new().unwrap()), 0.9), (Arc::new(Text::new()), 0.2)];
     for (task, accuracy) in tasks {
-        let outcome = train(&Training { steps: 150, learning_rate: 0.5, ..Training::of(task) }).unwrap();
+        let outcome =
+            train(&Training { steps: 150, learning_rate: 0.5.into(), ..Training::of(task) }).unwrap();
         assert!(outcome.last().evaluation.accuracy > Some(accuracy), "{:?}", outcome.last());
     }
 }
@@ -99,7 +100,8 @@ fn digits_and_text_are_learned() {
 #[test]
 fn a_failing_rank_is_an_error_and_no_wait() {
     let task = Arc::new(Quadratics::new(0).unwrap());
-    let nothing = train(&Training { learning_rate: f64::NAN, ..Training::of(task.clone()) }).unwrap_err();
+    let nothing =
+        train(&Training { learning_rate: f64::NAN.into(), ..Training::of(task.clone()) }).unwrap_err();
     assert!(nothing.to_string().contains("learning rate"), "{nothing}");
     let divided = train(&Training { ranks: 501, ..Training::of(task) }).unwrap_err();
     assert!(divided.to_string().contains("501 parts"), "{divided}");

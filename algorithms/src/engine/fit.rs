@@ -15,7 +15,7 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
     }
     let Some(optimizer) = &options.optimizer else { return check_is_free(algorithm) };
     if !algorithm.optimizers().fit(&**optimizer) {
-        return Err(unfit(algorithm, &format!("{optimizer:?}")));
+        return Err(unfit(algorithm, &optimizer.spelled()));
     }
     check_groups(algorithm, options)
 }

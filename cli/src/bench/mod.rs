@@ -107,13 +107,18 @@ impl Bench {
         match self.start() {
             Ok(0) => ExitCode::SUCCESS,
             Ok(code) => ExitCode::from(code),
-            Err(error) => say::failure("bench", error),
+            Err(error) => say::failure("hexagram bench", error),
         }
     }
 
     fn start(&self) -> Result<u8, Failure> {
         self.check()?;
-        let started = Ranks { subcommand: "bench", ranks: self.ranks, transport: self.transport };
+        let started = Ranks {
+            program: "hexagram bench".to_owned(),
+            ranks: self.ranks,
+            otherwise: 2,
+            transport: self.transport,
+        };
         match started.run(|world| self.rank(world))? {
             Ran::Here(wrong) => {
                 let wrong: Vec<u64> = wrong.into_iter().collect::<Result<_, _>>()?;
@@ -176,7 +181,10 @@ impl Bench {
         comm.block_on(comm.barrier())?;
         let wrong = rows.iter().map(Row::wrong).sum();
         if head && wrong > 0 {
-            say::line("bench", format!("{wrong} elements were wrong: do not trust this transport here"));
+            say::line(
+                "hexagram bench",
+                format!("{wrong} elements were wrong: do not trust this transport here"),
+            );
         }
         Ok(table.finish().map(|()| wrong))
     }

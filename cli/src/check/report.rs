@@ -42,7 +42,7 @@ impl Report {
     /// Returns the exit code; says on standard error if lines were lost.
     pub(super) fn finish(self) -> ExitCode {
         match self.lost {
-            Some(error) => say::failure("check", error),
+            Some(error) => say::failure("hexagram check", error),
             None if self.failed => ExitCode::FAILURE,
             None => ExitCode::SUCCESS,
         }

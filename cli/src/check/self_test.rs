@@ -72,7 +72,7 @@ pub(super) fn rank(transport: TransportKind) -> ExitCode {
     let options = JoinOptions { transport, deadline: DEADLINE, ..JoinOptions::default() };
     match World::join(&options).and_then(|world| as_rank(world, |world| add(&world))) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => say::failure("check", error),
+        Err(error) => say::failure("hexagram check", error),
     }
 }
 

@@ -270,7 +270,8 @@ fn bad_input_is_one_clear_line() {
     refused("--transport thread", &[("RANK", "0"), ("WORLD_SIZE", "1")], "World::threads");
     refused("", &[("RANK", "5"), ("WORLD_SIZE", "4")], "RANK=5 contradicts WORLD_SIZE=4");
     refused("", &[("RANK", "x")], "RANK=x is not a number");
-    let whole = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/digits.csv.gz")).unwrap();
+    let whole =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/data/digits.csv.gz")).unwrap();
     let cut = folder("cut.csv.gz");
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     refused(&format!("--data {}", cut.display()), &[], "cut short");

@@ -20,6 +20,21 @@ const RANKS: usize = 8;
 /// Bandwidths of links, in Mbit/s.
 const MEGABITS: [f64; 3] = [100.0, 1e3, 1e4];
 
+/// Creates the page without tables in a folder, where there is none.
+///
+/// # Errors
+/// [`Error::System`] if it cannot be written.
+pub fn create_page(folder: &Path) -> Result<()> {
+    let page = folder.join("which-algorithm.md");
+    if page.exists() {
+        return Ok(());
+    }
+    let text = format!("# Which algorithm?\n\n{BEGIN}\n{END}\n");
+    std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&page, text)).map_err(|cause| {
+        Error::system(format!("write {}", page.display()), cause, "give a folder where you may write")
+    })
+}
+
 /// Writes tables and pictures of results into a folder with which-algorithm.md, whose text around them stays.
 ///
 /// # Errors

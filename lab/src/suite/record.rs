@@ -92,7 +92,7 @@ impl Record {
             seed: cell.seed,
             trigram: cell.algorithm.trigram().symbol().to_string(),
             synchronous: outcome.synchronous,
-            learning_rate: training.learning_rate,
+            learning_rate: training.learning_rate.base,
             own_loss: finite(outcome.own.loss),
             distance: outcome.last().evaluation.distance.map(finite),
             curve: outcome.curve.iter().map(State::new).collect(),

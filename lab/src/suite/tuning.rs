@@ -91,7 +91,7 @@ fn climb(first: usize, count: usize, mut loss: impl FnMut(usize) -> f64) -> (usi
 fn loss(algorithm: &AnyAlgorithm, lesson: &Lesson, rate: f64) -> f64 {
     let training = Training {
         algorithm: algorithm.clone(),
-        learning_rate: rate,
+        learning_rate: rate.into(),
         ranks: 8,
         partition: PARTITIONS[1],
         seed: SEED,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source of the images: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
-//! 1998; see `examples/data/README.md`.
+//! 1998; see `lab/data/README.md`.
 
 use super::{Evaluation, Ready, Task, Values, largest, parameter};
 use crate::arithmetic::{
@@ -18,7 +18,7 @@ use flate2::read::GzDecoder;
 use hexagram::{Error, Parameter, Result};
 use std::io::Read;
 
-const FILE: &[u8] = include_bytes!("../../../examples/data/digits.csv.gz");
+const FILE: &[u8] = include_bytes!("../../data/digits.csv.gz");
 const PIXELS: usize = 64;
 const HIDDEN: usize = 24;
 const CLASSES: usize = 10;
@@ -64,7 +64,7 @@ impl Digits {
     /// [`Error::System`] if the program was built from a damaged file.
     pub fn new() -> Result<Self> {
         let mut text = String::new();
-        let remedy = "build the program from an undamaged examples/data/digits.csv.gz";
+        let remedy = "build the program from an undamaged lab/data/digits.csv.gz";
         let read = GzDecoder::new(FILE).read_to_string(&mut text);
         read.map_err(|cause| Error::system("read the digits".to_owned(), cause, remedy))?;
         let mut digits = Digits { train: Images::default(), held_out: Images::default() };

@@ -3,17 +3,17 @@
 use hexagram::TransportKind;
 
 /// Returns all transports; MPI's only where it is built in.
-pub(crate) fn built_in() -> Vec<TransportKind> {
+pub fn built_in() -> Vec<TransportKind> {
     TransportKind::known()
 }
 
 /// Returns the transport that MPI carries, where it is built in.
-pub(crate) fn mpi() -> Option<TransportKind> {
+pub fn mpi() -> Option<TransportKind> {
     "mpi".parse().ok()
 }
 
 /// Returns the names of the transports, as in `thread, shm, tcp`.
-pub(crate) fn names() -> String {
+pub fn names() -> String {
     let names: Vec<String> = built_in().iter().map(TransportKind::to_string).collect();
     names.join(", ")
 }

@@ -3,23 +3,27 @@
 //! A line that cannot be printed is no failure of the rank: the others end as they do after the last line, and blame
 //! nobody.
 
-use crate::say::{PrintError, print};
+use super::say::{PrintError, print};
 use hexagram::{Communicator, Result};
 
 /// Lines that a measurement prints, one by one.
-pub(crate) struct Table<'a> {
+pub struct Table<'a> {
     comm: &'a Communicator,
     /// On rank 0: what has kept a line from being printed.
     lost: Option<PrintError>,
 }
 
 impl<'a> Table<'a> {
-    pub(crate) fn new(comm: &'a Communicator) -> Self {
+    /// Creates a table of these ranks.
+    pub fn new(comm: &'a Communicator) -> Self {
         Table { comm, lost: None }
     }
 
     /// Prints a line on rank 0; returns whether it could, on every rank. A collective call.
-    pub(crate) fn line(&mut self, line: &str) -> Result<bool> {
+    ///
+    /// # Errors
+    /// Those of the communication.
+    pub fn line(&mut self, line: &str) -> Result<bool> {
         if self.comm.rank() == 0 {
             self.lost = print(line).err();
         }
@@ -28,8 +32,11 @@ impl<'a> Table<'a> {
         Ok(printed == [1])
     }
 
-    /// Fails on rank 0 if a line was lost.
-    pub(crate) fn finish(self) -> Result<(), PrintError> {
+    /// Ends the table.
+    ///
+    /// # Errors
+    /// [`PrintError`] on rank 0 if a line was lost.
+    pub fn finish(self) -> Result<(), PrintError> {
         self.lost.map_or(Ok(()), Err)
     }
 }

@@ -1,0 +1,121 @@
+//! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
+
+use super::say::{Failure, bytes, markdown_heading, markdown_row, percent};
+use super::table::Table;
+use super::{Chosen, Setting};
+use crate::outcome::{Outcome, Point};
+use crate::training::{Training, train_on};
+use clap::Parser;
+use hexagram::algorithms::Registry;
+use hexagram::{Communicator, Result};
+
+/// Train a small model by several algorithms, by turns on the same ranks, and compare them.
+///
+/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+#[derive(Parser, Debug, Clone)]
+pub struct CompareOptions {
+    /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first is what the others are measured by
+    /// [default: all]
+    pub algorithms: Vec<String>,
+    /// Trainings by each algorithm, by turns and with other seeds; the table has their means
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: u64,
+    /// Task, data, ranks and optimizer.
+    #[command(flatten)]
+    pub setting: Setting,
+}
+
+const HEADING: [&str; 10] = [
+    "algorithm",
+    "",
+    "optimizer",
+    "γ",
+    "loss",
+    "accuracy",
+    "apart",
+    "sent a rank and step",
+    "of the first's",
+    "ms a step",
+];
+
+/// Runs `compare`: as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
+///
+/// # Errors
+/// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
+pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Failure> {
+    let mut rows: Vec<Row> = Vec::new();
+    for chosen in Chosen::all(registry, &options.algorithms)? {
+        let training = options.setting.training(&chosen)?;
+        rows.push(Row { chosen, training, outcomes: Vec::new() });
+    }
+    let ranks = options.setting.ranks("compare");
+    if let Some(count) = ranks.to_start()? {
+        rows.iter().try_for_each(|row| row.training.check_for(count))?;
+    }
+    let ran = ranks.run(|world| {
+        let comm = Communicator::open(world, 0)?;
+        let mut table = Table::new(&comm);
+        let first = &rows[0].training;
+        let place = format!("{} ranks over {}", comm.size(), ranks.transport);
+        table.line(&format!("{}, {place}\n\n{}", first.about(), markdown_heading(&HEADING)))?;
+        by_turns(&comm, rows.clone(), options.rounds, &mut table)?;
+        Ok(table.finish())
+    })?;
+    Ok(ran.code()?)
+}
+
+/// Trains by all algorithms, one after the other, in each round, and prints each one's row in the last; ends early if
+/// nobody reads them.
+fn by_turns(comm: &Communicator, mut rows: Vec<Row>, rounds: u64, table: &mut Table<'_>) -> Result<()> {
+    for round in 0..rounds {
+        for at in 0..rows.len() {
+            let seed = rows[at].training.seed.wrapping_add(round);
+            let training = Training { seed, ..rows[at].training.clone() };
+            let outcome = train_on(comm, &training)?;
+            rows[at].outcomes.extend(outcome);
+            if round + 1 == rounds && !table.line(&rows[at].told(&rows[0]))? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Trainings by one algorithm.
+#[derive(Clone)]
+struct Row {
+    chosen: Chosen,
+    training: Training,
+    /// Outcomes of the rounds so far, on rank 0.
+    outcomes: Vec<Outcome>,
+}
+
+impl Row {
+    /// Returns the mean of a figure of the last state.
+    fn mean(&self, of: impl Fn(&Point) -> f64) -> f64 {
+        self.outcomes.iter().map(|outcome| of(outcome.last())).sum::<f64>() / self.outcomes.len() as f64
+    }
+
+    /// Returns the row of the table; nothing on ranks without outcomes.
+    fn told(&self, first: &Row) -> String {
+        if self.outcomes.is_empty() {
+            return String::new();
+        }
+        let steps = self.training.steps as f64;
+        let trigram = self.chosen.algorithm.trigram();
+        let optimizer = self.training.optimizer.as_ref().map(|optimizer| optimizer.spelled());
+        let accuracy = self.mean(|point| point.evaluation.accuracy.unwrap_or(f64::NAN));
+        markdown_row(&[
+            format!("`{}`", self.chosen.spelling),
+            trigram.symbol().to_string(),
+            optimizer.unwrap_or_default(),
+            self.training.learning_rate.base.to_string(),
+            format!("{:.4}", self.mean(|point| point.evaluation.loss)),
+            percent(accuracy),
+            format!("{:.4}", self.mean(|point| point.consensus)),
+            bytes((self.mean(Point::mean_bytes) / steps) as u64),
+            percent(self.mean(Point::mean_bytes) / first.mean(Point::mean_bytes)),
+            format!("{:.3}", 1e3 * self.mean(|point| point.seconds) / steps),
+        ])
+    }
+}

@@ -1,0 +1,127 @@
+//! Output of a program: results on standard output, failures as one line on standard error that begins with the program's
+//! name and its subcommand.
+
+use hexagram::Error;
+pub use hexagram::physical::stdout::{PrintError, print};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Reason why nothing came of a call, or nobody learned of it.
+#[derive(Debug)]
+pub enum Failure {
+    /// Error of the call, or of a rank.
+    Call(Error),
+    /// Output that could not be printed.
+    Print(PrintError),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Call(error)
+    }
+}
+
+impl From<PrintError> for Failure {
+    fn from(error: PrintError) -> Self {
+        Failure::Print(error)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Call(error) => error.fmt(f),
+            Failure::Print(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Returns the name that this program was started by, with a subcommand.
+pub fn name(subcommand: &str) -> String {
+    let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let program = path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{program} {subcommand}").trim().to_owned()
+}
+
+/// Says something on standard error, in one piece: other ranks may be writing there at the same time. If that is gone,
+/// nobody is left to tell.
+pub fn line(program: &str, said: impl Display) {
+    let _ = io::stderr().write_all(format!("{program}: {said}\n").as_bytes());
+}
+
+/// Says why nothing came of a call; returns what to exit with: 2 for a call that was wrong, 141 if nobody reads the
+/// output any more, else 1.
+pub fn failure(program: &str, failure: impl Into<Failure>) -> ExitCode {
+    match failure.into() {
+        Failure::Print(error) => error.report(program),
+        Failure::Call(error) => {
+            line(program, &error);
+            ExitCode::from(if matches!(error, Error::Usage { .. }) { 2 } else { 1 })
+        }
+    }
+}
+
+/// Shows what clap has instead of options: help and versions on standard output, what is wrong with a call on standard
+/// error. Returns what to exit with.
+pub fn instead(program: &str, shown: &clap::Error) -> ExitCode {
+    match shown.print() {
+        Err(cause) if !shown.use_stderr() => PrintError::from(cause).report(program),
+        _ => ExitCode::from(u8::try_from(shown.exit_code()).unwrap_or(2)),
+    }
+}
+
+/// Returns what to exit with after a program's work, after its failure was said.
+pub fn ended(program: &str, outcome: Result<u8, Failure>) -> ExitCode {
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => failure(program, error),
+    }
+}
+
+/// Returns a number of bytes, readable.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut amount = count as f64;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
+}
+
+/// Returns a share as percent, or a dash if it is no number.
+pub fn percent(share: f64) -> String {
+    if share.is_nan() { "-".to_owned() } else { format!("{:.1} %", 100.0 * share) }
+}
+
+/// Returns a row of a table in Markdown.
+pub fn markdown_row(cells: &[String]) -> String {
+    format!("| {} |", cells.join(" | "))
+}
+
+/// Returns the heading of a table in Markdown, and the rule below it.
+pub fn markdown_heading(cells: &[&str]) -> String {
+    format!("| {} |\n|{}", cells.join(" | "), "---|".repeat(cells.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn tables_are_markdown() {
+        assert_eq!(markdown_heading(&["a", ""]), "| a |  |\n|---|---|");
+        assert_eq!(markdown_row(&["1".to_owned(), percent(0.5)]), "| 1 | 50.0 % |");
+    }
+}

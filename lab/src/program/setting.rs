@@ -1,0 +1,151 @@
+//! Setting of a training on the command line: task, data, ranks, steps and optimizer. What is wrong with it is said before any
+//! rank starts.
+
+use super::ranks::Ranks;
+use super::rehearsal::rehearse;
+use super::stepping::Stepping;
+use super::{Chosen, say, transports};
+use crate::suite::{Lesson, Suite, tuned};
+use crate::training::Training;
+use clap::Args;
+use hexagram::logical::spelling::{Catalogue, Options, Spelled, above, no_such};
+use hexagram::sampler::Partition;
+use hexagram::{JoinOptions, Result, TransportKind};
+use std::sync::Arc;
+
+/// Options of every program that trains.
+#[derive(Args, Debug, Clone)]
+pub struct Setting {
+    /// Model and data: quadratics, noisy-quadratics, digits or text
+    #[arg(long, default_value = "digits")]
+    pub task: String,
+    /// Way to divide the data among ranks: equal, 'dirichlet(0.1)', 'shards(2)' or 'quantity(0.5)'
+    #[arg(long, default_value = "equal")]
+    pub partition: String,
+    /// Ranks to start; under a launcher, number of ranks that there have to be [default: 4]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Transport between the ranks.
+    #[arg(help = format!("How bytes travel: {}; ranks of `thread` are threads of one process", transports::names()))]
+    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    pub transport: TransportKind,
+    /// Steps of each rank [default: the task's own, 200 or 300]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<u64>,
+    /// Seed of the initial values, the division of the data and the batches
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Optimizer and learning rate.
+    #[command(flatten)]
+    pub stepping: Stepping,
+}
+
+impl Setting {
+    /// Returns the ranks of a program with a subcommand of this name.
+    pub(super) fn ranks(&self, subcommand: &str) -> Ranks {
+        let program = say::name(subcommand);
+        Ranks { program, ranks: self.ranks, otherwise: 4, transport: self.transport }
+    }
+
+    /// Returns the training by an algorithm that the options describe.
+    ///
+    /// # Errors
+    /// One line that says what is wrong.
+    pub fn training(&self, chosen: &Chosen) -> Result<Training> {
+        let lesson = lesson(&self.task)?;
+        let partition = partition(&self.partition)?;
+        let steps = self.steps.unwrap_or(lesson.steps);
+        let algorithm = chosen.algorithm.clone();
+        let rate = tuned(algorithm.name(), lesson.task.name()).learning_rate;
+        let stepper = self.stepping.check(&algorithm, rate)?;
+        Ok(Training {
+            learning_rate: stepper.rate(steps)?,
+            optimizer: Some(stepper.optimizer),
+            algorithm,
+            partition,
+            steps,
+            seed: self.seed,
+            records: steps.clamp(1, 10),
+            ..Training::of(Arc::clone(&lesson.task))
+        })
+    }
+}
+
+impl Training {
+    /// Refuses a training that so many ranks cannot make.
+    pub(super) fn check_for(&self, ranks: usize) -> Result<()> {
+        let training = Training { ranks, ..self.clone() };
+        training.check()?;
+        training.shares()?;
+        rehearse(&training.algorithm, &training.engine()?, ranks)
+    }
+}
+
+/// Returns the task of a name, with the number of steps that the suite gives it.
+fn lesson(name: &str) -> Result<Lesson> {
+    let lessons = Suite::whole(Vec::new())?.lessons;
+    let found = lessons.iter().find(|lesson| lesson.task.name() == name);
+    found.cloned().ok_or_else(|| no_such("task", name, lessons.iter().map(|lesson| lesson.task.name())))
+}
+
+/// Partition as it is spelled.
+#[derive(Clone)]
+struct Division(Partition);
+
+impl Spelled for Division {
+    fn word(&self) -> &'static str {
+        match self.0 {
+            Partition::Equal => "equal",
+            Partition::Dirichlet { .. } => "dirichlet",
+            Partition::Shards { .. } => "shards",
+            Partition::Quantity { .. } => "quantity",
+        }
+    }
+
+    fn options(&mut self, options: &mut Options) -> Result<()> {
+        match &mut self.0 {
+            Partition::Equal => Ok(()),
+            Partition::Dirichlet { alpha } | Partition::Quantity { alpha } => {
+                options.main("alpha", alpha, above(0.0), "concentration: the smaller, the more ranks differ")
+            }
+            Partition::Shards { per_rank } => options.main("per_rank", per_rank, 1.., "shards of each rank"),
+        }
+    }
+}
+
+/// Returns the partition that a text spells.
+fn partition(text: &str) -> Result<Partition> {
+    let own = |division: Division| division.0;
+    Catalogue::new("partition")
+        .with(Division(Partition::Equal), "equal shares, drawn at random", own)
+        .with(Division(Partition::Dirichlet { alpha: 0.1 }), "a mix of labels for each rank", own)
+        .with(Division(Partition::Shards { per_rank: 2 }), "a few labels for each rank", own)
+        .with(Division(Partition::Quantity { alpha: 0.5 }), "different numbers of samples", own)
+        .named(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_read_as_they_are_printed() {
+        for text in ["equal", "dirichlet(0.3)", "shards(3)", "quantity(2)"] {
+            assert_eq!(partition(text).unwrap().to_string(), text);
+        }
+        for (text, said) in [
+            ("dirichle", "did you mean dirichlet?"),
+            ("dirichlet(0)", "alpha of dirichlet is 0; choose a number, above 0"),
+            ("shards(0)", "per_rank of shards is 0"),
+        ] {
+            let error = partition(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn tasks_are_those_of_the_suite() {
+        assert_eq!(lesson("text").unwrap().task.name(), "text");
+        assert!(lesson("digit").unwrap_err().to_string().contains("did you mean digits?"));
+    }
+}

@@ -1,0 +1,155 @@
+//! `step`: how long a training step takes with an algorithm, beside computation that takes as long as yours. Open this file
+//! for the options.
+//!
+//! `profile` is the model and the time its layers take, `compute` what spends that time, `measure` the loop.
+
+mod compute;
+mod measure;
+mod profile;
+
+use super::names::information;
+use super::ranks::Ranks;
+use super::rehearsal::rehearse;
+use super::say::{self, Failure, PrintError, print};
+use super::table::Table;
+use super::{Chosen, stepping, transports};
+use clap::Parser;
+use hexagram::algorithms::{Optimizer, Registry};
+use hexagram::{Communicator, EngineOptions, Error, JoinOptions, Result, TransportKind};
+use profile::Profile;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const AFTER_HELP: &str = "\
+A step uses the CPU time of the profile, layer by layer, forwards and backwards, and hands each layer's gradient over \
+when its backward is done; then the optimizer steps on real memory. With `--algorithm none` that is all: the local step. \
+What a step takes beyond that is the communication that the computation does not hide.
+
+A profile is a text file with one line a layer: its name, the sizes of its parameters as 1024x1024,1024, and the seconds \
+of CPU time of its forward and its backward pass.
+
+The time is the mean over all steps after the warm-up, of the rank that took longest; count whole periods of algorithms \
+that do not communicate in every step.
+
+Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads it.
+
+Example: hexagram step --algorithm bytegrad --ranks 2 --steps 20";
+
+/// Measure training steps with an algorithm, beside computation of a given length.
+///
+/// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+#[derive(Parser, Debug, Clone)]
+#[command(after_help = AFTER_HELP)]
+pub struct StepOptions {
+    /// Algorithm by which the ranks communicate, as in 'choco-sgd(codec=top-k(5%), graph=torus)', or `none`;
+    /// `list` prints all, and `help:NAME` the options of one
+    #[arg(long, default_value = "gradient-allreduce")]
+    pub algorithm: String,
+
+    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in 'sgd(momentum=0.9)'
+    /// [default: the algorithm's own]
+    #[arg(long)]
+    pub optimizer: Option<String>,
+
+    /// For local-sgd: steps from one mean to the next
+    #[arg(long, value_name = "H")]
+    pub period: Option<u64>,
+
+    /// Number of ranks to start; under a launcher, number of ranks that there have to be [default: 2]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+
+    /// Transport between the ranks.
+    #[arg(help = format!("How bytes travel: {}", transports::names()))]
+    #[arg(long, value_name = "NAME", default_value_t = JoinOptions::default().transport)]
+    pub transport: TransportKind,
+
+    /// The model, and the time its layers take [default: 8 layers of 1024 × 1024, of 2 ms and 4 ms]
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+
+    /// Steps that are measured
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: u32,
+
+    /// Steps before those
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub warmup: u32,
+}
+
+/// Name that stands for no communication.
+const NONE: &str = "none";
+
+/// Runs `step`: as one of a launcher's ranks, or with ranks that it starts. Returns the exit code.
+///
+/// # Errors
+/// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
+pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
+    if let Some(text) = information(registry, &options.algorithm) {
+        print(&text?)?;
+        return Ok(0);
+    }
+    let measurement = Measurement::new(registry, options)?;
+    let program = say::name("step");
+    let ranks = Ranks { program, ranks: options.ranks, otherwise: 2, transport: options.transport };
+    if let (Some(count), Some(chosen)) = (ranks.to_start()?, &measurement.chosen) {
+        rehearse(&chosen.algorithm, &measurement.engine(), count)?;
+    }
+    let ran = ranks.run(|world| measurement.print(&Communicator::open(world, 0)?))?;
+    Ok(ran.code()?)
+}
+
+/// Everything that is measured, and with what.
+struct Measurement<'a> {
+    options: &'a StepOptions,
+    /// Algorithm, `None` for no communication.
+    chosen: Option<Chosen>,
+    optimizer: Arc<dyn Optimizer>,
+    profile: Profile,
+}
+
+impl<'a> Measurement<'a> {
+    fn new(registry: &Registry, options: &'a StepOptions) -> Result<Self> {
+        let profile = Profile::read(options.profile.as_deref())?;
+        let chosen = match &*options.spelling()? {
+            NONE => None,
+            text => Some(Chosen::named(registry, text)?),
+        };
+        let named = chosen.as_ref().and_then(|chosen| chosen.algorithm.optimizers().by_default());
+        let optimizer = options.optimizer.as_deref().or(named).unwrap_or("sgd");
+        Ok(Measurement { options, chosen, optimizer: stepping::named(optimizer, None)?, profile })
+    }
+
+    fn engine(&self) -> EngineOptions {
+        EngineOptions { optimizer: Some(Arc::clone(&self.optimizer)), ..EngineOptions::default() }
+    }
+
+    /// Runs the whole measurement on one rank; rank 0 prints it.
+    fn print(&self, comm: &Communicator) -> Result<std::result::Result<(), PrintError>> {
+        let measured = self.run(comm)?;
+        let line = format!(
+            "{} on {} ranks over {}: step {:.2} ms, {:.0} bytes sent a rank and step, mean of {} steps",
+            self.chosen.as_ref().map_or(NONE, |chosen| &chosen.spelling),
+            comm.size(),
+            self.options.transport,
+            measured.step_s * 1e3,
+            measured.bytes,
+            self.options.steps
+        );
+        let mut table = Table::new(comm);
+        table.line(&line)?;
+        Ok(table.finish())
+    }
+}
+
+impl StepOptions {
+    /// Returns the spelling of the algorithm, with its period if that is an option of its own.
+    fn spelling(&self) -> Result<String> {
+        match (self.algorithm.as_str(), self.period) {
+            ("local-sgd", Some(0)) => Err(Error::usage("--period is 0", "give 1 step or more")),
+            ("local-sgd", Some(period)) => Ok(format!("local-sgd(period={period})")),
+            (_, Some(_)) => Err(Error::usage("--period is for local-sgd", "leave it out")),
+            (text, None) => Ok(text.to_owned()),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The steps that are measured: the same computation with an algorithm, and without any.
+
+use super::Measurement;
+use super::compute::burn;
+use super::profile::Profile;
+use hexagram::algorithms::optimizer::{Section, Update};
+use hexagram::algorithms::{DataParallel, Mode, Optimizer, Tensor};
+use hexagram::physical::runtime;
+use hexagram::{Buffer, Communicator, DType, ReduceOp, Result};
+use std::sync::Arc;
+
+/// Learning rate; small, so that the parameters stay where they are.
+const LEARNING_RATE: f64 = 1e-3;
+
+/// Result of a measurement.
+pub(super) struct Measured {
+    /// Seconds a step, of the slowest rank.
+    pub(super) step_s: f64,
+    /// Sent a rank and step.
+    pub(super) bytes: f64,
+}
+
+impl Measurement<'_> {
+    /// Runs the warm-up and the steps that count.
+    pub(super) fn run(&self, comm: &Communicator) -> Result<Measured> {
+        let gradients = gradients(&self.profile, comm.rank());
+        let Some(chosen) = &self.chosen else {
+            return self.timed(comm, &mut Local::new(&self.profile, &self.optimizer, gradients)?);
+        };
+        let algorithm = chosen.algorithm.clone();
+        let mut engine = DataParallel::new(comm, self.profile.parameters(), algorithm, self.engine())?;
+        engine.set_learning_rate(LEARNING_RATE);
+        let mut trained = Trained { engine, source: gradients };
+        let measured = self.timed(comm, &mut trained)?;
+        trained.engine.settle()?;
+        Ok(measured)
+    }
+
+    fn timed(&self, comm: &Communicator, replica: &mut impl Replica) -> Result<Measured> {
+        for _ in 0..self.options.warmup {
+            replica.step(&self.profile)?;
+        }
+        comm.block_on(comm.barrier())?;
+        let before = comm.world().traffic().payload_sent();
+        let began = runtime::now();
+        for _ in 0..self.options.steps {
+            replica.step(&self.profile)?;
+        }
+        let taken = began.elapsed().as_secs_f64();
+        let sent = comm.world().traffic().payload_sent() - before;
+        let mut slowest = [taken];
+        let mut bytes = [sent as f64];
+        comm.blocking().all_reduce(&mut slowest, ReduceOp::Max)?;
+        comm.blocking().all_reduce(&mut bytes, ReduceOp::Mean)?;
+        let steps = f64::from(self.options.steps);
+        Ok(Measured { step_s: slowest[0] / steps, bytes: bytes[0] / steps })
+    }
+}
+
+/// A replica: what is done with the gradients that the computation yields.
+trait Replica {
+    /// Makes one step, beside the computation of a profile.
+    fn step(&mut self, profile: &Profile) -> Result<()>;
+}
+
+/// Spends the time of a forward pass.
+fn forward(profile: &Profile) -> Result<()> {
+    profile.layers.iter().try_for_each(|layer| burn(layer.forward))
+}
+
+/// Spends the time of a backward pass, and tells which parameter's gradient is done as soon as it is.
+fn backward(profile: &Profile, mut ready: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    let mut parameter = profile.layers.iter().map(|layer| layer.shapes.len()).sum::<usize>();
+    for layer in profile.layers.iter().rev() {
+        burn(layer.backward)?;
+        for _ in &layer.shapes {
+            parameter -= 1;
+            ready(parameter)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns values that differ between ranks and elements, as large as gradients are.
+fn gradients(profile: &Profile, rank: usize) -> Vec<Vec<f32>> {
+    let mut state = rank as u32 + 1;
+    let mut draw = || {
+        // xorshift: any bits will do.
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state as f32 / u32::MAX as f32 - 0.5) * 1e-2
+    };
+    profile.parameters().iter().map(|parameter| (0..parameter.len()).map(|_| draw()).collect()).collect()
+}
+
+/// Steps without communication: the gradients are written where the optimizer reads them.
+struct Local {
+    source: Vec<Vec<f32>>,
+    optimizer: Arc<dyn Optimizer>,
+    step: u64,
+    parameters: Vec<Stepped>,
+}
+
+/// Parameter with what the optimizer remembers of it.
+struct Stepped {
+    tensor: Tensor,
+    gradients: Buffer,
+    values: Buffer,
+    slots: Vec<Buffer>,
+}
+
+impl Local {
+    fn new(profile: &Profile, optimizer: &Arc<dyn Optimizer>, source: Vec<Vec<f32>>) -> Result<Self> {
+        let zeroed = |elements: usize| Buffer::zeroed(DType::F32, elements);
+        let mut parameters = Vec::new();
+        for parameter in profile.parameters() {
+            let elements = parameter.len();
+            let tensor =
+                Tensor { name: parameter.name.into(), shape: parameter.shape, elements: 0..elements };
+            let slots = optimizer.slots().iter().map(|slot| zeroed(optimizer.slot_len(slot, &tensor)));
+            let slots = slots.collect::<Result<_>>()?;
+            parameters.push(Stepped {
+                tensor,
+                gradients: zeroed(elements)?,
+                values: zeroed(elements)?,
+                slots,
+            });
+        }
+        Ok(Local { source, optimizer: Arc::clone(optimizer), step: 0, parameters })
+    }
+}
+
+impl Replica for Local {
+    fn step(&mut self, profile: &Profile) -> Result<()> {
+        forward(profile)?;
+        backward(profile, |parameter| {
+            let gradients = &mut self.parameters[parameter].gradients;
+            gradients.host_mut::<f32>()?.copy_from_slice(&self.source[parameter]);
+            Ok(())
+        })?;
+        for Stepped { tensor, gradients, values, slots } in &mut self.parameters {
+            let section = Section { tensors: 0..1, ..Section::whole(values.len()) };
+            self.optimizer.step(Update {
+                step: self.step,
+                learning_rate: LEARNING_RATE,
+                tensors: std::slice::from_ref(tensor),
+                sections: &[section],
+                gradients,
+                parameters: values,
+                slots,
+            })?;
+        }
+        self.step += 1;
+        Ok(())
+    }
+}
+
+/// Steps with an algorithm: the gradients are written into its buckets.
+struct Trained {
+    engine: DataParallel,
+    source: Vec<Vec<f32>>,
+}
+
+impl Replica for Trained {
+    fn step(&mut self, profile: &Profile) -> Result<()> {
+        let source = &self.source;
+        self.engine.step_with(|engine| {
+            engine.forward()?;
+            forward(profile)?;
+            engine.set_loss(1.0);
+            engine.begin(Mode::Synchronize)?;
+            let hooks = engine.hooks();
+            backward(profile, |parameter| hooks.ready_slice(parameter, &source[parameter]))
+        })
+    }
+}

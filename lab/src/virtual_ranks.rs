@@ -1,0 +1,56 @@
+//! Ranks as threads of a world in virtual time, which take turns on one processor: what runs there runs alike every time.
+
+use hexagram::physical::runtime::{self, VirtualTime};
+use hexagram::{Communicator, Error, Result, World};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// Runs `rank` on each of so many ranks in virtual time; returns the results by rank.
+///
+/// # Errors
+/// The one of `rank` that no other rank's is a consequence of.
+pub(crate) fn in_virtual_time<R: Send + 'static>(
+    ranks: usize,
+    rank: impl Fn(&Communicator) -> Result<R> + Send + Sync + 'static,
+) -> Result<Vec<R>> {
+    VirtualTime::run(|| side_by_side(ranks, Arc::new(rank)))
+}
+
+fn side_by_side<R: Send + 'static>(
+    ranks: usize,
+    rank: Arc<impl Fn(&Communicator) -> Result<R> + Send + Sync + 'static>,
+) -> Result<Vec<R>> {
+    let (results, result) = channel();
+    for world in World::threads(ranks)? {
+        let results = results.clone();
+        let rank = Arc::clone(&rank);
+        let work = move || {
+            let number = world.rank();
+            let outcome = Communicator::open(&world, 0)
+                .and_then(|comm| rank(&comm).inspect_err(|error| comm.give_up(error)));
+            // Fails only if nobody waits any more.
+            let _ = results.send((number, outcome));
+        };
+        runtime::spawn("hexagram-rank", work)?;
+    }
+    drop(results);
+    let mut found = Vec::new();
+    let mut cause: Option<Error> = None;
+    while let Ok((number, outcome)) = runtime::receive(&result) {
+        match outcome {
+            Ok(result) => found.push((number, result)),
+            Err(error) if cause.as_ref().is_none_or(tells_of_another) => cause = Some(error),
+            Err(_) => {}
+        }
+    }
+    if let Some(error) = cause {
+        return Err(error);
+    }
+    found.sort_by_key(|(number, _)| *number);
+    Ok(found.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Returns true if an error is the consequence of another rank's.
+fn tells_of_another(error: &Error) -> bool {
+    matches!(error, Error::PeerFailed { .. } | Error::Poisoned { .. })
+}
