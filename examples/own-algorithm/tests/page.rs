@@ -44,6 +44,13 @@ fn the_page_has_the_whole_plugin_with_its_rule() {
 }
 
 #[test]
+fn the_program_has_ten_lines_at_most() {
+    let code = lines(include_str!("../src/main.rs")).into_iter().filter(|line| !line.starts_with("//"));
+    let count = code.count();
+    assert!(count <= 10, "{count}");
+}
+
+#[test]
 fn the_plugin_has_fewer_than_50_lines_of_code() {
     let code = lines(PLUGIN).into_iter().filter(|line| !line.starts_with("//"));
     let count = code.count();
