@@ -57,6 +57,7 @@ pub mod deepsqueeze;
 pub mod demo;
 pub mod dgc;
 pub mod diloco;
+pub mod dion;
 pub mod easgd;
 pub mod ef21;
 pub mod engine;

@@ -23,6 +23,7 @@ use crate::deepsqueeze::DeepSqueeze;
 use crate::demo::DeMo;
 use crate::dgc::Dgc;
 use crate::diloco::DiLoCo;
+use crate::dion::Dion;
 use crate::easgd::Easgd;
 use crate::ef21::Ef21;
 use crate::exact_diffusion::ExactDiffusion;
@@ -108,6 +109,7 @@ impl Registry {
             CompressedAllReduce::default().into(),
             LoCo::default().into(),
             PowerSgd::default().into(),
+            Dion::default().into(),
             TopKEf::default().into(),
             Dgc::default().into(),
             Ef21::default().into(),

@@ -51,6 +51,8 @@ pub const ALL: &[Defaults] = &[
     sgd("loco", 0.15),
     // A few ranks are as good as the gradient itself.
     sgd("powersgd", 0.15),
+    // Orthonormal directions, and signs.
+    sgd("dion", 0.005),
     sgd("topk-ef", 0.15),
     // Momentum 0.9 of its own: a tenth.
     sgd("dgc", 0.015),

@@ -13,6 +13,7 @@ use hexagram_algorithms::deepsqueeze::DeepSqueeze;
 use hexagram_algorithms::demo::DeMo;
 use hexagram_algorithms::dgc::Dgc;
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
+use hexagram_algorithms::dion::Dion;
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::ef21::Ef21;
 use hexagram_algorithms::gossip_pga::GossipPga;
@@ -60,6 +61,7 @@ fn centralized() -> Vec<Case> {
     wrong!(cases, ByteGrad::default(); block = 0 => "0");
     wrong!(cases, LoCo::default(); memory = 1.0 => "1", memory = -0.1 => "-0.1", reset = 0 => "0", block = 0 => "0");
     wrong!(cases, PowerSgd::default(); rank = 0 => "0", saving = 0.5 => "0.5", saving = INFINITE => "inf");
+    wrong!(cases, Dion::default(); fraction = 0.0 => "0", momentum = 1.0 => "1", beta1 = NAN => "NaN", beta2 = -0.5 => "-0.5");
     wrong!(cases, TopKEf::default(); fraction = 0.0 => "0", fraction = NAN => "NaN");
     wrong!(cases, Dgc::default(); fraction = 1.5 => "1.5", momentum = 1.0 => "1", weight_decay = -1.0 => "-1");
     wrong!(cases, Ef21::default(); fraction = 0.0 => "0", momentum = NAN => "NaN");

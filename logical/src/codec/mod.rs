@@ -22,6 +22,7 @@ mod blocks;
 pub mod e3m0;
 pub mod e4m3;
 pub mod exact;
+pub mod factors;
 pub mod half;
 pub mod int4;
 mod keep;

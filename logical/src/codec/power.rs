@@ -14,20 +14,17 @@
 //! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
 //! order and double precision, and gets the same bits.
 
+use super::factors::{add_product, give_direction, orthonormalize, project, project_back};
 use super::not_finite::refuse;
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
-use hexagram_physical::device::kernels::dot::dot;
-use hexagram_physical::device::kernels::{add_scaled, all_finite};
+use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
 /// Number to which infinity saturates: products of such numbers are still finite.
 const LARGEST: f32 = (1u128 << 96) as f32;
-
-/// Part of a column that has to be left by orthogonalizing, lest it be dropped.
-const DEPENDENT: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Codec of low-rank factors of the matrices in a bucket.
 #[derive(Debug, Clone, PartialEq)]
@@ -152,10 +149,10 @@ impl PowerSgd {
         for (number, (matrix, (q, _))) in self.matrices.iter().zip(self.memories(memory)).enumerate() {
             for (c, q) in q.chunks_mut(matrix.cols).enumerate() {
                 give_direction(q, mix(mix(seed ^ number as u64) ^ c as u64));
-                let (p, rest) = to.split_at_mut(matrix.rows);
-                p.iter_mut().zip(matrix.rows_of(from)).for_each(|(p, row)| *p = dot(row, q));
-                to = rest;
             }
+            let (p, rest) = to.split_at_mut(self.rank * matrix.rows);
+            project(matrix.of(from), matrix.cols, q, p);
+            to = rest;
         }
     }
 
@@ -163,14 +160,11 @@ impl PowerSgd {
     fn project_back(&self, from: &[f32], mut reduced: &[f32], memory: &mut [f32], mut to: &mut [f32]) {
         for (matrix, (_, p_hat)) in self.matrices.iter().zip(self.memories(memory)) {
             let (p, rest) = reduced.split_at(p_hat.len());
-            orthogonalize(p, matrix.rows, p_hat);
+            orthonormalize(p, matrix.rows, p_hat);
             reduced = rest;
-            for p in p_hat.chunks(matrix.rows) {
-                let (q, rest) = to.split_at_mut(matrix.cols);
-                q.fill(0.0);
-                matrix.rows_of(from).zip(p).for_each(|(row, p)| add_scaled(*p, row, q));
-                to = rest;
-            }
+            let (q, rest) = to.split_at_mut(self.rank * matrix.cols);
+            project_back(matrix.of(from), matrix.cols, p_hat, q);
+            to = rest;
         }
         for range in self.plain(from.len()) {
             let (part, rest) = to.split_at_mut(range.len());
@@ -192,8 +186,8 @@ impl PowerSgd {
 }
 
 impl Matrix {
-    fn rows_of<'a>(&self, from: &'a [f32]) -> std::slice::ChunksExact<'a, f32> {
-        from[self.start..self.start + self.rows * self.cols].chunks_exact(self.cols)
+    fn of<'a>(&self, from: &'a [f32]) -> &'a [f32] {
+        &from[self.start..self.start + self.rows * self.cols]
     }
 }
 
@@ -255,11 +249,8 @@ impl LinearCodec for PowerSgd {
             q.copy_from_slice(new);
             reduced = rest;
             let to = &mut to[matrix.start..matrix.start + matrix.rows * matrix.cols];
-            for (i, row) in to.chunks_exact_mut(matrix.cols).enumerate() {
-                row.fill(0.0);
-                let columns = p.chunks(matrix.rows).zip(q.chunks(matrix.cols));
-                columns.for_each(|(p, q)| add_scaled(p[i], q, row));
-            }
+            to.fill(0.0);
+            add_product(1.0, p, q, matrix.cols, to);
         }
         for range in self.plain(len) {
             let (part, rest) = reduced.split_at(range.len());
@@ -268,46 +259,4 @@ impl LinearCodec for PowerSgd {
         }
         Ok(())
     }
-}
-
-/// Makes a column one of length 1, drawn at random if it has no direction.
-fn give_direction(column: &mut [f32], seed: u64) {
-    let square = |column: &[f32]| column.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
-    let mut squares = square(column);
-    if !(squares.is_finite() && squares > 0.0) {
-        for (number, x) in column.iter_mut().enumerate() {
-            let word = mix(seed.wrapping_add(number as u64));
-            // An odd number of 25 bits: uniform between −1 and 1, and not 0.
-            *x = ((word >> 40) as i64 * 2 + 1 - (1 << 24)) as f32 / (1 << 24) as f32;
-        }
-        squares = square(column);
-    }
-    let norm = squares.sqrt();
-    column.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
-}
-
-/// Orthogonalizes by Gram and Schmidt's method, every projection taken away twice: then the rest is orthogonal
-/// (Giraud et al. 2005). Columns that depend on those before them become 0.
-fn orthogonalize(from: &[f32], rows: usize, to: &mut [f32]) {
-    let mut done: Vec<Vec<f64>> = Vec::new();
-    for (from, to) in from.chunks(rows).zip(to.chunks_mut(rows)) {
-        let mut column: Vec<f64> = from.iter().map(|x| f64::from(*x)).collect();
-        let before = inner(&column, &column).sqrt();
-        for other in done.iter().chain(&done) {
-            let along = inner(other, &column);
-            column.iter_mut().zip(other).for_each(|(x, y)| *x -= along * y);
-        }
-        let norm = inner(&column, &column).sqrt();
-        if norm <= before * DEPENDENT {
-            column.fill(0.0);
-        } else {
-            column.iter_mut().for_each(|x| *x /= norm);
-        }
-        to.iter_mut().zip(&column).for_each(|(to, x)| *to = *x as f32);
-        done.push(column);
-    }
-}
-
-fn inner(x: &[f64], y: &[f64]) -> f64 {
-    x.iter().zip(y).map(|(x, y)| x * y).sum()
 }
