@@ -189,10 +189,11 @@ pub(crate) fn check_static(context: &Context, graph: &dyn Schedule) -> Result<()
         return Ok(());
     }
     let what = format!(
-        "the graph {graph:?} changes from step to step, and estimates of neighbours need the same ones"
+        "the graph {} changes from step to step, and a codec needs estimates of the same neighbours",
+        graph.spelling()
     );
     let remedy =
-        "choose a static graph, such as Ring, Torus or Exponential; or deepsqueeze, which estimates nothing";
+        "set graph=ring, graph=torus or graph=exponential; or take deepsqueeze, which estimates nothing";
     Err(Error::usage(what, remedy))
 }
 
@@ -206,12 +207,12 @@ pub(crate) fn check_symmetric(context: &Context, graph: &dyn Schedule) -> Result
         return Ok(());
     }
     let what = format!(
-        "the graph {graph:?} is not one symmetric matrix at every step, and its correction is of one"
+        "the graph {} is not one symmetric matrix at every step, and its correction is of one",
+        graph.spelling()
     );
-    Err(Error::usage(
-        what,
-        "choose Ring, Torus, Hypercube, Star or Complete; or gradient-tracking, which takes any",
-    ))
+    let remedy =
+        "set graph=ring, torus, hypercube, star or complete; or take gradient-tracking, with any graph";
+    Err(Error::usage(what, remedy))
 }
 
 /// Returns μ = 1 / (1 − min wᵢᵢ).

@@ -140,7 +140,7 @@ fn graphs_that_change_are_refused_with_graphs_that_do_not() {
     ];
     for algorithm in algorithms {
         let error = refusal(4, &algorithm).to_string();
-        assert!(error.contains("changes from step to step") && error.contains("Torus"), "{error}");
+        assert!(error.contains("changes from step to step") && error.contains("graph=torus"), "{error}");
         // Two ranks have but one partner.
         let found =
             train((TransportKind::Thread, 2), &algorithm, &Setup::default(), &[1.0f32; 4], 2, |_, _, x| {

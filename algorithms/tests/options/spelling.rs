@@ -2,11 +2,11 @@
 //! code.
 
 use hexagram_algorithms::logical::Result;
-use hexagram_algorithms::logical::codec::{Codec, CodecError, Properties, Sign};
-use hexagram_algorithms::logical::decentralized::{Mixing, Schedule, Topology};
-use hexagram_algorithms::logical::spelling::{Options, Spelled, Spelling};
+use hexagram_algorithms::logical::codec::{self, Codec, CodecError, Properties, Sign};
+use hexagram_algorithms::logical::decentralized::{self, Mixing, Schedule, Topology};
+use hexagram_algorithms::logical::spelling::{Catalogue, Catalogues, Options, Spelled, Spelling};
 use hexagram_algorithms::slowmo::SlowMo;
-use hexagram_algorithms::{AnyAlgorithm, Registry, registry};
+use hexagram_algorithms::{AnyAlgorithm, LearningRate, Registry, optimizer, registry};
 use std::sync::Arc;
 
 #[allow(clippy::unwrap_used, reason = "a test")]
@@ -89,6 +89,57 @@ fn a_base_is_of_the_registry_that_reads_it() {
     );
 }
 
+fn says_what_to_choose(error: &str) -> bool {
+    ["; choose ", "; use ", "; did you mean "].iter().any(|words| error.contains(words))
+}
+
+/// Fails unless every wrong value of every field of what a catalogue has is refused in one line, which names the field, the
+/// value and what to choose. `refusal` returns the error of a text.
+fn refuses_all<T: 'static>(catalogue: &Catalogue<T>, refusal: impl Fn(&str) -> String) -> usize {
+    let mut fields = 0;
+    for (name, _) in catalogue.names() {
+        for field in catalogue.help(name, &Catalogues::default()).unwrap() {
+            fields += 1;
+            for value in outside(&field.range) {
+                let error = refusal(&format!("{name}({}={value})", field.name));
+                assert!(error.contains(&format!("{} of {name} is {value}", field.name)), "{error}");
+                assert!(says_what_to_choose(&error), "{error}");
+                assert!(!error.contains('\n') && error.len() < 900, "{error}");
+            }
+        }
+        let error = refusal(&format!("{name}(no_such_thing=1)"));
+        let nothing = error.contains(&format!("{name} has no options, and `no_such_thing=1` is one"));
+        assert!(
+            nothing || error.contains(&format!("there is no field of {name} `no_such_thing`")),
+            "{error}"
+        );
+    }
+    fields
+}
+
+#[test]
+fn every_wrong_value_of_codecs_graphs_optimizers_and_schedules_names_field_and_value() {
+    let codecs = refuses_all(&codec::catalogue(), |text| line(&format!("choco-sgd(codec={text})")));
+    let graphs = refuses_all(&decentralized::catalogue(), |text| line(&format!("choco-sgd(graph={text})")));
+    let optimizer = |text: &str| optimizer::named(text).unwrap_err().to_string();
+    let optimizers = refuses_all(&optimizer::catalogue(), optimizer);
+    let schedules = LearningRate::catalogue(0.1, 100);
+    let schedule = |text: &str| schedules.named(text).unwrap_err().to_string();
+    let schedules = refuses_all(&schedules, schedule);
+    assert!(
+        codecs > 10 && graphs > 5 && optimizers > 20 && schedules > 5,
+        "{codecs} {graphs} {optimizers} {schedules}"
+    );
+}
+
+#[test]
+fn a_slip_of_the_word_for_nothing_is_not_taken_for_a_name() {
+    for text in ["ssp(codec=non)", "slowmo(base=nnone)"] {
+        let error = line(text);
+        assert!(error.contains("; choose none, or "), "{error}");
+    }
+}
+
 /// Returns values that are outside of a range.
 fn outside(range: &str) -> Vec<&'static str> {
     let mut wrong = vec!["wrong!", "wrong(1)"];
@@ -118,10 +169,7 @@ fn every_wrong_value_of_every_field_names_field_and_value() {
             for value in outside(&field.range) {
                 let error = line(&format!("{name}({}={value})", field.name));
                 assert!(error.starts_with(&format!("{} of {name} is {value}", field.name)), "{error}");
-                assert!(
-                    error.contains("; choose ") || error.contains("; use ") || error.contains("; did you"),
-                    "{error}"
-                );
+                assert!(says_what_to_choose(&error), "{error}");
             }
         }
         assert!(line(&format!("{name}(no_such_thing=1)")).contains(name));

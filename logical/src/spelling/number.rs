@@ -4,6 +4,8 @@
 pub trait Number: Copy + PartialOrd + 'static {
     /// Description of such numbers.
     const KIND: &'static str;
+    /// Description of the least of them, if they have one.
+    const LEAST: &'static str;
 
     /// Returns the number that a word means; `None` if it means none.
     fn from_word(word: &str) -> Option<Self>;
@@ -19,6 +21,7 @@ macro_rules! whole_numbers {
     ($($T:ty),*) => {$(
         impl Number for $T {
             const KIND: &'static str = "a whole number";
+            const LEAST: &'static str = ", 0 or more";
 
             fn from_word(word: &str) -> Option<Self> {
                 word.parse().ok()
@@ -38,6 +41,7 @@ whole_numbers!(u32, u64, usize);
 
 impl Number for f64 {
     const KIND: &'static str = "a number";
+    const LEAST: &'static str = "";
 
     fn from_word(word: &str) -> Option<Self> {
         match word.strip_suffix('%') {

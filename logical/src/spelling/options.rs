@@ -209,7 +209,7 @@ impl Options {
         let Some(argument) = left.first() else { return Ok(()) };
         let owner = excerpt(&self.owner);
         if self.fields.is_empty() {
-            let what = format!("{owner} has no options, and `{}` is one", argument.value.excerpt());
+            let what = format!("{owner} has no options, and `{}` is one", excerpt(&argument.to_string()));
             return Err(Error::usage(what, format!("write {owner} alone")));
         }
         let field = argument.field.as_deref().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The values that an option may have: ranges of numbers, words, and things with options of their own.
 
 use super::catalogue::Catalogues;
+use super::nearest::nearest;
 use super::number::Number;
 use super::options::Options;
 use super::tree::Spelling;
@@ -67,7 +68,7 @@ fn words<T: Number>(low: Bound<&T>, high: Bound<&T>) -> String {
     let low = match low {
         Bound::Included(low) => format!(", {} or more", low.word()),
         Bound::Excluded(low) => format!(", above {}", low.word()),
-        Bound::Unbounded => String::new(),
+        Bound::Unbounded => T::LEAST.to_owned(),
     };
     let high = match high {
         Bound::Included(high) => format!(", {} at most", high.word()),
@@ -192,7 +193,13 @@ impl<T, V: Values<T>> Values<Option<T>> for Or<V> {
         if spelling.word == self.word && spelling.arguments.is_empty() {
             return Ok(Some(None));
         }
-        Ok(self.values.read(spelling, now.and_then(Option::as_ref), known)?.map(Some))
+        match self.values.read(spelling, now.and_then(Option::as_ref), known) {
+            // A slip of the word is not taken for a name that nobody knows.
+            Err(_) if spelling.arguments.is_empty() && !nearest(&spelling.word, [self.word]).is_empty() => {
+                Ok(None)
+            }
+            read => Ok(read?.map(Some)),
+        }
     }
 
     fn write(&self, value: &Option<T>) -> Spelling {

@@ -141,8 +141,8 @@ mod tests {
             ("rings", "there is no graph `rings`; did you mean ring?"),
             ("torus(rows=0)", "rows of torus is 0; choose auto, or a whole number, 1 or more"),
             ("base(peers=0)", "peers of base is 0; choose a whole number, 1 or more"),
-            ("ring(rows=1)", "ring has no options, and `1` is one; write ring alone"),
-            ("random-pairs(seed=-1)", "seed of random-pairs is -1; choose a whole number"),
+            ("ring(rows=1)", "ring has no options, and `rows=1` is one; write ring alone"),
+            ("random-pairs(seed=-1)", "seed of random-pairs is -1; choose a whole number, 0 or more"),
         ] {
             assert_eq!(text.parse::<Topology>().unwrap_err().to_string(), words);
         }
