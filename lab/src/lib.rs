@@ -23,7 +23,7 @@
 //! | `virtual_ranks.rs` | ranks as threads that take turns in virtual time |
 //! | `program.rs` | the programs; `program/` has their options and what they share |
 //! | `link.rs` | time that a training would take over a network |
-//! | `suite.rs` | all algorithms on all tasks; `suite/` has its records, statistics, orderings and page |
+//! | `suite.rs` | all algorithms on all tasks; `suite/` has its step sizes, records, statistics, orderings and page |
 //! | `arithmetic.rs`, `random.rs` | products of matrices and random numbers for the tasks |
 
 mod arithmetic;

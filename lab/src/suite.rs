@@ -3,6 +3,7 @@
 
 mod defaults;
 mod estimate;
+mod kept;
 mod orderings;
 mod page;
 mod paired;
@@ -13,6 +14,8 @@ mod tuning;
 
 pub use defaults::{Tuned, tuned};
 pub use estimate::Estimate;
+use kept::keep;
+pub use kept::kept;
 pub use orderings::{Claim, SEEDS, orderings, places};
 pub use page::{create_page, write_pages};
 pub use paired::{Paired, Verdict};

@@ -21,7 +21,7 @@ fn trained(algorithm: &str) -> Outcome {
     train(&quadratics(algorithm)).unwrap()
 }
 
-/// Shares of 125 samples each, so that the mean of the ranks' gradients is that of all samples.
+/// Shares of 150 samples each, so that the mean of the ranks' gradients is that of all samples.
 #[test]
 fn synchronous_sgd_makes_the_steps_of_one_rank_with_all_data() {
     let outcome = trained("gradient-allreduce");

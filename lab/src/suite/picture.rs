@@ -1,31 +1,45 @@
-//! Pictures of the suite, as SVG: lines over steps, or points with their names.
+//! Pictures of the suite, as SVG: small panels with the same axes, each with lines over steps, or points, and a key.
 
 use std::fmt::Write;
 
-/// Width and height of the part that is drawn in, and its distance from the left and upper border, in pixels.
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 420.0;
-const LEFT: f64 = 70.0;
-const TOP: f64 = 40.0;
-/// Width of the part for the names.
-const KEY: f64 = 230.0;
-/// Height of a name.
+/// Width and height of the part of a panel that is drawn in, in pixels.
+const WIDTH: f64 = 270.0;
+const HEIGHT: f64 = 190.0;
+/// Room for the marks of the vertical axis, and for the key.
+const LEFT: f64 = 52.0;
+const KEY: f64 = 235.0;
+/// Height of the picture's title, and of a panel's title and horizontal axis.
+const TITLE: f64 = 34.0;
+const ABOVE: f64 = 24.0;
+const BELOW: f64 = 44.0;
+/// Height of a line of a key.
 const LINE: f64 = 14.0;
-const COLORS: [&str; 10] = [
-    "#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d", "#78350f",
-    "#1e293b",
-];
-const DASHES: [&str; 4] = ["none", "6 3", "2 2", "8 2 2 2"];
+/// Number of panels beside each other.
+const COLUMNS: usize = 2;
+const COLORS: [&str; 8] =
+    ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d"];
+const DASHES: [&str; 3] = ["none", "6 3", "2 2"];
+/// Color of what every panel shows for comparison.
+const REFERENCE: &str = "#9ca3af";
 
 /// Algorithm in a picture: a line, or one point.
 #[derive(Debug, Clone)]
 pub(super) struct Drawn {
     pub(super) name: String,
-    /// Points, of which those that are not finite and positive are left out.
+    /// Points, of which those that are not finite, or not positive on a logarithmic axis, are left out.
     pub(super) points: Vec<(f64, f64)>,
+    /// True if it is drawn for comparison, in grey.
+    pub(super) reference: bool,
 }
 
-/// Picture with two axes.
+/// Part of a picture with axes and a key of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) drawn: Vec<Drawn>,
+}
+
+/// Picture of panels with the same two axes.
 #[derive(Debug, Clone)]
 pub(super) struct Picture<'a> {
     pub(super) title: &'a str,
@@ -35,7 +49,7 @@ pub(super) struct Picture<'a> {
     pub(super) log_x: bool,
     /// True if the vertical axis is logarithmic.
     pub(super) log_y: bool,
-    pub(super) drawn: Vec<Drawn>,
+    pub(super) panels: Vec<Panel>,
 }
 
 /// Range of an axis.
@@ -50,6 +64,7 @@ impl Range {
         let (low, high) = values
             .map(|value| if log { value.log10() } else { value })
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
         let room = 0.04 * (high - low).max(0.1);
         Range { low: low - room, high: high + room, log }
     }
@@ -62,20 +77,31 @@ impl Range {
 
     /// Returns values to be marked, with their names.
     fn marks(&self) -> Vec<(f64, String)> {
-        let step =
-            if self.log { ((self.high - self.low) / 6.0).ceil() } else { nice((self.high - self.low) / 6.0) };
+        if self.log {
+            return self.powers();
+        }
+        let step = nice((self.high - self.low) / 5.0);
         let first = (self.low / step).ceil() as i64;
         let last = (self.high / step).floor() as i64;
-        let mark = |at: i64| {
-            let value = at as f64 * step;
-            if self.log {
-                (10f64.powf(value), format!("1e{value}"))
-            } else {
-                (value, format!("{}", rounded(value)))
-            }
-        };
+        let mark = |at: i64| (at as f64 * step, format!("{}", rounded(at as f64 * step)));
         (first..=last).map(mark).collect()
     }
+
+    /// Returns the powers of ten to be marked, with 2 and 5 times each if these are few.
+    fn powers(&self) -> Vec<(f64, String)> {
+        let wide = self.high - self.low;
+        let step = (wide / 5.0).ceil().max(1.0) as usize;
+        let factors: &[f64] = if wide < 2.2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let exponents = (self.low.floor() as i32..=self.high.floor() as i32).step_by(step);
+        let values = exponents.flat_map(|exponent| factors.iter().map(move |f| f * 10f64.powi(exponent)));
+        let within = |value: &f64| (self.low..=self.high).contains(&value.log10());
+        values.filter(within).map(|value| (value, named(value))).collect()
+    }
+}
+
+/// Returns the name of a number on a logarithmic axis.
+fn named(value: f64) -> String {
+    if (1e-3..1e5).contains(&value) { format!("{}", rounded(value)) } else { format!("{value:.0e}") }
 }
 
 /// Returns 1, 2 or 5 times a power of ten, near to a number.
@@ -89,87 +115,126 @@ fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
+/// Axes of all panels.
+struct Axes {
+    x: Range,
+    y: Range,
+}
+
 impl Picture<'_> {
     /// Returns the picture as SVG.
     pub(super) fn svg(&self) -> String {
+        let panels: Vec<&Panel> = self.panels.iter().filter(|panel| !panel.drawn.is_empty()).collect();
+        let points =
+            || panels.iter().flat_map(|panel| panel.drawn.iter().flat_map(|drawn| self.usable(drawn)));
+        let axes = Axes {
+            x: Range::of(points().map(|(x, _)| x), self.log_x),
+            y: Range::of(points().map(|(_, y)| y), self.log_y),
+        };
+        let mut body = String::new();
+        let mut top = TITLE;
+        for row in panels.chunks(COLUMNS) {
+            for (column, panel) in row.iter().enumerate() {
+                let left = column as f64 * (LEFT + WIDTH + KEY) + LEFT;
+                self.panel(&mut body, panel, &axes, (left, top + ABOVE));
+            }
+            let longest = row.iter().map(|panel| panel.drawn.len()).max().unwrap_or(0);
+            top += ABOVE + BELOW + HEIGHT.max(LINE * longest as f64 - BELOW / 2.0);
+        }
+        let width = COLUMNS as f64 * (LEFT + WIDTH + KEY);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        );
+        text(
+            &mut svg,
+            (LEFT, 22.0),
+            "start",
+            &format!("<tspan font-size=\"13\" font-weight=\"bold\">{}</tspan>", self.title),
+        );
+        svg + &body + "</svg>\n"
+    }
+
+    /// Returns the points that can be drawn.
+    fn usable(&self, drawn: &Drawn) -> Vec<(f64, f64)> {
         let usable = |(x, y): &(f64, f64)| {
             x.is_finite() && y.is_finite() && (!self.log_x || *x > 0.0) && (!self.log_y || *y > 0.0)
         };
-        let points = || self.drawn.iter().flat_map(|drawn| drawn.points.iter().copied().filter(usable));
-        let x = Range::of(points().map(|(x, _)| x), self.log_x);
-        let y = Range::of(points().map(|(_, y)| y), self.log_y);
-        let across = |value: f64| LEFT + WIDTH * x.share(value);
-        let down = |value: f64| TOP + HEIGHT * (1.0 - y.share(value));
-        let mut svg = self.frame();
-        for (value, name) in x.marks() {
-            let at = across(value);
-            line(&mut svg, (at, TOP), (at, TOP + HEIGHT), "#e5e7eb");
-            text(&mut svg, at, TOP + HEIGHT + 16.0, "middle", &name);
-        }
-        for (value, name) in y.marks() {
-            let at = down(value);
-            line(&mut svg, (LEFT, at), (LEFT + WIDTH, at), "#e5e7eb");
-            text(&mut svg, LEFT - 6.0, at + 4.0, "end", &name);
-        }
-        for (at, drawn) in self.drawn.iter().enumerate() {
-            let usable = drawn.points.iter().filter(|point| usable(point));
-            let shown: Vec<(f64, f64)> = usable.map(|(x, y)| (across(*x), down(*y))).collect();
-            draw(&mut svg, at, &drawn.name, &shown);
-        }
-        svg + "</svg>\n"
+        drawn.points.iter().copied().filter(usable).collect()
     }
 
-    fn frame(&self) -> String {
-        let width = LEFT + WIDTH + KEY;
-        let height = (TOP + HEIGHT + 50.0).max(TOP + LINE * (self.drawn.len() as f64 + 1.0));
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        );
-        text(&mut svg, LEFT, 22.0, "start", self.title);
-        text(&mut svg, LEFT + WIDTH / 2.0, TOP + HEIGHT + 36.0, "middle", self.x);
-        let _ = writeln!(
+    /// Adds a panel whose upper left corner is at `(left, top)`.
+    fn panel(&self, svg: &mut String, panel: &Panel, axes: &Axes, (left, top): (f64, f64)) {
+        let across = |value: f64| left + WIDTH * axes.x.share(value);
+        let down = |value: f64| top + HEIGHT * (1.0 - axes.y.share(value));
+        text(
             svg,
-            "<text transform=\"translate(14,{}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            TOP + HEIGHT / 2.0,
-            self.y
+            (left, top - 7.0),
+            "start",
+            &format!("<tspan font-weight=\"bold\">{}</tspan>", panel.title),
         );
-        svg
+        for (value, name) in axes.x.marks() {
+            let at = across(value);
+            line(svg, (at, top), (at, top + HEIGHT));
+            text(svg, (at, top + HEIGHT + 14.0), "middle", &name);
+        }
+        for (value, name) in axes.y.marks() {
+            let at = down(value);
+            line(svg, (left, at), (left + WIDTH, at));
+            text(svg, (left - 5.0, at + 4.0), "end", &name);
+        }
+        text(svg, (left + WIDTH / 2.0, top + HEIGHT + 29.0), "middle", self.x);
+        let middle = top + HEIGHT / 2.0;
+        let turned = format!("translate({:.1},{middle:.1}) rotate(-90)", left - 40.0);
+        let _ = writeln!(svg, "<text transform=\"{turned}\" text-anchor=\"middle\">{}</text>", self.y);
+        for (at, drawn) in panel.drawn.iter().enumerate() {
+            let shown: Vec<(f64, f64)> =
+                self.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
+            let key = (left + WIDTH + 12.0, top + LINE * (at as f64 + 0.5));
+            draw(svg, at, drawn, &shown, key);
+        }
     }
 }
 
-/// Adds what is drawn as number `at`: a point with its name, or a line with its name in the key.
-fn draw(svg: &mut String, at: usize, name: &str, shown: &[(f64, f64)]) {
-    let color = COLORS[at % COLORS.len()];
-    let dash = DASHES[at / COLORS.len() % DASHES.len()];
+/// Adds what is drawn as number `at` of a panel: a point with its number, or a line; with its name in the key.
+fn draw(svg: &mut String, at: usize, drawn: &Drawn, shown: &[(f64, f64)], (left, top): (f64, f64)) {
+    let color = if drawn.reference { REFERENCE } else { COLORS[at % COLORS.len()] };
+    let name = &drawn.name;
     match shown {
-        [] => {}
+        [] => text(svg, (left + 26.0, top + 4.0), "start", &format!("{name} —")),
         [(x, y)] => {
-            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>");
-            text(svg, x + 6.0, y - 5.0, "start", name);
+            let number = at + 1;
+            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"/>");
+            text(svg, (x + 5.0, y - 3.0), "start", &format!("<tspan font-size=\"9\">{number}</tspan>"));
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{top:.1}\" r=\"3.5\" fill=\"{color}\"/>",
+                left + 4.0
+            );
+            text(svg, (left + 12.0, top + 4.0), "start", &format!("{number} {name}"));
         }
         _ => {
             let path: Vec<String> = shown.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let dash = DASHES[at / COLORS.len() % DASHES.len()];
             let style =
-                format!("fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\" stroke-dasharray=\"{dash}\"");
+                format!("fill=\"none\" stroke=\"{color}\" stroke-width=\"1.6\" stroke-dasharray=\"{dash}\"");
             let _ = writeln!(svg, "<polyline points=\"{}\" {style}/>", path.join(" "));
-            let key = TOP + LINE * (at as f64 + 0.5);
-            let right = LEFT + WIDTH + 12.0;
-            let _ = writeln!(svg, "<polyline points=\"{right},{key} {},{key}\" {style}/>", right + 24.0);
-            text(svg, right + 30.0, key + 4.0, "start", name);
+            let _ = writeln!(svg, "<polyline points=\"{left},{top} {},{top}\" {style}/>", left + 22.0);
+            text(svg, (left + 27.0, top + 4.0), "start", name);
         }
     }
 }
 
-fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), color: &str) {
+/// Adds a line of the grid.
+fn line(svg: &mut String, from: (f64, f64), to: (f64, f64)) {
     let _ = writeln!(
         svg,
-        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{color}\"/>",
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#e5e7eb\"/>",
         from.0, from.1, to.0, to.1
     );
 }
 
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
     let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
 }
 
@@ -179,22 +244,25 @@ mod tests {
 
     #[test]
     fn lines_and_points_are_drawn_and_what_cannot_be_is_left_out() {
-        let drawn =
-            |name: &str, points: &[(f64, f64)]| Drawn { name: name.to_owned(), points: points.to_vec() };
-        let svg = Picture {
-            title: "title",
-            x: "steps",
-            y: "distance",
-            log_x: false,
-            log_y: true,
+        let drawn = |name: &str, points: &[(f64, f64)]| Drawn {
+            name: name.to_owned(),
+            points: points.to_vec(),
+            reference: false,
+        };
+        let panel = Panel {
+            title: "panel".to_owned(),
             drawn: vec![
                 drawn("line", &[(0.0, 0.0), (1.0, 1.0), (2.0, 10.0)]),
                 drawn("point", &[(1.0, 5.0)]),
                 drawn("nothing", &[(f64::NAN, 1.0)]),
             ],
-        }
-        .svg();
-        assert!(svg.contains(">line<") && svg.contains("<circle") && svg.contains(">point<"));
-        assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains(">nothing<"));
+        };
+        let empty = Panel { title: "empty".to_owned(), drawn: Vec::new() };
+        let panels = vec![panel, empty];
+        let svg =
+            Picture { title: "title", x: "steps", y: "distance", log_x: false, log_y: true, panels }.svg();
+        assert!(svg.contains(">line<") && svg.contains("<circle") && svg.contains(">2 point<"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains(">empty<"));
+        assert!(svg.contains(">nothing —<"));
     }
 }

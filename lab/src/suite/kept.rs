@@ -1,0 +1,101 @@
+//! The record of the suite that is kept beside its page: what tables, pictures and orderings are made of, rounded, so that
+//! tests judge it without training.
+
+use super::{Place, Record, Results, State, places};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use hexagram::{Error, Result};
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+const FILE: &[u8] = include_bytes!("../../../docs/which-algorithm.jsonl.gz");
+const NAME: &str = "which-algorithm.jsonl.gz";
+/// Accuracies for whose first state bytes and seconds are known of every record.
+const ACCURACIES: [f64; 3] = [0.5, 0.8, 0.9];
+/// Digits to which numbers are kept.
+const DIGITS: i32 = 6;
+
+/// Reads the record that is compiled in.
+///
+/// # Errors
+/// [`Error::System`] or [`Error::Usage`] if the program was built from a damaged file.
+pub fn kept() -> Result<Results> {
+    let mut text = String::new();
+    let remedy = "build the program from an undamaged docs/which-algorithm.jsonl.gz";
+    let read = GzDecoder::new(FILE).read_to_string(&mut text);
+    read.map_err(|cause| Error::system("read the record of the suite".to_owned(), cause, remedy))?;
+    Ok(Results::new(text.lines().map(Record::parse).collect::<Result<_>>()?))
+}
+
+/// Writes the record of results into a folder, from which the next build reads it.
+///
+/// # Errors
+/// [`Error::System`] if it cannot be written.
+pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
+    let whole = places();
+    let write = || -> io::Result<()> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        for record in results.records() {
+            writeln!(encoder, "{}", condensed(record, &whole).json())?;
+        }
+        std::fs::write(folder.join(NAME), encoder.finish()?)
+    };
+    write().map_err(|cause| {
+        Error::system(format!("write {}", folder.join(NAME).display()), cause, "see that you may")
+    })
+}
+
+/// Returns a record with rounded numbers; and, unless orderings or pictures need its curve, with the first state, those at
+/// which an accuracy is first reached, and the last.
+fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
+    let Place { task, partition, ranks, .. } = &record.place;
+    let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", "dirichlet(0.1)", 25);
+    let reaches = |accuracy: f64| {
+        record.curve.iter().position(|state| state.accuracy.is_some_and(|found| found >= accuracy))
+    };
+    let mut states: BTreeSet<usize> = ACCURACIES.into_iter().filter_map(reaches).collect();
+    states.extend([0, record.curve.len() - 1]);
+    if pictured || whole.contains(&record.place) {
+        states.extend(0..record.curve.len());
+    }
+    let state = |at: usize| {
+        let state = &record.curve[at];
+        State {
+            loss: rounded(state.loss),
+            accuracy: state.accuracy.map(rounded),
+            consensus: rounded(state.consensus),
+            bytes: state.bytes.round(),
+            ..*state
+        }
+    };
+    Record {
+        own_loss: rounded(record.own_loss),
+        distance: record.distance.map(rounded),
+        curve: states.into_iter().map(state).collect(),
+        ..record.clone()
+    }
+}
+
+/// Returns a number with six digits.
+fn rounded(number: f64) -> f64 {
+    if number == 0.0 || !number.is_finite() {
+        return number;
+    }
+    let scale = 10f64.powi(DIGITS - 1 - number.abs().log10().floor() as i32);
+    let rounded = (number * scale).round() / scale;
+    if rounded.is_finite() { rounded } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_six_digits() {
+        assert_eq!([0.0, 123_456_789.0, -1.234_567_8].map(rounded), [0.0, 123_457_000.0, -1.23457]);
+        assert!((rounded(1.234_567_8e-13) - 1.234_57e-13).abs() < 1e-26);
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+    }
+}

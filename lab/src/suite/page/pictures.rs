@@ -1,0 +1,83 @@
+//! Pictures of the suite's page: one panel for each trigram, with all-reduce in grey in all of them.
+
+use super::{Column, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS};
+use crate::suite::picture::{Drawn, Panel, Picture};
+use crate::suite::{Measure, Record};
+
+/// Points of an algorithm, made of its runs.
+type Points = fn(&[&Record]) -> Vec<(f64, f64)>;
+
+impl Page<'_> {
+    /// Returns the picture of the consensus distance on the digits over the steps.
+    pub(super) fn consensus(&self) -> String {
+        let title =
+            "Digits, 25 ranks, Dirichlet(0.1): consensus distance of the replicas by step, mean of the seeds";
+        let panels = self.panels(mean_consensus, false);
+        Picture { title, x: "steps", y: "consensus distance", log_x: false, log_y: true, panels }.svg()
+    }
+
+    /// Returns the picture of errors on the digits over bytes.
+    pub(super) fn bytes(&self) -> String {
+        let title = "Digits, 25 ranks, Dirichlet(0.1): errors after 300 steps against KiB sent by a rank, mean of the seeds";
+        let panels = self.panels(cost, true);
+        Picture { title, x: "KiB sent", y: "errors, %", log_x: true, log_y: true, panels }.svg()
+    }
+
+    /// Returns a panel for each trigram, with all-reduce for comparison if it can be drawn.
+    fn panels(&self, points: Points, compared: bool) -> Vec<Panel> {
+        let column = Column::new("digits", SKEWED, RANKS);
+        let drawn = |name: &str| Drawn {
+            name: name.to_owned(),
+            points: points(&self.0.at(&column.place(name))),
+            reference: name == REFERENCE,
+        };
+        let panel = |trigram: &str| {
+            let algorithms = self.algorithms().into_iter();
+            let own = algorithms.filter(|(of, name)| of == trigram && name != REFERENCE);
+            let mut own: Vec<Drawn> = own.map(|(_, name)| drawn(&name)).collect();
+            own.retain(|drawn| !compared || !drawn.points.is_empty());
+            own.retain(|drawn| compared || drawn.points.iter().any(|(_, y)| *y > 0.0));
+            if compared && !own.is_empty() {
+                own.push(drawn(REFERENCE));
+            }
+            Panel { title: about(trigram), drawn: own }
+        };
+        TRIGRAMS.map(panel).to_vec()
+    }
+}
+
+/// Returns the mean consensus distance of runs, by step.
+fn mean_consensus(runs: &[&Record]) -> Vec<(f64, f64)> {
+    let Some(first) = runs.first() else { return Vec::new() };
+    let mean = |at: usize| {
+        let found = runs.iter().filter_map(|run| run.curve.get(at)).map(|state| state.consensus);
+        found.sum::<f64>() / runs.len() as f64
+    };
+    // Replicas that agree but for what a message rounds are as one.
+    let distance = |mean: f64| if mean < 1e-5 { 0.0 } else { mean };
+    first.curve.iter().enumerate().map(|(at, state)| (state.step as f64, distance(mean(at)))).collect()
+}
+
+/// Returns KiB and errors in percent of runs, on average.
+fn cost(runs: &[&Record]) -> Vec<(f64, f64)> {
+    if runs.is_empty() {
+        return Vec::new();
+    }
+    let mean = |measure: Measure| runs.iter().map(|run| measure.of(run)).sum::<f64>() / runs.len() as f64;
+    vec![(mean(Measure::Bytes) / 1024.0, 100.0 * mean(Measure::Errors))]
+}
+
+/// Returns the title of a trigram's panel.
+fn about(trigram: &str) -> String {
+    let words = match trigram {
+        "☰" => "centralized, full precision",
+        "☴" => "centralized, low precision",
+        "☱" => "decentralized, full precision",
+        "☵" => "decentralized, low precision",
+        "☲" => "asynchronous, centralized",
+        "☶" => "asynchronous, centralized, low precision",
+        "☳" => "asynchronous, decentralized",
+        _ => "asynchronous, decentralized, low precision",
+    };
+    format!("{trigram} {words}")
+}

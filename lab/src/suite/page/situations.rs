@@ -1,0 +1,185 @@
+//! The summary of the suite's page: for each situation, the algorithms that no other beats there by the suite's numbers.
+
+use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, TRIGRAMS, figure};
+use crate::link::Link;
+use crate::suite::{Estimate, Measure};
+use std::fmt::Write;
+
+/// Numbers of ranks over which a situation without a network is judged.
+const ALL: &[usize] = &[4, 8, 25];
+/// Most algorithms that are named beside the first.
+const NAMED: usize = 6;
+
+/// Question that a reader may have.
+struct Situation {
+    words: &'static str,
+    task: &'static str,
+    partition: &'static str,
+    ranks: &'static [usize],
+    measure: Measure,
+    /// Trigrams of the algorithms that can be had there.
+    trigrams: &'static [&'static str],
+}
+
+/// Algorithm in a situation.
+struct Scored {
+    name: String,
+    /// Logarithm of the measure of each run, with its seed, by number of ranks.
+    logarithms: Vec<Vec<(u64, f64)>>,
+    /// Mean of the logarithms; infinite if a run never gets there.
+    mean: f64,
+}
+
+/// Creates a situation in which all algorithms can be had.
+const fn on(words: &'static str, task: &'static str, partition: &'static str, measure: Measure) -> Situation {
+    Situation { words, task, partition, ranks: ALL, measure, trigrams: &TRIGRAMS }
+}
+
+/// Creates a situation on the digits with as many ranks as the table of costs has.
+const fn digits(words: &'static str, partition: &'static str, measure: Measure) -> Situation {
+    Situation { ranks: &[RANKS], ..on(words, "digits", partition, measure) }
+}
+
+/// Returns all situations of the summary.
+fn all() -> Vec<Situation> {
+    let over = |megabits: f64| Measure::SecondsTo(LEARNED, Link::of_megabits(megabits));
+    let bytes = Measure::BytesTo(LEARNED);
+    let gossip: &[&str] = &["☱", "☵"];
+    let asynchronous: &[&str] = &["☲", "☶", "☳", "☷"];
+    vec![
+        on("like data, digits", "digits", "equal", Measure::Errors),
+        on("like data, text", "text", "equal", Measure::Loss),
+        on("skewed data, digits", "digits", SKEWED, Measure::Errors),
+        on("skewed data, text", "text", SKEWED, Measure::Loss),
+        on("skewed data, no noise: the optimum on every rank", "quadratics", SKEWED, Measure::OwnLoss),
+        Situation {
+            trigrams: gossip,
+            ..on("no all-reduce (☱ ☵), like data", "digits", "equal", Measure::OwnLoss)
+        },
+        Situation {
+            trigrams: gossip,
+            ..on("no all-reduce (☱ ☵), skewed data", "digits", SKEWED, Measure::OwnLoss)
+        },
+        Situation {
+            trigrams: asynchronous,
+            ..on("no waiting (☲ ☶ ☳ ☷), like data", "digits", "equal", Measure::Errors)
+        },
+        Situation {
+            trigrams: asynchronous,
+            ..on("no waiting (☲ ☶ ☳ ☷), skewed data", "digits", SKEWED, Measure::Errors)
+        },
+        digits("fewest bytes, like data, 25 ranks", "equal", bytes),
+        digits("fewest bytes, skewed data, 25 ranks", SKEWED, bytes),
+        digits("100 Mbit/s, like data, 25 ranks", "equal", over(100.0)),
+        digits("100 Mbit/s, skewed data, 25 ranks", SKEWED, over(100.0)),
+        digits("10 Gbit/s, like data, 25 ranks", "equal", over(1e4)),
+        digits("10 Gbit/s, skewed data, 25 ranks", SKEWED, over(1e4)),
+    ]
+}
+
+impl Page<'_> {
+    /// Writes the table of situations.
+    pub(super) fn situations(&self) -> String {
+        let mut text = "### Which algorithm in which situation\n\n\
+             The first has the least geometric mean. Beside it stand those that the runs do not tell apart from it: with the \
+             same seeds on the same data, the 95 % interval of the mean ratio to the first has 1 in it.\n\n\
+             | situation | judged by | first | not told apart from it | `gradient-allreduce` |\n|---|---|---|---|---|\n"
+            .to_owned();
+        for situation in all() {
+            text += &self.situation(&situation).unwrap_or_default();
+        }
+        text + "\n"
+    }
+
+    /// Writes the row of a situation; `None` if nothing was run there.
+    fn situation(&self, situation: &Situation) -> Option<String> {
+        let Situation { words, measure, trigrams, .. } = situation;
+        let algorithms = self.algorithms().into_iter();
+        let allowed: Vec<String> = algorithms
+            .filter(|(trigram, _)| trigrams.contains(&trigram.as_str()))
+            .map(|(_, name)| name)
+            .collect();
+        let columns = self.compared(situation, &allowed);
+        let mut scored: Vec<Scored> =
+            allowed.into_iter().filter_map(|name| self.scored(&columns, *measure, name)).collect();
+        scored.sort_by(|one, other| one.mean.total_cmp(&other.mean));
+        let first = scored.first().filter(|first| first.mean.is_finite())?;
+        let beside = scored[1..].iter().filter(|other| !told_apart(first, other));
+        let mut names: Vec<String> = beside.map(|other| named(other, *measure)).collect();
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        if more > 0 {
+            names.push(format!("and {more} more"));
+        }
+        let reference = self.scored(&columns, *measure, REFERENCE.to_owned());
+        let reference = reference.map_or_else(String::new, |scored| shown(scored.mean, *measure));
+        let mut row = String::new();
+        let _ = writeln!(
+            row,
+            "| {words} | {} | {} | {} | {reference} |",
+            measure.to_string().split(',').next().unwrap_or_default(),
+            named(first, *measure),
+            names.join(", ")
+        );
+        Some(row)
+    }
+
+    /// Returns the columns of a situation in which every algorithm was run.
+    fn compared(&self, situation: &Situation, algorithms: &[String]) -> Vec<Column> {
+        let Situation { task, partition, ranks, measure, .. } = situation;
+        let columns = ranks.iter().map(|ranks| Column::new(task, *partition, *ranks));
+        let run =
+            |column: &Column| algorithms.iter().all(|name| !self.runs(name, column, *measure).is_empty());
+        columns.filter(run).collect()
+    }
+
+    /// Returns the runs of an algorithm in some columns; `None` without any.
+    fn scored(&self, columns: &[Column], measure: Measure, name: String) -> Option<Scored> {
+        let logarithm = |(seed, value): (u64, f64)| (seed, value.max(floor(measure)).ln());
+        let of = |column: &Column| self.runs(&name, column, measure).into_iter().map(logarithm).collect();
+        let logarithms: Vec<Vec<(u64, f64)>> = columns.iter().map(of).collect();
+        let values: Vec<Vec<f64>> =
+            logarithms.iter().map(|runs| runs.iter().map(|(_, value)| *value).collect()).collect();
+        let mean = Estimate::pooled(&values)?.mean;
+        let mean = if mean.is_nan() { f64::INFINITY } else { mean };
+        Some(Scored { name, logarithms, mean })
+    }
+}
+
+/// Returns true if an algorithm is worse than the first beyond the scatter of their runs with the same seeds.
+fn told_apart(first: &Scored, other: &Scored) -> bool {
+    let pairs = first.logarithms.iter().zip(&other.logarithms);
+    let differences: Vec<Vec<f64>> = pairs
+        .map(|(first, other)| {
+            let of_seed = |seed: u64| first.iter().find(|run| run.0 == seed).map(|run| run.1);
+            other.iter().filter_map(|(seed, value)| Some(value - of_seed(*seed)?)).collect()
+        })
+        .collect();
+    let found = Estimate::pooled(&differences);
+    found.is_none_or(|found| !found.mean.is_finite() || found.mean - found.half > 0.0)
+}
+
+/// Returns what counts as nothing: half an image of 360, or a loss that is below the resolution of f32.
+fn floor(measure: Measure) -> f64 {
+    match measure {
+        Measure::Errors => 0.5 / 360.0,
+        _ => 1e-6,
+    }
+}
+
+fn named(scored: &Scored, measure: Measure) -> String {
+    format!("`{}` {}", scored.name, shown(scored.mean, measure))
+}
+
+/// Returns the measure whose logarithm is given, with its unit.
+fn shown(logarithm: f64, measure: Measure) -> String {
+    let value = logarithm.exp();
+    match measure {
+        _ if !value.is_finite() => "never".to_owned(),
+        Measure::Errors => format!("{} %", figure(100.0 * value)),
+        Measure::BytesTo(_) => format!("{} KiB", figure(value / 1024.0)),
+        Measure::SecondsTo(..) => format!("{} s", figure(value)),
+        _ if value <= 1.001e-6 => "< 1e-6".to_owned(),
+        _ => figure(value),
+    }
+}

@@ -1,0 +1,178 @@
+//! Tables of the suite's page: what came out of each task, how that differs from all-reduce, and what it costs.
+
+use super::{Column, LEARNED, Page, RANKS, REFERENCE, SKEWED, figure, shown};
+use crate::link::Link;
+use crate::suite::{Estimate, Measure, PARTITIONS};
+use crate::task::Quadratics;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Bandwidths of links, in Mbit/s.
+const MEGABITS: [f64; 3] = [100.0, 1e3, 1e4];
+
+/// Tasks with the measure that judges them, and a title.
+const TASKS: [(&str, Measure, &str); 4] = [
+    ("digits", Measure::Errors, "Digits: errors on held-out images, in percent"),
+    ("text", Measure::Loss, "Text: loss on held-out windows"),
+    ("quadratics", Measure::OwnLoss, "Quadratics without noise: loss of the replicas above the optimum's"),
+    ("noisy-quadratics", Measure::OwnLoss, "Quadratics with noise: the same"),
+];
+
+impl Page<'_> {
+    /// Writes all tables.
+    pub(super) fn tables(&self) -> String {
+        let matrices: Vec<String> =
+            TASKS.iter().map(|(task, measure, title)| self.matrix(task, *measure, title)).collect();
+        self.differences() + &self.costs() + &matrices.concat()
+    }
+
+    /// Returns the partitions and numbers of ranks with which a task was run.
+    fn columns(&self, task: &'static str) -> Vec<Column> {
+        let records = || self.0.records().iter().filter(|record| record.place.task == task);
+        let ranks: BTreeSet<usize> = records().map(|record| record.place.ranks).collect();
+        let columns = PARTITIONS.iter().flat_map(|partition| {
+            ranks.iter().map(move |ranks| Column::new(task, partition.to_string(), *ranks))
+        });
+        columns.filter(|column| records().any(|record| record.place.partition == column.partition)).collect()
+    }
+
+    /// Writes a table of a measure over partitions and numbers of ranks.
+    fn matrix(&self, task: &'static str, measure: Measure, title: &str) -> String {
+        let columns = self.columns(task);
+        if columns.is_empty() {
+            return String::new();
+        }
+        let head: Vec<String> =
+            columns.iter().map(|column| format!("{}, {}", column.partition, column.ranks)).collect();
+        let mut text = format!(
+            "### {title}\n\n± is half of the 95 % confidence interval of the mean over the seeds, by Student's t; a dash, that a run diverged. {}\n\n\
+             | algorithm | | {} |\n|---|---|{}\n",
+            about(task),
+            head.join(" | "),
+            "---|".repeat(columns.len())
+        );
+        for (trigram, algorithm) in self.algorithms() {
+            let cell = |column: &Column| {
+                let found = self.estimate(&algorithm, column, measure);
+                found.map_or_else(String::new, |estimate| shown(estimate, scale(measure)))
+            };
+            let cells: Vec<String> = columns.iter().map(cell).collect();
+            let _ = writeln!(text, "| `{algorithm}` | {trigram} | {} |", cells.join(" | "));
+        }
+        text + "\n"
+    }
+
+    /// Writes the table of differences to all-reduce, seed by seed.
+    fn differences(&self) -> String {
+        let tasks = [("digits", Measure::Errors), ("text", Measure::Loss)];
+        let groups: Vec<(Vec<Column>, Measure)> = tasks
+            .iter()
+            .flat_map(|(task, measure)| {
+                PARTITIONS.iter().map(|partition| {
+                    let name = partition.to_string();
+                    let own = self.columns(task).into_iter().filter(|column| column.partition == name);
+                    (own.collect(), *measure)
+                })
+            })
+            .filter(|(columns, _): &(Vec<Column>, Measure)| !columns.is_empty())
+            .collect();
+        let head: Vec<String> = groups
+            .iter()
+            .map(|(columns, _)| format!("{}, {}", columns[0].task, columns[0].partition))
+            .collect();
+        let mut text = format!(
+            "### Difference to `{REFERENCE}`\n\n\
+             Errors on the digits in percentage points, and loss on the text: less is better. Each run is compared to that of \
+             all-reduce with the same seed, on the same data in the same order, and the differences are averaged over 4, 8 and 25 \
+             ranks; ± is half of the 95 % confidence interval of that mean, by what scatters between seeds. A bold difference is \
+             beyond it.\n\n| algorithm | | {} |\n|---|---|{}\n",
+            head.join(" | "),
+            "---|".repeat(groups.len())
+        );
+        for (trigram, algorithm) in self.algorithms().into_iter().filter(|(_, name)| name != REFERENCE) {
+            let cell = |(columns, measure): &(Vec<Column>, Measure)| {
+                let found = self.difference(&algorithm, columns, *measure);
+                found.map_or_else(String::new, |found| signed(found, scale(*measure)))
+            };
+            let cells: Vec<String> = groups.iter().map(cell).collect();
+            let _ = writeln!(text, "| `{algorithm}` | {trigram} | {} |", cells.join(" | "));
+        }
+        text + "\n"
+    }
+
+    /// Estimates by how much an algorithm's measure is above all-reduce's with the same seed.
+    fn difference(&self, algorithm: &str, columns: &[Column], measure: Measure) -> Option<Estimate> {
+        let of_column = |column: &Column| -> Vec<f64> {
+            let reference = self.runs(REFERENCE, column, measure);
+            let of_seed = |seed: u64| reference.iter().find(|run| run.0 == seed).map(|run| run.1);
+            let own = self.runs(algorithm, column, measure).into_iter();
+            own.filter_map(|(seed, value)| Some(value - of_seed(seed)?)).collect()
+        };
+        Estimate::pooled(&columns.iter().map(of_column).collect::<Vec<_>>())
+    }
+
+    /// Writes the table of what an accuracy costs.
+    fn costs(&self) -> String {
+        let percent = 100.0 * LEARNED;
+        let mut text = format!(
+            "### Digits, {RANKS} ranks: what an accuracy of {percent} % costs\n\n\
+             Means of bytes and seconds of a rank, with like data, and with Dirichlet(0.1) data after the stroke; a dash, that a run \
+             does not get there in 300 steps. The consensus distance is that of the end.\n\n\
+             | algorithm | | KiB a step | KiB | s, 100 Mbit/s | s, 1 Gbit/s | s, 10 Gbit/s | consensus distance |\n\
+             |---|---|---|---|---|---|---|---|\n"
+        );
+        let steps = self.0.records().iter().find(|record| record.place.task == "digits");
+        let steps = steps.map_or(1.0, |record| record.last().step as f64);
+        for (trigram, algorithm) in self.algorithms() {
+            let both = |measure: Measure, scale: f64| {
+                let of = |partition: &str| {
+                    let found = self.estimate(&algorithm, &Column::new("digits", partition, RANKS), measure);
+                    found.map_or_else(String::new, |estimate| figure(estimate.mean * scale))
+                };
+                format!("{} / {}", of("equal"), of(SKEWED))
+            };
+            let seconds =
+                MEGABITS.map(|megabits| both(Measure::SecondsTo(LEARNED, Link::of_megabits(megabits)), 1.0));
+            let _ = writeln!(
+                text,
+                "| `{algorithm}` | {trigram} | {} | {} | {} | {} |",
+                both(Measure::Bytes, 1.0 / 1024.0 / steps),
+                both(Measure::BytesTo(LEARNED), 1.0 / 1024.0),
+                seconds.join(" | "),
+                both(Measure::Consensus, 1.0)
+            );
+        }
+        text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n![Consensus distance by step](which-algorithm-consensus.svg)\n\n"
+    }
+}
+
+/// Returns the factor with which a measure is shown.
+fn scale(measure: Measure) -> f64 {
+    if measure == Measure::Errors { 100.0 } else { 1.0 }
+}
+
+/// Returns a sentence about the numbers of a task.
+fn about(task: &str) -> String {
+    let least = Quadratics::new(0).map(|task| task.least()).unwrap_or_default();
+    match task {
+        "quadratics" => format!(
+            "The loss at the optimum is {}, so that {} more is 1 % above what all-reduce has at the end.",
+            figure(least),
+            figure(least / 100.0)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Returns a difference with its sign, bold if it is beyond the interval.
+fn signed(difference: Estimate, scale: f64) -> String {
+    let sign = if difference.mean < 0.0 { "−" } else { "+" };
+    // What is left of rounding is no difference.
+    let mean = if difference.mean.abs() < 1e-9 { 0.0 } else { difference.mean.abs() };
+    let half = if difference.half < 1e-9 { 0.0 } else { difference.half };
+    let size = Estimate { mean, half, ..difference };
+    match mean > half {
+        true => format!("**{sign}{}**", shown(size, scale)),
+        false => format!("{sign}{}", shown(size, scale)),
+    }
+}
