@@ -117,6 +117,28 @@ fn every_package_is_in_the_table() {
     }
 }
 
+/// Most lines of code that half of the algorithms' files may have.
+const USUAL: usize = 80;
+
+#[test]
+fn most_algorithm_files_are_a_page() {
+    let src = root().join("algorithms/src");
+    let registry = fs::read_to_string(src.join("registry.rs")).unwrap();
+    let modules = registry.lines().filter_map(|line| line.strip_prefix("use crate::")?.split_once("::"));
+    let mut lines: Vec<(usize, &str)> = Vec::new();
+    for (module, _) in modules.filter(|(module, _)| *module != "plugin") {
+        let file = [format!("{module}.rs"), format!("{module}/mod.rs")].map(|name| src.join(name));
+        let file = file.into_iter().find(|file| file.is_file()).unwrap();
+        let text = fs::read_to_string(file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap().lines().map(str::trim);
+        lines.push((code.filter(|line| !line.is_empty() && !line.starts_with("//")).count(), module));
+    }
+    lines.sort_unstable();
+    assert!(lines.len() > 30, "{lines:?}");
+    let (median, _) = lines[lines.len() / 2];
+    assert!(median <= USUAL, "half of them have more than {median} lines of code: {lines:?}");
+}
+
 /// Algorithms reach devices and transports only through the logical layer's own words.
 #[test]
 fn algorithm_files_name_no_transport_and_no_device() {

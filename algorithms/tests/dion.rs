@@ -1,4 +1,4 @@
-//! Dion against one machine's steps with the mean gradient in f64, against singular vectors, and the bytes in its header.
+//! Dion against one machine's steps with the mean gradient in f64 and against singular vectors.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,7 @@ use hexagram_algorithms::logical::codec::factors::give_direction;
 use hexagram_algorithms::logical::encoding::mix;
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Result, TransportKind, hash};
-use hexagram_algorithms::testing::{Setup, Trainer, payload_of_shapes};
+use hexagram_algorithms::testing::{Setup, Trainer};
 use replicas::{Made, Run, furthest, optimum, pull};
 
 fn made(dion: Dion) -> impl Fn() -> Made + Sync {
@@ -197,21 +197,6 @@ fn without_a_gradient_nothing_moves_and_what_comes_later_is_followed() {
     // Of rank 1: a step of length √(rows / columns).
     let length = moved.iter().map(|x| x * x).sum::<f32>().sqrt();
     assert!((length - 0.1 * 1.2f32.sqrt()).abs() < 1e-5, "{length}");
-}
-
-#[test]
-fn the_bytes_are_those_of_its_header() {
-    // Rank 20 of a matrix, and a vector: both messages are large for four ranks.
-    let shapes = [vec![2560, 8, 10], vec![10_000]];
-    let found = payload_of_shapes(4, &shapes, 3, made(Dion::default())).unwrap();
-    let large = 20.0 * (2560.0 + 80.0) + 10_000.0;
-    // Q is 6400 bytes, which all send to all.
-    let small = 20.0 * 80.0;
-    let expected = 4.0 * (1.5 * (large - small) + 3.0 * small);
-    assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
-    // Two small messages: of P and a vector, and of R. A matrix whose factors are no smaller goes as it is.
-    let found = payload_of_shapes(3, &[vec![16, 12], vec![2, 2], vec![5]], 3, made(Dion::default())).unwrap();
-    assert_eq!(found, 2.0 * 4.0 * (3.0 * (16.0 + 12.0) + 4.0 + 5.0));
 }
 
 #[test]

@@ -120,6 +120,7 @@ fn rows() -> Vec<Row> {
         row("signsgd-vote", 2, |m| 2.0 * m.scattered(|c| c.div_ceil(8))),
         row("powersgd(start=0)", 2, |m| 2.0 * factors(m)),
         row("powersgd(start=1)", 3, |m| m.reduced(m.bytes()) + 2.0 * factors(m)),
+        row("dion", 2, |m| 2.0 * orthonormal_factors(m)),
         row("topk-ef", 2, |m| 2.0 * m.largest(&m.sizes(|_| true), 0.02)),
         row("ef21", 2, |m| 2.0 * m.largest(&m.sizes(|_| true), 0.05)),
         row("dgc(warm_up=0)", 2, |m| {
@@ -168,6 +169,24 @@ fn factors(m: &Model) -> f64 {
         }
     }
     m.reduced(4 * rows) + m.reduced(4 * rest)
+}
+
+/// Returns the bytes of the two all-reduces of factors of a quarter of the full rank.
+fn orthonormal_factors(m: &Model) -> f64 {
+    let mut left = 0;
+    let mut right = 0;
+    for shape in &m.tensors {
+        let len: usize = shape.iter().product();
+        let columns = len / shape[0];
+        let rank = shape[0].min(columns).div_ceil(4);
+        if shape.len() > 1 && rank * (shape[0] + columns) < len {
+            left += rank * shape[0];
+            right += rank * columns;
+        } else {
+            left += len;
+        }
+    }
+    m.reduced(4 * left) + m.reduced(4 * right)
 }
 
 /// Returns the number of coefficients that are kept of a tensor.
@@ -321,7 +340,7 @@ fn header(name: &str) -> String {
     let file = match name.strip_prefix("compressed-").filter(|name| *name != "allreduce").unwrap_or(name) {
         "qadam-8bit" => "qadam".to_owned(),
         "gradient-allreduce" => "gradient_all_reduce".to_owned(),
-        "demo" => "demo/mod".to_owned(),
+        "demo" | "dion" => format!("{name}/mod"),
         name => name.replace('-', "_"),
     };
     let path = format!("{}/src/{file}.rs", env!("CARGO_MANIFEST_DIR"));
