@@ -170,4 +170,13 @@ impl CodecError {
     pub fn damaged(what: impl Into<String>) -> Self {
         CodecError::Damaged { what: what.into() }
     }
+
+    /// Returns the error with its element counted from `start` elements before.
+    #[must_use]
+    pub fn counted_from(self, start: usize) -> Self {
+        match self {
+            CodecError::NotFinite { index, value } => CodecError::NotFinite { index: start + index, value },
+            damaged => damaged,
+        }
+    }
 }

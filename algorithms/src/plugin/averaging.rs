@@ -9,6 +9,8 @@
 //! | one whose messages add up | all-reduce of them | none, error |
 //! | factors of low rank | all-reduce of them | none, error |
 //!
+//! Where there is error feedback, its error may decay.
+//!
 //! A combination without a proof is refused where it is known to fail:
 //!
 //! - Without feedback, biased codecs that may lose half of what they encode: top-k walks away from the minimum by
@@ -18,8 +20,8 @@
 
 use super::{Bucket, Context, Fields, check_f32};
 use hexagram_logical::codec::{self, Codec, LinearCodec, Properties, any_codec};
-use hexagram_logical::encoding::{Encoding, Feedback};
-use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, one_of};
+use hexagram_logical::encoding::{AnyFeedback, Encoding, Feedback};
+use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values};
 use hexagram_logical::{Buffer, Error, Result};
 use std::sync::Arc;
 
@@ -76,13 +78,7 @@ impl Averaging {
     /// What [`Options`] says of values that are out of their ranges.
     pub fn options(&mut self, options: &mut Options) -> Result<()> {
         options.field("codec", &mut self.codec, AnyMeanCodec, "form in which numbers travel")?;
-        let feedbacks = [
-            ("none", Feedback::None),
-            ("error", Feedback::Error),
-            ("two-level", Feedback::TwoLevel),
-            ("difference", Feedback::Difference),
-        ];
-        options.field("feedback", &mut self.feedback, one_of(&feedbacks), "treatment of the codec's error")
+        options.field("feedback", &mut self.feedback, AnyFeedback, "treatment of the codec's error")
     }
 
     /// Returns true if numbers travel as they are.
@@ -133,7 +129,8 @@ impl Averaging {
     }
 
     fn expect(&self, known: &[Feedback], codec: &str, why: &str) -> Result<()> {
-        if known.contains(&self.feedback) {
+        self.feedback.check()?;
+        if self.feedback.is_among(known) {
             return Ok(());
         }
         let known: Vec<String> = known.iter().map(Feedback::to_string).collect();
@@ -268,11 +265,11 @@ impl Averager {
     /// # Errors
     /// As [`Averager::mean`] and [`Context::as_step`].
     pub async fn mean_of_gradients(&mut self, context: &Context, gradients: &mut Buffer) -> Result<()> {
-        match self.feedback() {
-            Feedback::Error | Feedback::TwoLevel => {
+        match self.feedback().error_kept() {
+            Some(_) => {
                 context.as_step(gradients, async |step: &mut Buffer| self.mean(context, step).await).await
             }
-            _ => self.mean(context, gradients).await,
+            None => self.mean(context, gradients).await,
         }
     }
 

@@ -34,10 +34,10 @@ impl Keep {
         }
     }
 
-    /// Returns the δ of a codec that keeps k of d elements unscaled: at least k/d, for every d.
-    pub(super) fn contraction(self) -> Option<f64> {
+    /// Returns the δ of a codec that keeps so many elements of every `chunk` unscaled, or of the whole run: the least share.
+    pub(super) fn contraction(self, chunk: Option<usize>) -> Option<f64> {
         match self {
-            Keep::Count(_) => None,
+            Keep::Count(count) => chunk.map(|chunk| (count as f64 / chunk.max(1) as f64).min(1.0)),
             Keep::Ratio(ratio) => Some(ratio),
         }
     }

@@ -9,7 +9,8 @@
 //! | [`E3M0`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 8/9 for B ≤ 2049 | no |
 //! | [`Int4`] in blocks of B | d/2 + 4⌈d/B⌉ | no | 196/(B + 195) | no |
 //! | [`Qsgd`] of s levels, in buckets of B | d(1 + ⌈log₂(s+1)⌉)/8 + 4⌈d/B⌉ | yes | – | no |
-//! | [`TopK`] of k elements | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
+//! | [`TopK`] of k elements, of a run or of chunks | 4k + k(2 + ⌈log₂(d/k)⌉)/8 + 2 at most | no | k/d | no |
+//! | [`TopK`] in two bits | 16 + k/4 + k(2 + ⌈log₂(d/k)⌉)/8 + 3 at most | no | – | no |
 //! | [`RandomK`] of k elements | 8 + 4k; as a [`LinearCodec`] 4k | if scaled | k/d unscaled | yes |
 //! | [`Exact`], which leaves numbers as they are | 4d | yes | 1 | yes |
 //! | [`PerTensor`], a codec for each tensor | the sum of theirs | if all are | the smallest | if all are |
@@ -18,6 +19,7 @@
 //! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN and
 //! infinity; they refuse unless told otherwise.
 
+mod bins;
 mod blocks;
 pub mod e3m0;
 pub mod e4m3;
@@ -31,6 +33,7 @@ pub mod min_max;
 mod named;
 mod not_finite;
 pub mod per_tensor;
+mod places;
 pub mod power;
 pub mod qsgd;
 pub mod random_k;

@@ -123,6 +123,7 @@ mod tests {
             "top-k(5%)",
             "top-k(0.07%, not_finite=saturate)",
             "top-k(100)",
+            "top-k(1.5625%, chunk=4096, bits=2)",
             "random-k(1%)",
             "random-k(12.5%, unbiased=true)",
         ] {
@@ -137,6 +138,8 @@ mod tests {
         for (text, words) in [
             ("top-k(0%)", "keep of top-k is 0%; choose a share of the elements, above 0% and up to 100%"),
             ("top-k(keep=101%)", "keep of top-k is 101%; choose a share"),
+            ("top-k(1%, chunk=0)", "chunk of top-k is 0; choose whole, or a whole number, 1 or more"),
+            ("top-k(1%, bits=3)", "bits of top-k is 3; choose 32 or 2"),
             ("random-k(0)", "keep of random-k is 0; choose a share"),
             ("qsgd(levels=0)", "levels of qsgd is 0; choose a whole number, 1 or more, 32768 at most"),
             ("qsgd(bucket=0)", "bucket of qsgd is 0; choose a whole number, 1 or more"),

@@ -49,21 +49,11 @@ impl TensorPart {
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError> {
         let (header, message) = to.split_at_mut(self.header());
         let bytes = self.codec.encode(&from[self.elements.clone()], message, seed);
-        let bytes = bytes.map_err(|error| self.place(error))?;
+        let bytes = bytes.map_err(|error| error.counted_from(self.elements.start))?;
         if !header.is_empty() {
             header.copy_from_slice(&(bytes as u32).to_le_bytes());
         }
         Ok(header.len() + bytes)
-    }
-
-    /// Counts the element of an error from the bucket's first.
-    fn place(&self, error: CodecError) -> CodecError {
-        match error {
-            CodecError::NotFinite { index, value } => {
-                CodecError::NotFinite { index: self.elements.start + index, value }
-            }
-            damaged => damaged,
-        }
     }
 
     /// Returns the codec's message, and what is behind this part.

@@ -109,7 +109,7 @@ impl Codec for RandomK {
     }
 
     fn properties(&self) -> Properties {
-        let contraction = if self.scaled { None } else { self.keep.contraction() };
+        let contraction = if self.scaled { None } else { self.keep.contraction(None) };
         Properties { unbiased: self.scaled, contraction, linear: true, noise: Noise::Relative }
     }
 

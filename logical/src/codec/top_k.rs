@@ -1,60 +1,141 @@
-//! Top-k: the k elements of the largest magnitude, exactly; the rest counts as 0 (Aji and Heafield 2017; Stich et al. 2018).
-//! Where magnitudes are equal, the lower index comes first.
+//! Top-k: the k elements of the largest magnitude; the rest counts as 0 (Aji and Heafield 2017; Stich et al. 2018). Where
+//! magnitudes are equal, the lower index comes first.
 //!
 //! ```text
 //! C(x)_i = x_i if |x_i| is among the k largest, else 0        ‖C(x) − x‖² ≤ (1 − k/d) ‖x‖²
 //!
-//! message = k values as f32 in the order of indices, k low parts, the high parts; each part from a byte of its own,
-//!           and zeros to ⌈(bits of both)/8⌉ + 1 bytes, which grow with d
-//! index   = low part of l = ⌊log₂(d/k)⌋ bits, high part of the rest
-//! high    = a bit string in which bit (index ≫ l) + j is 1 for the j-th index, of k + ⌊(d − 1) ÷ 2^l⌋ bits
+//! message = k values in the order of indices, places          16 + ⌈k/4⌉ or 4k bytes, and those of places
+//! places  = Elias' and Fano's code of the indices             ⌈(kl + k + ⌊(d−1)/2ˡ⌋)/8⌉ + 1 bytes, l = ⌊log₂(d/k)⌋
 //! ```
 //!
-//! The bit string is Elias' and Fano's code of a sorted list (1974, 1971): with the low parts it takes at most
-//! 2 + ⌈log₂(d/k)⌉ bits an index, always as many for the same d and k; at 1 % 8.6, where a whole index of 2²⁶ takes 26.
+//! Values are f32, exactly as they are; or of two bits, each the mean of the values of its bin, of which a message has
+//! four (see `bins`). With **chunks** the k largest of every so many elements are kept, the last chunk being what is left:
+//! k is the sum over chunks, and every part of a run has its share (SparseLoCo, 2025, has 64 of every 4096, and 12 bits an
+//! index, where this code takes 8).
 //!
 //! Selection reads the input once: elements that reach the threshold are candidates. The threshold begins with a guess
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
 //! too high, all is done again without one. So the result never depends on the sample.
 
+use super::bins::{self, Bins};
+use super::blocks::expect_len;
 use super::named::{Kept, not_finite_field};
 use super::not_finite::saturated;
+use super::places::Places;
 use super::selection::Selection;
 use super::{Codec, CodecError, Keep, Noise, NotFinite, Properties};
-use crate::spelling::{Options, Spelled};
+use crate::spelling::{Options, Spelled, one_of, or};
 use hexagram_physical::Result;
 use hexagram_physical::device::kernels::Float;
-use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};
 use std::sync::Arc;
 
 /// Codec that keeps the largest elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopK {
     keep: Keep,
+    /// Number of elements of which so many are kept; all of a run, if `None`.
+    chunk: Option<usize>,
+    values: KeptValues,
     not_finite: NotFinite,
 }
 
+/// Form in which values are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum KeptValues {
+    /// f32, as they are.
+    #[default]
+    Whole,
+    /// Two bits, and the means of four bins.
+    Bins,
+}
+
 impl TopK {
-    /// Creates a codec that keeps `keep` elements, and refuses NaN and infinity.
+    /// Creates a codec that keeps `keep` elements of a run, as they are, and refuses NaN and infinity.
     ///
     /// # Errors
     /// [`hexagram_physical::Error::Usage`] if nothing is kept.
     pub fn new(keep: Keep) -> Result<Self> {
-        Ok(TopK { keep: keep.checked()?, not_finite: NotFinite::default() })
+        Ok(TopK { keep: keep.checked()?, ..Self::default() })
+    }
+
+    /// Creates the codec of SparseLoCo: a 64th of every 4096 elements in two bits.
+    pub fn sparse_loco() -> Self {
+        let keep = Keep::Ratio(1.0 / 64.0);
+        TopK { keep, ..Self::default() }.in_chunks(4096).in_two_bits()
+    }
+
+    /// Keeps as many of every `size` elements, at least 1, instead of a whole run.
+    #[must_use]
+    pub fn in_chunks(self, size: usize) -> Self {
+        TopK { chunk: Some(size), ..self }
+    }
+
+    /// Sends values in two bits: each becomes the mean of those in its bin.
+    #[must_use]
+    pub fn in_two_bits(self) -> Self {
+        TopK { values: KeptValues::Bins, ..self }
     }
 
     /// Sets the treatment of NaN and infinity. They propagate as what they are, and before all other elements; of
-    /// more than k, k propagate.
+    /// more than k, k propagate. In two bits all values become NaN or infinite with them.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         TopK { not_finite, ..self }
     }
+
+    /// Returns the number of elements of a chunk of a run, not 0.
+    fn chunk_len(&self, len: usize) -> usize {
+        self.chunk.unwrap_or(len).max(1)
+    }
+
+    /// Returns the number k of elements that are kept of a run.
+    fn kept(&self, len: usize) -> usize {
+        let size = self.chunk_len(len);
+        (len / size).saturating_mul(self.keep.of(size)) + self.keep.of(len % size)
+    }
+
+    /// Returns the size of k values, in bytes.
+    fn values_len(&self, k: usize) -> usize {
+        match self.values {
+            KeptValues::Whole => 4 * k,
+            KeptValues::Bins => bins::bytes(k),
+        }
+    }
+
+    /// Returns the places of the elements that are kept, in order.
+    fn choose(&self, from: &[f32]) -> Result<Vec<usize>, CodecError> {
+        let size = self.chunk_len(from.len());
+        let mut chosen = Vec::with_capacity(self.kept(from.len()));
+        for (number, chunk) in from.chunks(size).enumerate() {
+            let start = number * size;
+            let places = Selection::new(self.keep.of(chunk.len()), self.not_finite).choose(chunk);
+            chosen.extend(places.map_err(|error| error.counted_from(start))?.map(|place| start + place));
+        }
+        Ok(chosen)
+    }
+
+    fn encode_values(&self, from: &[f32], chosen: &[usize], to: &mut [u8]) {
+        match self.values {
+            KeptValues::Whole => {
+                for (place, value) in chosen.iter().zip(to.as_chunks_mut().0) {
+                    let x = from[*place];
+                    let saturate = self.not_finite == NotFinite::Saturate;
+                    *value = if saturate { saturated(x, f32::MAX) } else { x }.to_le_bytes();
+                }
+            }
+            KeptValues::Bins => {
+                let values: Vec<f32> = chosen.iter().map(|place| from[*place]).collect();
+                bins::encode(&values, self.not_finite, to);
+            }
+        }
+    }
 }
 
 impl Default for TopK {
-    /// Returns the codec that keeps 1 % of the elements.
+    /// Returns the codec that keeps 1 % of the elements of a run, as they are.
     fn default() -> Self {
-        TopK { keep: Keep::Ratio(0.01), not_finite: NotFinite::default() }
+        let not_finite = NotFinite::default();
+        TopK { keep: Keep::Ratio(0.01), chunk: None, values: KeptValues::Whole, not_finite }
     }
 }
 
@@ -65,6 +146,14 @@ impl Spelled for TopK {
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
         options.main("keep", &mut self.keep, Kept, "elements that are kept")?;
+        options.field(
+            "chunk",
+            &mut self.chunk,
+            or("whole", 1..),
+            "elements of which so many are kept, one after another",
+        )?;
+        let forms = [("32", KeptValues::Whole), ("2", KeptValues::Bins)];
+        options.field("bits", &mut self.values, one_of(&forms), "size of a value")?;
         not_finite_field(&mut self.not_finite, options)
     }
 }
@@ -74,13 +163,18 @@ impl Codec for TopK {
         self.short(&Self::default()).to_string()
     }
 
+    /// Returns δ = k/d of the selection alone. The means of bins have none: theirs becomes smaller with k.
     fn properties(&self) -> Properties {
-        let contraction = self.keep.contraction();
+        let contraction = match self.values {
+            KeptValues::Whole => self.keep.contraction(self.chunk),
+            KeptValues::Bins => None,
+        };
         Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
     }
 
     fn encoded_len(&self, len: usize) -> usize {
-        Layout::new(self.keep.of(len), len).bytes()
+        let k = self.kept(len);
+        self.values_len(k) + Places::new(k, len).bytes()
     }
 
     fn has_fixed_size(&self) -> bool {
@@ -96,107 +190,33 @@ impl Codec for TopK {
     }
 
     fn encode(&self, from: &[f32], to: &mut [u8], _: u64) -> Result<usize, CodecError> {
-        let layout = Layout::new(self.keep.of(from.len()), from.len());
-        let to = &mut to[..layout.bytes()];
-        let (values, rest) = to.split_at_mut(4 * layout.k);
-        let (low, high) = rest.split_at_mut(packed_len(layout.k, layout.low));
-        let mut low = Packer::new(low);
-        high.fill(0);
-        let chosen = Selection::new(layout.k, self.not_finite).choose(from)?;
-        for (number, (index, value)) in chosen.zip(values.as_chunks_mut().0).enumerate() {
-            *value = match self.not_finite {
-                NotFinite::Saturate => saturated(from[index], f32::MAX).to_le_bytes(),
-                _ => from[index].to_le_bytes(),
-            };
-            low.push(index as u64 & ((1 << layout.low) - 1), layout.low);
-            let bit = (index >> layout.low) + number;
-            high[bit / 8] |= 1 << (bit % 8);
-        }
-        low.finish();
-        Ok(layout.bytes())
+        let chosen = self.choose(from)?;
+        let bytes = self.encoded_len(from.len());
+        let (values, places) = to[..bytes].split_at_mut(self.values_len(chosen.len()));
+        self.encode_values(from, &chosen, values);
+        Places::new(chosen.len(), from.len()).encode(&chosen, places);
+        Ok(bytes)
     }
 
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
-        let layout = Layout::new(self.keep.of(to.len()), to.len());
-        if from.len() != layout.bytes() {
-            return Err(CodecError::damaged(format!("{} bytes, not {}", from.len(), layout.bytes())));
+        let len = to.len();
+        let k = self.kept(len);
+        expect_len(from, self.encoded_len(len), to)?;
+        if k == 0 {
+            return Ok(());
         }
-        let (values, rest) = from.split_at(4 * layout.k);
-        let (low, high) = rest.split_at(packed_len(layout.k, layout.low));
-        let mut low = Unpacker::new(low);
-        let mut ones = Ones::new(high);
-        let mut last = None;
-        for (number, value) in values.as_chunks().0.iter().enumerate() {
-            let above = ones.next().and_then(|bit| bit.checked_sub(number));
-            let index = above.map(|high| high << layout.low | low.pull(layout.low) as usize);
-            let Some((index, x)) = index.filter(|i| last < Some(*i)).and_then(|i| Some((i, to.get_mut(i)?)))
-            else {
-                return Err(CodecError::damaged(format!("index {number} of {} is none", layout.k)));
-            };
-            *x = (*x + weight * f32::from_le_bytes(*value)).canonical();
-            last = Some(index);
+        let places = Places::new(k, len);
+        let (values, indices) = from.split_at(self.values_len(k));
+        let mut add = |place: usize, value: f32| to[place] = (to[place] + weight * value).canonical();
+        match self.values {
+            KeptValues::Whole => {
+                let values = values.as_chunks().0;
+                places.decode(indices, len, |number, place| add(place, f32::from_le_bytes(values[number])))
+            }
+            KeptValues::Bins => {
+                let bins = Bins::new(values)?;
+                places.decode(indices, len, |number, place| add(place, bins.number(number)))
+            }
         }
-        match ones.next() {
-            None => Ok(()),
-            Some(_) => Err(CodecError::damaged(format!("more than {} indices", layout.k))),
-        }
-    }
-}
-
-/// Layout of a message, from which the sizes of its parts follow.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    k: usize,
-    /// Size of an index' low part, in bits.
-    low: u32,
-    /// Size of the string of high parts, in bits.
-    high: usize,
-}
-
-impl Layout {
-    fn new(k: usize, len: usize) -> Self {
-        let Some(low) = len.checked_div(k).and_then(usize::checked_ilog2) else {
-            return Layout { k: 0, low: 0, high: 0 };
-        };
-        Layout { k, low, high: k + ((len - 1) >> low) }
-    }
-
-    /// Returns the size in bytes: enough for both parts, wherever their last bytes end: without the padding, more
-    /// elements could take fewer bytes.
-    fn bytes(self) -> usize {
-        if self.k == 0 {
-            return 0;
-        }
-        4 * self.k + (self.k * self.low as usize + self.high).div_ceil(8) + 1
-    }
-}
-
-/// Positions of the ones in a string of bits, in order.
-struct Ones<'a> {
-    from: std::slice::Chunks<'a, u8>,
-    word: u64,
-    base: usize,
-}
-
-impl<'a> Ones<'a> {
-    fn new(from: &'a [u8]) -> Self {
-        Ones { from: from.chunks(8), word: 0, base: 0usize.wrapping_sub(64) }
-    }
-}
-
-impl Iterator for Ones<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        while self.word == 0 {
-            let bytes = self.from.next()?;
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            self.word = u64::from_le_bytes(word);
-            self.base = self.base.wrapping_add(64);
-        }
-        let bit = self.word.trailing_zeros() as usize;
-        self.word &= self.word - 1;
-        Some(self.base + bit)
     }
 }

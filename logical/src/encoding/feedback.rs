@@ -1,5 +1,7 @@
 //! Feedback: what becomes of the error that a codec makes. The table says which primitive takes which.
 
+use crate::Result;
+use crate::spelling::{Catalogues, Options, Spelling, Values, above, one_of};
 use std::fmt;
 
 /// Treatment of a codec's error.
@@ -10,16 +12,20 @@ use std::fmt;
 /// |---|---|---|---|
 /// | none | c = C(p) | – | unbiased codecs, and those that are fine enough |
 /// | error | c = C(p + e); e ← p + e − c | e, per rank (Seide et al. 2014) | centralized; DeepSqueeze |
+/// | decaying error | e ← β e + p; c = C(e); e ← e − c | e, per rank (Sarfi et al. 2025) | as error |
 /// | two-level | as error, and once more where chunks are re-encoded | e, and e of the own chunk (Tang et al. 2019) | scatter-gather |
 /// | difference | c = C(p − h); h ← h + c | h, on both sides (DCD, CHOCO, EF21) | centralized and gossip |
 /// | extrapolation | c = C((1 − t/2) pₜ + (t/2) pₜ₊₁) | estimates (ECD, Tang et al. 2018) | gossip |
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Feedback {
     /// The error is lost.
     #[default]
     None,
     /// The error is added to the next message.
     Error,
+    /// This share β of the error is added to the next message, above 0 and at most 1: of what is not sent for long, less
+    /// remains, as of a momentum. 1 is [`Feedback::Error`].
+    Decaying(f64),
     /// The error is added to the next message, by workers and by the owner of each chunk.
     TwoLevel,
     /// Messages are differences from what the receivers have.
@@ -33,9 +39,91 @@ impl fmt::Display for Feedback {
         f.write_str(match self {
             Feedback::None => "no feedback",
             Feedback::Error => "error feedback",
+            Feedback::Decaying(share) => return write!(f, "error feedback that keeps {share}"),
             Feedback::TwoLevel => "two-level feedback",
             Feedback::Difference => "difference feedback",
             Feedback::Extrapolation => "extrapolation feedback",
         })
+    }
+}
+
+impl Feedback {
+    /// Returns the share of a rank's error that is added to its next message; `None` if no error is remembered.
+    pub fn error_kept(self) -> Option<f64> {
+        match self {
+            Feedback::Error | Feedback::TwoLevel => Some(1.0),
+            Feedback::Decaying(share) => Some(share),
+            Feedback::None | Feedback::Difference | Feedback::Extrapolation => None,
+        }
+    }
+
+    /// Checks the share of an error that is kept.
+    ///
+    /// # Errors
+    /// As [`Options::check`].
+    pub fn check(self) -> Result<()> {
+        let mut share = self.error_kept().unwrap_or(1.0);
+        Options::check(AnyFeedback::ERROR, |options| AnyFeedback::decay(&mut share, options))
+    }
+
+    /// Returns true if it is one of `known`; a decaying one is where error feedback is.
+    pub fn is_among(self, known: &[Feedback]) -> bool {
+        known.contains(match &self {
+            Feedback::Decaying(_) => &Feedback::Error,
+            other => other,
+        })
+    }
+}
+
+/// Values of a feedback: `none`, `error`, `error(decay=0.95)`, `two-level` or `difference`; extrapolation has no option, since
+/// its estimates are of one algorithm alone.
+#[derive(Debug, Clone, Copy)]
+pub struct AnyFeedback;
+
+impl AnyFeedback {
+    const ERROR: &str = "error";
+    const OTHERS: [(&str, Feedback); 3] =
+        [("none", Feedback::None), ("two-level", Feedback::TwoLevel), ("difference", Feedback::Difference)];
+
+    fn decay(share: &mut f64, options: &mut Options) -> Result<()> {
+        options.field("decay", share, above(0.0).up_to(1.0), "β, share of an error that is kept")
+    }
+}
+
+impl Values<Feedback> for AnyFeedback {
+    fn read(
+        &self,
+        spelling: &Spelling,
+        now: Option<&Feedback>,
+        known: &Catalogues,
+    ) -> Result<Option<Feedback>> {
+        if spelling.word() != Self::ERROR {
+            return one_of(&Self::OTHERS).read(spelling, now, known);
+        }
+        let mut share = 1.0;
+        Options::read(spelling, known, |options| Self::decay(&mut share, options))?;
+        Ok(Some(if share == 1.0 { Feedback::Error } else { Feedback::Decaying(share) }))
+    }
+
+    fn write(&self, value: &Feedback) -> Spelling {
+        match value {
+            Feedback::Error => Spelling::of(Self::ERROR),
+            Feedback::Decaying(share) => {
+                let mut share = *share;
+                Options::write(Self::ERROR, |options| Self::decay(&mut share, options))
+            }
+            other => one_of(&Self::OTHERS).write(other),
+        }
+    }
+
+    fn holds(&self, value: &Feedback) -> Result<bool> {
+        match value {
+            Feedback::Error | Feedback::Decaying(_) => value.check().map(|()| true),
+            other => one_of(&Self::OTHERS).holds(other),
+        }
+    }
+
+    fn describe(&self, known: &Catalogues) -> String {
+        format!("{}(decay=1), or {}", Self::ERROR, one_of(&Self::OTHERS).describe(known))
     }
 }

@@ -6,7 +6,7 @@
 //! ```text
 //!               compensate      encode        remember
 //! direct                        c = C(g)
-//! error         s = g + e       c = C(s)      e ← s − D(c)
+//! error         s = g + β e     c = C(s)      e ← s − D(c)      β = 1 unless it decays
 //! difference    s = g − h       c = C(s)      h ← h + D(c)
 //! ```
 
@@ -21,8 +21,8 @@ use std::sync::Arc;
 pub(crate) enum FeedbackLink {
     /// Nothing is remembered.
     Direct,
-    /// Error e: the sum of what the messages lost so far.
-    Error(Arc<Buffer>),
+    /// Error e: what the messages lost so far, of which the share `kept` is added to the next.
+    Error { memory: Arc<Buffer>, kept: f64 },
     /// Estimate h, which the receivers have decoded so far.
     Difference(Arc<Buffer>),
 }
@@ -58,11 +58,16 @@ impl FeedbackLink {
     ) -> Result<Self> {
         let feedback = encoding.feedback();
         let mut entry = |name| Ok(encoding.state_mut().entry(served, name, DType::F32, len)?.0);
-        Ok(match feedback {
-            Feedback::Error | Feedback::TwoLevel => FeedbackLink::Error(entry(names.error)?),
-            Feedback::Difference => FeedbackLink::Difference(entry(names.difference)?),
-            Feedback::None | Feedback::Extrapolation => FeedbackLink::Direct,
+        Ok(match (feedback.error_kept(), feedback) {
+            (Some(kept), _) => FeedbackLink::Error { memory: entry(names.error)?, kept },
+            (None, Feedback::Difference) => FeedbackLink::Difference(entry(names.difference)?),
+            (None, _) => FeedbackLink::Direct,
         })
+    }
+
+    /// Returns the link of a sender that remembers all of its error in a buffer.
+    pub(crate) fn error(memory: &Arc<Buffer>) -> Self {
+        FeedbackLink::Error { memory: Arc::clone(memory), kept: 1.0 }
     }
 
     /// Writes the numbers to encode for `value`, which are those at `at` of the link, to `to`. The memory does not change
@@ -75,8 +80,8 @@ impl FeedbackLink {
         let mut to = to.write()?;
         match self {
             FeedbackLink::Direct => to.copy_from(&value),
-            FeedbackLink::Error(error) => {
-                to.weighted_sum(&[(1.0, Some(&value)), (1.0, Some(&error.read(at)?))])
+            FeedbackLink::Error { memory, kept } => {
+                to.weighted_sum(&[(1.0, Some(&value)), (*kept, Some(&memory.read(at)?))])
             }
             FeedbackLink::Difference(known) => {
                 to.weighted_sum(&[(1.0, Some(&value)), (-1.0, Some(&known.read(at)?))])
@@ -92,9 +97,13 @@ impl FeedbackLink {
     pub(crate) fn compensate_in_place<'a>(&'a self, at: Range<usize>, value: Part<'a>) -> Result<Part<'a>> {
         match self {
             FeedbackLink::Direct => Ok(value),
-            FeedbackLink::Error(error) => {
-                let sum = Part::of(error, at);
-                sum.write()?.reduce(ReduceOp::Sum, &value.read()?)?;
+            FeedbackLink::Error { memory, kept } => {
+                let sum = Part::of(memory, at);
+                if *kept == 1.0 {
+                    sum.write()?.reduce(ReduceOp::Sum, &value.read()?)?;
+                } else {
+                    sum.write()?.weighted_sum(&[(*kept, None), (1.0, Some(&value.read()?))])?;
+                }
                 Ok(sum)
             }
             FeedbackLink::Difference(known) => {
@@ -115,10 +124,10 @@ impl FeedbackLink {
         sum: &Part<'_>,
         decode: impl FnOnce(f32, Part<'_>) -> Result<()>,
     ) -> Result<()> {
-        if let FeedbackLink::Error(error) = self
-            && !std::ptr::eq(sum.buffer, &**error)
+        if let FeedbackLink::Error { memory, .. } = self
+            && !std::ptr::eq(sum.buffer, &**memory)
         {
-            error.write(at.clone())?.copy_from(&sum.read()?)?;
+            memory.write(at.clone())?.copy_from(&sum.read()?)?;
         }
         self.remember_in_place(at, decode)
     }
@@ -134,7 +143,7 @@ impl FeedbackLink {
     ) -> Result<()> {
         match self {
             FeedbackLink::Direct => Ok(()),
-            FeedbackLink::Error(error) => decode(-1.0, Part::of(error, at)),
+            FeedbackLink::Error { memory, .. } => decode(-1.0, Part::of(memory, at)),
             FeedbackLink::Difference(known) => decode(1.0, Part::of(known, at)),
         }
     }
@@ -205,10 +214,21 @@ mod tests {
     fn an_error_is_what_messages_lost_so_far_however_it_is_added_up() {
         for in_place in [false, true] {
             let memory = Arc::new(buffer(&[0.25f32, 0.0]));
-            let link = FeedbackLink::Error(Arc::clone(&memory));
+            let link = FeedbackLink::error(&memory);
             // 2049.25 becomes 2050 in f16, whose steps are of 2 there.
             assert_eq!(sent(&link, &[2049.0, 1.0], in_place).1.unwrap(), 4);
             assert_eq!(*memory.host::<f32>().unwrap(), [-0.75, 0.0]);
+        }
+    }
+
+    #[test]
+    fn an_error_that_decays_is_added_in_part() {
+        for in_place in [false, true] {
+            let memory = Arc::new(buffer(&[-0.5f32, 4.0]));
+            let link = FeedbackLink::Error { memory: Arc::clone(&memory), kept: 0.75 };
+            let (sum, bytes) = sent(&link, &[2049.0, 1.0], in_place);
+            assert_eq!((sum, bytes.unwrap()), (vec![2048.625, 4.0], 4));
+            assert_eq!(*memory.host::<f32>().unwrap(), [0.625, 0.0]);
         }
     }
 
@@ -225,9 +245,10 @@ mod tests {
 
     #[test]
     fn a_message_that_cannot_be_made_leaves_no_trace() {
-        for name in [FeedbackLink::Error, FeedbackLink::Difference] {
+        for link in [FeedbackLink::error, |memory: &Arc<Buffer>| FeedbackLink::Difference(Arc::clone(memory))]
+        {
             let memory = Arc::new(buffer(&[1.0f32, 2.0]));
-            let (_, refused) = sent(&name(Arc::clone(&memory)), &[f32::NAN, 1.0], false);
+            let (_, refused) = sent(&link(&memory), &[f32::NAN, 1.0], false);
             assert!(matches!(refused, Err(crate::Error::NotFinite { index: 0, .. })), "{refused:?}");
             assert_eq!(*memory.host::<f32>().unwrap(), [1.0, 2.0]);
         }

@@ -18,7 +18,7 @@ mod link;
 mod message;
 mod state;
 
-pub use feedback::Feedback;
+pub use feedback::{AnyFeedback, Feedback};
 pub(crate) use link::{Coding, FeedbackLink, LinkNames};
 pub(crate) use message::MessageSender;
 pub use state::State;
@@ -116,7 +116,8 @@ impl<C: ?Sized> Encoding<C> {
     /// # Errors
     /// [`Error::Usage`] otherwise.
     pub fn expect_feedback(&self, operation: &str, known: &[Feedback]) -> Result<()> {
-        if known.contains(&self.feedback) {
+        self.feedback.check()?;
+        if self.feedback.is_among(known) {
             return Ok(());
         }
         let what = format!("{operation} knows no {}", self.feedback);

@@ -138,7 +138,9 @@ impl Reference {
             self.codec.decode_add(&message, 1.0, memory)?;
             return Ok(message);
         }
-        memory.iter_mut().zip(&numbers).for_each(|(error, x)| *error += x);
+        let kept = self.feedback.error_kept().unwrap_or(1.0);
+        let sum = |error: f32, x: f32| (kept * f64::from(error) + f64::from(x)) as f32;
+        memory.iter_mut().zip(&numbers).for_each(|(error, x)| *error = sum(*error, *x));
         let message = encoded(&*self.codec, memory, seed)?;
         self.codec.decode_add(&message, -1.0, memory)?;
         Ok(message)

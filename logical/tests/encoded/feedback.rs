@@ -70,7 +70,7 @@ fn errors_are_remembered_until_they_are_said() {
 fn what_was_saved_goes_on_bit_for_bit() {
     matrix(|comm| {
         let len = 77;
-        for feedback in [Feedback::Error, Feedback::TwoLevel, Feedback::Difference] {
+        for feedback in [Feedback::Error, Feedback::Decaying(0.5), Feedback::TwoLevel, Feedback::Difference] {
             let fresh = || Encoding::new(Arc::new(Dithered)).with_feedback(feedback).with_seed(3);
             let step = |encoding: &mut Encoding, step: usize| -> Result<Vec<u32>> {
                 let mut buffer = contribution(comm.rank(), step, 0..len);

@@ -43,6 +43,7 @@ fn contribution(rank: usize, step: usize, range: std::ops::Range<usize>) -> Vec<
 fn codecs() -> Vec<Arc<dyn Codec>> {
     let mut all: Vec<Arc<dyn Codec>> = vec![Arc::new(Dithered), Arc::new(Largest(40))];
     all.extend(names().into_iter().map(|name| named(name).unwrap()));
+    all.push(named("top-k(10%, chunk=64, bits=2)").unwrap());
     all
 }
 
@@ -113,8 +114,8 @@ fn all_cases(comm: &Communicator, sparse: bool, feedbacks: &[Feedback]) -> Resul
 
 #[test]
 fn scatter_gather_is_the_reference_bit_for_bit() {
-    use Feedback::{Difference, Error, None, TwoLevel};
-    matrix(|comm| all_cases(comm, false, &[None, Error, TwoLevel, Difference]));
+    use Feedback::{Decaying, Difference, None, TwoLevel};
+    matrix(|comm| all_cases(comm, false, &[None, Decaying(0.7), TwoLevel, Difference]));
 }
 
 #[test]

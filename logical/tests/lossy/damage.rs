@@ -11,6 +11,7 @@ fn codecs() -> Vec<Box<dyn Codec>> {
         Box::new(Qsgd::new(1 << 15).unwrap()),
         Box::new(TopK::new(Keep::Ratio(0.05)).unwrap()),
         Box::new(TopK::new(Keep::Count(9)).unwrap()),
+        Box::new(TopK::new(Keep::Ratio(0.05)).unwrap().in_chunks(64).in_two_bits()),
         Box::new(RandomK::new(Keep::Ratio(0.1)).unwrap()),
         Box::new(RandomK::unbiased(Keep::Count(3)).unwrap()),
     ]

@@ -48,6 +48,95 @@ fn long_runs_of_every_order_are_selected_exactly() {
 }
 
 #[test]
+fn the_largest_of_every_chunk_are_kept() {
+    for x in runs() {
+        for (keep, chunk) in [(Keep::Count(3), 16), (Keep::Ratio(0.1), 64), (Keep::Count(9), 5)] {
+            let k = |len: usize| match keep {
+                Keep::Count(count) => count.min(len),
+                Keep::Ratio(ratio) => (len as f64 * ratio).ceil() as usize,
+            };
+            let want: Vec<f32> = x.chunks(chunk).flat_map(|chunk| largest(chunk, k(chunk.len()))).collect();
+            assert_eq!(roundtrip(&top(keep).in_chunks(chunk), &x, 0), want, "{keep} of {chunk}");
+        }
+    }
+}
+
+/// Returns what two bits make of the kept values of a run, in f64: their bins' means.
+fn binned(kept: &[f32]) -> Vec<f64> {
+    let values: Vec<f64> = kept.iter().filter(|x| **x != 0.0).map(|x| f64::from(*x)).collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let deviation = (values.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count).sqrt();
+    // Bounds of the bins: −2.25, −0.75 and 0.75 deviations from the mean.
+    let bin = |x: f64| [-2.25, -0.75, 0.75].iter().filter(|bound| x - mean > *bound * deviation).count();
+    let of = |number: usize| {
+        let all = values.iter().filter(|x| bin(**x) == number);
+        all.clone().sum::<f64>() / all.count() as f64
+    };
+    kept.iter().map(|x| if *x == 0.0 { 0.0 } else { of(bin(f64::from(*x))) }).collect()
+}
+
+#[test]
+fn two_bits_are_the_means_of_four_bins() {
+    for (len, seed) in [(2, 1), (3, 2), (64, 3), (500, 4), (5000, 5)] {
+        let mut x = plain(len, seed);
+        x.iter_mut().step_by(7).for_each(|x| *x *= 9.0);
+        for (keep, chunk) in [(Keep::Ratio(1.0), 4096), (Keep::Ratio(0.1), 64)] {
+            let codec = top(keep).in_chunks(chunk);
+            let kept = roundtrip(&codec, &x, 0);
+            let found = roundtrip(&codec.in_two_bits(), &x, 0);
+            for (found, want) in found.iter().zip(binned(&kept)) {
+                assert!((f64::from(*found) - want).abs() <= 1e-6 * want.abs(), "{found} and not {want}");
+            }
+            // The bound that the codec's text proves.
+            let k = kept.iter().filter(|x| **x != 0.0).count() as f64;
+            assert!(squares(&found) >= 0.32 / k.sqrt() * squares(&kept), "{len}: {found:?}");
+        }
+    }
+    // Two opposite numbers, and equal ones.
+    let exact = top(Keep::Ratio(1.0)).in_two_bits();
+    for x in [vec![3.0, -3.0], vec![-0.1; 9], vec![7.5], vec![0.0; 4], vec![f32::MAX, -f32::MAX, f32::MAX]] {
+        assert_eq!(roundtrip(&exact, &x, 0), x);
+    }
+}
+
+#[test]
+fn two_bits_take_the_bytes_of_their_text_and_grow_with_the_run() {
+    // 64 of every 4096: 2 + 8 bits each, and 17 bytes.
+    let sparse_loco = top(Keep::Ratio(1.0 / 64.0)).in_chunks(4096).in_two_bits();
+    let d = 25 * 4096;
+    let k = 25 * 64;
+    assert_eq!(sparse_loco.encoded_len(d), 16 + k / 4 + (k * 6 + k + (d - 1) / 64).div_ceil(8) + 1);
+    for keep in
+        [Keep::Count(1), Keep::Count(64), Keep::Ratio(0.01), Keep::Ratio(1.0 / 64.0), Keep::Ratio(0.5)]
+    {
+        for chunk in [1, 7, 64, 1000] {
+            for codec in [
+                top(keep).in_chunks(chunk),
+                top(keep).in_two_bits(),
+                top(keep).in_chunks(chunk).in_two_bits(),
+            ] {
+                let sizes: Vec<usize> = (0..9000).map(|len| codec.encoded_len(len)).collect();
+                assert!(sizes.is_sorted(), "{}: sizes grow with the run", codec.name());
+                assert_eq!(sizes[0], 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_bits_of_nan_and_infinity_propagate_or_saturate() {
+    let x = [1.0, f32::NAN, -2.0, f32::INFINITY];
+    let codec = top(Keep::Ratio(1.0)).in_two_bits();
+    let error = encoded(&top(Keep::Count(1)).in_chunks(2).in_two_bits(), &x[2..], 0).unwrap_err();
+    assert!(matches!(error, CodecError::NotFinite { index: 1, .. }), "{error}");
+    let c = roundtrip(&codec.with_not_finite(NotFinite::Propagate), &x, 0);
+    assert!(c.iter().all(|x| x.to_bits() == f32::NAN.to_bits()), "{c:?}");
+    let c = roundtrip(&codec.with_not_finite(NotFinite::Saturate), &x, 0);
+    assert!(c[3] == f32::MAX && c.iter().all(|x| x.is_finite()), "{c:?}");
+}
+
+#[test]
 fn equal_magnitudes_keep_the_lower_index() {
     let c = roundtrip(&top(Keep::Count(3)), &[1.0, -2.0, 2.0, -2.0, 2.0], 0);
     assert_eq!(c, [0.0, -2.0, 2.0, -2.0, 0.0]);

@@ -19,6 +19,7 @@ impl Communicator {
     /// |---|---|---|
     /// | none | xᵢ | – |
     /// | error | e ← e + xᵢ | e ← e − D(cᵢ) |
+    /// | decaying | e ← β e + xᵢ | e ← e − D(cᵢ) |
     ///
     /// The sum of all e is what is still to be sent. What the codec sends as it is leaves no e: subtracting the result
     /// instead of D(cᵢ) would give the same sum, but would let each e grow with the difference between the ranks.
@@ -84,7 +85,7 @@ impl Communicator {
             for number in 0..codec.rounds() {
                 let mut message = buffer.beside(DType::F32, codec.message_len(number, len))?;
                 linear.encode(number, sum.buffer, &reduced, &mut message)?;
-                if encoding.feedback() == Feedback::Error && number + 1 == codec.rounds() {
+                if encoding.feedback().error_kept().is_some() && number + 1 == codec.rounds() {
                     own = Some(message.copied()?);
                 }
                 self.all_reduce_as(fingerprint(message.len()), &mut message, op).await?;

@@ -45,7 +45,7 @@ impl Owner {
         Ok(match encoding.feedback() {
             Feedback::TwoLevel => {
                 let error = entry(encoding, "server error", buffer, owned)?;
-                let link = FeedbackLink::Error(Arc::clone(&error));
+                let link = FeedbackLink::error(&error);
                 Owner::Error { error, link }
             }
             Feedback::Difference => {

@@ -19,6 +19,7 @@ impl Communicator {
     /// |---|---|---|---|
     /// | none | cᵢ = C(xᵢ) | c = C(w Σ D(cᵢ)) | D(c) |
     /// | error | e ← e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | as without | D(c) |
+    /// | decaying | e ← β e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | as without | D(c) |
     /// | two-level | as error | s ← s + w Σ D(cᵢ); c = C(s); s ← s − D(c) | D(c) |
     /// | difference | cᵢ = C(xᵢ − h); h ← h + D(cᵢ) | m ← m + w Σ D(cᵢ); c = C(m − H) | H ← H + D(c) |
     ///

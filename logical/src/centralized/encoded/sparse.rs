@@ -17,6 +17,7 @@ impl Communicator {
     /// |---|---|---|
     /// | none | cᵢ = C(xᵢ) | w Σ D(cᵢ) |
     /// | error | e ← e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | w Σ D(cᵢ) |
+    /// | decaying | e ← β e + xᵢ; cᵢ = C(e); e ← e − D(cᵢ) | w Σ D(cᵢ) |
     /// | difference | cᵢ = C(xᵢ − h); h ← h + D(cᵢ) | m ← m + w Σ D(cᵢ) |
     ///
     /// e and h are remembered by each rank; m is the mean (or sum) of all h, equal on every rank.

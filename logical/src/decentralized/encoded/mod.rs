@@ -36,7 +36,7 @@ use super::mixing::Mixing;
 use super::neighbours::Neighbours;
 use super::schedule::Schedule;
 use crate::centralized::{free_to_read, free_to_write};
-use crate::encoding::{Encoding, Feedback, FeedbackLink};
+use crate::encoding::{Encoding, Feedback, FeedbackLink, LinkNames};
 use crate::{Buffer, Communicator, DType, Error, Result};
 use rules::{Copies, GossipRound, sum};
 
@@ -238,6 +238,9 @@ impl GossipOptions {
     }
 }
 
+/// Name of a rank's memory of what its messages lost; differences have copies.
+const NAMES: LinkNames = LinkNames { error: "error", difference: "own" };
+
 /// Rule of a round, with its memory.
 enum Rule {
     None,
@@ -262,11 +265,8 @@ impl Rule {
                     (_, Difference::AfterMixing) => Rule::After(copies),
                 })
             }
-            Feedback::Error => {
-                let (error, _) = encoding.state_mut().entry(x, "error", DType::F32, x.len())?;
-                Ok(Rule::Error(FeedbackLink::Error(error)))
-            }
-            _ => Ok(Rule::None),
+            Feedback::None => Ok(Rule::None),
+            _ => Ok(Rule::Error(FeedbackLink::of(encoding, NAMES, x, x.len())?)),
         }
     }
 }
