@@ -10,11 +10,12 @@
 //! ```
 //!
 //! θ is the same on all ranks, and so are the replicas after every H-th step. η = 1, μ = 0 is local SGD. The inner
-//! optimizer's memory stays each rank's own; the source has AdamW.
+//! optimizer's memory stays each rank's own; the source has AdamW, [`muloco`](crate::muloco) Muon. What becomes of Δ in few
+//! bits is [`sparse_loco`](crate::sparse_loco)'s subject.
 //!
-//! State: θ and v, 2 S, S being the size of the parameters. Bytes sent per rank and step: 2(n−1)/n · S / H, or (n−1) · S /
-//! H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with its feedback in units of the parameters
-//! and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
+//! State: θ and v, 2 S, S being the size of the parameters; without momentum θ alone. Bytes sent per rank and step:
+//! 2(n−1)/n · S / H, or (n−1) · S / H if n · S ≤ 64 KiB. With a codec ([`Averaging`]) it is Δᵢ that is encoded, with its
+//! feedback in units of the parameters and the bytes of [`compressed_allreduce`](crate::compressed_allreduce) / H. Elements: f32
 //! and f64. Defaults: η = 0.7 and μ = 0.9 as in the source; H = 16 for data on which a training has some hundred steps,
 //! since v needs ten outer steps to come up to speed; the source has 500 for a language model. Source: Douillard et al.,
 //! "DiLoCo: distributed low-communication training of language models", 2023.
@@ -54,11 +55,11 @@ pub struct Outer {
 pub struct Global {
     /// Global parameters θ.
     pub(crate) parameters: Buffer,
-    /// Velocity v.
+    /// Velocity v; empty without momentum.
     pub(crate) velocity: Buffer,
 }
 
-/// State of one bucket.
+/// State of one bucket, of all algorithms that make an outer step after every so many local ones.
 pub struct DiLoCoState {
     global: Global,
     averager: Averager,
@@ -95,10 +96,7 @@ impl Algorithm for DiLoCo {
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<DiLoCoState> {
-        let parameters = context.copy_of(&bucket.parameters)?;
-        let velocity = context.zeros_like(&bucket.parameters)?;
-        let averager = self.averaging.state(context, bucket)?;
-        Ok(DiLoCoState { global: Global { parameters, velocity }, averager })
+        DiLoCoState::new(&self.outer, &self.averaging, context, bucket)
     }
 
     async fn after_step(
@@ -107,20 +105,51 @@ impl Algorithm for DiLoCo {
         state: &mut DiLoCoState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if !(context.step() + 1).is_multiple_of(self.period) {
-            return Ok(());
-        }
-        let DiLoCoState { global, averager } = state;
-        let change = &mut bucket.parameters;
-        context.blend(-1.0, change, 1.0, &global.parameters)?;
-        averager.mean(context, change).await?;
-        self.outer.step(context, global, change)?;
-        context.copy(&global.parameters, &bucket.parameters)
+        state.after_step(self.period, &self.outer, context, bucket).await
     }
 
     fn checkpoint(&self, state: &mut DiLoCoState, fields: &mut Fields) -> Result<()> {
-        state.global.checkpoint(fields)?;
-        state.averager.checkpoint("averager", fields)
+        state.checkpoint(fields)
+    }
+}
+
+impl DiLoCoState {
+    /// Makes the state of a bucket, whose parameters are equal on all ranks.
+    pub(crate) fn new(
+        outer: &Outer,
+        averaging: &Averaging,
+        context: &Context,
+        bucket: &Bucket,
+    ) -> Result<Self> {
+        let parameters = context.copy_of(&bucket.parameters)?;
+        let elements = if outer.momentum == 0.0 { 0 } else { parameters.len() };
+        let velocity = parameters.beside(parameters.dtype(), elements)?;
+        let averager = averaging.state(context, bucket)?;
+        Ok(DiLoCoState { global: Global { parameters, velocity }, averager })
+    }
+
+    /// Makes the outer step, if a round of `period` local steps is complete.
+    pub(crate) async fn after_step(
+        &mut self,
+        period: u64,
+        outer: &Outer,
+        context: &Context,
+        bucket: &mut Bucket,
+    ) -> Result<()> {
+        if !(context.step() + 1).is_multiple_of(period) {
+            return Ok(());
+        }
+        let DiLoCoState { global, averager } = self;
+        let change = &mut bucket.parameters;
+        context.blend(-1.0, change, 1.0, &global.parameters)?;
+        averager.mean(context, change).await?;
+        outer.step(context, global, change)?;
+        context.copy(&global.parameters, &bucket.parameters)
+    }
+
+    pub(crate) fn checkpoint(&mut self, fields: &mut Fields) -> Result<()> {
+        self.global.checkpoint(fields)?;
+        self.averager.checkpoint("averager", fields)
     }
 }
 
@@ -139,6 +168,9 @@ impl Outer {
     /// Makes an outer step: `v ← μ v + Δ; θ ← θ − η (Δ + μ v)`.
     pub(crate) fn step(&self, context: &Context, global: &Global, change: &Buffer) -> Result<()> {
         let Outer { learning_rate, momentum } = self;
+        if *momentum == 0.0 {
+            return context.add_scaled(-learning_rate, change, &global.parameters);
+        }
         context.blend(*momentum, &global.velocity, 1.0, change)?;
         let terms = [(-learning_rate, change), (-learning_rate * momentum, &global.velocity)];
         context.combine(1.0, &global.parameters, &terms)

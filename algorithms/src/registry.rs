@@ -34,6 +34,7 @@ use crate::gradient_tracking::GradientTracking;
 use crate::local_sgd::LocalSgd;
 use crate::loco::LoCo;
 use crate::low_precision_decentralized::LowPrecisionDecentralized;
+use crate::muloco::MuLoCo;
 use crate::noloco::NoLoCo;
 use crate::plugin::AnyAlgorithm;
 use crate::post_local_sgd::PostLocalSgd;
@@ -44,6 +45,7 @@ use crate::relaysgd::RelaySgd;
 use crate::sgp::Sgp;
 use crate::signsgd_vote::SignSgdVote;
 use crate::slowmo::SlowMo;
+use crate::sparse_loco::SparseLoCo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::topk_ef::TopKEf;
@@ -94,6 +96,8 @@ impl Registry {
             SlowMo::default().into(),
             DiLoCo::default().into(),
             StreamingDiLoCo::default().into(),
+            MuLoCo::default().into(),
+            SparseLoCo::default().into(),
             DPsgd::default().into(),
             GradientTracking::default().into(),
             GossipPga::default().into(),

@@ -3,7 +3,7 @@
 use hexagram_algorithms::engine::autotune::{Autotune, Cost, Tuning};
 use hexagram_algorithms::logical::testing::{spawn, spawn_hosts};
 use hexagram_algorithms::logical::{Buffer, Communicator, ReduceOp, Result, TransportKind};
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{
     Adam, Algorithm, AnyAlgorithm, Bucket, Context, EngineOptions, Fields, GradientAllReduce, Optimizer,
     Order, Sgd, Trigram, registry,
@@ -225,8 +225,9 @@ fn every_algorithm_can_be_tuned_by_the_clock() {
         let name = algorithm.name();
         let run = |comm: Communicator| {
             let autotune = Autotune { cost: None, ..autotune() };
-            let setup = setup(plain(), Order::Observed, Some(autotune));
-            let mut trainer = trainer(&comm, registry::named(name)?, Setup { learning_rate: 1e-3, ..setup })?;
+            let algorithm = registry::named(name)?;
+            let setup = setup(fitting(&algorithm, plain()), Order::Observed, Some(autotune));
+            let mut trainer = trainer(&comm, algorithm, Setup { learning_rate: 1e-3, ..setup })?;
             train(&comm, &mut trainer, STEPS)?;
             trainer.engine().settle()?;
             Ok((trainer.engine().telemetry().tuned(), trainer.engine().telemetry().buckets()))

@@ -3,7 +3,7 @@
 
 use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Communicator, Result, TransportKind};
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce, Record, Sgd, registry};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const ELEMENTS: usize = 37;
 fn trainer(comm: &Communicator, algorithm: AnyAlgorithm) -> Result<Trainer<f32>> {
     // Not every algorithm is run with a momentum.
     let momentum = if algorithm.name() == "local-sgd" { 0.9 } else { 0.0 };
-    let optimizer = Arc::new(Sgd { momentum, ..Sgd::default() });
+    let optimizer = fitting(&algorithm, Arc::new(Sgd { momentum, ..Sgd::default() }));
     let setup = Setup { optimizer, learning_rate: 0.05, ..Setup::default() };
     let initial: Vec<f32> = (0..ELEMENTS).map(|at| at as f32 / 8.0).collect();
     Trainer::new(comm, algorithm, setup, &[initial.clone(), initial])

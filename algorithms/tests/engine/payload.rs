@@ -5,8 +5,9 @@ use crate::virtual_ranks::in_virtual_time;
 use hexagram_algorithms::logical::asynchronous::{REPLY_BYTES, REQUEST_BYTES};
 use hexagram_algorithms::logical::runtime;
 use hexagram_algorithms::logical::{Communicator, Result};
-use hexagram_algorithms::testing::{Setup, Trainer, payload};
+use hexagram_algorithms::testing::{Setup, Trainer, fitting, payload};
 use hexagram_algorithms::{AnyAlgorithm, registry};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ranks and tensors of a training, of which bytes follow.
@@ -100,6 +101,15 @@ fn rows() -> Vec<Row> {
         row("post-local-sgd(start=2, period=2)", 6, |m| 4.0 * m.reduced(m.bytes())),
         row("slowmo(period=2)", 4, |m| 2.0 * m.reduced(m.bytes())),
         row("diloco(period=2)", 4, |m| 2.0 * m.reduced(m.bytes())),
+        row("muloco(period=2)", 4, |m| 2.0 * m.reduced(m.bytes())),
+        row("sparse-loco(period=2)", 4, |m| {
+            let message = |d: usize| {
+                let k: usize = (0..d).step_by(4096).map(|start| (d - start).min(4096).div_ceil(64)).sum();
+                let l = (d / k).ilog2() as usize;
+                16 + k.div_ceil(4) + (k * l + k + ((d - 1) >> l)).div_ceil(8) + 1
+            };
+            2.0 * m.others() * m.sizes(|_| true).into_iter().map(message).sum::<usize>() as f64
+        }),
         row("noloco(period=2)", 4, |m| {
             // In each round one of an odd number of ranks is left over.
             let paired = (m.ranks - m.ranks % 2) as f64 / m.ranks as f64;
@@ -209,7 +219,9 @@ fn shapes() -> Vec<Vec<Vec<usize>>> {
 /// asynchronous algorithm, a rank is behind those before it, and all have time for what goes on beside their steps.
 fn sent(comm: &Communicator, algorithm: &AnyAlgorithm, tensors: &[Vec<usize>], steps: usize) -> Result<f64> {
     let initial: Vec<Vec<f32>> = tensors.iter().map(|shape| vec![1.0; shape.iter().product()]).collect();
-    let mut trainer = Trainer::with_shapes(comm, algorithm.clone(), Setup::default(), &initial, tensors)?;
+    let setup = Setup::default();
+    let setup = Setup { optimizer: fitting(algorithm, Arc::clone(&setup.optimizer)), ..setup };
+    let mut trainer = Trainer::with_shapes(comm, algorithm.clone(), setup, &initial, tensors)?;
     let gradient = |step: usize, at: usize| ((at * 7 + comm.rank() * 31 + step * 13) % 101) as f32 - 50.0;
     let apart = if algorithm.trigram().synchronous { Duration::ZERO } else { Duration::from_millis(4) };
     trainer.engine().initial().prepare()?;

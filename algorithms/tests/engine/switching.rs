@@ -35,7 +35,9 @@ fn train(comm: &Communicator) -> Result<Vec<Stage>> {
     let mut trainer = Trainer::new(comm, Arc::new(GradientAllReduce), Setup::default(), &initial)?;
     let off = (comm.rank() as f32 - (RANKS - 1) as f32 / 2.0) * 0.02;
     let mut stages = Vec::new();
-    for (turn, algorithm) in registry::all().into_iter().enumerate() {
+    // A switch keeps the optimizer.
+    let all = registry::all().into_iter().filter(|algorithm| algorithm.optimizers().by_default().is_none());
+    for (turn, algorithm) in all.enumerate() {
         let name = algorithm.name();
         let identical = algorithm.keeps_replicas_identical();
         let target = if turn % 2 == 0 { 1.0 } else { -1.0 };

@@ -6,9 +6,10 @@ use hexagram_algorithms::logical::testing::spawn;
 use hexagram_algorithms::logical::{Communicator, TransportKind};
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
-use hexagram_algorithms::testing::{Setup, Trainer};
+use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::trace::{Kind, RankTrace, Span, Trace};
 use hexagram_algorithms::{AnyAlgorithm, EngineOptions, registry};
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -25,8 +26,10 @@ fn traced(
 ) -> Trace {
     let traces = spawn(transport, ranks, |comm: Communicator| {
         let engine = EngineOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..Setup::default().engine };
+        let algorithm = algorithm();
         let setup = Setup { engine, ..Setup::default() };
-        let mut trainer = Trainer::new(&comm, algorithm(), setup, &vec![vec![1.0f32; 64]; 3])?;
+        let setup = Setup { optimizer: fitting(&algorithm, Arc::clone(&setup.optimizer)), ..setup };
+        let mut trainer = Trainer::new(&comm, algorithm, setup, &vec![vec![1.0f32; 64]; 3])?;
         trainer.engine().trace().begin()?;
         for step in 0..STEPS {
             // The trainer says it only after its function was asked: by then parameters may be lent to hooks.

@@ -20,9 +20,12 @@ use hexagram_algorithms::gossip_pga::GossipPga;
 use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::loco::LoCo;
+use hexagram_algorithms::logical::codec::Sign;
 use hexagram_algorithms::logical::decentralized::Topology;
+use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::{TransportKind, testing::spawn};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
+use hexagram_algorithms::muloco::MuLoCo;
 use hexagram_algorithms::noloco::NoLoCo;
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
@@ -30,12 +33,13 @@ use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::qg_dsgdm::QgDsgdm;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::slowmo::SlowMo;
+use hexagram_algorithms::sparse_loco::SparseLoCo;
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::streaming_diloco::StreamingDiLoCo;
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::topk_ef::TopKEf;
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
-use hexagram_algorithms::{AnyAlgorithm, Frozen, Moments, Registry};
+use hexagram_algorithms::{AnyAlgorithm, Averaging, Frozen, Moments, Registry};
 use std::collections::BTreeSet;
 
 /// Algorithm with one option out of its range: its field, and the value as it is printed.
@@ -91,6 +95,8 @@ fn in_periods() -> Vec<Case> {
     wrong!(cases, PostLocalSgd::default(); period = 0 => "0");
     wrong!(cases, SlowMo::default(); period = 0 => "0", slow_rate = NAN => "NaN", slow_momentum = 1.0 => "1");
     wrong!(cases, DiLoCo::default(); period = 0 => "0");
+    wrong!(cases, MuLoCo::default(); period = 0 => "0");
+    wrong!(cases, SparseLoCo::default(); period = 0 => "0", learning_rate = 0.0 => "0", learning_rate = NAN => "NaN");
     wrong!(cases, StreamingDiLoCo::default(); period = 0 => "0", fragments = 0 => "0", own = 1.5 => "1.5");
     wrong!(cases, Easgd::default(); period = 0 => "0", beta = 0.0 => "0", momentum = 1.0 => "1");
     cases
@@ -162,6 +168,11 @@ fn options_inside_of_options_are_refused_with_both_names() {
     assert!(error.ends_with("momentum of nesterov is 1; choose a number, 0 or more, below 1"), "{error}");
     let wrong = AnyAlgorithm::from(StreamingDiLoCo { delay: 16, ..StreamingDiLoCo::default() });
     let expected = "delay of streaming-diloco is 16; choose fewer steps than the period has";
+    assert_eq!(wrong.check().unwrap_err().to_string(), expected);
+    let averaging = Averaging::encoded(Sign::default(), Feedback::Decaying(1.5));
+    let wrong = AnyAlgorithm::from(DiLoCo { averaging, ..DiLoCo::default() });
+    let within = "feedback of diloco is error(decay=1.5)";
+    let expected = format!("{within}: decay of error is 1.5; choose a number, above 0, 1 at most");
     assert_eq!(wrong.check().unwrap_err().to_string(), expected);
     let base = |base: AnyAlgorithm| AnyAlgorithm::from(SlowMo { base: Some(base), ..SlowMo::default() });
     let error = base(LocalSgd { period: 0, ..LocalSgd::default() }.into()).check().unwrap_err().to_string();

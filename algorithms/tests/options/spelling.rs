@@ -37,6 +37,8 @@ fn options_that_are_typed_are_printed() {
         "decentralized(graph=random-pairs(seed=7))",
         "diloco(period=9, outer=nesterov(learning_rate=0.5, momentum=0.9))",
         "streaming-diloco(precision=4bit)",
+        "muloco(codec=top-k(10%), feedback=error(decay=0.9))",
+        "sparse-loco(codec=top-k(5%, chunk=64), feedback=error(decay=0.5))",
         "compressed-allreduce(codec=sign, feedback=two-level)",
         "compressed-allreduce(codec=low-rank(rank=4, saving=2), feedback=error)",
         "relaysgd(tree=binary)",

@@ -7,6 +7,7 @@ mod diloco;
 mod easgd;
 mod local_sgd;
 mod outer_codecs;
+mod outer_steps;
 mod post_local_sgd;
 #[path = "../replicas/mod.rs"]
 mod replicas;

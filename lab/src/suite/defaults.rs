@@ -3,7 +3,8 @@
 //! Those of the noisy quadratics, the digits and the text were found by [`tune`](super::tune):
 //! `cargo run --release -p hexagram-lab --example tune` prints the rows anew. Those of the quadratics without noise were chosen
 //! by hand: 0.1 wherever that is stable and the algorithm steps along gradients, so that biases, which grow with γ, can be
-//! compared. The optimizer is plain SGD for all: algorithms with a momentum or a direction of their own bring it.
+//! compared. The optimizer is plain SGD for all, but Muon for `muloco`, which names it: algorithms with a momentum or a
+//! direction of their own bring it.
 
 use hexagram::algorithms::registry;
 use hexagram::{AnyAlgorithm, Result};
@@ -34,6 +35,8 @@ const RATES: &[(&str, [f64; 4])] = &[
     ("slowmo", [0.03, 0.003, 0.3, 1.0]),
     ("diloco", [0.01, 0.01, 0.3, 0.3]),
     ("streaming-diloco", [0.1, 0.003, 0.3, 1.0]),
+    ("muloco", [0.01, 0.01, 0.01, 0.01]),
+    ("sparse-loco", [0.1, 0.01, 1.0, 1.0]),
     ("noloco", [0.1, 0.01, 0.3, 1.0]),
     ("d-psgd", [0.1, 0.01, 1.0, 1.0]),
     ("gradient-tracking", [0.1, 0.01, 0.3, 1.0]),

@@ -28,6 +28,7 @@ use crate::optimizer::Sgd;
 use crate::plugin::Bucket;
 use crate::plugin::Context;
 use crate::plugin::{Algorithm, Buckets, Trigram};
+use crate::testing::fitting;
 use hexagram_logical::codec::Half;
 use hexagram_logical::encoding::{Encoding, Feedback};
 use hexagram_logical::testing::{buffer, queue, spawn, zeroed};
@@ -68,7 +69,9 @@ fn trained_by(
     options: EngineOptions,
     (rate, at): (f64, f32),
 ) -> Result<DataParallel> {
-    let optimizer = options.optimizer.clone().unwrap_or_else(|| Arc::new(Sgd::default()));
+    let algorithm = algorithm.into();
+    let plain = || fitting(&algorithm, Arc::new(Sgd::default()));
+    let optimizer = options.optimizer.clone().unwrap_or_else(plain);
     let options = EngineOptions { optimizer: Some(optimizer), queue: queue(), ..options };
     let lengths: Vec<usize> = parameters.iter().map(Parameter::len).collect();
     let mut engine = DataParallel::new(comm, parameters, algorithm, options)?;

@@ -9,11 +9,13 @@ use super::*;
 use crate::async_model_average::AsyncModelAverage;
 use crate::diloco::DiLoCo;
 use crate::easgd::Easgd;
+use crate::muloco::MuLoCo;
 use crate::plugin::{Clipping, Erased, Fields, HookFuture, Instance, Needs, Optimizers, Slots};
 use crate::post_local_sgd::PostLocalSgd;
 use crate::powersgd::PowerSgd;
 use crate::qadam::QAdam;
 use crate::slowmo::SlowMo;
+use crate::sparse_loco::SparseLoCo;
 use crate::ssp::Ssp;
 use crate::streaming_diloco::StreamingDiLoCo;
 use crate::{registry, zero_one_adam::ZeroOneAdam};
@@ -210,6 +212,8 @@ fn eager(algorithm: AnyAlgorithm) -> AnyAlgorithm {
         "post-local-sgd" => PostLocalSgd { start: 2, period: 1, ..PostLocalSgd::default() }.into(),
         "slowmo" => SlowMo { period: 1, ..SlowMo::default() }.into(),
         "diloco" => DiLoCo { period: 1, outer, ..DiLoCo::default() }.into(),
+        "muloco" => MuLoCo { period: 1, ..MuLoCo::default() }.into(),
+        "sparse-loco" => SparseLoCo { period: 1, ..SparseLoCo::default() }.into(),
         "streaming-diloco" => {
             StreamingDiLoCo { period: 1, fragments: 1, delay: 0, ..StreamingDiLoCo::default() }.into()
         }
