@@ -2,7 +2,7 @@
 //! same of both.
 
 use super::{DataParallel, EngineOptions};
-use crate::optimizer;
+use crate::optimizer::{self, Optimizer};
 use crate::plugin::{AnyAlgorithm, Clipping, Optimizers, StepForm};
 use hexagram_logical::{Error, Result};
 
@@ -18,6 +18,21 @@ pub(super) fn check_algorithm(algorithm: &AnyAlgorithm, options: &EngineOptions)
         return Err(unfit(algorithm, &optimizer.spelled()));
     }
     check_groups(algorithm, options)
+}
+
+impl Optimizers {
+    /// Returns true if an optimizer of the engine is among them.
+    pub fn fit(self, optimizer: &dyn Optimizer) -> bool {
+        match self {
+            Optimizers::Named { optimizer: named, .. } => word(named) == word(&optimizer.spelled()),
+            _ => self.include(optimizer.form()),
+        }
+    }
+}
+
+/// Returns the name at the beginning of a spelling, or of `Debug` output.
+fn word(spelling: &str) -> &str {
+    spelling.split(['(', '{']).next().unwrap_or_default().trim()
 }
 
 /// Returns the options with the optimizer that an algorithm asks for by name, if they have none.

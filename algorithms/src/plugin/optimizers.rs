@@ -1,8 +1,6 @@
 //! Optimizers that fit an algorithm. Open this if what your algorithm leaves in the gradients is not a gradient, or for an
 //! optimizer of your own that is to follow such an algorithm.
 
-use crate::optimizer::Optimizer;
-
 /// Optimizers that may step with what an algorithm leaves in the gradients. Each reason completes "does not fit, since …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Optimizers {
@@ -17,7 +15,7 @@ pub enum Optimizers {
     /// it is given none.
     ///
     /// ```
-    /// use hexagram_algorithms::{Muon, Optimizers, Sgd};
+    /// use hexagram::algorithms::{Muon, Optimizers, Sgd};
     ///
     /// let inner = Optimizers::Named { optimizer: "muon(weight_decay=0)", reason: "its outer rate is Muon's" };
     /// assert!(inner.fit(&Muon::default()) && !inner.fit(&Sgd::default()));
@@ -44,14 +42,6 @@ pub enum StepForm {
 }
 
 impl Optimizers {
-    /// Returns true if an optimizer of the engine is among them.
-    pub fn fit(self, optimizer: &dyn Optimizer) -> bool {
-        match self {
-            Optimizers::Named { optimizer: named, .. } => word(named) == word(&optimizer.spelled()),
-            _ => self.include(optimizer.form()),
-        }
-    }
-
     /// Returns true if any optimizer whose steps have this form is among them: what is known of a framework's own.
     pub fn include(self, form: StepForm) -> bool {
         match self {
@@ -69,9 +59,4 @@ impl Optimizers {
             Optimizers::Any | Optimizers::Sgd(_) | Optimizers::BareSgd(_) => None,
         }
     }
-}
-
-/// Returns the name at the beginning of a spelling, or of `Debug` output.
-fn word(spelling: &str) -> &str {
-    spelling.split(['(', '{']).next().unwrap_or_default().trim()
 }
