@@ -31,6 +31,10 @@ const LAYERS: [(&str, &str, &[&str]); 12] = [
     ("examples/own-transport", "hexagram-own-transport", &["hexagram"]),
 ];
 
+/// A package whose examples in the documentation name things as users do, by a package above it: nothing else of it may, which
+/// the test of names holds.
+const EXAMPLES: (&str, &str) = ("hexagram-algorithms", "hexagram");
+
 /// Folders of the transports that are built in.
 const BACKENDS: [&str; 5] = ["thread", "shm", "tcp", "mixed", "mpi"];
 
@@ -100,12 +104,24 @@ fn manifests_depend_downwards_only() {
     for (folder, name, allowed) in LAYERS {
         let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
         assert!(manifest.contains(&format!("name = \"{name}\"")), "{folder} is {name}");
-        let upward: Vec<_> = dependencies(&manifest).into_iter().filter(|d| !allowed.contains(d)).collect();
+        let for_examples = |dependency: &&str| (name, *dependency) == EXAMPLES;
+        let upward = dependencies(&manifest).into_iter().filter(|d| !allowed.contains(d));
+        let upward: Vec<_> = upward.filter(|dependency| !for_examples(dependency)).collect();
         assert!(upward.is_empty(), "{name} must not depend on {upward:?}");
     }
     // By another name, a package of the workspace would be on nobody's list.
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     assert!(!manifest.contains("package = \"hexagram"), "a package has another name in the workspace");
+}
+
+#[test]
+fn only_examples_in_the_documentation_name_what_is_above() {
+    let (_, above) = EXAMPLES;
+    for file in sources(&root().join("algorithms")) {
+        let upward =
+            named_in(&file).into_iter().find(|named| named.path.first().is_some_and(|name| name == above));
+        assert_eq!(upward, None, "{} imports {above}", file.display());
+    }
 }
 
 #[test]

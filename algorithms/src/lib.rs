@@ -6,9 +6,9 @@
 //! or the rank.
 //!
 //! ```
-//! use hexagram_algorithms::logical::testing::spawn;
-//! use hexagram_algorithms::logical::{Buffer, DType, Result, TransportKind};
-//! use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
+//! use hexagram::logical::testing::spawn;
+//! use hexagram::logical::{Buffer, DType, Result, TransportKind};
+//! use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
 //! use std::sync::Arc;
 //!
 //! fn main() -> Result<()> {

@@ -1,7 +1,7 @@
 //! The algorithms by the names that users type, with their options. Open this file to add one to them.
 //!
 //! ```
-//! use hexagram_algorithms::registry;
+//! use hexagram::algorithms::registry;
 //!
 //! let algorithm = registry::named("bytegrad")?;
 //! assert!(!algorithm.trigram().full_precision);
@@ -9,7 +9,7 @@
 //!
 //! let algorithm = registry::named("choco-sgd(codec=top-k(5%), graph=torus, consensus=10%)")?;
 //! assert_eq!(algorithm.to_string(), "choco-sgd(codec=top-k(5%), graph=torus, consensus=0.1)");
-//! # Ok::<(), hexagram_algorithms::logical::Error>(())
+//! # Ok::<(), hexagram::logical::Error>(())
 //! ```
 
 use crate::ad_psgd::AdPsgd;
@@ -60,7 +60,7 @@ use std::sync::Arc;
 /// Algorithms by the names that users type, each with its defaults; and the codecs and graphs that their options may be.
 ///
 /// ```
-/// use hexagram_algorithms::{Registry, slowmo::SlowMo};
+/// use hexagram::algorithms::{Registry, slowmo::SlowMo};
 ///
 /// let registry = Registry::built_in().with(SlowMo { period: 48, ..SlowMo::default() });
 /// let algorithm = registry.named("slowmo(slow_momentum=0.6)")?;
@@ -69,7 +69,7 @@ use std::sync::Arc;
 ///
 /// let error = registry.named("slowmow").unwrap_err();
 /// assert_eq!(error.to_string(), "there is no algorithm `slowmow`; did you mean slowmo?");
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Registry {
@@ -223,12 +223,12 @@ impl Registry {
 /// all options as `{:#}`.
 ///
 /// ```
-/// use hexagram_algorithms::registry;
+/// use hexagram::algorithms::registry;
 ///
 /// let algorithm = registry::named("easgd(period=12, beta=0.9)")?;
 /// assert_eq!(algorithm.to_string(), "easgd(period=12)");
 /// assert_eq!(format!("{algorithm:#}"), "easgd(period=12, beta=0.9, momentum=0, codec=exact, feedback=none)");
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 impl fmt::Display for AnyAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

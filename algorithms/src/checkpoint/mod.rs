@@ -2,8 +2,8 @@
 //! bit, if the algorithm is deterministic.
 //!
 //! ```no_run
-//! # use hexagram_algorithms::checkpoint::{Checkpoints, Record};
-//! # fn train(engine: &mut hexagram_algorithms::DataParallel) -> hexagram_algorithms::logical::Result<()> {
+//! # use hexagram::algorithms::checkpoint::{Checkpoints, Record};
+//! # fn train(engine: &mut hexagram::algorithms::DataParallel) -> hexagram::logical::Result<()> {
 //! let checkpoints = Checkpoints::new("runs/digits");
 //! let mut epoch = 0;
 //! if let Some(own) = checkpoints.load(engine)? {
@@ -49,9 +49,9 @@ use std::path::{Path, PathBuf};
 /// Directory of checkpoints, and how many are kept there.
 ///
 /// ```
-/// # use hexagram_algorithms::logical::{Communicator, DType, Result, TransportKind, testing::spawn};
-/// # use hexagram_algorithms::testing::Scratch;
-/// # use hexagram_algorithms::{Checkpoints, DataParallel, EngineOptions, GradientAllReduce, Parameter, Record, Sgd};
+/// # use hexagram::logical::{Communicator, DType, Result, TransportKind, testing::spawn};
+/// # use hexagram::algorithms::testing::Scratch;
+/// # use hexagram::algorithms::{Checkpoints, DataParallel, EngineOptions, GradientAllReduce, Parameter, Record, Sgd};
 /// # use std::sync::Arc;
 /// # fn engine(comm: &Communicator) -> Result<DataParallel> {
 /// #     let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![1] };

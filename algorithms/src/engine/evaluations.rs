@@ -25,8 +25,8 @@ impl DataParallel {
     /// anew, too.
     ///
     /// ```
-    /// use hexagram_algorithms::logical::Result;
-    /// use hexagram_algorithms::{DataParallel, Mode};
+    /// use hexagram::logical::Result;
+    /// use hexagram::algorithms::{DataParallel, Mode};
     ///
     /// fn step(engine: &mut DataParallel, gradient: impl Fn(&[f32]) -> Vec<f32>) -> Result<()> {
     ///     loop {

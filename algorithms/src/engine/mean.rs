@@ -23,9 +23,9 @@ impl DataParallel {
     /// collective call, between steps.
     ///
     /// ```
-    /// use hexagram_algorithms::local_sgd::LocalSgd;
-    /// use hexagram_algorithms::logical::{TransportKind, testing::spawn};
-    /// use hexagram_algorithms::testing::{Setup, Trainer};
+    /// use hexagram::algorithms::local_sgd::LocalSgd;
+    /// use hexagram::logical::{TransportKind, testing::spawn};
+    /// use hexagram::algorithms::testing::{Setup, Trainer};
     /// use std::sync::Arc;
     ///
     /// let seen = spawn(TransportKind::Thread, 2, |comm| {
@@ -38,7 +38,7 @@ impl DataParallel {
     ///     Ok((mean.result?[0], mean.consensus_distance, trainer.parameters()?[0][0]))
     /// });
     /// assert_eq!(seen?, [(1.0, 1.0, 0.0), (1.0, 1.0, 2.0)]);
-    /// # Ok::<(), hexagram_algorithms::logical::Error>(())
+    /// # Ok::<(), hexagram::logical::Error>(())
     /// ```
     ///
     /// # Errors

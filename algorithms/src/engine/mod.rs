@@ -103,8 +103,8 @@ pub enum Mode {
 /// | [`telemetry`](Self::telemetry) | waiting time, buckets, tuned settings |
 ///
 /// ```
-/// use hexagram_algorithms::logical::{Buffer, Result};
-/// use hexagram_algorithms::{DataParallel, Mode};
+/// use hexagram::logical::{Buffer, Result};
+/// use hexagram::algorithms::{DataParallel, Mode};
 ///
 /// /// Trains on batches whose gradients, one for each parameter, `backward` computes.
 /// fn train(

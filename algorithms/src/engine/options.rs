@@ -44,7 +44,7 @@ pub enum Buffers {
 /// Options of the engine. All ranks must use the same, but for the queue.
 ///
 /// ```
-/// use hexagram_algorithms::{AdamW, EngineOptions};
+/// use hexagram::algorithms::{AdamW, EngineOptions};
 /// use std::sync::Arc;
 ///
 /// let options = EngineOptions {

@@ -25,8 +25,8 @@ use std::collections::BTreeMap;
 /// State of an engine, to be saved and put back: see [`DataParallel::checkpoint`].
 ///
 /// ```
-/// use hexagram_algorithms::DataParallel;
-/// use hexagram_algorithms::logical::Result;
+/// use hexagram::algorithms::DataParallel;
+/// use hexagram::logical::Result;
 ///
 /// /// Goes on in `new` where `old` is.
 /// fn hand_over(old: &mut DataParallel, new: &mut DataParallel) -> Result<()> {

@@ -17,8 +17,8 @@ pub(super) struct OpenTrace {
 /// Recording of what all ranks do: see [`DataParallel::trace`].
 ///
 /// ```
-/// use hexagram_algorithms::DataParallel;
-/// use hexagram_algorithms::logical::Result;
+/// use hexagram::algorithms::DataParallel;
+/// use hexagram::logical::Result;
 ///
 /// fn record(engine: &mut DataParallel, train: impl Fn(&mut DataParallel) -> Result<()>) -> Result<()> {
 ///     engine.trace().begin()?;

@@ -46,10 +46,10 @@ use std::sync::Arc;
 /// Options of a mixing with neighbours.
 ///
 /// ```
-/// use hexagram_algorithms::gossip::Gossip;
-/// use hexagram_algorithms::gradient_tracking::GradientTracking;
-/// use hexagram_algorithms::logical::codec::Sign;
-/// use hexagram_algorithms::logical::decentralized::Topology;
+/// use hexagram::algorithms::gossip::Gossip;
+/// use hexagram::algorithms::gradient_tracking::GradientTracking;
+/// use hexagram::logical::codec::Sign;
+/// use hexagram::logical::decentralized::Topology;
 /// use std::sync::Arc;
 ///
 /// // One bit for each number, over a torus; how far ranks go is found out.
@@ -81,8 +81,8 @@ impl Gossip {
     /// Creates the options of full precision over a graph, which may be one behind a pointer.
     ///
     /// ```
-    /// use hexagram_algorithms::gossip::Gossip;
-    /// use hexagram_algorithms::logical::decentralized::{Schedule, Topology};
+    /// use hexagram::algorithms::gossip::Gossip;
+    /// use hexagram::logical::decentralized::{Schedule, Topology};
     /// use std::sync::Arc;
     ///
     /// let graph: Arc<dyn Schedule> = Arc::new(Topology::Ring);

@@ -24,9 +24,9 @@ fn shared<O: Optimizer>(optimizer: O) -> Arc<dyn Optimizer> {
 /// Creates the optimizer that a text spells.
 ///
 /// ```
-/// let optimizer = hexagram_algorithms::optimizer::named("adamw(weight-decay=0.1, beta2=0.95)")?;
+/// let optimizer = hexagram::algorithms::optimizer::named("adamw(weight-decay=0.1, beta2=0.95)")?;
 /// assert_eq!(optimizer.spelled(), "adamw(beta2=0.95, weight_decay=0.1)");
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 ///
 /// # Errors

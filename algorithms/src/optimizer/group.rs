@@ -12,8 +12,8 @@ use std::ops::Range;
 /// Parameters whose learning rate and weight decay are multiplied with factors of their own.
 ///
 /// ```
-/// use hexagram_algorithms::optimizer::{AdamW, Members, ParameterGroup};
-/// use hexagram_algorithms::EngineOptions;
+/// use hexagram::algorithms::optimizer::{AdamW, Members, ParameterGroup};
+/// use hexagram::algorithms::EngineOptions;
 /// use std::sync::Arc;
 ///
 /// let options = EngineOptions {

@@ -29,7 +29,7 @@ use std::str::FromStr;
 /// Learning rate γ of every step: a pure function of the step's number.
 ///
 /// ```
-/// use hexagram_algorithms::{LearningRate, RateSchedule};
+/// use hexagram::algorithms::{LearningRate, RateSchedule};
 ///
 /// let rate = LearningRate {
 ///     base: 0.1,

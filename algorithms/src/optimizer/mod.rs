@@ -52,8 +52,8 @@ use std::fmt;
 /// Fields must not differ between ranks: the `Debug` output is compared.
 ///
 /// ```
-/// use hexagram_algorithms::logical::Result;
-/// use hexagram_algorithms::{Optimizer, optimizer::Update};
+/// use hexagram::logical::Result;
+/// use hexagram::algorithms::{Optimizer, optimizer::Update};
 ///
 /// /// Gradient descent that steps by the sign: x ← x − γ sgn(g).
 /// #[derive(Debug)]

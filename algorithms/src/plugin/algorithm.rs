@@ -99,8 +99,8 @@ pub struct Needs {
 /// Fields of the declaration must not differ between ranks: its `Debug` output is compared.
 ///
 /// ```
-/// use hexagram_algorithms::logical::{Buffer, ReduceOp, Result};
-/// use hexagram_algorithms::{Algorithm, Bucket, Context, Trigram};
+/// use hexagram::logical::{Buffer, ReduceOp, Result};
+/// use hexagram::algorithms::{Algorithm, Bucket, Context, Trigram};
 ///
 /// /// Mean of the gradients.
 /// #[derive(Debug, Clone)]
@@ -141,9 +141,9 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// ones are refused at the start. Without it, there are none.
     ///
     /// ```
-    /// use hexagram_algorithms::logical::Result;
-    /// use hexagram_algorithms::logical::spelling::above;
-    /// use hexagram_algorithms::Options;
+    /// use hexagram::logical::Result;
+    /// use hexagram::logical::spelling::above;
+    /// use hexagram::algorithms::Options;
     ///
     /// struct Pull {
     ///     period: u64,
@@ -198,8 +198,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// Sharpness-aware minimization (Foret et al., ICLR 2021) steps with the gradient at x + ρ g / ‖g‖:
     ///
     /// ```
-    /// use hexagram_algorithms::logical::{Buffer, Result};
-    /// use hexagram_algorithms::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
+    /// use hexagram::logical::{Buffer, Result};
+    /// use hexagram::algorithms::{Algorithm, Bucket, Buckets, Context, Needs, Trigram};
     ///
     /// #[derive(Debug, Clone)]
     /// struct Sam {
@@ -309,8 +309,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// framework's optimizer, which keeps that to itself.
     ///
     /// ```
-    /// use hexagram_algorithms::logical::Result;
-    /// use hexagram_algorithms::plugin::{Algorithm, Bucket, Context, Needs, Slots, Trigram};
+    /// use hexagram::logical::Result;
+    /// use hexagram::algorithms::plugin::{Algorithm, Bucket, Context, Needs, Slots, Trigram};
     ///
     /// /// Local SGD with momentum, of which all ranks have the mean after every 8th step.
     /// #[derive(Debug, Clone)]

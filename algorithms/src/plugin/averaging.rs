@@ -28,16 +28,16 @@ use std::sync::Arc;
 /// Way to make the mean of a buffer over all ranks.
 ///
 /// ```
-/// use hexagram_algorithms::logical::codec::{Keep, TopK};
-/// use hexagram_algorithms::logical::encoding::Feedback;
-/// use hexagram_algorithms::{Averaging, MeanCodec};
+/// use hexagram::logical::codec::{Keep, TopK};
+/// use hexagram::logical::encoding::Feedback;
+/// use hexagram::algorithms::{Averaging, MeanCodec};
 /// use std::sync::Arc;
 ///
 /// let largest = MeanCodec::Encoded(Arc::new(TopK::new(Keep::Ratio(0.01))?));
 /// Averaging { codec: largest.clone(), feedback: Feedback::Error }.check()?;
 /// // Top-k alone need not converge.
 /// Averaging { codec: largest, feedback: Feedback::None }.check().unwrap_err();
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Averaging {

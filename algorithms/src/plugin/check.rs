@@ -9,7 +9,7 @@ use std::fmt::Debug;
 ///
 /// ```
 /// let period = 0;
-/// let error = hexagram_algorithms::plugin::check_option(period > 0, "period", &period, "1 or more").unwrap_err();
+/// let error = hexagram::algorithms::plugin::check_option(period > 0, "period", &period, "1 or more").unwrap_err();
 /// assert_eq!(error.to_string(), "period is 0; choose 1 or more");
 /// ```
 ///

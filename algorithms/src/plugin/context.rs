@@ -117,8 +117,8 @@ impl Context {
     /// that [`state`](crate::Algorithm::state) or [`settle`](crate::Algorithm::settle) gives out is of no step, and dropped.
     ///
     /// ```
-    /// use hexagram_algorithms::logical::Result;
-    /// use hexagram_algorithms::{Bucket, Combine, Context};
+    /// use hexagram::logical::Result;
+    /// use hexagram::algorithms::{Bucket, Combine, Context};
     ///
     /// /// Shows how long the gradients are, all buckets together.
     /// fn show(context: &Context, bucket: &Bucket) -> Result<()> {

@@ -21,7 +21,7 @@ pub(crate) type HookFuture<'a, T = ()> = Pin<Box<dyn Future<Output = Result<T>> 
 /// is as cheap as one of an [`Arc`].
 ///
 /// ```
-/// use hexagram_algorithms::{Algorithm, AnyAlgorithm, GradientAllReduce};
+/// use hexagram::algorithms::{Algorithm, AnyAlgorithm, GradientAllReduce};
 ///
 /// let any = AnyAlgorithm::from(GradientAllReduce);
 /// // The methods of the trait do not get in the way of those of the type.
@@ -86,13 +86,13 @@ impl AnyAlgorithm {
     /// for [`Registry::named`](crate::Registry::named), which knows their names.
     ///
     /// ```
-    /// use hexagram_algorithms::AnyAlgorithm;
-    /// use hexagram_algorithms::slowmo::SlowMo;
+    /// use hexagram::algorithms::AnyAlgorithm;
+    /// use hexagram::algorithms::slowmo::SlowMo;
     ///
     /// let ours = AnyAlgorithm::from(SlowMo { period: 12, ..SlowMo::default() });
     /// let theirs = ours.with(&"slowmo(slow_rate=50%)".parse()?)?;
     /// assert_eq!(theirs.to_string(), "slowmo(period=12, slow_rate=0.5)");
-    /// # Ok::<(), hexagram_algorithms::logical::Error>(())
+    /// # Ok::<(), hexagram::logical::Error>(())
     /// ```
     ///
     /// # Errors

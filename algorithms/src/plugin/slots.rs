@@ -6,8 +6,8 @@ use hexagram_logical::{Buffer, Error, Result};
 /// [`slots_ready`](crate::Algorithm::slots_ready) is given it, between the optimizer's step and the next.
 ///
 /// ```
-/// use hexagram_algorithms::logical::Result;
-/// use hexagram_algorithms::plugin::{Context, Slots};
+/// use hexagram::logical::Result;
+/// use hexagram::algorithms::plugin::{Context, Slots};
 ///
 /// /// Averages all that the optimizer remembers.
 /// async fn average(context: &Context, slots: &mut Slots) -> Result<()> {

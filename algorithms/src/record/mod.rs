@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Named tensors and facts of one rank.
 ///
 /// ```
-/// use hexagram_algorithms::checkpoint::Record;
+/// use hexagram::algorithms::checkpoint::Record;
 ///
 /// let mut record = Record::default();
 /// record.put("running-mean", &[0.5f32, 1.5])?;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 /// record.note("epoch", 3);
 /// assert_eq!(record.get::<f32>("running-mean")?, [0.5, 1.5]);
 /// assert_eq!(record.noted::<u64>("epoch")?, 3);
-/// # Ok::<(), hexagram_algorithms::logical::Error>(())
+/// # Ok::<(), hexagram::logical::Error>(())
 /// ```
 #[derive(Default)]
 pub struct Record {

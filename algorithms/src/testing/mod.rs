@@ -1,9 +1,9 @@
 //! One way to test an algorithm without a framework: [`Trainer`], on any function whose gradient can be written down.
 //!
 //! ```
-//! use hexagram_algorithms::testing::{Setup, Trainer};
-//! use hexagram_algorithms::logical::{TransportKind, testing::spawn};
-//! use hexagram_algorithms::GradientAllReduce;
+//! use hexagram::algorithms::testing::{Setup, Trainer};
+//! use hexagram::logical::{TransportKind, testing::spawn};
+//! use hexagram::algorithms::GradientAllReduce;
 //!
 //! // Rank r has f(x) = (x − r)² / 2: the mean's minimum is at 0.5.
 //! let found = spawn(TransportKind::Thread, 2, |comm| {

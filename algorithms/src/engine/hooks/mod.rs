@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ends the others with it.
 ///
 /// ```
-/// # use hexagram_algorithms::logical::{DType, TransportKind, testing::spawn};
-/// # use hexagram_algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
+/// # use hexagram::logical::{DType, TransportKind, testing::spawn};
+/// # use hexagram::algorithms::{DataParallel, EngineOptions, GradientAllReduce, Mode, Parameter, Sgd};
 /// # use std::sync::Arc;
 /// # spawn(TransportKind::Thread, 2, |comm| {
 /// # let x = Parameter { name: "x".into(), dtype: DType::F32, shape: vec![2] };
