@@ -11,7 +11,7 @@ const fn without_noise(better: &'static str, worse: &'static str) -> Claim {
 pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Karimireddy, Rebjock, Stich and Jaggi, 1901.09847",
-        text: "On convex functions signs with error feedback converge, where signSGD does not",
+        text: "On convex functions error feedback brings signs nearer to the optimum than signSGD comes",
         ..without_noise("compressed-allreduce(codec=sign, feedback=error)", "signsgd-vote(momentum=0)")
     },
     Claim {
