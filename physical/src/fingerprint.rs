@@ -4,6 +4,7 @@
 //! reduction or root therefore learn of it from the first message, at no cost in messages.
 
 use crate::dtype::{DType, ReduceOp};
+use crate::hash::short_of_bytes;
 use std::fmt;
 use std::num::NonZeroU16;
 
@@ -92,9 +93,7 @@ pub struct CodecDigest(NonZeroU16);
 impl CodecDigest {
     /// Returns the digest of a codec's full name.
     pub fn of(name: &str) -> Self {
-        let hash = name
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let hash = short_of_bytes(name.bytes());
         CodecDigest(NonZeroU16::new((hash ^ (hash >> 16)) as u16).unwrap_or(NonZeroU16::MAX))
     }
 }

@@ -22,3 +22,13 @@ pub const fn step(hash: u64, word: u64) -> u64 {
 pub fn of_bytes(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(hash, |hash, byte| step(hash, u64::from(byte)))
 }
+
+/// Returns the FNV-1a hash of bytes in 32 bits, for places that have no room for 64.
+///
+/// ```
+/// assert_eq!(hexagram_physical::hash::short_of_bytes(*b"foobar"), 0xbf9c_f968);
+/// ```
+pub fn short_of_bytes(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    bytes.into_iter().fold(0x811c_9dc5, step)
+}
