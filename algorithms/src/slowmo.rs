@@ -26,8 +26,8 @@
 
 use crate::plugin::with_float;
 use crate::plugin::{
-    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Buckets, Clipping, Context, Fields, Instance,
-    Needs, Optimizers, Slots, Trigram,
+    Algorithm, AnyAlgorithm, Averager, Averaging, Bucket, Clipping, Context, Fields, Instance, Needs,
+    Optimizers, Slots, Trigram,
 };
 use hexagram_logical::spelling::{Catalogues, Options, Spelling, Values, above, or};
 use hexagram_logical::{Buffer, Result};
@@ -50,6 +50,26 @@ pub struct SlowMo {
 impl Default for SlowMo {
     fn default() -> Self {
         SlowMo { period: 8, slow_rate: 1.0, slow_momentum: 0.5, averaging: Averaging::default(), base: None }
+    }
+}
+
+/// Base of ranks that step on their own: it does nothing.
+#[derive(Debug, Clone)]
+struct Alone;
+
+impl Algorithm for Alone {
+    type State = ();
+
+    fn name(&self) -> &'static str {
+        "alone"
+    }
+
+    fn trigram(&self) -> Trigram {
+        Trigram { centralized: true, synchronous: true, full_precision: true }
+    }
+
+    async fn state(&self, _: &Context, _: &Bucket) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -90,7 +110,7 @@ pub struct SlowMoState {
     rates: f64,
     averager: Averager,
     /// Base algorithm at work.
-    base: Option<Box<dyn Instance>>,
+    base: Box<dyn Instance>,
 }
 
 impl Algorithm for SlowMo {
@@ -102,9 +122,7 @@ impl Algorithm for SlowMo {
 
     fn trigram(&self) -> Trigram {
         let exact = self.averaging.is_exact();
-        let Some(base) = self.base.as_ref().map(AnyAlgorithm::trigram) else {
-            return Trigram { centralized: true, synchronous: true, full_precision: exact };
-        };
+        let base = self.base().trigram();
         Trigram { full_precision: exact && base.full_precision, ..base }
     }
 
@@ -126,32 +144,28 @@ impl Algorithm for SlowMo {
     }
 
     fn needs(&self) -> Needs {
-        let buckets = self.base.as_ref().map_or(Buckets::BySize, |base| base.needs().buckets);
-        Needs { buckets, parameters: true }
+        Needs { parameters: true, ..self.base().needs() }
     }
 
     fn optimizers(&self) -> Optimizers {
-        self.base.as_ref().map_or(Optimizers::Any, AnyAlgorithm::optimizers)
+        self.base().optimizers()
     }
 
     fn evaluations(&self, own_step: u64) -> u32 {
-        self.base.as_ref().map_or(1, |base| base.evaluations(own_step))
+        self.base().evaluations(own_step)
     }
 
     fn reads_slots(&self) -> bool {
-        self.base.as_ref().is_some_and(AnyAlgorithm::reads_slots)
+        self.base().reads_slots()
     }
 
     fn clipping(&self) -> Clipping {
-        self.base.as_ref().map_or(Clipping::default(), AnyAlgorithm::clipping)
+        self.base().clipping()
     }
 
     async fn state(&self, context: &Context, bucket: &Bucket) -> Result<SlowMoState> {
         let averager = self.averaging.state(context, bucket)?;
-        let base = match &self.base {
-            Some(base) => Some(base.instance(context, bucket).await?),
-            None => None,
-        };
+        let base = self.base().instance(context, bucket).await?;
         let start = context.copy_of(&bucket.parameters)?;
         let momentum = context.zeros_like(&bucket.parameters)?;
         Ok(SlowMoState { start, momentum, steps: 0, rates: 0.0, averager, base })
@@ -163,17 +177,11 @@ impl Algorithm for SlowMo {
         state: &mut SlowMoState,
         parameters: &Buffer,
     ) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.before_forward(context, parameters).await,
-            None => Ok(()),
-        }
+        state.base.before_forward(context, parameters).await
     }
 
     async fn evaluated(&self, context: &Context, state: &mut SlowMoState, bucket: &mut Bucket) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.evaluated(context, bucket).await,
-            None => Ok(()),
-        }
+        state.base.evaluated(context, bucket).await
     }
 
     async fn gradients_ready(
@@ -182,10 +190,7 @@ impl Algorithm for SlowMo {
         state: &mut SlowMoState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.gradients_ready(context, bucket).await,
-            None => Ok(()),
-        }
+        state.base.gradients_ready(context, bucket).await
     }
 
     async fn after_backward(
@@ -194,10 +199,7 @@ impl Algorithm for SlowMo {
         state: &mut SlowMoState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.after_backward(context, bucket).await,
-            None => Ok(()),
-        }
+        state.base.after_backward(context, bucket).await
     }
 
     async fn slots_ready(
@@ -207,10 +209,7 @@ impl Algorithm for SlowMo {
         bucket: &mut Bucket,
         slots: &mut Slots,
     ) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.slots_ready(context, bucket, slots).await,
-            None => Ok(()),
-        }
+        state.base.slots_ready(context, bucket, slots).await
     }
 
     async fn after_step(
@@ -219,9 +218,7 @@ impl Algorithm for SlowMo {
         state: &mut SlowMoState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if let Some(base) = &mut state.base {
-            base.after_step(context, bucket).await?;
-        }
+        state.base.after_step(context, bucket).await?;
         state.steps += 1;
         state.rates += context.learning_rate()?;
         if !(context.step() + 1).is_multiple_of(self.period) {
@@ -254,20 +251,15 @@ impl Algorithm for SlowMo {
     }
 
     async fn settle(&self, context: &Context, state: &mut SlowMoState, bucket: &mut Bucket) -> Result<()> {
-        match &mut state.base {
-            Some(base) => base.settle(context, bucket).await,
-            None => Ok(()),
-        }
+        state.base.settle(context, bucket).await
     }
 
     fn weight(&self, state: &SlowMoState) -> f64 {
-        state.base.as_ref().map_or(1.0, |base| base.weight())
+        state.base.weight()
     }
 
     fn checkpoint(&self, state: &mut SlowMoState, fields: &mut Fields) -> Result<()> {
-        if let Some(base) = &mut state.base {
-            fields.within("base", |fields| base.checkpoint(fields))?;
-        }
+        fields.within("base", |fields| state.base.checkpoint(fields))?;
         state.averager.checkpoint("averager", fields)?;
         fields.buffer("start", &mut state.start)?;
         fields.buffer("momentum", &mut state.momentum)?;
@@ -277,6 +269,11 @@ impl Algorithm for SlowMo {
 }
 
 impl SlowMo {
+    /// Returns the algorithm of the steps of a period.
+    fn base(&self) -> AnyAlgorithm {
+        self.base.clone().unwrap_or_else(|| Alone.into())
+    }
+
     /// Replaces the parameters by their mean over all ranks, weighted as the base weighs replicas.
     async fn average(
         &self,
