@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn what_ranks_cannot_do_is_said_before_they_start() {
+        for (arguments, said) in [
+            (["--algorithm", "qadam", "--optimizer", "adam"], "adam does not fit qadam, since"),
+            (["--algorithm", "d-psgd(graph=hypercube)", "--ranks", "3"], "3 ranks make no hypercube"),
+        ] {
+            let checked = checked(&arguments).unwrap();
+            let text = checked.check_for(checked.options.ranks()).unwrap_err().to_string();
+            assert!(text.contains(said) && !text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
     fn an_algorithm_is_spelled_short_and_has_the_defaults_of_its_name() {
         let checked = checked(&["--algorithm", "qadam( warmup = 7, block=2048 )"]).unwrap();
         assert_eq!(checked.options.algorithm, "qadam(warmup=7)");
