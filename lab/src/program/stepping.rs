@@ -36,9 +36,10 @@ pub struct Stepper {
     schedule: String,
 }
 
-/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients.
+/// Learning rate of each optimizer but SGD, with algorithms that leave the mean of the gradients. docs/algorithms.md has what
+/// others come to on the digits.
 const OF_OPTIMIZERS: &[(&str, f64)] =
-    &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0005), ("lamb", 0.01), ("lars", 10.0), ("muon", 0.005)];
+    &[("adam", 0.002), ("adamw", 0.002), ("lion", 0.0003), ("lamb", 0.003), ("lars", 2.0), ("muon", 0.002)];
 
 impl Stepping {
     /// Reads the options for an algorithm, for which this is a good learning rate with its own optimizer.
