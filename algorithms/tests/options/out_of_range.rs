@@ -20,7 +20,7 @@ use hexagram_algorithms::gossip_pga::GossipPga;
 use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::loco::LoCo;
-use hexagram_algorithms::logical::codec::Sign;
+use hexagram_algorithms::logical::codec::{E3M0, Sign, TopK};
 use hexagram_algorithms::logical::decentralized::Topology;
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::{TransportKind, testing::spawn};
@@ -174,6 +174,19 @@ fn options_inside_of_options_are_refused_with_both_names() {
     let within = "feedback of diloco is error(decay=1.5)";
     let expected = format!("{within}: decay of error is 1.5; choose a number, above 0, 1 at most");
     assert_eq!(wrong.check().unwrap_err().to_string(), expected);
+    let zero: [(Averaging, &str); 3] = [
+        (Averaging::encoded(Sign::in_blocks(0), Feedback::Error), "sign(block=0): block of sign"),
+        (Averaging::encoded(E3M0::in_blocks(0), Feedback::Error), "e3m0(block=0): block of e3m0"),
+        (
+            Averaging::encoded(TopK::default().in_chunks(0), Feedback::Error),
+            "top-k(1%, chunk=0): chunk of top-k",
+        ),
+    ];
+    for (averaging, inner) in zero {
+        let error = AnyAlgorithm::from(DiLoCo { averaging, ..DiLoCo::default() }).check().unwrap_err();
+        let expected = format!("codec of diloco is {inner} is 0; choose whole, or a whole number, 1 or more");
+        assert_eq!(error.to_string(), expected);
+    }
     let base = |base: AnyAlgorithm| AnyAlgorithm::from(SlowMo { base: Some(base), ..SlowMo::default() });
     let error = base(LocalSgd { period: 0, ..LocalSgd::default() }.into()).check().unwrap_err().to_string();
     assert!(error.ends_with("period of local-sgd is 0; choose a whole number, 1 or more"), "{error}");

@@ -23,6 +23,7 @@ use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
 use hexagram_physical::Result;
+use hexagram_physical::device::kernels::Float;
 use std::sync::Arc;
 
 /// Number of elements of a block, unless another is chosen.
@@ -49,7 +50,7 @@ impl Default for E3M0 {
 impl E3M0 {
     /// Creates a codec with one scale for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
-        E3M0 { blocks: Blocks { size: Some(size.max(1)), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
+        E3M0 { blocks: Blocks { size: Some(size), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
     }
 
     /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN.
@@ -89,7 +90,7 @@ impl Codec for E3M0 {
     /// Returns what follows from the errors of the numbers above s/64, those below, and the largest, which has none:
     /// δ = 1 − max(1/9, (B − 1) / (B − 1 + 2¹⁴)).
     fn properties(&self) -> Properties {
-        let small = |size: usize| (size - 1) as f64 / ((size - 1) as f64 + 16384.0);
+        let small = |size: usize| size.saturating_sub(1) as f64 / (size.saturating_sub(1) as f64 + 16384.0);
         let contraction = self.blocks.size.map(|size| 1.0 - small(size).max(1.0 / 9.0));
         Properties { unbiased: false, contraction, linear: false, noise: Noise::Relative }
     }
@@ -118,7 +119,7 @@ impl Codec for E3M0 {
     fn decode_add(&self, from: &[u8], weight: f32, to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
             let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x += weight * (scale * VALUES[usize::from(code)]));
+            each_half(codes, x, |x, code| *x = (*x + weight * number(code, scale)).canonical());
         }
         Ok(())
     }
@@ -126,7 +127,7 @@ impl Codec for E3M0 {
     fn decode(&self, from: &[u8], to: &mut [f32]) -> Result<(), CodecError> {
         for (header, codes, x) in self.blocks.decode(from, to)? {
             let scale = read_scale(header);
-            each_half(codes, x, |x, code| *x = scale * VALUES[usize::from(code)]);
+            each_half(codes, x, |x, code| *x = number(code, scale).canonical());
         }
         Ok(())
     }
@@ -145,6 +146,11 @@ fn code(x: f32, scale: f32) -> u8 {
     code | u8::from(x.is_sign_negative()) << 3
 }
 
+/// Returns the number of a code.
+fn number(code: u8, scale: f32) -> f32 {
+    scale * VALUES[usize::from(code)]
+}
+
 const fn values() -> [f32; 16] {
     let mut values = [0.0; 16];
     let mut code = 1;
@@ -156,4 +162,24 @@ const fn values() -> [f32; 16] {
         code += 1;
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_nan_is_the_same() {
+        let codec = E3M0::default().with_not_finite(NotFinite::Propagate);
+        let mut message = [0; 5];
+        codec.encode(&[f32::NAN, -1.0], &mut message, 0).unwrap();
+        // A scale that no encoder writes: NaN with a sign and a payload.
+        message[..4].copy_from_slice(&(-f32::from_bits(0x7fc0_0001)).to_le_bytes());
+        let mut decoded = [1.0; 2];
+        codec.decode(&message, &mut decoded).unwrap();
+        let mut added = [1.0; 2];
+        codec.decode_add(&message, -1.0, &mut added).unwrap();
+        let bits = decoded.iter().chain(&added).map(|x| x.to_bits());
+        assert!(bits.clone().all(|bits| bits == f32::NAN.to_bits()), "{decoded:?} {added:?}");
+    }
 }

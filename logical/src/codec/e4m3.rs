@@ -49,7 +49,7 @@ impl Default for E4M3 {
 impl E4M3 {
     /// Creates a codec with one scale for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
-        let blocks = Blocks { size: Some(size.max(1)), header: 4, bits: 8 };
+        let blocks = Blocks { size: Some(size), header: 4, bits: 8 };
         E4M3 { blocks, not_finite: NotFinite::Refuse }
     }
 

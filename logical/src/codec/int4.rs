@@ -49,7 +49,7 @@ impl Default for Int4 {
 impl Int4 {
     /// Creates a codec with one scale for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
-        Int4 { blocks: Blocks { size: Some(size.max(1)), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
+        Int4 { blocks: Blocks { size: Some(size), header: 4, bits: 4 }, not_finite: NotFinite::Refuse }
     }
 
     /// Sets the treatment of NaN and infinity. Where they propagate, all numbers of their block become NaN.

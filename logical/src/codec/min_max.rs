@@ -33,10 +33,7 @@ impl Default for MinMax8 {
 impl MinMax8 {
     /// Creates a codec with one range for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
-        MinMax8 {
-            blocks: Blocks { size: Some(size.max(1)), header: 8, bits: 8 },
-            not_finite: NotFinite::Refuse,
-        }
+        MinMax8 { blocks: Blocks { size: Some(size), header: 8, bits: 8 }, not_finite: NotFinite::Refuse }
     }
 
     /// Creates a codec with one range for all numbers of a run: two passes over memory.

@@ -34,7 +34,7 @@ impl Default for Sign {
 impl Sign {
     /// Creates a codec with one scale for every `size` numbers, at least 1.
     pub fn in_blocks(size: usize) -> Self {
-        Sign { blocks: Blocks { size: Some(size.max(1)), header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
+        Sign { blocks: Blocks { size: Some(size), header: 4, bits: 1 }, not_finite: NotFinite::Refuse }
     }
 
     /// Creates a codec with one scale for all numbers of a run.

@@ -135,11 +135,20 @@ impl Catalogues {
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<T> {
     write: fn(&T) -> Spelling,
+    check: fn(&T) -> Result<()>,
+}
+
+impl<T> Listed<T> {
+    /// Sets the check of a value that was not typed, but built.
+    #[must_use]
+    pub fn with_check(self, check: fn(&T) -> Result<()>) -> Self {
+        Listed { check, ..self }
+    }
 }
 
 /// Returns the values that are in the catalogue of type `T`; `write` spells one.
 pub fn listed<T: 'static>(write: fn(&T) -> Spelling) -> Listed<T> {
-    Listed { write }
+    Listed { write, check: |_| Ok(()) }
 }
 
 impl<T: 'static> Values<T> for Listed<T> {
@@ -151,8 +160,8 @@ impl<T: 'static> Values<T> for Listed<T> {
         (self.write)(value)
     }
 
-    fn holds(&self, _: &T) -> Result<bool> {
-        Ok(true)
+    fn holds(&self, value: &T) -> Result<bool> {
+        (self.check)(value).map(|()| true)
     }
 
     fn describe(&self, known: &Catalogues) -> String {
