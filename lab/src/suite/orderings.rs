@@ -2,7 +2,8 @@
 //!
 //! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`SEEDS`] seeds, and its page
 //! lists all of them with the numbers of both sides and the verdict of the [paired test](super::Paired). They were chosen
-//! before their numbers were known; one that does not come out stays, with an explanation.
+//! from the papers before their numbers were known. Where a setting turned out not to be the paper's, it was mended; what does not
+//! come out stays, with an explanation.
 //!
 //! | file | orderings |
 //! |---|---|
