@@ -23,14 +23,14 @@
 //! without a direction are 0, and their Q is drawn anew. ‖R‖ is divided by with 1e-8 added, as the authors do.
 //!
 //! To be run with plain SGD, with a weight decay if wanted, which is decoupled then; γ is that of Muon with its original
-//! scale, or of Lion for vectors: .01 in the paper. Embeddings and last layers are stepped as matrices, too, where the
-//! authors have Lion. Replicas stay bit-identical, if all ranks run on the same kind of machine.
+//! scale, or of Lion for vectors: .01 in the authors' code. Embeddings and last layers are stepped as matrices,
+//! too, where the authors have Lion. Replicas stay bit-identical, if all ranks run on the same kind of machine.
 //!
 //! State: M, of the bucket's size, and Q, r · columns elements a matrix. Bytes sent per rank and step: two all-reduces, of
 //! 4 (Σ r · rows + everything else) and of 4 Σ r · columns, each with 2(n−1)/n times its size, or n−1 times if n times its
-//! size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the paper loses next to nothing at 3·10⁹ parameters; μ
-//! = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn, Xu, Abreu, Fan, Magakyan,
-//! Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295).
+//! size is 64 KiB at most; f32. Defaults: fraction = 1/4, with which the authors report next to no loss at 3·10⁹
+//! parameters; μ = .95, β₁ = .9, β₂ = .95. Trigram: centralized, synchronous, low precision. Source: Ahn, Xu, Abreu,
+//! Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295).
 
 mod plan;
 
