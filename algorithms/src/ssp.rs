@@ -32,7 +32,7 @@
 
 use crate::plugin::{Algorithm, Bucket, Buckets, Context, Fields, Needs, Trigram, settled_within_step};
 use hexagram_logical::asynchronous::{Clock, Server, ServerOptions, Service, SgdUpdate};
-use hexagram_logical::codec::{Codec, Half, MinMax8, any_codec};
+use hexagram_logical::codec::{Codec, Half, MinMax8, Properties, any_codec};
 use hexagram_logical::encoding::{self, Feedback};
 use hexagram_logical::spelling::{Options, or};
 use hexagram_logical::{Buffer, DType, Error, ReduceOp, Result};
@@ -64,6 +64,20 @@ impl Ssp {
 
     fn is_encoded(&self) -> bool {
         self.codec.is_some() || self.pulled.is_some()
+    }
+
+    /// Fails for a codec whose pushes error feedback does not suit.
+    fn check_pushes(&self) -> Result<()> {
+        let Some(codec) = &self.codec else { return Ok(()) };
+        let Properties { unbiased, contraction, .. } = codec.properties();
+        if !unbiased || contraction.is_some() {
+            return Ok(());
+        }
+        let what = format!(
+            "codec of ssp is {}: what it loses may be more than there was, and error feedback would add it up",
+            codec.name()
+        );
+        Err(Error::usage(what, "choose min-max8, sign, top-k or another that loses a part at most"))
     }
 }
 
@@ -124,6 +138,7 @@ impl Algorithm for Ssp {
             let what = format!("ssp's servers have f32, not {}", bucket.parameters.dtype());
             return Err(Error::usage(what, "train in f32, or with another algorithm"));
         }
+        self.check_pushes()?;
         let pulled = context.zeros_like(&bucket.parameters)?;
         Ok(Pulling { session: None, pulled, error: encoding::State::default() })
     }

@@ -209,6 +209,9 @@ fn options_and_elements_that_do_not_fit_are_refused_in_a_line() {
         let error = refused(AsyncModelAverage { approach, ..AsyncModelAverage::compressed() }.into(), false);
         assert!(error.contains("approach") && error.contains("1 at most"), "{error}");
     }
+    // Error feedback would add up what such a codec loses: it may be more than there was.
+    let error = refused(registry::named("ssp(codec=qsgd(levels=1))").unwrap(), false);
+    assert!(error.starts_with("codec of ssp is qsgd") && error.contains("would add it up"), "{error}");
     for algorithm in compressed() {
         let error = refused(algorithm, true);
         assert!(error.contains("f64"), "{error}");
