@@ -56,7 +56,7 @@ fn nobody_waits_for_a_rank_that_stands_still() {
     for transport in TransportKind::ALL {
         for ranks in [2, 5] {
             let replicas =
-                crate::laggard::replicas(transport, ranks, 300, || AdPsgd::default().into()).unwrap();
+                crate::laggard::replicas(transport, ranks, 60, || AdPsgd::default().into()).unwrap();
             // Between the minima, and as far beyond as steps with gradients of before an average lead.
             let bounds = -0.5..=(ranks - 1) as f32 + 0.5;
             assert!(replicas.iter().flatten().all(|x| bounds.contains(x)), "{transport} × {ranks}");

@@ -72,7 +72,7 @@ fn without_staleness_replicas_are_bit_identical_where_numbers_round() {
 fn nobody_waits_for_a_rank_that_stands_still_within_the_staleness() {
     for transport in TransportKind::ALL {
         let replicas =
-            crate::laggard::replicas(transport, 4, 300, || Ssp { staleness: 300, ..Ssp::default() }.into())
+            crate::laggard::replicas(transport, 4, 60, || Ssp { staleness: 60, ..Ssp::default() }.into())
                 .unwrap();
         assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{transport}");
         // Between the minima, and as far beyond as one late push of each rank leads.
