@@ -73,7 +73,7 @@ fn ranks_that_switch_to_different_algorithms_are_told_so_on_all_of_them() {
         for error in errors.unwrap() {
             let text = error.unwrap().to_string();
             assert!(
-                text.contains("`period` of LocalSgd is 2 on rank 0, and it is 3 on rank 2"),
+                text.contains("`period` of local-sgd is 2 on rank 0, and it is 3 on rank 2"),
                 "{transport}: {text}"
             );
         }
