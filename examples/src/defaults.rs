@@ -34,8 +34,8 @@ pub const ALL: &[Defaults] = &[
     sgd("slowmo", 0.1),
     sgd("diloco", 0.05),
     sgd("streaming-diloco", 0.15),
-    // As its source, but for Nesterov's momentum.
-    Defaults { algorithm: "muloco", optimizer: "muon(momentum=0.9, nesterov=false)", learning_rate: 0.005 },
+    // With the Muon that it names.
+    Defaults { algorithm: "muloco", learning_rate: 0.005 },
     sgd("sparse-loco", 0.15),
     sgd("d-psgd", 0.15),
     sgd("gradient-tracking", 0.15),
