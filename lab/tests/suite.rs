@@ -6,6 +6,7 @@
 use hexagram::algorithms::registry;
 use hexagram_lab::suite::{Place, Record, Results, Suite, kept, run_all};
 use hexagram_lab::task::Quadratics;
+use std::path::Path;
 
 fn short() -> Results {
     let suite = Suite::short(registry::all()).unwrap();
@@ -26,7 +27,7 @@ fn place(algorithm: &str, task: &str, partition: &str, ranks: usize) -> Place {
 #[test]
 fn every_algorithm_learns_as_the_kept_record_says() {
     let results = short();
-    let kept = kept().unwrap();
+    let kept = kept(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")).unwrap();
     for record in results.records() {
         let same = |other: &&Record| other.seed == record.seed;
         // An algorithm that is new has no record until the suite is run.

@@ -7,29 +7,30 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use hexagram::{Error, Result};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-const FILE: &[u8] = include_bytes!("../../../docs/which-algorithm.jsonl.gz");
 const NAME: &str = "which-algorithm.jsonl.gz";
 /// Accuracies for whose first state bytes and seconds are known of every record.
 const ACCURACIES: [f64; 3] = [0.5, 0.8, 0.9];
 /// Digits to which numbers are kept.
 const DIGITS: i32 = 6;
 
-/// Reads the record that is compiled in.
+/// Reads the record that is kept in a folder, beside the page.
 ///
 /// # Errors
-/// [`Error::System`] or [`Error::Usage`] if the program was built from a damaged file.
-pub fn kept() -> Result<Results> {
+/// [`Error::System`] if it cannot be read, [`Error::Usage`] if a line of it is no record.
+pub fn kept(folder: &Path) -> Result<Results> {
+    let path = folder.join(NAME);
     let mut text = String::new();
-    let remedy = "build the program from an undamaged docs/which-algorithm.jsonl.gz";
-    let read = GzDecoder::new(FILE).read_to_string(&mut text);
-    read.map_err(|cause| Error::system("read the record of the suite".to_owned(), cause, remedy))?;
+    let read = File::open(&path).and_then(|file| GzDecoder::new(file).read_to_string(&mut text));
+    let remedy = "give the folder of which-algorithm.md, with an undamaged record";
+    read.map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
     Ok(Results::new(text.lines().map(Record::parse).collect::<Result<_>>()?))
 }
 
-/// Writes the record of results into a folder, from which the next build reads it.
+/// Writes the record of results into a folder, where [`kept`] finds it.
 ///
 /// # Errors
 /// [`Error::System`] if it cannot be written.
