@@ -50,7 +50,7 @@ pub struct Lesson {
 /// Matrix of trainings.
 #[derive(Debug, Clone)]
 pub struct Suite {
-    /// Algorithms to compare.
+    /// Algorithms to compare, recorded by their names, whatever their options are.
     pub algorithms: Vec<AnyAlgorithm>,
     /// Tasks to compare them on.
     pub lessons: Vec<Lesson>,
@@ -70,6 +70,8 @@ pub struct Suite {
 pub struct Cell {
     /// Algorithm by which ranks communicate.
     pub algorithm: AnyAlgorithm,
+    /// Name or spelling under which the training is recorded.
+    pub spelling: String,
     /// Task, with its number of steps.
     pub lesson: Lesson,
     /// Way in which the data are divided.
@@ -139,6 +141,7 @@ impl Suite {
         };
         Ok(Cell {
             algorithm: registry::named(&place.algorithm)?,
+            spelling: place.algorithm.clone(),
             lesson: lesson.clone(),
             partition: *partition,
             ranks: place.ranks,
@@ -155,6 +158,7 @@ impl Suite {
                     for &ranks in &self.ranks {
                         let of = |algorithm: &AnyAlgorithm| Cell {
                             algorithm: algorithm.clone(),
+                            spelling: algorithm.name().to_owned(),
                             lesson: lesson.clone(),
                             partition,
                             ranks,
@@ -173,7 +177,7 @@ impl Cell {
     /// Returns what tells this training from the others.
     pub fn place(&self) -> Place {
         Place {
-            algorithm: self.algorithm.to_string(),
+            algorithm: self.spelling.clone(),
             task: self.lesson.task.name().to_owned(),
             partition: self.partition.to_string(),
             ranks: self.ranks,

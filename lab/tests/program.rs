@@ -37,6 +37,10 @@ impl Algorithm for Plain {
     }
 }
 
+/// Training by it, as the suite records one.
+const RECORD: &str = r#"{"algorithm":"plain","task":"digits","partition":"equal","ranks":4,"seed":0,"trigram":"☰",
+"synchronous":true,"learning_rate":1.0,"own_loss":0.3,"distance":null,"curve":[[300,0.3,0.75,0.0,2.0,2,1]]}"#;
+
 fn registry() -> Registry {
     Registry::built_in().with(Plain)
 }
@@ -90,8 +94,17 @@ fn every_program_takes_an_algorithm_of_one_s_own_by_name() {
 
     let records = out.join("suite.jsonl");
     let words = ["suite", "plain", "--short", "--docs", shown, "--records", records.to_str().unwrap()];
-    suite(&registry(), &SuiteOptions::try_parse_from([&words[..], &["--judge"]].concat()).unwrap()).unwrap();
-    assert!(std::fs::read_to_string(out.join("which-algorithm.md")).unwrap().contains("0 trainings"));
+    let options = SuiteOptions::try_parse_from([&words[..], &["--judge"]].concat()).unwrap();
+    let nothing = refused(suite(&registry(), &options).map(|()| 0));
+    assert!(nothing.contains("has no records") && !out.join("which-algorithm.md").exists(), "{nothing}");
+    std::fs::write(&records, RECORD.replace('\n', "")).unwrap();
+    suite(&registry(), &options).unwrap();
+    let page = std::fs::read_to_string(out.join("which-algorithm.md")).unwrap();
+    assert!(
+        page.contains("1 trainings of 1 algorithms") && page.contains("| `plain` | ☰ | 25.0 |"),
+        "{page}"
+    );
+    assert!(!page.contains("Published orderings"));
     std::fs::remove_dir_all(out).unwrap();
 }
 

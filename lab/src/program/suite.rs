@@ -9,8 +9,8 @@ use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{AnyAlgorithm, Error, Result};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Train with every algorithm on all tasks, with data alike and not, few ranks and many, and write which-algorithm.md.
@@ -44,8 +44,12 @@ pub struct SuiteOptions {
 pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure> {
     let algorithms = named(registry, &options.algorithms)?;
     let docs = options.docs();
-    create_page(&docs)?;
     let mut records = read(&options.records)?;
+    if options.judge && records.is_empty() {
+        let what = format!("{} has no records, of which a page could be made", options.records.display());
+        return Err(Error::usage(what, "run the suite without --judge").into());
+    }
+    create_page(&docs)?;
     if options.anew {
         let word = |record: &Record| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
         records.retain(|record| algorithms.iter().all(|own| own.name() != word(record)));
@@ -80,14 +84,14 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
     Chosen::all(registry, names)?.into_iter().map(own).collect()
 }
 
-/// Reads what was run before.
+/// Reads what was run before: nothing if there is no file.
 fn read(path: &Path) -> Result<Vec<Record>> {
-    let mut text = String::new();
-    if let Ok(mut file) = File::open(path) {
-        file.read_to_string(&mut text).map_err(|cause| {
+    let text = match std::fs::read_to_string(path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => String::new(),
+        read => read.map_err(|cause| {
             Error::system(format!("read {}", path.display()), cause, "remove it to begin anew")
-        })?;
-    }
+        })?,
+    };
     text.lines().map(Record::parse).collect()
 }
 
@@ -110,7 +114,8 @@ fn run(suite: &Suite, path: &Path, records: &mut Vec<Record>) -> Result<()> {
     let count = cells.len();
     let mut made = 0;
     run_all(cells, |record| {
-        writeln!(file, "{}", record.json()).map_err(failed)?;
+        // In one piece, so that a suite that is ended leaves whole lines.
+        file.write_all(format!("{}\n", record.json()).as_bytes()).map_err(failed)?;
         made += 1;
         if made % 100 == 0 {
             let _ = io::stderr().write_all(format!("{made} of {count} trainings\n").as_bytes());
