@@ -2,8 +2,8 @@
 //!
 //! To add one, add a [`Claim`] to the file of its subject. The suite runs both sides of each with [`SEEDS`] seeds, and its page
 //! lists all of them with the numbers of both sides and the verdict of the [paired test](super::Paired). They were chosen
-//! from the papers before their numbers were known. Where a setting turned out not to be the paper's, it was mended; what does not
-//! come out stays, with an explanation.
+//! from the papers before their numbers were known. Where a setting turned out not to be the paper's, it was mended, and the
+//! page says so ([`Claim::changed`]); what does not come out stays, with an explanation.
 //!
 //! | file | orderings |
 //! |---|---|
@@ -59,6 +59,9 @@ pub struct Claim {
     pub verdict: Verdict,
     /// Reason why the suite's numbers are otherwise; empty where the ordering holds.
     pub explanation: &'static str,
+    /// Change that was made after the first numbers were known, with its reason; empty for a comparison that is as it was
+    /// chosen.
+    pub changed: &'static str,
 }
 
 impl Claim {
@@ -132,13 +135,14 @@ const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> C
         factor: 1.0,
         verdict: Verdict::Holds,
         explanation: "",
+        changed: "",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{Record, State};
+    use crate::suite::{Record, State, Suite};
     use hexagram::algorithms::registry;
 
     fn record(place: Place, seed: u64, loss: f64) -> Record {
@@ -201,6 +205,16 @@ mod tests {
         let told: BTreeSet<&str> = orderings().map(|claim| claim.text).collect();
         assert_eq!(told.len(), 40);
         assert_eq!(orderings().count(), 40);
+    }
+
+    /// So that the suite's page has one of one's own under its name, with whatever defaults.
+    #[test]
+    fn algorithms_of_the_matrix_are_recorded_by_name() {
+        let slowmo = registry::named("slowmo(period=3)").unwrap();
+        let cells = Suite::short(vec![slowmo]).unwrap().cells().unwrap();
+        assert!(cells.iter().all(
+            |cell| cell.place().algorithm == "slowmo" && cell.algorithm.to_string() == "slowmo(period=3)"
+        ));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
     Claim {
         source: "Karimireddy, Rebjock, Stich and Jaggi, 1901.09847",
         text: "On convex functions error feedback brings signs nearer to the optimum than signSGD comes",
+        changed: "it said that signs with feedback converge and signSGD does not; with a constant step neither gets to the optimum.",
         ..without_noise("compressed-allreduce(codec=sign, feedback=error)", "signsgd-vote(momentum=0)")
     },
     Claim {

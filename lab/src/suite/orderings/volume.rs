@@ -18,7 +18,7 @@ pub(super) const ORDERINGS: &[Claim] = &[
         text: "Deep gradient compression is at an accuracy with a fraction of the bytes of all-reduce",
         ranks: 4,
         verdict: Verdict::Undecided,
-        explanation: "Four of five seeds are there with 6 to 14 % of the bytes, one never is: γ was found with 8 ranks, and is too \
+        explanation: "Four of five seeds are there with 6 to 14 % of the bytes (12 to 27 % of a ring's), one never is: γ was found with 8 ranks, and is too \
                       large for the noisier mean of 4, which the momentum of late elements carries on.",
         ..sends_less("dgc", "gradient-allreduce", 0.5)
     },
