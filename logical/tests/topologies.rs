@@ -270,10 +270,16 @@ fn graphs_that_are_none_are_refused() {
     refused(Mixing::of_pairs(2, &[(0, 5)]), "no edge");
     refused(Mixing::pull(3, |_| BTreeSet::from([9])), "no edge");
     refused(Topology::Torus(Some(3)).mixing(8, 0), "no torus of 3 rows");
-    refused(Topology::Torus(Some(0)).mixing(8, 0), "no torus of 0 rows");
+    refused(
+        Topology::Torus(Some(0)).mixing(8, 0),
+        "rows of torus is 0; choose auto, or a whole number, 1 or more",
+    );
     refused(Topology::Hypercube.mixing(6, 0), "no hypercube");
-    refused(Topology::Base { peers: 0 }.mixing(6, 0), "0 peers");
-    refused(Topology::EquiStatic { seed: 0, hops: Some(0) }.mixing(6, 0), "0 hops");
+    refused(Topology::Base { peers: 0 }.mixing(6, 0), "peers of base is 0; choose a whole number, 1 or more");
+    refused(
+        Topology::EquiStatic { seed: 0, hops: Some(0) }.mixing(6, 0),
+        "hops of equi-static is 0; choose auto, or a whole number, 1 or more",
+    );
     refused(Vec::<Mixing>::new().mixing(2, 0), "no mixing matrix");
     refused(Mixing::of_pairs(4, &[]).unwrap().mixing(3, 0), "used among 3");
 }

@@ -16,12 +16,15 @@ use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::dion::Dion;
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::ef21::Ef21;
+use hexagram_algorithms::exact_diffusion::ExactDiffusion;
+use hexagram_algorithms::extra::Extra;
+use hexagram_algorithms::gossip::Gossip;
 use hexagram_algorithms::gossip_pga::GossipPga;
 use hexagram_algorithms::gradient_tracking::GradientTracking;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::loco::LoCo;
 use hexagram_algorithms::logical::codec::{E3M0, Sign, TopK};
-use hexagram_algorithms::logical::decentralized::Topology;
+use hexagram_algorithms::logical::decentralized::{Lazy, Mixing, Schedule, Topology};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::logical::{TransportKind, testing::spawn};
 use hexagram_algorithms::low_precision_decentralized::LowPrecisionDecentralized;
@@ -31,6 +34,7 @@ use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
 use hexagram_algorithms::qg_dsgdm::QgDsgdm;
+use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::signsgd_vote::SignSgdVote;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::sparse_loco::SparseLoCo;
@@ -41,6 +45,7 @@ use hexagram_algorithms::topk_ef::TopKEf;
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{AnyAlgorithm, Averaging, Frozen, Moments, Registry};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Algorithm with one option out of its range: its field, and the value as it is printed.
 type Case = (AnyAlgorithm, &'static str, &'static str);
@@ -192,6 +197,54 @@ fn options_inside_of_options_are_refused_with_both_names() {
     assert!(error.ends_with("period of local-sgd is 0; choose a whole number, 1 or more"), "{error}");
     let error = base(Ssp::default().into()).check().unwrap_err().to_string();
     assert!(error.ends_with("choose none, or a synchronous algorithm, such as sgp"), "{error}");
+}
+
+/// Returns every algorithm that mixes over a graph, over this one.
+fn over(graph: &Arc<dyn Schedule>) -> [AnyAlgorithm; 12] {
+    let schedule = || Arc::clone(graph);
+    let gossip = Gossip::over(schedule());
+    [
+        DPsgd::with(schedule()).into(),
+        Decentralized::new(schedule(), 1).into(),
+        LowPrecisionDecentralized { schedule: schedule(), ..Default::default() }.into(),
+        ChocoSgd { schedule: schedule(), ..ChocoSgd::default() }.into(),
+        DeepSqueeze { schedule: schedule(), ..DeepSqueeze::default() }.into(),
+        Sgp { schedule: schedule() }.into(),
+        NoLoCo { graph: schedule(), ..NoLoCo::default() }.into(),
+        ExactDiffusion { graph: schedule() }.into(),
+        Extra { graph: schedule() }.into(),
+        GradientTracking { gossip: gossip.clone() }.into(),
+        GossipPga { gossip: gossip.clone(), ..GossipPga::default() }.into(),
+        QgDsgdm { gossip, ..QgDsgdm::default() }.into(),
+    ]
+}
+
+#[test]
+fn graphs_that_were_built_are_refused_as_typed_ones_are() {
+    let lazy = |graph, share| Arc::new(Lazy { graph: Arc::new(graph), share });
+    let rows = "rows of torus is 0; choose auto, or a whole number, 1 or more";
+    let graphs: [(Arc<dyn Schedule>, &str); 7] = [
+        (Arc::new(Topology::Torus(Some(0))), rows),
+        (Arc::new(Topology::Base { peers: 0 }), "peers of base is 0; choose a whole number, 1 or more"),
+        (
+            Arc::new(Topology::EquiStatic { seed: 0, hops: Some(0) }),
+            "hops of equi-static is 0; choose auto, or a whole number, 1 or more",
+        ),
+        (
+            Arc::new(Topology::RandomPairs { seed: 0, pairs: Some(0) }),
+            "pairs of random-pairs is 0; choose all, or a whole number, 1 or more",
+        ),
+        (lazy(Topology::Ring, 1.5), "share of lazy is 1.5; choose a number, above 0, 1 at most"),
+        (lazy(Topology::Torus(Some(0)), 0.5), rows),
+        (Arc::new(Vec::<Mixing>::new()), "a schedule has no mixing matrix; choose one or more"),
+    ];
+    for (graph, line) in graphs {
+        for algorithm in over(&graph) {
+            let error = algorithm.check().unwrap_err().to_string();
+            let begins = format!("graph of {} is ", algorithm.name());
+            assert!(error.starts_with(&begins) && error.ends_with(line), "{error}");
+        }
+    }
 }
 
 #[test]

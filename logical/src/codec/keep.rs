@@ -1,7 +1,6 @@
 //! The number of elements that a sparse codec keeps.
 
 use crate::spelling::percents;
-use hexagram_physical::{Error, Result};
 use std::fmt;
 
 /// Number of elements that a sparse codec keeps.
@@ -14,15 +13,11 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Returns itself, if anything is kept.
-    pub(super) fn checked(self) -> Result<Self> {
+    /// Returns true if anything is kept, and no more than there is.
+    pub(super) fn holds(self) -> bool {
         match self {
-            Keep::Count(1..) => Ok(self),
-            Keep::Ratio(ratio) if ratio > 0.0 && ratio <= 1.0 => Ok(self),
-            _ => {
-                let what = format!("a sparse codec cannot keep {self} of its input");
-                Err(Error::usage(what, "keep one element at least, or a ratio above 0 and up to 1"))
-            }
+            Keep::Count(count) => count > 0,
+            Keep::Ratio(ratio) => ratio > 0.0 && ratio <= 1.0,
         }
     }
 
@@ -59,7 +54,7 @@ mod tests {
     #[test]
     fn something_is_kept_and_never_more_than_there_is() {
         for keep in [Keep::Count(0), Keep::Ratio(0.0), Keep::Ratio(1.5), Keep::Ratio(f64::NAN)] {
-            keep.checked().unwrap_err();
+            assert!(!keep.holds(), "{keep}");
         }
         assert_eq!([0, 1, 99, 100, 101].map(|len| Keep::Ratio(0.01).of(len)), [0, 1, 1, 1, 2]);
         assert_eq!([0, 1, 3].map(|len| Keep::Count(2).of(len)), [0, 1, 2]);

@@ -89,7 +89,7 @@ impl Values<Keep> for Kept {
             Some(ratio) if word.ends_with('%') => Some(Keep::Ratio(ratio)),
             _ => word.parse().ok().map(Keep::Count),
         };
-        Ok(keep.filter(|keep| keep.checked().is_ok()))
+        Ok(keep.filter(|keep| keep.holds()))
     }
 
     fn write(&self, value: &Keep) -> Spelling {
@@ -97,7 +97,7 @@ impl Values<Keep> for Kept {
     }
 
     fn holds(&self, value: &Keep) -> Result<bool> {
-        Ok(value.checked().is_ok())
+        Ok(value.holds())
     }
 
     fn describe(&self, _: &Catalogues) -> String {
@@ -107,6 +107,7 @@ impl Values<Keep> for Kept {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PowerSgd;
     use super::*;
 
     #[test]
@@ -163,5 +164,27 @@ mod tests {
             let error = named(text).unwrap_err().to_string();
             assert!(error.starts_with(words) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn constructors_refuse_in_the_line_that_typed_values_get() {
+        let built: [(Result<Arc<dyn Codec>>, &str); 8] = [
+            (TopK::new(Keep::Ratio(0.0)).map(shared), "top-k(0%)"),
+            (TopK::new(Keep::Ratio(1.5)).map(shared), "top-k(150%)"),
+            (TopK::new(Keep::Count(0)).map(shared), "top-k(0)"),
+            (RandomK::new(Keep::Count(0)).map(shared), "random-k(0)"),
+            (RandomK::unbiased(Keep::Ratio(-0.5)).map(shared), "random-k(-50%)"),
+            (Qsgd::new(0).map(shared), "qsgd(levels=0)"),
+            (Qsgd::new(40_000).map(shared), "qsgd(levels=40000)"),
+            (Qsgd::default().with_bucket(0).map(shared), "qsgd(bucket=0)"),
+        ];
+        for (built, typed) in built {
+            let line = named(typed).unwrap_err().to_string();
+            assert_eq!(built.unwrap_err().to_string(), line);
+        }
+        let none = PowerSgd::new(&[(2, 2)], 0).unwrap_err().to_string();
+        assert_eq!(none, "rank of powersgd is 0; choose a whole number, 1 or more");
+        let least = PowerSgd::new(&[(2, 2)], 1).unwrap().with_saving(0.5).unwrap_err().to_string();
+        assert_eq!(least, "saving of powersgd is 0.5; choose a number, 1 or more");
     }
 }

@@ -18,6 +18,7 @@ use super::factors::{add_product, give_direction, orthonormalize, project, proje
 use super::not_finite::refuse;
 use super::{CodecError, LinearCodec, NotFinite, Round};
 use crate::encoding::mix;
+use crate::spelling::Options;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
@@ -57,9 +58,6 @@ impl PowerSgd {
     /// # Errors
     /// [`Error::Usage`] if the rank is 0, or the tensors have more elements than memory.
     pub fn new(shapes: &[(usize, usize)], rank: usize) -> Result<Self> {
-        if rank == 0 {
-            return Err(Error::usage("a matrix of rank 0 has no factors", "choose rank 1, 2 or 4"));
-        }
         let mut len = 0usize;
         for &(rows, cols) in shapes {
             len = rows.checked_mul(cols).and_then(|tensor| len.checked_add(tensor)).ok_or_else(|| {
@@ -70,7 +68,7 @@ impl PowerSgd {
         let not_finite = NotFinite::default();
         let codec =
             PowerSgd { shapes, rank, saving: 1.0, not_finite, matrices: vec![], plain: vec![], tail: len };
-        Ok(codec.sorted())
+        codec.sorted()
     }
 
     /// Sets the number of times by which a matrix has to be larger than its factors, 1 unless this is called: one with
@@ -79,15 +77,15 @@ impl PowerSgd {
     /// # Errors
     /// [`Error::Usage`] if it is below 1.
     pub fn with_saving(self, saving: f64) -> Result<Self> {
-        if saving >= 1.0 {
-            return Ok(PowerSgd { saving, ..self }.sorted());
-        }
-        let what = format!("factors that are {saving} times smaller than their matrix save nothing");
-        Err(Error::usage(what, "choose 1 or more, 2 say"))
+        PowerSgd { saving, ..self }.sorted()
     }
 
-    /// Sorts the tensors into those that are compressed and those that are not.
-    fn sorted(mut self) -> Self {
+    /// Checks the options, and sorts the tensors into those that are compressed and those that are not.
+    fn sorted(mut self) -> Result<Self> {
+        Options::check("powersgd", |options| {
+            options.field("rank", &mut self.rank, 1.., "rank of the factors")?;
+            options.field("saving", &mut self.saving, 1.0.., "least ratio of a matrix to its factors")
+        })?;
         self.matrices.clear();
         self.plain.clear();
         let mut start = 0;
@@ -101,7 +99,7 @@ impl PowerSgd {
             }
             start = end;
         }
-        self
+        Ok(self)
     }
 
     /// Sets the treatment of NaN and infinity. They propagate to all of their matrix, as NaN; as infinity counts 2⁹⁶.

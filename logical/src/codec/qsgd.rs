@@ -17,12 +17,12 @@ use super::named::not_finite_field;
 use super::not_finite::{refuse, saturated};
 use super::{Codec, CodecError, Noise, NotFinite, Properties};
 use crate::spelling::{Options, Spelled};
+use hexagram_physical::Result;
 use hexagram_physical::device::kernels::all_finite;
 use hexagram_physical::device::kernels::draw::Keys;
 use hexagram_physical::device::kernels::levels::{
     BLOCK, Levels, decode_levels, encode_buckets, encode_levels, sum_of_squares,
 };
-use hexagram_physical::{Error, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -49,31 +49,33 @@ impl Qsgd {
     /// level makes codes of 2 bits, 3 of 3, 7 of 4, 127 of 8.
     ///
     /// # Errors
-    /// [`Error::Usage`] unless there are 1 to 2¹⁵ levels.
+    /// [`hexagram_physical::Error::Usage`] unless there are 1 to 2¹⁵ levels.
     pub fn new(levels: u32) -> Result<Self> {
-        let Some(levels) = Levels::new(levels) else {
-            let what = format!("QSGD cannot round to {levels} levels");
-            return Err(Error::usage(what, format!("choose 1 to {}", Levels::MOST)));
-        };
-        Ok(Qsgd { levels, bucket: BLOCK, not_finite: NotFinite::default() })
+        let mut codec = Self::default();
+        Options::check(codec.word(), |options| codec.levels_field(levels, options))?;
+        Ok(codec)
     }
 
     /// Sets the number of elements that share a norm: fewer make the error smaller and the message larger. Multiples
     /// of 512 are fastest.
     ///
     /// # Errors
-    /// [`Error::Usage`] if there are none.
+    /// [`hexagram_physical::Error::Usage`] if there are none.
     pub fn with_bucket(self, bucket: usize) -> Result<Self> {
-        if bucket == 0 {
-            return Err(Error::usage("QSGD cannot round buckets of no elements", "choose 512"));
-        }
-        Ok(Qsgd { bucket: bucket.min(LONGEST), ..self })
+        Qsgd { bucket: bucket.min(LONGEST), ..self }.checked()
     }
 
     /// Sets the treatment of NaN and infinity. They propagate to all of their bucket, as NaN.
     #[must_use]
     pub fn with_not_finite(self, not_finite: NotFinite) -> Self {
         Qsgd { not_finite, ..self }
+    }
+
+    /// Names the option that is the number of levels, which is `levels`.
+    fn levels_field(&mut self, mut levels: u32, options: &mut Options) -> Result<()> {
+        options.field("levels", &mut levels, 1..=Levels::MOST, "levels above 0")?;
+        self.levels = Levels::new(levels).unwrap_or(self.levels);
+        Ok(())
     }
 
     fn bucket_len(&self, len: usize) -> usize {
@@ -155,9 +157,7 @@ impl Spelled for Qsgd {
     }
 
     fn options(&mut self, options: &mut Options) -> Result<()> {
-        let mut levels = self.levels.count();
-        options.field("levels", &mut levels, 1..=Levels::MOST, "levels above 0")?;
-        self.levels = Levels::new(levels).unwrap_or(self.levels);
+        self.levels_field(self.levels.count(), options)?;
         options.field("bucket", &mut self.bucket, 1..=LONGEST, "elements that share a norm")?;
         not_finite_field(&mut self.not_finite, options)
     }

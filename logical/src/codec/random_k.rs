@@ -37,9 +37,9 @@ impl RandomK {
     /// Creates the contraction: what is kept stays as it is. It refuses NaN and infinity.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] if nothing is kept.
+    /// [`hexagram_physical::Error::Usage`] if nothing is kept, as of `random-k(0%)`.
     pub fn new(keep: Keep) -> Result<Self> {
-        Ok(RandomK { keep: keep.checked()?, scaled: false, not_finite: NotFinite::default() })
+        RandomK { keep, ..Self::default() }.checked()
     }
 
     /// Creates the unbiased codec: what is kept is multiplied by d/k, so that the mean is right.

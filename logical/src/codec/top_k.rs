@@ -53,9 +53,9 @@ impl TopK {
     /// Creates a codec that keeps `keep` elements of a run, as they are, and refuses NaN and infinity.
     ///
     /// # Errors
-    /// [`hexagram_physical::Error::Usage`] if nothing is kept.
+    /// [`hexagram_physical::Error::Usage`] if nothing is kept, as of `top-k(0%)`.
     pub fn new(keep: Keep) -> Result<Self> {
-        Ok(TopK { keep: keep.checked()?, ..Self::default() })
+        TopK { keep, ..Self::default() }.checked()
     }
 
     /// Creates the codec of SparseLoCo: a 64th of every 4096 elements in two bits.

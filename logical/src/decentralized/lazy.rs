@@ -3,7 +3,9 @@
 
 use super::mixing::Mixing;
 use super::schedule::Schedule;
+use super::topology::any_graph;
 use crate::Result;
+use crate::spelling::{Options, above};
 use std::sync::Arc;
 
 /// Graph with the weights `share · W + (1 − share) · I`, W being those of another one.
@@ -26,6 +28,7 @@ pub struct Lazy {
 
 impl Schedule for Lazy {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        self.check_options()?;
         let mixing = self.graph.mixing(size, step)?;
         let own = |rank| self.share * mixing.weight(rank, rank) + (1.0 - self.share);
         Ok(mixing.reweighted((0..mixing.size()).map(own).collect(), |_, _, weight| self.share * weight))
@@ -33,5 +36,13 @@ impl Schedule for Lazy {
 
     fn is_static(&self, size: usize) -> Result<bool> {
         self.graph.is_static(size)
+    }
+
+    fn check_options(&self) -> Result<()> {
+        let mut own = self.clone();
+        Options::check("lazy", |options| {
+            options.field("graph", &mut own.graph, any_graph(), "graph with the weights W")?;
+            options.field("share", &mut own.share, above(0.0).up_to(1.0), "share of the way")
+        })
     }
 }

@@ -55,6 +55,15 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     fn spelling(&self) -> Spelling {
         Spelling::of(format!("{self:?}"))
     }
+
+    /// Checks the options, before an algorithm with this graph starts. The default has none; one that is
+    /// [`Spelled`](crate::spelling::Spelled) says what its `check` says.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] that names field, value and range of the first that is out of its range.
+    fn check_options(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns true if the first 64 steps have one matrix.
@@ -81,6 +90,10 @@ impl<S: Schedule + ?Sized> Schedule for Arc<S> {
     fn spelling(&self) -> Spelling {
         (**self).spelling()
     }
+
+    fn check_options(&self) -> Result<()> {
+        (**self).check_options()
+    }
 }
 
 /// The same matrix at every step.
@@ -102,13 +115,21 @@ impl Schedule for Mixing {
 impl Schedule for Vec<Mixing> {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
         let turn = step.checked_rem(self.len() as u64).and_then(|turn| self.get(turn as usize));
-        turn.ok_or_else(|| Error::usage("a schedule has no mixing matrix", "give it one at least"))?
-            .mixing(size, step)
+        turn.ok_or_else(empty)?.mixing(size, step)
     }
 
     fn is_static(&self, size: usize) -> Result<bool> {
         self.mixing(size, 0).map(|first| self.iter().all(|mixing| *mixing == first))
     }
+
+    fn check_options(&self) -> Result<()> {
+        if self.is_empty() { Err(empty()) } else { Ok(()) }
+    }
+}
+
+/// Returns the error of a schedule without a turn.
+fn empty() -> Error {
+    Error::usage("a schedule has no mixing matrix", "choose one or more")
 }
 
 #[cfg(test)]

@@ -70,12 +70,16 @@ fn from_percents(percents: &str) -> Option<f64> {
 
 /// Returns the number of percents of a ratio, so that [`f64::from_word`](Number::from_word) gives the ratio back.
 pub(crate) fn percents(ratio: f64) -> String {
-    let text = format!("{ratio:e}");
+    if ratio == 0.0 {
+        return "0%".to_owned();
+    }
+    let sign = if ratio < 0.0 { "-" } else { "" };
+    let text = format!("{:e}", ratio.abs());
     let shifted = text.split_once('e').and_then(|(mantissa, exponent)| {
         let exponent = exponent.parse::<i32>().ok()?.checked_add(2)?;
         Some(shift(mantissa, exponent))
     });
-    shifted.map_or(text, |text| format!("{text}%"))
+    shifted.map_or_else(|| format!("{sign}{text}"), |text| format!("{sign}{text}%"))
 }
 
 /// Returns the decimal number `mantissa · 10^exponent`, where the mantissa has one digit before the point.
@@ -102,9 +106,16 @@ mod tests {
 
     #[test]
     fn percents_are_exact() {
-        for (ratio, text) in
-            [(0.05, "5%"), (0.07, "7%"), (0.001, "0.1%"), (1.0, "100%"), (0.125, "12.5%"), (1e-9, "1e-7%")]
-        {
+        for (ratio, text) in [
+            (0.05, "5%"),
+            (0.07, "7%"),
+            (0.001, "0.1%"),
+            (1.0, "100%"),
+            (0.125, "12.5%"),
+            (1e-9, "1e-7%"),
+            (0.0, "0%"),
+            (-0.05, "-5%"),
+        ] {
             assert_eq!(percents(ratio), text);
             assert_eq!(f64::from_word(text), Some(ratio));
         }

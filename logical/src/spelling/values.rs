@@ -249,6 +249,14 @@ pub trait Spelled: Clone {
         Options::check(self.word(), |options| own.options(options))
     }
 
+    /// Returns this, for constructors, if its options are in their ranges.
+    ///
+    /// # Errors
+    /// As [`Spelled::check`].
+    fn checked(self) -> Result<Self> {
+        self.check().map(|()| self)
+    }
+
     /// Returns this with the options that a spelling gives.
     ///
     /// # Errors

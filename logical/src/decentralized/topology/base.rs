@@ -18,7 +18,7 @@
 //! also lets ranks that wait in 2 average among themselves, which changes nothing where parts have come to their means.)
 
 use super::super::mixing::{Edge, Mixing};
-use crate::{Error, Result};
+use crate::Result;
 
 /// Two ranks that exchange numbers in a round, each of which weighs the other's alike.
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +33,6 @@ type Round = Vec<Exchange>;
 
 /// Returns the matrix of `step` among `size` ranks, of which each has `peers` partners at most.
 pub(super) fn mixing(size: usize, peers: usize, step: u64) -> Result<Mixing> {
-    if peers == 0 {
-        return Err(Error::usage("a base graph of 0 peers", "choose 1 or more"));
-    }
     let rounds = base(size, peers.saturating_add(1).min(size.max(2)));
     let round = step.checked_rem(rounds.len() as u64).map_or(&[][..], |round| &rounds[round as usize]);
     let mut own = vec![1.0; size];

@@ -10,15 +10,12 @@
 //! Yin and Yuan, "Communication-efficient topologies for decentralized learning with O(1) consensus rate", NeurIPS 2022.
 
 use super::super::mixing::{Edge, Mixing};
+use crate::Result;
 use crate::encoding::mix;
-use crate::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Returns the static matrix of `hops` hops.
 pub(super) fn fixed(size: usize, seed: u64, hops: usize) -> Result<Mixing> {
-    if hops == 0 {
-        return Err(Error::usage("an EquiTopo graph of 0 hops", "choose 1 or more"));
-    }
     circulant(size, (0..hops as u64).map(|draw| (hop(size, mix(seed ^ mix(draw))), 1.0 / hops as f64)))
 }
 

@@ -10,7 +10,7 @@ pub use named::{any_graph, catalogue};
 
 use super::mixing::Mixing;
 use super::schedule::{Schedule, looks_static};
-use crate::spelling::Spelling;
+use crate::spelling::{Spelled, Spelling};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -88,6 +88,7 @@ pub enum Topology {
 
 impl Schedule for Topology {
     fn mixing(&self, size: usize, step: u64) -> Result<Mixing> {
+        self.check()?;
         match *self {
             Topology::Ring => Mixing::pull(size, |rank| others(rank, [rank + 1, rank + size - 1], size)),
             Topology::Torus(rows) => torus(size, rows),
@@ -117,6 +118,10 @@ impl Schedule for Topology {
 
     fn spelling(&self) -> Spelling {
         Spelling::of_text(&self.to_string())
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     fn is_static(&self, size: usize) -> Result<bool> {
@@ -163,7 +168,7 @@ fn hypercube(size: usize) -> Result<Mixing> {
 }
 
 fn torus(size: usize, rows: Option<usize>) -> Result<Mixing> {
-    let divides = |rows: &usize| *rows > 0 && size.is_multiple_of(*rows);
+    let divides = |rows: &usize| size.is_multiple_of(*rows);
     let rows = match rows {
         Some(rows) if divides(&rows) => rows,
         Some(rows) => {

@@ -76,7 +76,7 @@ pub fn catalogue() -> Catalogue<Arc<dyn Schedule>> {
 /// Returns the values of an option that is any graph or schedule. One of a user's own can be typed if it is in the catalogue
 /// that options are read with.
 pub fn any_graph() -> Listed<Arc<dyn Schedule>> {
-    listed(|schedule: &Arc<dyn Schedule>| schedule.spelling())
+    listed(|schedule: &Arc<dyn Schedule>| schedule.spelling()).with_check(|schedule| schedule.check_options())
 }
 
 /// Prints the graph as users type it, without the options that have their defaults.
