@@ -1,6 +1,7 @@
 //! The record of the suite that is kept beside its page: what tables, pictures and orderings are made of, rounded, so that
 //! tests judge it without training.
 
+use super::orderings::{LEARNED, SKEWED};
 use super::{Place, Record, Results, State, places};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -13,7 +14,7 @@ use std::path::Path;
 
 const NAME: &str = "which-algorithm.jsonl.gz";
 /// Accuracies for whose first state bytes and seconds are known of every record.
-const ACCURACIES: [f64; 3] = [0.5, 0.8, 0.9];
+const ACCURACIES: [f64; 3] = [0.5, 0.8, LEARNED];
 /// Digits to which numbers are kept.
 const DIGITS: i32 = 6;
 
@@ -52,7 +53,7 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
 /// which an accuracy is first reached, and the last.
 fn condensed(record: &Record, whole: &BTreeSet<Place>) -> Record {
     let Place { task, partition, ranks, .. } = &record.place;
-    let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", "dirichlet(0.1)", 25);
+    let pictured = (task.as_str(), partition.as_str(), *ranks) == ("digits", SKEWED, 25);
     let reaches = |accuracy: f64| {
         record.curve.iter().position(|state| state.accuracy.is_some_and(|found| found >= accuracy))
     };

@@ -116,9 +116,9 @@ pub fn places() -> BTreeSet<Place> {
 /// Name of the partition in equal shares of like data.
 const EQUAL: &str = "equal";
 /// Name of the partition by label in which data differ most.
-const SKEWED: &str = "dirichlet(0.1)";
-/// Accuracy on the digits that counts as learned.
-const LEARNED: f64 = 0.9;
+pub(super) const SKEWED: &str = "dirichlet(0.1)";
+/// Accuracy on the digits that counts as learned, up to which bytes and seconds are counted.
+pub(super) const LEARNED: f64 = 0.9;
 
 /// Creates a claim that `better` has less of a quantity than `worse` on the digits, with like data on 8 ranks.
 const fn beats(better: &'static str, worse: &'static str, measure: Measure) -> Claim {

@@ -12,7 +12,8 @@ mod pictures;
 mod situations;
 mod tables;
 
-use super::{Estimate, Measure, Place, Record, Results, keep, orderings};
+use super::orderings::{self, LEARNED, SKEWED};
+use super::{Estimate, Measure, Place, Record, Results, keep};
 use hexagram::physical::input;
 use hexagram::{Error, Result};
 use std::collections::BTreeSet;
@@ -22,16 +23,12 @@ const BEGIN: &str = "<!-- suite: begin -->";
 const END: &str = "<!-- suite: end -->";
 /// The most bytes of the page.
 const LONGEST: u64 = 16 << 20;
-/// Accuracy on the digits up to which bytes and seconds are counted.
-const LEARNED: f64 = 0.9;
 /// Number of ranks of the table of costs and of the pictures: so many that all-reduce sends even a small model in parts.
 const RANKS: usize = 25;
 /// Trigrams, synchronous ones first.
 const TRIGRAMS: [&str; 8] = ["☰", "☴", "☱", "☵", "☲", "☶", "☳", "☷"];
 /// Algorithm that the others are compared to.
 const REFERENCE: &str = "gradient-allreduce";
-/// Name of the partition by label in which data differ most.
-const SKEWED: &str = "dirichlet(0.1)";
 
 /// Creates the page without tables in a folder, where there is none.
 ///
