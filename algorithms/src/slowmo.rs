@@ -11,8 +11,8 @@
 //! so that γ may change in any step: in the source, where it changes between periods only, γ̄ is γ. If γ was 0 in all of
 //! a period, it ends with the mean, and u stays.
 //!
-//! To be run with SGD, plain or with momentum, which stays each rank's own. Replicas are bit-identical after every τ-th
-//! step.
+//! To be run with any optimizer that fits the base; what it remembers, such as a momentum, stays each rank's own. Replicas
+//! are bit-identical after every τ-th step.
 //!
 //! The steps of a period may be another synchronous algorithm's, the `base`, as in the source: `SlowMo` over
 //! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. With a codec ([`Averaging`]) it is x₀ − xᵢ

@@ -55,11 +55,13 @@ impl DataParallel {
     /// backward passes of one batch, from [`forward`](Self::forward) to the last of [`hooks`](Self::hooks).
     ///
     /// # Errors
-    /// Those of `pass`; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
+    /// Those of `pass`; [`Error::Usage`] after one that has ended between two gradients, whose other gradient would be of
+    /// another batch; as [`evaluate_again`](Self::evaluate_again) and [`finish_and_step`](Self::finish_and_step).
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut pass: impl FnMut(&mut Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
+        self.check_all_evaluated()?;
         loop {
             pass(self)?;
             if !self.evaluate_again()? {

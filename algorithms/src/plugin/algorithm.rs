@@ -248,8 +248,8 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     /// If it cannot be made. As with all hooks, an error ends the training on every rank.
     fn state(&self, context: &Context, bucket: &Bucket) -> impl Future<Output = Result<Self::State>>;
 
-    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here overlaps with it, and with the backward pass up
-    /// to the bucket's gradients.
+    /// Runs when a training forward pass begins; before each, if a step takes several gradients. What is started here overlaps
+    /// with it, and with the backward pass up to the bucket's gradients.
     ///
     /// # Errors
     /// Any error ends the training on every rank.

@@ -238,6 +238,9 @@ fn a_loop_that_does_not_make_the_second_pass_is_refused_by_name() {
         &|engine| half(engine).and_then(|()| engine.checkpoint().save().map(drop)),
         "between two gradients of a step",
     );
+    // The second gradient would be of the next batch.
+    let next = |engine: &mut DataParallel| half(engine).and_then(|()| engine.step_with(ready));
+    refused(&next, "sam waits for another gradient of the same batch");
     let accumulate = |engine: &mut DataParallel| {
         engine.begin(Mode::Accumulate)?;
         engine.hooks().ready_slice(0, &[1.0f32; 4])?;

@@ -19,9 +19,10 @@ impl Communicator {
     /// > value ← ĥᵢ; mean ← H, and of the own chunk H + n (m − H)
     ///
     /// All ranks together add γ Σᵢ (H + n (m − H) of the own chunk − ĥᵢ) = γ n (m − m) = 0: whatever the codec loses, each
-    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding of each
-    /// time: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H, and messages become small. With γ = 1 and a fine codec (8 bits), a rank has the mean at
-    /// once, up to the codec's error; coarse ones need γ of about their δ.
+    /// loses it of its own value, or the owner of a chunk takes it, and the mean of all x stays, up to f32's rounding in each
+    /// call: the owner has each ĥⱼ bit by bit, and makes m of them anew. As xᵢ settle, so do ĥᵢ and H, and messages become
+    /// small. With γ = 1 and a fine codec (8 bits), a rank has the mean at once, up to the codec's error; coarse ones need γ of
+    /// about their δ.
     ///
     /// Bytes, steps and determinism: those of `all_reduce_encoded`. Memory: as there, and ĥⱼ of the own chunk, S in all. It is
     /// CHOCO (Koloskova, Stich and Jaggi, 2019) on the complete graph, by way of a mean that is compressed both ways.
