@@ -3,18 +3,20 @@
 use super::tree::excerpt;
 use crate::Error;
 
-/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near.
+/// Returns those of `names` that are spelled most like `word`, at most three, the nearest first; none if none is near. Names
+/// that begin with the word, if it has three characters or more, come before all others.
 ///
 /// ```
 /// use hexagram_logical::spelling::nearest;
 ///
 /// assert_eq!(nearest("chocosgd", ["choco-sgd", "d-psgd", "slowmo"]), ["choco-sgd"]);
+/// assert_eq!(nearest("choco", ["loco", "choco-sgd"]), ["choco-sgd", "loco"]);
 /// ```
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let word: Vec<char> = word.chars().take(64).map(|char| char.to_ascii_lowercase()).collect();
     let mut near: Vec<(usize, &str)> = names
         .into_iter()
-        .map(|name| (distance(&word, &name.chars().collect::<Vec<_>>()), name))
+        .map(|name| (distance_of(&word, &name.chars().collect::<Vec<_>>()), name))
         .filter(|(distance, name)| *distance <= 1 + name.chars().count().min(word.len()) / 3)
         .collect();
     near.sort_unstable();
@@ -32,6 +34,11 @@ pub fn no_such<'a>(what: &str, word: &str, names: impl IntoIterator<Item = &'a s
         near => format!("did you mean {}?", near.join(" or ")),
     };
     Error::usage(format!("there is no {what} `{}`", excerpt(word)), remedy)
+}
+
+/// Returns how far a name is from a word: 0 if it begins with the word, otherwise Levenshtein's distance.
+fn distance_of(word: &[char], name: &[char]) -> usize {
+    if word.len() >= 3 && name.starts_with(word) { 0 } else { distance(word, name) }
 }
 
 /// Returns Levenshtein's distance: the number of characters to be added, left out or replaced.

@@ -191,7 +191,8 @@ fn options_are_described() {
 #[test]
 fn the_nearest_names_are_near() {
     let names = ["choco-sgd", "d-psgd", "ad-psgd", "dgc", "slowmo"];
-    assert_eq!(nearest("choco", names), [""; 0]);
+    assert_eq!(nearest("choco", names), ["choco-sgd"]);
+    assert_eq!(nearest("ch", names), [""; 0]);
     assert_eq!(nearest("Choco-sgd", names), ["choco-sgd"]);
     assert_eq!(nearest("dpsgd", names), ["d-psgd", "ad-psgd"]);
     assert_eq!(nearest("magic", names), [""; 0]);
