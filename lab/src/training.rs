@@ -63,8 +63,14 @@ impl Training {
         }
     }
 
-    /// Refuses a training of which no state can be recorded.
+    /// Refuses a training without ranks or steps, or of which no state can be recorded.
     pub(crate) fn check(&self) -> Result<()> {
+        for (name, number) in [("ranks", self.ranks as u64), ("steps", self.steps)] {
+            if number == 0 {
+                let what = format!("a training of 0 {name} cannot be made");
+                return Err(Error::usage(what, format!("choose a number of {name}, 1 or more")));
+            }
+        }
         if self.records == 0 || self.steps < self.records {
             let what = format!("{} states cannot be recorded of {} steps", self.records, self.steps);
             return Err(Error::usage(what, "record at least one, and at most one a step"));

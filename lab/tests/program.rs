@@ -127,7 +127,10 @@ fn what_is_wrong_is_said_once_before_any_rank_starts() {
         (&["--lr=nan"], "--lr NaN is not a learning rate"),
         (&["--task=digit"], "did you mean digits?"),
         (&["--partition=dirichlet(0)"], "alpha of dirichlet is 0"),
-        (&["--steps=0"], "0 steps"),
+        (&["--steps=0"], "a training of 0 steps cannot be made; choose a number of steps, 1 or more"),
+        (&["-n0"], "a training of 0 ranks cannot be made; choose a number of ranks, 1 or more"),
+        (&["--lr", "-1"], "--lr -1 is not a learning rate"),
+        (&["--weight-decay", "-1"], "weight_decay of sgd is -1"),
         (&["-n2000"], "2000"),
     ] {
         let options = TrainOptions::try_parse_from([&["train"], arguments].concat()).unwrap();

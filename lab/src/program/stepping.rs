@@ -11,14 +11,14 @@ use std::sync::Arc;
 #[derive(Args, Debug, Clone)]
 pub struct Stepping {
     /// Learning rate, at its largest [default: the algorithm's or the optimizer's own]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Optimizer that steps with what the algorithm leaves of the gradients: sgd, adam, adamw, lion, lamb, lars or muon,
     /// with options as in 'sgd(momentum=0.9, nesterov=true)' [default: the algorithm's own]
     #[arg(long)]
     pub optimizer: Option<String>,
     /// Weight decay of that optimizer, but for biases, which never decay [default: the optimizer's own]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
     /// Schedule of the learning rate: constant, linear, cosine, step or one-cycle, with options as in
     /// 'cosine(warmup=50, end=0.1)'; it is over at the end of the training

@@ -84,15 +84,26 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
     Chosen::all(registry, names)?.into_iter().map(own).collect()
 }
 
-/// Reads what was run before: nothing if there is no file.
+/// Reads what was run before: nothing if there is no file. What a suite that was killed left of its last line is cut off: that
+/// training is run again.
 fn read(path: &Path) -> Result<Vec<Record>> {
-    let text = match std::fs::read_to_string(path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound => String::new(),
-        read => read.map_err(|cause| {
-            Error::system(format!("read {}", path.display()), cause, "remove it to begin anew")
-        })?,
+    let failed = |cause| Error::system(format!("read {}", path.display()), cause, "remove it to begin anew");
+    let mut bytes = match std::fs::read(path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(failed)?,
     };
-    text.lines().map(Record::parse).collect()
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let rest = bytes.split_off(whole);
+    let text = String::from_utf8(bytes).map_err(|cause| failed(io::Error::other(cause)))?;
+    let records = text.lines().map(Record::parse).collect::<Result<Vec<Record>>>()?;
+    if !rest.is_empty() {
+        if !Record::may_begin(&rest) {
+            return Record::parse(&String::from_utf8_lossy(&rest)).map(|_| records);
+        }
+        let file = OpenOptions::new().write(true).open(path);
+        file.and_then(|file| file.set_len(whole as u64)).map_err(|cause| not_written(path, cause))?;
+    }
+    Ok(records)
 }
 
 /// Replaces the records.
@@ -131,4 +142,28 @@ fn folder(path: &Path) -> &Path {
 
 fn not_written(path: &Path, cause: io::Error) -> Error {
     Error::system(format!("write {}", path.display()), cause, "see that you may write there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_of_a_line_is_cut_off_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("hexagram-records-{}.jsonl", std::process::id()));
+        // The last one ends in the middle of a character.
+        for rest in
+            [&b"{"[..], br#"{"algorithm":"d-psgd","tri"#, b"{\"algorithm\":\"d-psgd\",\"trigram\":\"\xe2\x98"]
+        {
+            std::fs::write(&path, rest).unwrap();
+            assert!(read(&path).unwrap().is_empty());
+            assert_eq!(std::fs::read(&path).unwrap(), b"");
+        }
+        for other in ["a file of somebody else", "garbage\n{\"algorithm\":"] {
+            std::fs::write(&path, other).unwrap();
+            assert!(read(&path).unwrap_err().to_string().contains("is no record of a training"));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -135,6 +135,12 @@ impl Record {
         })
     }
 
+    /// Returns true if these bytes may be the beginning of a record's line, as a process leaves one that was killed.
+    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+        const BEGIN: &[u8] = br#"{"algorithm":""#;
+        bytes.starts_with(BEGIN) || BEGIN.starts_with(bytes)
+    }
+
     fn of(value: &Value) -> Option<Self> {
         let text = |field: &str| value[field].as_str().map(str::to_owned);
         Some(Record {
