@@ -16,7 +16,7 @@ use hexagram_candle::{Replica, ReplicaOptions};
 use hexagram_examples::Failure;
 use hexagram_examples::baseline;
 use hexagram_examples::data::Images;
-use hexagram_examples::made_with::MadeWith;
+use hexagram_examples::made_with::{MadeWith, differing};
 use hexagram_examples::metrics::{Epoch, Metrics, Step};
 use hexagram_examples::net::{Net, correct, seeded};
 use hexagram_examples::options::{Checked, Options, Precision};
@@ -145,7 +145,7 @@ fn train(checked: &Checked, world: World, begun: SystemTime) -> Result<ExitCode,
 
 /// Refuses ranks that were started differently: they would hang, or train on overlapping shares.
 fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
-    const LENGTH: usize = 1024;
+    const LENGTH: usize = 8192;
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(LENGTH, b' ');
     let mut all = vec![0; LENGTH * comm.size()];
@@ -153,7 +153,8 @@ fn agree(comm: &Communicator, mine: &str) -> Result<(), Failure> {
     let of = |rank: usize| String::from_utf8_lossy(&all[rank * LENGTH..][..LENGTH]).trim_end().to_owned();
     match (1..comm.size()).find(|rank| of(*rank) != of(0)) {
         Some(other) => {
-            Err(format!("ranks differ: rank 0 has {}; rank {other} has {}", of(0), of(other)).into())
+            let [first, second] = differing(&of(0), &of(other));
+            Err(format!("ranks differ: rank 0 has {first}; rank {other} has {second}").into())
         }
         None => Ok(()),
     }

@@ -76,6 +76,20 @@ impl MadeWith {
     }
 }
 
+/// Returns the options that two ranks were not given alike, with the values of each: from what each says in one line.
+pub fn differing(first: &str, second: &str) -> [String; 2] {
+    let options = |text: &str| -> Vec<String> {
+        let parts = text.trim().trim_start_matches("--").split(" --");
+        parts.map(|part| format!("--{}", part.trim())).collect()
+    };
+    let alone = |own: &str, other: &str| -> String {
+        let others = options(other);
+        let own: Vec<String> = options(own).into_iter().filter(|option| !others.contains(option)).collect();
+        if own.is_empty() { "no more options".to_owned() } else { own.join(" ") }
+    };
+    [alone(first, second), alone(second, first)]
+}
+
 fn fact(name: &str) -> String {
     format!("with {name}")
 }
@@ -108,6 +122,15 @@ mod tests {
         let error = made_with(["0.5", "F64"]).compare(&saved, true).unwrap_err().to_string();
         assert!(error.contains("--lr 0.1, and now 0.5; with --dtype F32, and now F64"), "{error}");
         assert!(error.contains("--dtype cannot change"), "{error}");
+    }
+
+    #[test]
+    fn only_what_differs_is_said_of_two_ranks() {
+        let first = "--algorithm d-psgd(graph=torus) --lr 0.1 --epochs 3 --checkpoint --every 100";
+        let second = "--algorithm d-psgd --lr 0.1 --epochs 4 --checkpoint --every 100";
+        let said = ["--algorithm d-psgd(graph=torus) --epochs 3", "--algorithm d-psgd --epochs 4"];
+        assert_eq!(differing(first, second), said);
+        assert_eq!(differing("--lr 1 --trace", "--lr 1"), ["--trace", "no more options"]);
     }
 
     #[test]

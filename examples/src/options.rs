@@ -22,7 +22,7 @@ pub const MAX_RANKS: usize = 64;
 #[command(name = "train", version, after_help = format!("{EXIT_CODES}\n\n{SILENCE_HELP}"))]
 pub struct Options {
     /// Ranks to start when no launcher has started them [default: 4]
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub ranks: Option<usize>,
     /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints
     /// the choices, and `help:NAME` the options of one
