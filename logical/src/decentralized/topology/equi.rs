@@ -14,7 +14,7 @@ use crate::Result;
 use crate::encoding::mix;
 use std::collections::BTreeMap;
 
-/// Returns the static matrix of `hops` hops.
+/// Returns the static matrix of `hops` hops, 1 or more.
 pub(super) fn fixed(size: usize, seed: u64, hops: usize) -> Result<Mixing> {
     circulant(size, (0..hops as u64).map(|draw| (hop(size, mix(seed ^ mix(draw))), 1.0 / hops as f64)))
 }
