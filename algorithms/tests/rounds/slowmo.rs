@@ -1,6 +1,7 @@
 //! SlowMo against local SGD, against heavy-ball momentum worked out by hand.
 
 use crate::replicas::{Made, Run, furthest};
+use hexagram_algorithms::d_psgd::DPsgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::decentralized::Mixing;
 use hexagram_algorithms::logical::testing::cases;
@@ -122,8 +123,10 @@ fn over_a_base_without_slow_momentum_it_is_the_base_and_means() {
             gradient,
         )
     };
-    // Whose period never ends, and whose replicas are equal as they are.
-    assert_eq!(over(100, Sgp::default().into()), run.train(|| Sgp::default().into(), gradient));
+    // Whose period never ends: a base that works after the gradients, one that does before; and whose replicas are equal.
+    for base in [AnyAlgorithm::from(Sgp::default()), DPsgd::default().into()] {
+        assert_eq!(over(100, base.clone()), run.train(|| base.clone(), gradient), "{base}");
+    }
     let found = over(5, GradientAllReduce.into());
     let expected = run.train(|| GradientAllReduce.into(), gradient);
     assert!(found.iter().zip(&expected).all(|(found, expected)| furthest(found, expected) < 1e-14));
