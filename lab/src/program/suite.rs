@@ -95,13 +95,18 @@ fn read(path: &Path) -> Result<Vec<Record>> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let rest = bytes.split_off(whole);
     let text = String::from_utf8(bytes).map_err(|cause| failed(io::Error::other(cause)))?;
-    let records = text.lines().map(Record::parse).collect::<Result<Vec<Record>>>()?;
+    let mut records = text.lines().map(Record::parse).collect::<Result<Vec<Record>>>()?;
     if !rest.is_empty() {
-        if !Record::may_begin(&rest) {
-            return Record::parse(&String::from_utf8_lossy(&rest)).map(|_| records);
-        }
-        let file = OpenOptions::new().write(true).open(path);
-        file.and_then(|file| file.set_len(whole as u64)).map_err(|cause| not_written(path, cause))?;
+        let file = || OpenOptions::new().append(true).open(path);
+        let mended = match Record::parse(&String::from_utf8_lossy(&rest)) {
+            Ok(record) => {
+                records.push(record);
+                file().and_then(|mut file| file.write_all(b"\n"))
+            }
+            Err(error) if !Record::may_begin(&rest) => return Err(error),
+            Err(_) => file().and_then(|file| file.set_len(whole as u64)),
+        };
+        mended.map_err(|cause| not_written(path, cause))?;
     }
     Ok(records)
 }
