@@ -15,6 +15,12 @@ fn learning_rate(algorithm: &str) -> f64 {
     if algorithm == "dgc" { 0.001 } else { 0.01 }
 }
 
+/// Largest share of the distance that may be left. In 400 steps sparse-loco sends a 64th of the elements 13 times: a fifth
+/// of them have moved.
+fn left(algorithm: &str) -> f64 {
+    if algorithm == "sparse-loco" { 0.9 } else { 0.5 }
+}
+
 /// What one algorithm made of the model, on one rank.
 struct Stage {
     name: &'static str,
@@ -61,7 +67,10 @@ fn a_model_goes_on_learning_through_all_algorithms() {
     for (at, first) in ranks[0].iter().enumerate() {
         for stages in &ranks {
             let Stage { name, distance: (before, after), .. } = stages[at];
-            assert!(after < 0.5 * before, "{name} began {before} from the target and ended {after} from it");
+            assert!(
+                after < left(name) * before,
+                "{name} began {before} from the target and ended {after} from it"
+            );
         }
         if first.identical {
             let same = ranks.iter().all(|stages| stages[at].replica == first.replica);
