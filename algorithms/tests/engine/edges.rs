@@ -7,6 +7,12 @@ use hexagram_algorithms::testing::{Setup, Trainer, fitting};
 use hexagram_algorithms::{AnyAlgorithm, Autotune, EngineOptions, LossScale, Mode, Order, Sgd};
 use std::sync::Arc;
 
+/// Returns the usual setup, but for the optimizer where the algorithm names its own.
+fn setup(algorithm: &AnyAlgorithm) -> Setup {
+    let usual = Setup::default();
+    Setup { optimizer: fitting(algorithm, usual.optimizer.clone()), ..usual }
+}
+
 /// Trains a model of vectors of these lengths, step by step with these learning rates; every rank's parameters.
 fn train(
     algorithm: &AnyAlgorithm,
@@ -16,7 +22,7 @@ fn train(
 ) -> Result<Vec<Vec<Vec<f32>>>> {
     spawn(TransportKind::Thread, ranks, |comm| {
         let initial: Vec<Vec<f32>> = lengths.iter().map(|len| vec![0.5; *len]).collect();
-        let mut trainer = Trainer::new(&comm, algorithm.clone(), Setup::default(), &initial)?;
+        let mut trainer = Trainer::new(&comm, algorithm.clone(), setup(algorithm), &initial)?;
         for rate in rates {
             trainer.engine().set_learning_rate(*rate);
             trainer.step(|_, x| x.iter().map(|x| x - comm.rank() as f32).collect())?;
@@ -120,7 +126,7 @@ fn in_passes(
     shares: &'static [f32],
 ) -> Result<Vec<Vec<Vec<f32>>>> {
     spawn(TransportKind::Thread, 4, |comm| {
-        let setup = Setup { learning_rate: 0.01, engine: engine.clone(), ..Setup::default() };
+        let setup = Setup { learning_rate: 0.01, engine: engine.clone(), ..setup(algorithm) };
         let initial = [vec![0.5; 70], vec![-0.25; 9], vec![1.0; 30]];
         let mut trainer = Trainer::new(&comm, algorithm.clone(), setup, &initial)?;
         for _ in 0..20 {
@@ -177,7 +183,7 @@ fn a_pass_that_overflows_leaves_nothing_behind() {
             let setup = Setup {
                 learning_rate: 0.01,
                 engine: EngineOptions { loss_scale, ..EngineOptions::default() },
-                ..Setup::default()
+                ..setup(algorithm)
             };
             let mut trainer =
                 Trainer::new(&comm, algorithm.clone(), setup, &[vec![0.5f32; 70], vec![1.0; 30]])?;
