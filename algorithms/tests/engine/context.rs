@@ -3,7 +3,7 @@
 use hexagram_algorithms::async_model_average::AsyncModelAverage;
 use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::logical::testing::spawn;
-use hexagram_algorithms::logical::{Buffer, ReduceOp, Result, TransportKind};
+use hexagram_algorithms::logical::{Buffer, Communicator, Error, ReduceOp, Result, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use hexagram_algorithms::{Algorithm, Bucket, Combine, Context, EngineOptions, Needs, Trigram};
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,21 +150,22 @@ fn built_in_algorithms_give_out_what_they_find_by_themselves() {
 /// Trains 3 ranks for two steps with these losses; returns rank 0's model, or every rank's error, and the seeds.
 fn train(seed: u64, losses: [Option<f64>; 3]) -> (Vec<std::result::Result<f64, String>>, Vec<Drawn>) {
     let weighs = Weighs(Arc::default());
-    let found = spawn(TransportKind::Thread, 3, |comm| {
+    let learnt = |comm: &Communicator| {
         let engine =
             EngineOptions { seed, bucket_bytes: 8, first_bucket_bytes: 8, ..Setup::default().engine };
         let setup = Setup { learning_rate: 1.0, engine, ..Setup::default() };
-        let mut trainer = Trainer::new(&comm, weighs.clone(), setup, &[vec![0.0f64], vec![0.0]])?;
+        let mut trainer = Trainer::new(comm, weighs.clone(), setup, &[vec![0.0f64], vec![0.0]])?;
         for _ in 0..2 {
             if let Some(loss) = losses[comm.rank()] {
                 trainer.engine().set_loss(loss);
             }
-            if let Err(error) = trainer.step(|_, _| vec![comm.rank() as f64]) {
-                return Ok(Err(error.to_string()));
-            }
+            trainer.step(|_, _| vec![comm.rank() as f64])?;
         }
-        Ok(Ok(trainer.parameters()?[1][0]))
-    });
+        Ok(trainer.parameters()?[1][0])
+    };
+    // A rank may hear that another has given up while it still makes its engine.
+    let found =
+        spawn(TransportKind::Thread, 3, |comm| Ok(learnt(&comm).map_err(|error: Error| error.to_string())));
     let drawn = weighs.0.lock().unwrap().clone();
     (found.unwrap(), drawn)
 }
