@@ -301,6 +301,15 @@ fn the_end_of_a_copy_ends_the_park() {
     }
 }
 
+/// Keeps the queue of `x` busy until the test, too, comes to the barrier.
+fn keep_busy(x: &Buffer) -> Arc<Barrier> {
+    let busy = Arc::new(Barrier::new(2));
+    let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());
+    let work = Waiting(Arc::clone(&busy));
+    to.write_all().unwrap().encode(&work, &from.read_all().unwrap(), 0).unwrap().unwrap();
+    busy
+}
+
 /// Posts an all-reduce, or a barrier without elements.
 fn post_native<'a>(end: &'a End, label: Label, buffer: &Buffer) -> Operation<'a> {
     let native = end.transport.native().unwrap();
@@ -331,9 +340,11 @@ fn operations_of_a_lane_begin_in_order_whatever_has_to_be_copied() {
             let native = end.transport.native().unwrap();
             native.at_once(label, third.write_all().unwrap().bytes_mut())
         };
+        let busy = (world.rank() == 0).then(|| keep_busy(&first));
         let natives = [post_native(&end, labels[0], &first), post_native(&end, labels[1], &second)];
-        if world.rank() == 0 {
+        if let Some(busy) = busy {
             assert!(matches!(at_once(&labels[2]), AtOnce::Not), "two are not posted yet");
+            busy.wait();
         }
         let recv = end.recv(send, &into, Land::Copy);
         let send = end.send(send, &message, 1);
@@ -422,10 +433,7 @@ fn a_cancelled_message_keeps_memory_of_another_library_until_it_is_copied() {
             let label = end.label(OperationKind::SendRecv, DType::F32, 1000);
             let (x, owner) = foreign(&late, &end.queues[0], 1000);
             // The copy is behind work that takes a while.
-            let busy = Arc::new(Barrier::new(2));
-            let [from, to] = [DType::F32, DType::U8].map(|dtype| x.beside(dtype, 1).unwrap());
-            let work = Waiting(Arc::clone(&busy));
-            to.write_all().unwrap().encode(&work, &from.read_all().unwrap(), 0).unwrap().unwrap();
+            let busy = keep_busy(&x);
             let ticket = end.transport.post_send(0, label, x.read_all().unwrap());
             drop(x);
             assert!(owner.try_recv().is_err(), "{transport}: it is being sent");

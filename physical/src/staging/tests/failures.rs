@@ -7,8 +7,11 @@ use super::*;
 fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
     let late = Late::new(0);
     for transport in on_threads() {
+        // Nobody errs while the other is still opening its endpoint: it could not.
+        let open = Barrier::new(2);
         let errors = spawn(transport, 2, |world| {
             let mut end = End::new(&world, vec![late.queue()]);
+            open.wait();
             let question = end.label(OperationKind::SendRecv, DType::U8, 4);
             let answer = end.label(OperationKind::SendRecv, DType::U8, 4);
             let [message, into] = [(); 2].map(|()| end.buffer(&[0u8; 4]));
@@ -34,7 +37,7 @@ fn a_message_that_could_not_be_made_ends_who_waits_for_its_answer() {
 fn a_message_whose_codec_refused_is_not_sent_and_fails_whatever_waits() {
     for transport in on_threads() {
         for (awaits_answer, queues) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
-            // Nobody errs while the other is still opening its endpoint: it could not.
+            // As above.
             let open = Barrier::new(2);
             spawn(transport, 2, |world| refuse(&world, &open, awaits_answer, queues));
         }
