@@ -136,7 +136,7 @@ impl DiLoCoState {
         context: &Context,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if !(context.step() + 1).is_multiple_of(period) {
+        if !context.ends_round(period) {
             return Ok(());
         }
         let DiLoCoState { global, averager } = self;

@@ -66,7 +66,7 @@ pub struct EasgdState {
 
 impl Easgd {
     fn is_due(&self, context: &Context) -> bool {
-        (context.step() + 1).is_multiple_of(self.period)
+        context.ends_round(self.period)
     }
 }
 

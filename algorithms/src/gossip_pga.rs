@@ -71,7 +71,7 @@ impl Algorithm for GossipPga {
         state: &mut GossipState,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if (context.step() + 1).is_multiple_of(self.period) {
+        if context.ends_round(self.period) {
             return context.mean(&mut bucket.parameters).await;
         }
         self.gossip.mix(context, state, &mut bucket.parameters, context.step()).await

@@ -70,7 +70,7 @@ impl Algorithm for LocalSgd {
         mean: &mut ParameterMean,
         bucket: &mut Bucket,
     ) -> Result<()> {
-        if (context.step() + 1).is_multiple_of(self.period) {
+        if context.ends_round(self.period) {
             mean.meet(context, &mut bucket.parameters).await?;
         }
         Ok(())

@@ -102,7 +102,7 @@ impl Algorithm for NoLoCo {
     }
 
     async fn after_step(&self, context: &Context, slow: &mut Global, bucket: &mut Bucket) -> Result<()> {
-        if !(context.step() + 1).is_multiple_of(self.period) {
+        if !context.ends_round(self.period) {
             return Ok(());
         }
         let Global { parameters: slow, velocity: momentum } = slow;

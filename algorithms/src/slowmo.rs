@@ -221,7 +221,7 @@ impl Algorithm for SlowMo {
         state.base.after_step(context, bucket).await?;
         state.steps += 1;
         state.rates += context.learning_rate()?;
-        if !(context.step() + 1).is_multiple_of(self.period) {
+        if !context.ends_round(self.period) {
             return Ok(());
         }
         self.average(context, state, &mut bucket.parameters).await?;

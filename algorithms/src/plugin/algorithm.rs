@@ -330,7 +330,7 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
     ///         bucket: &mut Bucket,
     ///         slots: &mut Slots,
     ///     ) -> Result<()> {
-    ///         if (context.step() + 1).is_multiple_of(8) {
+    ///         if context.ends_round(8) {
     ///             context.mean(&mut bucket.parameters).await?;
     ///             context.mean(slots.get_mut("momentum")?).await?;
     ///         }

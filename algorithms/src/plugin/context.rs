@@ -63,6 +63,13 @@ impl Context {
         self.present.step
     }
 
+    /// Returns true in the last step of each round of `period` steps, counted from the first of the training.
+    ///
+    /// It is equal on all ranks where they wait for each other. `period` is 1 or more.
+    pub fn ends_round(&self, period: u64) -> bool {
+        (self.step() + 1).is_multiple_of(period)
+    }
+
     /// Returns the number of the algorithm's own steps before this one: 0 in its first, be it the first of the training or
     /// the first after [`DataParallel::switch`](crate::DataParallel::switch). Checkpoints and other cuts of the buckets do
     /// not set it back. Warm-ups count by it; where ranks wait for each other it is equal on all of them.

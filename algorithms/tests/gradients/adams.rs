@@ -1,8 +1,10 @@
 //! What the tests of one-bit Adams have in common: gradients, replicas that step with them, and their rule in f64.
 
-use hexagram_algorithms::logical::{Communicator, Error};
+use hexagram_algorithms::logical::testing::spawn;
+use hexagram_algorithms::logical::{Communicator, Error, TransportKind};
 use hexagram_algorithms::testing::{Setup, Trainer};
-use hexagram_algorithms::{AnyAlgorithm, Frozen};
+use hexagram_algorithms::{Adam, AnyAlgorithm, Frozen, GradientAllReduce};
+use std::sync::Arc;
 
 /// A gradient that no two ranks, steps or elements share.
 pub(crate) fn gradient(rank: usize, step: usize, at: usize) -> f32 {
@@ -23,6 +25,21 @@ pub(crate) fn train(
         trainer.step(|_, x| (0..x.len()).map(|at| gradient(comm.rank(), step, at)).collect())?;
     }
     Ok(trainer.parameters()?.remove(0))
+}
+
+/// Asserts that an algorithm makes the steps of Adam with the mean gradient.
+pub(crate) fn assert_is_adam<A: Into<AnyAlgorithm> + Clone + Sync>(algorithm: A) {
+    spawn(TransportKind::Thread, 3, |comm| {
+        let adam = Setup { optimizer: Arc::new(Adam::default()), ..Setup::default() };
+        let size = (1000, 50);
+        let ours = train(&comm, algorithm.clone(), Setup::default(), size, gradient)?;
+        let adams = train(&comm, Arc::new(GradientAllReduce), adam, size, gradient)?;
+        for (ours, adams) in ours.iter().zip(&adams) {
+            assert!((ours - adams).abs() < 4e-6, "{ours} and not {adams}");
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// A gradient whose mean over ranks is never near 0, except that every eighth element has none before `begin`; its size
