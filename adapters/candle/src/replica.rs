@@ -52,9 +52,8 @@ pub struct Replica {
     pub(crate) tensors: Vec<Entry>,
     /// Backward passes so far.
     passes: u64,
-    /// Sum of the losses of the step under way, and true once the algorithm takes another gradient of the same batch.
+    /// Sum of the losses of the step under way.
     loss: f64,
-    again: bool,
     /// Type of the optimizer of the framework that has stepped, if it may remember what a checkpoint does not have.
     pub(crate) unreached: Option<&'static str>,
 }
@@ -98,15 +97,8 @@ impl Replica {
         let data_parallel = DataParallel::new(comm, listed?, options.algorithm, options.engine)?;
         // Set once, here.
         let _ = engine.set(data_parallel.hooks());
-        let mut replica = Replica {
-            engine: data_parallel,
-            parameters,
-            tensors,
-            passes: 0,
-            loss: 0.0,
-            again: false,
-            unreached: None,
-        };
+        let mut replica =
+            Replica { engine: data_parallel, parameters, tensors, passes: 0, loss: 0.0, unreached: None };
         replica.broadcast()?;
         Ok((model, replica))
     }
@@ -133,8 +125,9 @@ impl Replica {
     /// algorithms begin only with the backward pass.
     ///
     /// # Errors
-    /// [`Error::Hexagram`] if communication failed.
+    /// [`Error::Hexagram`] if communication failed, or after a [`Replica::step_with`] that has ended between two gradients.
     pub fn forward(&mut self) -> Result<()> {
+        self.check_all_evaluated()?;
         let statistics: Vec<&Entry> = self.tensors.iter().filter(|entry| entry.tap.is_none()).collect();
         if !statistics.is_empty() {
             let mut buffers =
@@ -171,7 +164,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// Those of `loss`; as [`Replica::forward`] and [`Replica::step`].
+    /// Those of `loss`, after which no rank can go on if they come between two gradients: the other gradient would be of another
+    /// batch; as [`Replica::forward`] and [`Replica::step`].
     pub fn step_with<E: From<Error>>(
         &mut self,
         mut loss: impl FnMut() -> Result<Tensor, E>,
@@ -181,7 +175,7 @@ impl Replica {
         self.computed(&first, Mode::Synchronize)?;
         while self.evaluate_again()? {
             self.engine.forward().map_err(Error::from)?;
-            self.computed(&loss()?, Mode::Synchronize)?;
+            self.differentiated(&loss()?, Mode::Synchronize)?;
         }
         self.finish_and_step()?;
         Ok(first)
@@ -192,7 +186,6 @@ impl Replica {
     fn evaluate_again(&mut self) -> Result<bool> {
         let again = self.engine.evaluate_again()?;
         if again {
-            self.again = true;
             self.settled()?;
         }
         Ok(again)
@@ -202,23 +195,24 @@ impl Replica {
     fn finish_and_step(&mut self) -> Result<()> {
         let outcome =
             self.engine.finish_and_step_into(|index, values| self.parameters[index].publish(values));
-        self.forget_loss();
+        self.loss = 0.0;
         self.told(outcome)
     }
 
-    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own parameters.
-    fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
-        if !self.again {
-            self.loss += loss.detach().to_dtype(candle_core::DType::F64)?.sum_all()?.to_scalar::<f64>()?;
-            self.engine.set_loss(self.loss);
-        }
-        Ok(())
+    /// Fails between two gradients of a step, where a pass of another batch would be taken for the second.
+    fn check_all_evaluated(&self) -> Result<()> {
+        self.told(self.engine.check_all_evaluated().map_err(Error::from))
     }
 
-    /// Begins to count the loss of the next step.
-    fn forget_loss(&mut self) {
-        self.loss = 0.0;
-        self.again = false;
+    /// Tells the engine the loss of the step so far: the sum over passes that accumulate, at the model's own parameters.
+    ///
+    /// It reads one number in every such pass, as an algorithm does not declare that it will ask for the loss, and its hooks
+    /// cannot ask a device for it. In host memory, where parameters are, that costs next to nothing; a model that computes
+    /// on a device in between waits here for its forward pass.
+    fn tell_loss(&mut self, loss: &Tensor) -> Result<()> {
+        self.loss += loss.detach().to_dtype(candle_core::DType::F64)?.sum_all()?.to_scalar::<f64>()?;
+        self.engine.set_loss(self.loss);
+        Ok(())
     }
 
     /// Runs the backward pass of `loss`, the synchronization of its gradients, and one step of `optimizer`: what
@@ -265,11 +259,18 @@ impl Replica {
         Ok(self.engine.finish()?)
     }
 
-    /// Runs the pass but for its end.
+    /// Runs a pass at the model's own parameters, but for its end.
     fn computed(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
+        self.check_all_evaluated()?;
+        let outcome = self.tell_loss(loss);
+        self.told(outcome)?;
+        self.differentiated(loss, mode)
+    }
+
+    /// Runs a pass, but for its end, and tells the algorithm no loss.
+    fn differentiated(&mut self, loss: &Tensor, mode: Mode) -> Result<()> {
         self.passes += 1;
-        let ready = self.check_fresh().and_then(|()| self.tell_loss(loss));
-        let outcome = ready.and_then(|()| {
+        let outcome = self.check_fresh().and_then(|()| {
             self.engine.begin(mode)?;
             let gradients = loss.backward()?;
             self.check_untapped(&gradients)
@@ -345,7 +346,7 @@ impl Replica {
     /// Lets the algorithm do its part, now that candle's optimizer has stepped.
     fn stepped(&mut self) -> Result<()> {
         self.refresh()?;
-        self.forget_loss();
+        self.loss = 0.0;
         self.engine.stepped()?;
         if self.engine.algorithm().needs().parameters { self.publish() } else { Ok(()) }
     }

@@ -120,8 +120,12 @@ impl DataParallel {
         Err(Error::usage(what, remedy))
     }
 
-    /// Fails between two gradients of a step.
-    pub(super) fn check_all_evaluated(&self) -> Result<()> {
+    /// Fails between two gradients of a step, where one of another batch would be taken for the second: for an adapter whose
+    /// loop is not [`step_with`](Self::step_with).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] after an [`evaluate_again`](Self::evaluate_again) that returned true, until the step has ended.
+    pub fn check_all_evaluated(&self) -> Result<()> {
         if self.present.evaluation == 0 {
             return Ok(());
         }

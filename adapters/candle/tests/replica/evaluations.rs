@@ -117,6 +117,33 @@ fn a_step_that_leaves_out_the_second_gradient_is_refused() {
 }
 
 #[test]
+fn a_step_whose_second_loss_failed_is_not_ended_with_another_batch() {
+    let refused = spawn(TransportKind::Thread, 1, |comm| {
+        let refusals = || {
+            let varmap = same_start(DType::F64);
+            let (model, mut replica) = Replica::build(&comm, &varmap, with_sam(), Net::new)?;
+            let first = model.loss(&batch(0, DType::F64))?;
+            let mut losses = vec![first];
+            let only_once = || losses.pop().ok_or_else(|| Error::from(candle_core::Error::msg("no batch")));
+            replica.step_with(only_once).unwrap_err();
+            let next = model.loss(&batch(1, DType::F64))?;
+            Ok([
+                replica.step_with(|| Ok::<_, Error>(next.clone())).map(drop),
+                replica.forward(),
+                replica.step(&next),
+                replica.backward_no_sync(&next),
+                replica.backward(&next).map(drop),
+            ]
+            .map(|outcome| outcome.unwrap_err().to_string()))
+        };
+        hexagram(refusals())
+    });
+    for error in &refused.unwrap()[0] {
+        assert!(error.contains("sam waits for another gradient of the same batch"), "{error}");
+    }
+}
+
+#[test]
 fn the_loss_of_a_step_is_the_sum_of_its_passes() {
     let told = spawn(TransportKind::Thread, 1, |comm| {
         let train = || {
