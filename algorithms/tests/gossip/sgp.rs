@@ -33,6 +33,37 @@ fn it_reaches_the_optimum_of_the_mean_as_the_learning_rate_falls() {
 }
 
 #[test]
+fn over_an_uneven_graph_it_is_push_sum_by_hand() {
+    // Column j is what rank j shares out, to itself and to one or two others, alike.
+    let shares = [
+        [1.0 / 3.0, 0.0, 0.0, 0.5],
+        [1.0 / 3.0, 0.5, 0.0, 0.0],
+        [1.0 / 3.0, 0.5, 0.5, 0.0],
+        [0.0, 0.0, 0.5, 0.5],
+    ];
+    let mixed =
+        |of: [f64; 4]| shares.map(|row| row.iter().zip(of).map(|(share, of)| share * of).sum::<f64>());
+    let setup = Setup { learning_rate: 0.05, ..Setup::default() };
+    let gradient = |rank: usize, step: usize, x: &[f64]| {
+        let noise = ((rank * 5 + step * 3) % 7) as f64 / 7.0;
+        vec![problem().a[rank] * (x[0] - problem().b[rank]) + noise]
+    };
+    let mut x = [0.7; 4];
+    let mut w = [1.0; 4];
+    for step in 0..12 {
+        let stepped =
+            std::array::from_fn(|rank| x[rank] - 0.05 * gradient(rank, step, &[x[rank] / w[rank]])[0]);
+        x = mixed(stepped);
+        w = mixed(w);
+        let place = (TransportKind::Thread, 4);
+        let found = train(place, &push(uneven()), &setup, &[0.7], step + 1, gradient).unwrap();
+        let found: Vec<f64> = found.into_iter().map(|x| x[0]).collect();
+        assert_near(&found, &[0, 1, 2, 3].map(|rank| x[rank] / w[rank]), 1e-13);
+    }
+    assert!(w.iter().any(|w| (w - 1.0).abs() > 0.2), "{w:?}");
+}
+
+#[test]
 fn with_equal_curvatures_the_mean_is_the_optimum_at_any_learning_rate() {
     for ranks in [3, 4, 5] {
         let gradient = |rank: usize, _: usize, x: &[f64]| vec![x[0] - problem().b[rank]];

@@ -1,4 +1,4 @@
-//! PowerSGD where it is exact, what it must not lose.
+//! PowerSGD against its rule in f64, where it is exact, and what it must not lose.
 
 use crate::replicas::{Made, Run, furthest, optimum, pull};
 use hexagram_algorithms::GradientAllReduce;
@@ -29,6 +29,112 @@ fn exact() -> Made {
 
 fn run() -> Run<f32> {
     Run { shape: vec![ROWS, COLS], ..Run::default() }
+}
+
+/// Returns A B of matrices with so many rows and columns between them, row by row.
+fn product(a: &[f64], between: usize, b: &[f64]) -> Vec<f64> {
+    let columns = b.len() / between;
+    let element =
+        |row: &[f64], column: usize| (0..between).map(|at| row[at] * b[at * columns + column]).sum();
+    a.chunks(between).flat_map(|row| (0..columns).map(move |column| element(row, column))).collect()
+}
+
+fn transposed(a: &[f64], columns: usize) -> Vec<f64> {
+    (0..columns).flat_map(|column| a.iter().skip(column).step_by(columns).copied()).collect()
+}
+
+/// Returns an orthonormal basis of what the first columns of a matrix span.
+fn basis(a: &[f64], columns: usize, rank: usize) -> Vec<f64> {
+    let mut found: Vec<Vec<f64>> = Vec::new();
+    for column in 0..rank {
+        let mut p: Vec<f64> = a.iter().skip(column).step_by(columns).copied().collect();
+        for other in &found {
+            let along: f64 = p.iter().zip(other).map(|(p, other)| p * other).sum();
+            p.iter_mut().zip(other).for_each(|(p, other)| *p -= along * other);
+        }
+        let norm = p.iter().map(|p| p * p).sum::<f64>().sqrt();
+        found.push(p.into_iter().map(|p| p / norm).collect());
+    }
+    transposed(&found.concat(), a.len() / columns)
+}
+
+/// Returns P Pᵀ A.
+fn projected(p: &[f64], rank: usize, a: &[f64]) -> Vec<f64> {
+    let rows = p.len() / rank;
+    product(p, rank, &product(&transposed(p, rank), rows, a))
+}
+
+/// PowerSGD of one matrix in f64, all ranks in one place.
+struct Single {
+    x: Vec<f64>,
+    e: Vec<Vec<f64>>,
+    /// Columns of Q side by side: nothing before the first step.
+    q: Vec<f64>,
+}
+
+impl Single {
+    const RANK: usize = 2;
+
+    /// Makes a step with γ gᵢ. `first` is what the very first step was seen to take from x.
+    fn step(&mut self, scaled: &[Vec<f64>], first: impl FnOnce(&[f64]) -> Vec<f64>) {
+        for (e, scaled) in self.e.iter_mut().zip(scaled) {
+            e.iter_mut().zip(scaled).for_each(|(e, scaled)| *e += scaled);
+        }
+        let mean = mean(&self.e);
+        // The first Q is drawn, and only what it spans matters: the same as the columns of the first step.
+        let p = match self.q.is_empty() {
+            true => basis(&first(&self.x), COLS, Self::RANK),
+            false => basis(&product(&mean, COLS, &self.q), Self::RANK, Self::RANK),
+        };
+        self.q = product(&transposed(&mean, COLS), ROWS, &p);
+        subtract(&mut self.x, &projected(&p, Self::RANK, &mean));
+        for e in &mut self.e {
+            let said = projected(&p, Self::RANK, e);
+            subtract(e, &said);
+        }
+    }
+}
+
+fn mean(all: &[Vec<f64>]) -> Vec<f64> {
+    (0..all[0].len()).map(|at| all.iter().map(|one| one[at]).sum::<f64>() / all.len() as f64).collect()
+}
+
+fn subtract(from: &mut [f64], what: &[f64]) {
+    from.iter_mut().zip(what).for_each(|(from, what)| *from -= what);
+}
+
+#[test]
+fn its_steps_are_those_of_its_rule() {
+    const RANKS: usize = 3;
+    let start = 2;
+    let rate = |step: usize| 0.1 / (1 + step % 3) as f64;
+    let slope = |rank: usize, step: usize, at: usize, x: f64| {
+        let minimum =
+            3.0 * f64::from(noise(at + 300 * rank)) + 0.2 * f64::from(noise(at + 1000 * (step + 1)));
+        (1.0 + 0.3 * rank as f64) * (x - minimum)
+    };
+    let gradient = |rank: usize, step: usize, x: &[f32]| -> Vec<f32> {
+        x.iter().enumerate().map(|(at, x)| slope(rank, step, at, f64::from(*x)) as f32).collect()
+    };
+    let found = |steps: usize| -> Vec<f64> {
+        let run = Run { ranks: RANKS, shape: vec![ROWS, 4, 5], rate, steps, ..Run::default() };
+        run.train(made(Single::RANK, start as u64), gradient).remove(0).into_iter().map(f64::from).collect()
+    };
+    let none = vec![0.0; ROWS * COLS];
+    let mut single = Single { x: none.clone(), e: vec![none; RANKS], q: Vec::new() };
+    for step in 0..12 {
+        let scaled = [0, 1, 2].map(|rank| -> Vec<f64> {
+            single.x.iter().enumerate().map(|(at, x)| rate(step) * slope(rank, step, at, *x)).collect()
+        });
+        let after = found(step + 1);
+        match step < start {
+            true => subtract(&mut single.x, &mean(&scaled)),
+            false => single.step(&scaled, |x| x.iter().zip(&after).map(|(x, after)| x - after).collect()),
+        }
+        let error = furthest(&after, &single.x);
+        assert!(error < 3e-5, "{error} after step {step}");
+    }
+    assert!(furthest(&mean(&single.e), &[0.0; ROWS * COLS]) > 0.1, "rank 2 says all");
 }
 
 #[test]
