@@ -29,6 +29,7 @@ use hexagram::algorithms::registry;
 use hexagram::physical::runtime;
 use hexagram::sampler::Partition;
 use hexagram::{AnyAlgorithm, Error, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -215,12 +216,13 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> 
     let next = Arc::new(AtomicUsize::new(0));
     let failed = Arc::new(OnceLock::new());
     let (records, finished) = channel();
-    for _ in 0..workers {
+    for worker in 0..workers {
         let cells = Arc::clone(&cells);
         let next = Arc::clone(&next);
         let failed = Arc::clone(&failed);
         let records = records.clone();
         let work = move || {
+            stay_on_a_core(worker);
             while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if failed.get().is_some()
                     || records.send(cell.run().map_err(|error| named(cell, &error))).is_err()
@@ -240,6 +242,17 @@ pub fn run_all(cells: Vec<Cell>, mut take: impl FnMut(Record) -> Result<()>) -> 
         taken?;
     }
     Ok(())
+}
+
+/// Keeps this thread, and those that it starts, on the core of this number among those that it may use. Ranks in virtual time
+/// take turns: on one core the next one is there at once, while another core has to be woken for each turn, which takes longer
+/// than most turns do. Where the kernel refuses, trainings are slower and the same.
+fn stay_on_a_core(number: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(number) else { return };
+    let mut only = CpuSet::new();
+    only.set(core);
+    let _ = sched_setaffinity(None, &only);
 }
 
 /// Says which training has failed.
