@@ -1,5 +1,6 @@
 //! Algorithms whose ranks meet after some steps, with a codec: against their rules in f64 and the codec alone.
 
+use crate::replicas::{Run, furthest, optimum, pull};
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::easgd::Easgd;
 use hexagram_algorithms::local_sgd::LocalSgd;
@@ -10,7 +11,7 @@ use hexagram_algorithms::logical::{ReduceOp, TransportKind};
 use hexagram_algorithms::post_local_sgd::PostLocalSgd;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::testing::{Setup, Trainer, payload_per_step};
-use hexagram_algorithms::{AnyAlgorithm, Averaging};
+use hexagram_algorithms::{AnyAlgorithm, Averaging, registry};
 use std::sync::Arc;
 
 const ELEMENTS: usize = 1300;
@@ -148,4 +149,35 @@ fn the_bytes_are_those_of_the_codec_in_every_period() {
         let found = payload_per_step(4, elements, 8, || algorithm.clone()).unwrap();
         assert!((found - expected).abs() < 1e-9, "{algorithm:?}: {found} and not {expected}");
     }
+}
+
+/// An element that is sent in every 1/δ-th round only steps 1/δ times as far, and an outer momentum multiplies that by
+/// 1/(1 − μ): the changes settle where the step is short enough, as without a codec.
+#[test]
+fn coarse_changes_settle_under_an_outer_momentum_where_the_step_is_short_enough() {
+    let distance = |feedback: &str, gain: f64, steps: usize| {
+        let spelled = format!("diloco(period=2, codec=top-k(10%), feedback={feedback})");
+        let algorithm = registry::named(&spelled).unwrap();
+        // γ H η / ((1 − μ) δ) is the gain, at a curvature of 1.
+        let learning_rate = gain * (1.0 - 0.9) * 0.1 / (2.0 * 0.7);
+        let setup = Setup { learning_rate, ..Setup::default() };
+        let found = spawn(TransportKind::Thread, 3, |comm| {
+            let mut trainer = Trainer::new(&comm, algorithm.clone(), setup.clone(), &[vec![0.0f32; 100]])?;
+            for _ in 0..steps {
+                trainer.step(|_, x| pull(comm.rank(), 0, x))?;
+            }
+            Ok(trainer.parameters()?.remove(0))
+        });
+        furthest(&found.unwrap()[0], &optimum(3, 100))
+    };
+    // Ranks whose minima lie apart keep an error feedback moving.
+    for (feedback, most) in [("difference", 1e-2), ("error", 3.0)] {
+        let settled = distance(feedback, 1.5, 800);
+        assert!(settled < most, "{feedback}: {settled}");
+        let swung = distance(feedback, 30.0, 500);
+        assert!(swung > 50.0, "{feedback}: {swung}");
+    }
+    let refused = Run { ranks: 2, ..Run::default() };
+    let refused = refused.refused(|| registry::named("diloco(codec=top-k(10%))").unwrap(), |_| 1.0f32);
+    assert!(refused.iter().all(|error| error.contains("choose error or difference feedback")), "{refused:?}");
 }
