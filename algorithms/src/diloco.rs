@@ -88,6 +88,11 @@ impl Algorithm for DiLoCo {
         false
     }
 
+    /// Returns true: θ.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

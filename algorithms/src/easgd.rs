@@ -86,6 +86,11 @@ impl Algorithm for Easgd {
         false
     }
 
+    /// Returns true: the centre.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

@@ -56,6 +56,11 @@ impl Algorithm for LocalSgd {
         false
     }
 
+    /// Returns true with a codec, whose changes are those since the last mean.
+    fn remembers_parameters(&self) -> bool {
+        !self.averaging.is_exact()
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

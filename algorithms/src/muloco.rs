@@ -63,6 +63,11 @@ impl Algorithm for MuLoCo {
         false
     }
 
+    /// Returns true: θ.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

@@ -91,6 +91,11 @@ impl Algorithm for NoLoCo {
         "Kolehmainen et al., NoLoCo: no-all-reduce low communication training method for large models, 2025"
     }
 
+    /// Returns true: θ.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }

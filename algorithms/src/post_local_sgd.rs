@@ -59,6 +59,10 @@ impl Algorithm for PostLocalSgd {
         self.local().keeps_replicas_identical()
     }
 
+    fn remembers_parameters(&self) -> bool {
+        self.local().remembers_parameters()
+    }
+
     fn needs(&self) -> Needs {
         self.local().needs()
     }

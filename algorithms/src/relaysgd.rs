@@ -95,6 +95,11 @@ impl Algorithm for RelaySgd {
         "Vogels et al., RelaySum for decentralized deep learning on heterogeneous data, NeurIPS 2021"
     }
 
+    /// Returns true: the relays bring those of earlier steps.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }

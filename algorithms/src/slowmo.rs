@@ -15,8 +15,9 @@
 //! are bit-identical after every τ-th step.
 //!
 //! The steps of a period may be another synchronous algorithm's, the `base`, as in the source: `SlowMo` over
-//! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. With a codec ([`Averaging`]) it is x₀ − xᵢ
-//! that is encoded, with its feedback in units of the parameters.
+//! [`Sgp`](crate::sgp::Sgp), whose replicas count in x̄ as push-sum weighs them. One that remembers parameters, such as
+//! DiLoCo its θ, would take the slow step for a change that its ranks have made, and is refused. With a codec
+//! ([`Averaging`]) it is x₀ − xᵢ that is encoded, with its feedback in units of the parameters.
 //!
 //! State: u and x₀, each of the bucket's size, and the base's. Bytes sent per rank and step: 2(n−1)/n · S / τ, or (n−1) · S
 //! / τ if n · S ≤ 64 KiB, S being the size of the parameters, and the base's; f32 or f64. Defaults: τ = 8, and α = 1 and β
@@ -43,7 +44,8 @@ pub struct SlowMo {
     pub slow_momentum: f64,
     /// Way to make the mean at the end of a period. Default: in full precision.
     pub averaging: Averaging,
-    /// Algorithm of the steps of a period, which is synchronous. Default: none, each rank on its own.
+    /// Algorithm of the steps of a period, which is synchronous and [remembers no
+    /// parameters](Algorithm::remembers_parameters). Default: none, each rank on its own.
     pub base: Option<AnyAlgorithm>,
 }
 
@@ -73,10 +75,11 @@ impl Algorithm for Alone {
     }
 }
 
-/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other.
-struct Synchronous;
+/// Values of the base: the algorithms of the registry that reads the text, if their ranks wait for each other, and if they
+/// can be moved by what is around them.
+struct Bases;
 
-impl Values<AnyAlgorithm> for Synchronous {
+impl Values<AnyAlgorithm> for Bases {
     fn read(
         &self,
         spelling: &Spelling,
@@ -91,11 +94,11 @@ impl Values<AnyAlgorithm> for Synchronous {
     }
 
     fn holds(&self, value: &AnyAlgorithm) -> Result<bool> {
-        value.check().map(|()| value.trigram().synchronous)
+        value.check().map(|()| value.trigram().synchronous && !value.remembers_parameters())
     }
 
     fn describe(&self, _: &Catalogues) -> String {
-        "a synchronous algorithm, such as sgp".to_owned()
+        "a synchronous algorithm that remembers no parameters, such as sgp".to_owned()
     }
 }
 
@@ -131,7 +134,7 @@ impl Algorithm for SlowMo {
         options.field("slow_rate", &mut self.slow_rate, above(0.0), "α, slow learning rate")?;
         options.field("slow_momentum", &mut self.slow_momentum, 0.0..1.0, "β, slow momentum coefficient")?;
         self.averaging.options(options)?;
-        options.field("base", &mut self.base, or("none", Synchronous), "algorithm of the steps of a period")
+        options.field("base", &mut self.base, or("none", Bases), "algorithm of the steps of a period")
     }
 
     fn source(&self) -> &'static str {
@@ -141,6 +144,11 @@ impl Algorithm for SlowMo {
     /// Returns false: replicas are equal only after every τ-th step.
     fn keeps_replicas_identical(&self) -> bool {
         false
+    }
+
+    /// Returns true: x₀.
+    fn remembers_parameters(&self) -> bool {
+        true
     }
 
     fn needs(&self) -> Needs {

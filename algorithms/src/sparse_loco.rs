@@ -73,6 +73,11 @@ impl Algorithm for SparseLoCo {
         false
     }
 
+    /// Returns true: θ.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

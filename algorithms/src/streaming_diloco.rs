@@ -111,6 +111,11 @@ impl Algorithm for StreamingDiLoCo {
         false
     }
 
+    /// Returns true: θ.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::Whole, parameters: true }
     }

@@ -127,6 +127,11 @@ impl Algorithm for ZeroOneAdam {
         false
     }
 
+    /// Returns true: x₀, to which local steps are taken back.
+    fn remembers_parameters(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, parameters: true }
     }

@@ -175,6 +175,13 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
         centralized && synchronous
     }
 
+    /// Returns true if a step depends on parameters that the state keeps, such as those at the start of a round. Then only the
+    /// algorithm itself may move them between its steps: [`SlowMo`](crate::slowmo::SlowMo) refuses it as its base. Without it,
+    /// the mean of the replicas goes along with whatever all of them are moved by.
+    fn remembers_parameters(&self) -> bool {
+        false
+    }
+
     /// Returns what the engine is to provide.
     fn needs(&self) -> Needs {
         Needs::default()

@@ -47,6 +47,11 @@ impl AnyAlgorithm {
         self.0.keeps_replicas_identical()
     }
 
+    /// Returns [`Algorithm::remembers_parameters`].
+    pub fn remembers_parameters(&self) -> bool {
+        self.0.remembers_parameters()
+    }
+
     /// Returns [`Algorithm::needs`].
     pub fn needs(&self) -> Needs {
         self.0.needs()
@@ -179,6 +184,7 @@ pub(crate) trait Erased: fmt::Debug + Send + Sync + 'static {
     fn name(&self) -> &'static str;
     fn trigram(&self) -> Trigram;
     fn keeps_replicas_identical(&self) -> bool;
+    fn remembers_parameters(&self) -> bool;
     fn needs(&self) -> Needs;
     fn clipping(&self) -> Clipping;
     fn optimizers(&self) -> Optimizers;
@@ -237,6 +243,10 @@ impl<A: Algorithm> Erased for A {
 
     fn keeps_replicas_identical(&self) -> bool {
         Algorithm::keeps_replicas_identical(self)
+    }
+
+    fn remembers_parameters(&self) -> bool {
+        Algorithm::remembers_parameters(self)
     }
 
     fn needs(&self) -> Needs {

@@ -6,6 +6,7 @@
 mod autotune;
 mod clipping;
 mod context;
+mod displaced;
 mod edges;
 mod fitting_optimizers;
 mod late;

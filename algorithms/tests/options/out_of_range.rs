@@ -196,7 +196,10 @@ fn options_inside_of_options_are_refused_with_both_names() {
     let error = base(LocalSgd { period: 0, ..LocalSgd::default() }.into()).check().unwrap_err().to_string();
     assert!(error.ends_with("period of local-sgd is 0; choose a whole number, 1 or more"), "{error}");
     let error = base(Ssp::default().into()).check().unwrap_err().to_string();
-    assert!(error.ends_with("choose none, or a synchronous algorithm, such as sgp"), "{error}");
+    assert!(
+        error.ends_with("choose none, or a synchronous algorithm that remembers no parameters, such as sgp"),
+        "{error}"
+    );
 }
 
 /// Returns every algorithm that mixes over a graph, over this one.

@@ -102,6 +102,10 @@ impl Erased for HeldBack {
         self.algorithm.keeps_replicas_identical()
     }
 
+    fn remembers_parameters(&self) -> bool {
+        self.algorithm.remembers_parameters()
+    }
+
     fn needs(&self) -> Needs {
         Needs { buckets: Buckets::BySize, ..self.algorithm.needs() }
     }
