@@ -1,21 +1,25 @@
 //! `suite`: runs the suite with the algorithms of a registry, and writes its page.
 //!
 //! Each training is a line of JSON in the file of records as soon as it is done; a suite that was ended goes on from there.
+//! `suite/records.rs` is that file.
+
+mod records;
 
 use super::Chosen;
 use super::say::{Failure, print};
-use crate::suite::{Record, Results, Suite, create_page, run_all, write_pages};
+use crate::suite::{Cell, Place, Record, Results, Suite, create_page, run_all, write_pages};
 use clap::Parser;
 use hexagram::algorithms::Registry;
 use hexagram::{AnyAlgorithm, Error, Result};
+use records::{RecordFile, read};
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Train with every algorithm on all tasks, with data alike and not, few ranks and many, and write which-algorithm.md.
 ///
-/// Ranks are simulated, so that every run is like any other. What was run before is not run again.
+/// Ranks are simulated, so that every run is like any other. What was run before is not run again. docs/which-algorithm.md is
+/// replaced only once every training of the whole suite was run; the page of a part is runs/which-algorithm.md.
 #[derive(Parser, Debug, Clone)]
 pub struct SuiteOptions {
     /// Names of algorithms to run [default: all]
@@ -32,10 +36,14 @@ pub struct SuiteOptions {
     /// File with a line of JSON for each training
     #[arg(long, value_name = "FILE", default_value = "runs/suite.jsonl")]
     pub records: PathBuf,
-    /// Folder of which-algorithm.md and its pictures [default: docs if it is there, else runs]
+    /// Folder of which-algorithm.md and its pictures, whatever was run [default: docs if it has the page and the whole suite
+    /// was run, else runs]
     #[arg(long, value_name = "FOLDER")]
     pub docs: Option<PathBuf>,
 }
+
+/// Trainings, by place and seed.
+type Trainings = BTreeSet<(Place, u64)>;
 
 /// Runs `suite` with the algorithms of a registry.
 ///
@@ -43,31 +51,76 @@ pub struct SuiteOptions {
 /// One line that says what is wrong with the options, before anything is trained; errors of a training, by its place.
 pub fn suite(registry: &Registry, options: &SuiteOptions) -> Result<(), Failure> {
     let algorithms = named(registry, &options.algorithms)?;
-    let docs = options.docs();
-    let mut records = read(&options.records)?;
-    if options.judge && records.is_empty() {
-        let what = format!("{} has no records, of which a page could be made", options.records.display());
-        return Err(Error::usage(what, "run the suite without --judge").into());
+    if options.judge {
+        let records = read(&options.records)?;
+        if records.is_empty() {
+            let what = format!("{} has no records, of which a page could be made", options.records.display());
+            return Err(Error::usage(what, "run the suite without --judge").into());
+        }
+        let page = page(registry, options, &records.iter().map(training).collect())?;
+        create_page(&page.folder)?;
+        return page.write(records);
     }
-    create_page(&docs)?;
+    let mut file = RecordFile::open(&options.records)?;
+    let word = |record: &Record| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
+    let stays = |record: &Record| !options.anew || algorithms.iter().all(|own| own.name() != word(record));
+    let mut done: Trainings = file.records().iter().filter(|record| stays(record)).map(training).collect();
+    let suite = if options.short { Suite::short } else { Suite::whole };
+    let mut cells = suite(algorithms.clone())?.cells()?;
+    cells.retain(|cell| done.insert((cell.place(), cell.seed)));
+    let page = page(registry, options, &done)?;
+    create_page(&page.folder)?;
     if options.anew {
-        let word = |record: &Record| record.place.algorithm.split('(').next().unwrap_or_default().to_owned();
-        records.retain(|record| algorithms.iter().all(|own| own.name() != word(record)));
-        write_all(&options.records, &records)?;
+        file.retain(stays)?;
     }
-    let suite = if options.short { Suite::short(algorithms) } else { Suite::whole(algorithms) }?;
-    if !options.judge {
-        run(&suite, &options.records, &mut records)?;
-    }
-    write_pages(&Results::new(records), &docs)?;
-    print(&format!("{} is up to date", docs.join("which-algorithm.md").display()))?;
-    Ok(())
+    run(cells, &mut file)?;
+    page.write(file.records().to_vec())
 }
 
-impl SuiteOptions {
-    fn docs(&self) -> PathBuf {
-        let found = Path::new("docs/which-algorithm.md").exists();
-        self.docs.clone().unwrap_or_else(|| if found { "docs" } else { "runs" }.into())
+fn training(record: &Record) -> (Place, u64) {
+    (record.place.clone(), record.seed)
+}
+
+/// Folder of the page.
+struct PageFolder {
+    folder: PathBuf,
+    /// Reason why it is not the folder docs, although that has the page; empty otherwise.
+    instead: String,
+}
+
+/// Returns the folder of the page of some trainings: that of the documentation only for the whole suite, unless the options
+/// name one.
+fn page(registry: &Registry, options: &SuiteOptions, done: &Trainings) -> Result<PageFolder> {
+    let docs = Path::new("docs");
+    let lacking = lacking(registry, done)?;
+    let (folder, instead) = match &options.docs {
+        Some(folder) => (folder.as_path(), String::new()),
+        None if !docs.join("which-algorithm.md").exists() => (Path::new("runs"), String::new()),
+        None if lacking == 0 => (docs, String::new()),
+        None => {
+            let what = "docs/which-algorithm.md stays as it is, for the whole suite";
+            (
+                Path::new("runs"),
+                format!("{what}: {lacking} trainings lack (--docs docs replaces it all the same)"),
+            )
+        }
+    };
+    Ok(PageFolder { folder: folder.to_owned(), instead })
+}
+
+/// Returns the number of trainings that lack of the whole suite of a registry.
+fn lacking(registry: &Registry, done: &Trainings) -> Result<usize> {
+    let whole = Suite::whole(registry.all().to_vec())?.cells()?;
+    Ok(whole.iter().filter(|cell| !done.contains(&(cell.place(), cell.seed))).count())
+}
+
+impl PageFolder {
+    /// Writes the page of some records, and says where it is.
+    fn write(&self, records: Vec<Record>) -> Result<(), Failure> {
+        write_pages(&Results::new(records), &self.folder)?;
+        let path = self.folder.join("which-algorithm.md");
+        let said = format!("{} is up to date\n{}", path.display(), self.instead);
+        Ok(print(said.trim_end())?)
     }
 }
 
@@ -84,91 +137,39 @@ fn named(registry: &Registry, names: &[String]) -> Result<Vec<AnyAlgorithm>> {
     Chosen::all(registry, names)?.into_iter().map(own).collect()
 }
 
-/// Reads what was run before: nothing if there is no file. What a suite that was killed left of its last line is cut off: that
-/// training is run again.
-fn read(path: &Path) -> Result<Vec<Record>> {
-    let failed = |cause| Error::system(format!("read {}", path.display()), cause, "remove it to begin anew");
-    let mut bytes = match std::fs::read(path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Vec::new(),
-        read => read.map_err(failed)?,
-    };
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    let rest = bytes.split_off(whole);
-    let text = String::from_utf8(bytes).map_err(|cause| failed(io::Error::other(cause)))?;
-    let mut records = text.lines().map(Record::parse).collect::<Result<Vec<Record>>>()?;
-    if !rest.is_empty() {
-        let file = || OpenOptions::new().append(true).open(path);
-        let mended = match Record::parse(&String::from_utf8_lossy(&rest)) {
-            Ok(record) => {
-                records.push(record);
-                file().and_then(|mut file| file.write_all(b"\n"))
-            }
-            Err(error) if !Record::may_begin(&rest) => return Err(error),
-            Err(_) => file().and_then(|file| file.set_len(whole as u64)),
-        };
-        mended.map_err(|cause| not_written(path, cause))?;
-    }
-    Ok(records)
-}
-
-/// Replaces the records.
-fn write_all(path: &Path, records: &[Record]) -> Result<()> {
-    let text: String = records.iter().map(|record| format!("{}\n", record.json())).collect();
-    std::fs::create_dir_all(folder(path))
-        .and_then(|()| std::fs::write(path, text))
-        .map_err(|cause| not_written(path, cause))
-}
-
-/// Runs what was not run before, and appends it.
-fn run(suite: &Suite, path: &Path, records: &mut Vec<Record>) -> Result<()> {
-    let done: BTreeSet<_> = records.iter().map(|record| (record.place.clone(), record.seed)).collect();
-    let mut cells = suite.cells()?;
-    cells.retain(|cell| !done.contains(&(cell.place(), cell.seed)));
-    let failed = |cause| not_written(path, cause);
-    std::fs::create_dir_all(folder(path)).map_err(failed)?;
-    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+/// Runs trainings, and appends what comes of them.
+fn run(cells: Vec<Cell>, file: &mut RecordFile) -> Result<()> {
     let count = cells.len();
     let mut made = 0;
     run_all(cells, |record| {
-        // In one piece, so that a suite that is ended leaves whole lines.
-        file.write_all(format!("{}\n", record.json()).as_bytes()).map_err(failed)?;
+        file.push(record)?;
         made += 1;
         if made % 100 == 0 {
             let _ = io::stderr().write_all(format!("{made} of {count} trainings\n").as_bytes());
         }
-        records.push(record);
         Ok(())
     })
-}
-
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn not_written(path: &Path, cause: io::Error) -> Error {
-    Error::system(format!("write {}", path.display()), cause, "see that you may write there")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The page of the documentation is replaced by nothing less.
     #[test]
-    fn what_was_left_of_a_line_is_cut_off_and_nothing_else() {
-        let path = std::env::temp_dir().join(format!("hexagram-records-{}.jsonl", std::process::id()));
-        // The last one ends in the middle of a character.
-        for rest in
-            [&b"{"[..], br#"{"algorithm":"d-psgd","tri"#, b"{\"algorithm\":\"d-psgd\",\"trigram\":\"\xe2\x98"]
-        {
-            std::fs::write(&path, rest).unwrap();
-            assert!(read(&path).unwrap().is_empty());
-            assert_eq!(std::fs::read(&path).unwrap(), b"");
-        }
-        for other in ["a file of somebody else", "garbage\n{\"algorithm\":"] {
-            std::fs::write(&path, other).unwrap();
-            assert!(read(&path).unwrap_err().to_string().contains("is no record of a training"));
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
-        }
-        std::fs::remove_file(&path).unwrap();
+    fn only_all_trainings_are_the_whole_suite() {
+        let registry = Registry::built_in();
+        let trainings = |suite: Result<Suite>| -> Trainings {
+            suite.unwrap().cells().unwrap().iter().map(|cell| (cell.place(), cell.seed)).collect()
+        };
+        let all = || registry.all().to_vec();
+        let whole = trainings(Suite::whole(all()));
+        assert_eq!(lacking(&registry, &whole).unwrap(), 0);
+        assert_eq!(
+            lacking(&registry, &trainings(Suite::short(all()))).unwrap(),
+            whole.len() - 8 * all().len()
+        );
+        let named = trainings(Suite::whole(vec![registry.named("d-psgd").unwrap()]));
+        assert_eq!(lacking(&registry, &named).unwrap(), whole.len() - named.len());
     }
 }

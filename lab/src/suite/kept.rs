@@ -6,6 +6,7 @@ use super::{Place, Record, Results, State, places};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use hexagram::physical::output;
 use hexagram::{Error, Result};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,7 +29,9 @@ pub fn kept(folder: &Path) -> Result<Results> {
     let read = File::open(&path).and_then(|file| GzDecoder::new(file).read_to_string(&mut text));
     let remedy = "give the folder of which-algorithm.md, with an undamaged record";
     read.map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
-    Ok(Results::new(text.lines().map(Record::parse).collect::<Result<_>>()?))
+    let lines = (1..).zip(text.lines());
+    let records = lines.map(|(number, line)| Record::parse_line(&path, number, line.as_bytes()));
+    Ok(Results::new(records.collect::<Result<_>>()?))
 }
 
 /// Writes the record of results into a folder, where [`kept`] finds it.
@@ -42,7 +45,8 @@ pub(super) fn keep(results: &Results, folder: &Path) -> Result<()> {
         for record in results.records() {
             writeln!(encoder, "{}", condensed(record, &whole).json())?;
         }
-        std::fs::write(folder.join(NAME), encoder.finish()?)
+        let bytes = encoder.finish()?;
+        output::write(&folder.join(NAME), |out| out.write_all(&bytes))
     };
     write().map_err(|cause| {
         Error::system(format!("write {}", folder.join(NAME).display()), cause, "see that you may")

@@ -14,11 +14,13 @@ mod tables;
 
 use super::orderings::{self, LEARNED, SKEWED};
 use super::{Estimate, Measure, Place, Record, Results, keep};
-use hexagram::physical::input;
+use hexagram::physical::{input, output};
 use hexagram::{Error, Result};
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::path::Path;
 
+const PAGE: &str = "which-algorithm.md";
 const BEGIN: &str = "<!-- suite: begin -->";
 const END: &str = "<!-- suite: end -->";
 /// The most bytes of the page.
@@ -30,19 +32,20 @@ const TRIGRAMS: [&str; 8] = ["☰", "☴", "☱", "☵", "☲", "☶", "☳", "�
 /// Algorithm that the others are compared to.
 const REFERENCE: &str = "gradient-allreduce";
 
-/// Creates the page without tables in a folder, where there is none.
+/// Makes sure, before hours of training, that [`write_pages`] can write into a folder: creates the page without tables where
+/// there is none.
 ///
 /// # Errors
-/// [`Error::System`] if it cannot be written.
+/// [`Error::System`] if the page cannot be read or written, [`Error::Usage`] if it has no marks.
 pub fn create_page(folder: &Path) -> Result<()> {
-    let page = folder.join("which-algorithm.md");
-    if page.exists() {
-        return Ok(());
+    let path = folder.join(PAGE);
+    if path.exists() {
+        around(&path)?;
+        return output::check_writable(&path).map_err(|cause| not_written(&path, cause));
     }
-    let text = format!("# Which algorithm?\n\n{BEGIN}\n{END}\n");
-    std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&page, text)).map_err(|cause| {
-        Error::system(format!("write {}", page.display()), cause, "give a folder where you may write")
-    })
+    let created = std::fs::create_dir_all(folder);
+    created.map_err(|cause| not_written(&path, cause))?;
+    write(&path, &format!("# Which algorithm?\n\n{BEGIN}\n{END}\n"))
 }
 
 /// Writes tables and pictures of results into a folder with which-algorithm.md, whose text around them stays.
@@ -50,24 +53,34 @@ pub fn create_page(folder: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::System`] or [`Error::Usage`] if the page cannot be read or written, or has no marks.
 pub fn write_pages(results: &Results, folder: &Path) -> Result<()> {
-    let page = folder.join("which-algorithm.md");
-    let remedy = "give the folder with which-algorithm.md";
-    let text = input::read_text(&page, LONGEST)
-        .map_err(|cause| Error::system(format!("read {}", page.display()), cause, remedy))?;
-    let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let Some((before, after)) = parts else {
-        return Err(Error::usage(format!("{} has no lines `{BEGIN}` and `{END}`", page.display()), remedy));
-    };
-    let write = |name: &str, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, text)
-            .map_err(|cause| Error::system(format!("write {}", path.display()), cause, "see that you may"))
-    };
+    let path = folder.join(PAGE);
+    let [before, after] = around(&path)?;
     let page = Page(results);
-    write("which-algorithm.md", &format!("{before}{BEGIN}\n{}{END}{after}", page.text()))?;
-    write("which-algorithm-consensus.svg", &page.consensus())?;
-    write("which-algorithm-bytes.svg", &page.bytes())?;
+    write(&path, &format!("{before}{BEGIN}\n{}{END}{after}", page.text()))?;
+    write(&folder.join("which-algorithm-consensus.svg"), &page.consensus())?;
+    write(&folder.join("which-algorithm-bytes.svg"), &page.bytes())?;
     keep(results, folder)
+}
+
+/// Returns the text of a page before and after what the suite writes.
+fn around(path: &Path) -> Result<[String; 2]> {
+    let remedy = "give --docs a folder with which-algorithm.md as it was, or one without";
+    let text = input::read_text(path, LONGEST)
+        .map_err(|cause| Error::system(format!("read {}", path.display()), cause, remedy))?;
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some([before, rest.split_once(END)?.1]));
+    let parts = parts.map(|parts| parts.map(str::to_owned));
+    parts
+        .ok_or_else(|| Error::usage(format!("{} has no lines `{BEGIN}` and `{END}`", path.display()), remedy))
+}
+
+/// Writes a file, or leaves it as it was.
+fn write(path: &Path, text: &str) -> Result<()> {
+    output::write(path, |out| out.write_all(text.as_bytes())).map_err(|cause| not_written(path, cause))
+}
+
+fn not_written(path: &Path, cause: io::Error) -> Error {
+    let remedy = "give --docs a folder where you may write, with room";
+    Error::system(format!("write {}", path.display()), cause, remedy)
 }
 
 struct Page<'a>(&'a Results);

@@ -6,6 +6,7 @@ use crate::outcome::{Outcome, Point};
 use crate::training::Training;
 use hexagram::{Error, Result};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// State of a training after some steps.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,11 +128,27 @@ impl Record {
     ///
     /// # Errors
     /// [`Error::Usage`] if it is not of a record.
-    pub fn parse(line: &str) -> Result<Self> {
-        let record = serde_json::from_str(line).ok().and_then(|value: Value| Self::of(&value));
+    pub fn parse(line: &(impl AsRef<[u8]> + ?Sized)) -> Result<Self> {
+        let line = line.as_ref();
+        let record = serde_json::from_slice(line).ok().and_then(|value: Value| Self::of(&value));
         record.filter(|record| !record.curve.is_empty()).ok_or_else(|| {
-            let shown: String = line.chars().take(60).collect();
+            let text = String::from_utf8_lossy(line);
+            let shown: String = text.trim_end().chars().take(60).collect();
+            let shown = shown.replace(char::is_control, "\u{fffd}");
             Error::usage(format!("`{shown}` is no record of a training"), "remove the line, or the file")
+        })
+    }
+
+    /// Reads a line of a file, whose number counts from 1.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), with the file and the number.
+    pub(crate) fn parse_line(path: &Path, number: usize, line: &[u8]) -> Result<Self> {
+        Self::parse(line).map_err(|error| match error {
+            Error::Usage { what, remedy } => {
+                Error::usage(format!("{}, line {number}: {what}", path.display()), remedy)
+            }
+            other => other,
         })
     }
 
