@@ -37,26 +37,26 @@ pub struct Estimate {
 impl Estimate {
     /// Estimates the mean of values; `None` without any.
     pub fn of(values: &[f64]) -> Option<Self> {
-        Self::pooled(&[values.to_vec()])
-    }
-
-    /// Estimates the mean of the means of groups that scatter by themselves, as runs at places that differ: the interval is
-    /// of what scatters within the groups. Groups without values are left out; `None` without any.
-    pub fn pooled(groups: &[Vec<f64>]) -> Option<Self> {
-        let groups: Vec<&Vec<f64>> = groups.iter().filter(|values| !values.is_empty()).collect();
-        if groups.is_empty() {
-            return None;
-        }
-        let count: usize = groups.iter().map(|values| values.len()).sum();
-        let means: Vec<f64> = groups.iter().map(|values| mean(values)).collect();
-        let degrees = count - groups.len();
-        let variance = groups.iter().map(|values| deviations(values)).sum::<f64>() / degrees.max(1) as f64;
-        let of_means: f64 = groups.iter().map(|values| variance / values.len() as f64).sum();
+        let count = values.len();
+        let degrees = count.checked_sub(1)?;
         let half = match degrees {
             0 => f64::INFINITY,
-            _ => quantile(degrees) * of_means.sqrt() / groups.len() as f64,
+            _ => quantile(degrees) * (deviations(values) / degrees as f64 / count as f64).sqrt(),
         };
-        Some(Estimate { mean: mean(&means), half, count })
+        Some(Estimate { mean: mean(values), half, count })
+    }
+
+    /// Estimates the mean over some places of runs, each with its seed. Runs with the same seed have draws in common, wherever
+    /// they are: the values of a seed are averaged first, and the interval is of what scatters between seeds. Left out are
+    /// places without runs, and seeds with which another place was not run; `None` if nothing remains.
+    pub fn by_seed(places: &[Vec<(u64, f64)>]) -> Option<Self> {
+        let places: Vec<&Vec<(u64, f64)>> = places.iter().filter(|runs| !runs.is_empty()).collect();
+        let of_seed = |seed: u64| -> Option<f64> {
+            let found = |runs: &&Vec<(u64, f64)>| runs.iter().find(|run| run.0 == seed).map(|run| run.1);
+            places.iter().map(found).collect::<Option<Vec<f64>>>().map(|values| mean(&values))
+        };
+        let values: Vec<f64> = places.first()?.iter().filter_map(|run| of_seed(run.0)).collect();
+        Self::of(&values)
     }
 }
 
@@ -75,11 +75,20 @@ mod tests {
         }
     }
 
-    /// Two groups far from each other, of variance 1 each: √(2 (1/3)) / 2 around the middle, with four degrees of freedom.
+    /// Means of 51, 52 and 53 for the seeds, however far places are from each other: not six values, of which the interval would
+    /// be 2.776 · √(2/3) / 2. What goes one way at one place and the other way at another cancels.
     #[test]
-    fn what_differs_between_groups_does_not_widen_the_interval() {
-        let found = Estimate::pooled(&[vec![1.0, 2.0, 3.0], vec![], vec![101.0, 102.0, 103.0]]).unwrap();
-        assert_eq!(found.mean, 52.0);
-        assert!((found.half - 2.776 * (2.0f64 / 3.0).sqrt() / 2.0).abs() < 1e-12 && found.count == 6);
+    fn a_seed_counts_once_at_however_many_places() {
+        let runs = |values: [f64; 3]| [7, 8, 9].into_iter().zip(values).collect::<Vec<(u64, f64)>>();
+        let one = runs([1.0, 2.0, 3.0]);
+        let found = Estimate::by_seed(&[one.clone(), vec![], runs([101.0, 102.0, 103.0])]).unwrap();
+        assert_eq!((found.mean, found.count), (52.0, 3));
+        assert!((found.half - 4.303 / 3f64.sqrt()).abs() < 1e-12);
+        let found = Estimate::by_seed(&[one.clone(), runs([3.0, 2.0, 1.0])]).unwrap();
+        assert_eq!(found, Estimate { mean: 2.0, half: 0.0, count: 3 });
+        let found = Estimate::by_seed(&[one.clone(), vec![(9, 5.0), (7, 5.0), (1, 0.0)]]).unwrap();
+        assert_eq!((found.mean, found.count), (3.5, 2));
+        assert_eq!(Estimate::by_seed(&[one, vec![(1, 0.0)]]), None);
+        assert_eq!(Estimate::by_seed(&[]), None);
     }
 }

@@ -1,5 +1,8 @@
 //! Pictures of the suite, as SVG: small panels with the same axes, each with lines over steps, or points, and a key.
 
+mod labels;
+
+use labels::{Area, Label, placed};
 use std::fmt::Write;
 
 /// Width and height of the part of a panel that is drawn in, in pixels.
@@ -19,6 +22,8 @@ const COLUMNS: usize = 2;
 const COLORS: [&str; 8] =
     ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#db2777", "#65a30d"];
 const DASHES: [&str; 3] = ["none", "6 3", "2 2"];
+/// Color of the lines behind the points.
+const GRID: &str = "#e5e7eb";
 /// Color of what every panel shows for comparison.
 const REFERENCE: &str = "#9ca3af";
 
@@ -175,42 +180,60 @@ impl Picture<'_> {
         );
         for (value, name) in axes.x.marks() {
             let at = across(value);
-            line(svg, (at, top), (at, top + HEIGHT));
+            line(svg, (at, top), (at, top + HEIGHT), GRID);
             text(svg, (at, top + HEIGHT + 14.0), "middle", &name);
         }
         for (value, name) in axes.y.marks() {
             let at = down(value);
-            line(svg, (left, at), (left + WIDTH, at));
+            line(svg, (left, at), (left + WIDTH, at), GRID);
             text(svg, (left - 5.0, at + 4.0), "end", &name);
         }
         text(svg, (left + WIDTH / 2.0, top + HEIGHT + 29.0), "middle", self.x);
         let middle = top + HEIGHT / 2.0;
         let turned = format!("translate({:.1},{middle:.1}) rotate(-90)", left - 40.0);
         let _ = writeln!(svg, "<text transform=\"{turned}\" text-anchor=\"middle\">{}</text>", self.y);
+        let area = Area { left, top, right: left + WIDTH, bottom: top + HEIGHT };
+        let place =
+            |drawn: &Drawn| self.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
+        let shown: Vec<Vec<(f64, f64)>> = panel.drawn.iter().map(place).collect();
+        let numbers = numbers(&shown, area);
         for (at, drawn) in panel.drawn.iter().enumerate() {
-            let shown: Vec<(f64, f64)> =
-                self.usable(drawn).into_iter().map(|(x, y)| (across(x), down(y))).collect();
             let key = (left + WIDTH + 12.0, top + LINE * (at as f64 + 0.5));
-            draw(svg, at, drawn, &shown, key);
+            draw(svg, at, drawn, (&shown[at], numbers[at]), key);
         }
     }
 }
 
-/// Adds what is drawn as number `at` of a panel: a point with its number, or a line; with its name in the key.
-fn draw(svg: &mut String, at: usize, drawn: &Drawn, shown: &[(f64, f64)], (left, top): (f64, f64)) {
+/// Places the number of each that has one point.
+fn numbers(shown: &[Vec<(f64, f64)>], area: Area) -> Vec<Option<Label>> {
+    let digits = |number: usize| number.to_string().len();
+    let single = |(number, points): (usize, &Vec<(f64, f64)>)| match points[..] {
+        [point] => Some((point, digits(number))),
+        _ => None,
+    };
+    placed(&(1..).zip(shown).map(single).collect::<Vec<_>>(), area)
+}
+
+/// Adds what is drawn as number `at` of a panel: a point with its number, if there is room, or a line; with its name in the
+/// key.
+fn draw(
+    svg: &mut String,
+    at: usize,
+    drawn: &Drawn,
+    (shown, label): (&[(f64, f64)], Option<Label>),
+    (left, top): (f64, f64),
+) {
     let color = if drawn.reference { REFERENCE } else { COLORS[at % COLORS.len()] };
     let name = &drawn.name;
     match shown {
         [] => text(svg, (left + 26.0, top + 4.0), "start", &format!("{name} —")),
-        [(x, y)] => {
+        [point] => {
             let number = at + 1;
-            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"/>");
-            text(svg, (x + 5.0, y - 3.0), "start", &format!("<tspan font-size=\"9\">{number}</tspan>"));
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{top:.1}\" r=\"3.5\" fill=\"{color}\"/>",
-                left + 4.0
-            );
+            if let Some(label) = label {
+                numbered(svg, *point, number, label);
+            }
+            circle(svg, *point, color);
+            circle(svg, (left + 4.0, top), color);
             text(svg, (left + 12.0, top + 4.0), "start", &format!("{number} {name}"));
         }
         _ => {
@@ -225,11 +248,28 @@ fn draw(svg: &mut String, at: usize, drawn: &Drawn, shown: &[(f64, f64)], (left,
     }
 }
 
-/// Adds a line of the grid.
-fn line(svg: &mut String, from: (f64, f64), to: (f64, f64)) {
+/// Adds the number of a point, joined to it by a line if it is far.
+fn numbered(svg: &mut String, (x, y): (f64, f64), number: usize, label: Label) {
+    let (across, along) = label.middle;
+    if label.is_far {
+        // Up to where the number begins.
+        let end = (x + 0.6 * (across - x), y + 0.6 * (along - y));
+        line(svg, (x, y), end, "#6b7280");
+    }
+    let size = labels::SIZE;
+    let words = format!("<tspan font-size=\"{size}\">{number}</tspan>");
+    text(svg, (across, along + 0.36 * size), "middle", &words);
+}
+
+fn circle(svg: &mut String, (x, y): (f64, f64), color: &str) {
+    let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"/>");
+}
+
+/// Adds a thin line.
+fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), color: &str) {
     let _ = writeln!(
         svg,
-        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#e5e7eb\"/>",
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{color}\"/>",
         from.0, from.1, to.0, to.1
     );
 }

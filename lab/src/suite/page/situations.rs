@@ -82,7 +82,9 @@ impl Page<'_> {
     pub(super) fn situations(&self) -> String {
         let mut text = "### Which algorithm in which situation\n\n\
              The first has the least geometric mean. Beside it stand those that the runs do not tell apart from it: with the \
-             same seeds on the same data, the 95 % interval of the mean ratio to the first has 1 in it.\n\n\
+             same seeds on the same data, averaged over the numbers of ranks, the 95 % interval of the mean ratio to the first \
+             has 1 in it. The runs that choose the first also judge it, so that its figure is biased to the good side, and some \
+             algorithm as good may be told apart from it by chance.\n\n\
              | situation | judged by | first | not told apart from it | `gradient-allreduce` |\n|---|---|---|---|---|\n"
             .to_owned();
         for situation in all() {
@@ -138,9 +140,7 @@ impl Page<'_> {
         let logarithm = |(seed, value): (u64, f64)| (seed, value.max(floor(measure)).ln());
         let of = |column: &Column| self.runs(&name, column, measure).into_iter().map(logarithm).collect();
         let logarithms: Vec<Vec<(u64, f64)>> = columns.iter().map(of).collect();
-        let values: Vec<Vec<f64>> =
-            logarithms.iter().map(|runs| runs.iter().map(|(_, value)| *value).collect()).collect();
-        let mean = Estimate::pooled(&values)?.mean;
+        let mean = Estimate::by_seed(&logarithms)?.mean;
         let mean = if mean.is_nan() { f64::INFINITY } else { mean };
         Some(Scored { name, logarithms, mean })
     }
@@ -149,13 +149,13 @@ impl Page<'_> {
 /// Returns true if an algorithm is worse than the first beyond the scatter of their runs with the same seeds.
 fn told_apart(first: &Scored, other: &Scored) -> bool {
     let pairs = first.logarithms.iter().zip(&other.logarithms);
-    let differences: Vec<Vec<f64>> = pairs
+    let differences: Vec<Vec<(u64, f64)>> = pairs
         .map(|(first, other)| {
             let of_seed = |seed: u64| first.iter().find(|run| run.0 == seed).map(|run| run.1);
-            other.iter().filter_map(|(seed, value)| Some(value - of_seed(*seed)?)).collect()
+            other.iter().filter_map(|(seed, value)| Some((*seed, value - of_seed(*seed)?))).collect()
         })
         .collect();
-    let found = Estimate::pooled(&differences);
+    let found = Estimate::by_seed(&differences);
     found.is_none_or(|found| !found.mean.is_finite() || found.mean - found.half > 0.0)
 }
 

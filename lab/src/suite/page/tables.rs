@@ -83,9 +83,9 @@ impl Page<'_> {
         let mut text = format!(
             "### Difference to `{REFERENCE}`\n\n\
              Errors on the digits in percentage points, and loss on the text: less is better. Each run is compared to that of \
-             all-reduce with the same seed, on the same data in the same order, and the differences are averaged over 4, 8 and 25 \
-             ranks; ± is half of the 95 % confidence interval of that mean, by what scatters between seeds. A bold difference is \
-             beyond it.\n\n| algorithm | | {} |\n|---|---|{}\n",
+             all-reduce with the same seed, on the same data in the same order. The differences of a seed are averaged over 4, 8 and 25 \
+             ranks, as they have draws in common; ± is half of the 95 % confidence interval of the mean over the seeds, by \
+             Student's t. A bold difference is beyond it; of 20 without any, about one is so by chance.\n\n| algorithm | | {} |\n|---|---|{}\n",
             head.join(" | "),
             "---|".repeat(groups.len())
         );
@@ -102,13 +102,13 @@ impl Page<'_> {
 
     /// Estimates by how much an algorithm's measure is above all-reduce's with the same seed.
     fn difference(&self, algorithm: &str, columns: &[Column], measure: Measure) -> Option<Estimate> {
-        let of_column = |column: &Column| -> Vec<f64> {
+        let of_column = |column: &Column| -> Vec<(u64, f64)> {
             let reference = self.runs(REFERENCE, column, measure);
             let of_seed = |seed: u64| reference.iter().find(|run| run.0 == seed).map(|run| run.1);
             let own = self.runs(algorithm, column, measure).into_iter();
-            own.filter_map(|(seed, value)| Some(value - of_seed(seed)?)).collect()
+            own.filter_map(|(seed, value)| Some((seed, value - of_seed(seed)?))).collect()
         };
-        Estimate::pooled(&columns.iter().map(of_column).collect::<Vec<_>>())
+        Estimate::by_seed(&columns.iter().map(of_column).collect::<Vec<_>>())
     }
 
     /// Writes the table of what an accuracy costs.
@@ -142,7 +142,8 @@ impl Page<'_> {
                 both(Measure::Consensus, 1.0)
             );
         }
-        text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n![Consensus distance by step](which-algorithm-consensus.svg)\n\n"
+        text + "\n![Errors against bytes sent](which-algorithm-bytes.svg)\n\n\
+             Points have the numbers and colors of the key; a number without room is left out.\n\n![Consensus distance by step](which-algorithm-consensus.svg)\n\n"
     }
 }
 
