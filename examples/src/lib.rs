@@ -7,6 +7,7 @@
 //! | `baseline.rs` | what synchronous SGD would send |
 //! | `defaults.rs` | with which learning rate each algorithm learns the digits |
 //! | `digits.rs` | 1797 images of handwritten digits, compiled in, or read from a file |
+//! | `log.rs` | what a training tells while it goes on, and at its end |
 //! | `made_with.rs` | with which options and data a training is made, for those that go on |
 //! | `metrics.rs` | every step and epoch as a line of JSON in the run's directory |
 //! | `net.rs` | a small convolutional net for the digits, and how a seed initializes it |
@@ -21,6 +22,7 @@ pub mod baseline;
 pub mod data;
 pub mod defaults;
 pub mod digits;
+pub mod log;
 pub mod made_with;
 pub mod metrics;
 pub mod net;

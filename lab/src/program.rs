@@ -61,7 +61,8 @@ struct Program {
 }
 
 const AFTER_HELP: &str = "\
-`list` prints the algorithms, and `help:NAME` the options of an algorithm, a codec or a graph.
+`list` prints the algorithms, and `help:NAME` the options of an algorithm, a codec or a graph; `train --optimizer list` and \
+`train --optimizer help:NAME` do so for the optimizers.
 
 Exit code: 0, or 1 if something failed or the output could not be written, 2 for a wrong call, 141 if nobody reads the \
 output any more.";
@@ -79,7 +80,7 @@ pub fn main(registry: Registry) -> ExitCode {
     if let Err(code) = prepare("") {
         return code;
     }
-    let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word));
+    let asked = std::env::args().nth(1).and_then(|word| information(&registry, &word, None));
     if let Some(text) = asked {
         return say::ended(&say::name(""), printed(text));
     }

@@ -1,6 +1,7 @@
 //! `compare`: trains by several algorithms of a registry, by turns on the same ranks, and prints a table.
 
-use super::say::{Failure, bytes, markdown_heading, markdown_row, percent};
+use super::names::information;
+use super::say::{Failure, bytes, markdown_heading, markdown_row, percent, print};
 use super::table::Table;
 use super::{Chosen, Setting};
 use crate::outcome::{Outcome, Point};
@@ -12,10 +13,14 @@ use hexagram::{Communicator, Result};
 /// Train a small model by several algorithms, by turns on the same ranks, and compare them.
 ///
 /// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+///
+/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are not typed
+/// have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has tuned, as in
+/// 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct CompareOptions {
-    /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first is what the others are measured by
-    /// [default: all]
+    /// Algorithms to compare, with options as in 'slowmo(period=12)'; the first is what the others are measured by;
+    /// `list` prints the choices, and `help:NAME` the options of one [default: all]
     pub algorithms: Vec<String>,
     /// Trainings by each algorithm, by turns and with other seeds; the table has their means
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
@@ -43,6 +48,11 @@ const HEADING: [&str; 10] = [
 /// # Errors
 /// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
 pub fn compare(registry: &Registry, options: &CompareOptions) -> Result<u8, Failure> {
+    let first = options.algorithms.first().map_or("", String::as_str);
+    if let Some(text) = information(registry, first, options.setting.stepping.optimizer.as_deref()) {
+        print(&text?)?;
+        return Ok(0);
+    }
     let mut rows: Vec<Row> = Vec::new();
     for chosen in Chosen::all(registry, &options.algorithms)? {
         let training = options.setting.training(&chosen)?;

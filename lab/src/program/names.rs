@@ -1,28 +1,55 @@
-//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what
-//! `--algorithm list` and `--algorithm help:NAME` print, and how a run's folder is named.
+//! Algorithms of a registry as users type them: `choco-sgd(codec=top-k(5%), graph=torus)`. Open this file to see what `list`
+//! and `help:NAME` print in place of an algorithm or an optimizer, and how a run's folder is named.
 
 use hexagram::Result;
-use hexagram::algorithms::{AnyAlgorithm, Registry};
+use hexagram::algorithms::registry::Help;
+use hexagram::algorithms::{AnyAlgorithm, Registry, optimizer};
+use hexagram::logical::spelling::Catalogues;
 use hexagram::physical::hash;
 
-/// Returns what is printed instead of a training: for `list` the algorithms, for `help:NAME` what is known of an algorithm,
-/// a codec or a graph. `None` for an algorithm.
+/// Returns what is printed instead of a training, where `list` or `help:NAME` stands in place of an algorithm (whose help is
+/// of codecs and graphs, too), or of an optimizer. `None` where neither does.
 ///
 /// # Errors
 /// One line with the nearest names, for help on what there is not.
-pub fn information(registry: &Registry, text: &str) -> Option<Result<String>> {
+pub fn information(registry: &Registry, algorithm: &str, optimizer: Option<&str>) -> Option<Result<String>> {
+    asked(algorithm, || algorithms(registry), |name| registry.help(name))
+        .or_else(|| asked(optimizer?, optimizers, help_on_optimizer))
+}
+
+/// Returns the names with what they are, one a line, for `list`; the help for `help:NAME`.
+fn asked(
+    text: &str,
+    all: impl FnOnce() -> Vec<(String, String)>,
+    help: impl FnOnce(&str) -> Result<Help>,
+) -> Option<Result<String>> {
     match text.strip_prefix("help:") {
-        Some(name) => Some(registry.help(name).map(|help| help.to_string())),
-        None => (text == "list").then(|| Ok(list(registry))),
+        Some(name) => Some(help(name).map(|help| help.to_string())),
+        None => (text == "list").then(|| Ok(listed(&all()))),
     }
 }
 
-/// Returns the algorithms, one a line, name first, then the trigram.
-fn list(registry: &Registry) -> String {
-    let all = registry.all();
-    let width = all.iter().map(|algorithm| algorithm.name().len()).max().unwrap_or(0);
-    let line = |a: &AnyAlgorithm| format!("{:width$}  {} {}", a.name(), a.trigram().symbol(), a.trigram());
-    all.iter().map(line).collect::<Vec<_>>().join("\n")
+fn listed(all: &[(String, String)]) -> String {
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    all.iter().map(|(name, about)| format!("{name:width$}  {about}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the algorithms with their trigrams.
+fn algorithms(registry: &Registry) -> Vec<(String, String)> {
+    let about = |a: &AnyAlgorithm| format!("{} {}", a.trigram().symbol(), a.trigram());
+    registry.all().iter().map(|algorithm| (algorithm.name().to_owned(), about(algorithm))).collect()
+}
+
+/// Returns the optimizers with what they do.
+fn optimizers() -> Vec<(String, String)> {
+    optimizer::catalogue().names().map(|(name, about)| (name.to_owned(), about.to_owned())).collect()
+}
+
+fn help_on_optimizer(name: &str) -> Result<Help> {
+    let catalogue = optimizer::catalogue();
+    let fields = catalogue.help(name, &Catalogues::default())?;
+    let about = catalogue.names().find(|(known, _)| *known == name).map_or("", |(_, about)| about);
+    Ok(Help { name: name.to_owned(), kind: about.to_owned(), source: "", fields })
 }
 
 /// Algorithm, with the short spelling that is printed for it.
@@ -88,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_list_has_a_line_per_algorithm_name_first() {
-        let list = information(&Registry::built_in(), "list").unwrap().unwrap();
+        let list = information(&Registry::built_in(), "list", None).unwrap().unwrap();
         let line = list.lines().find(|line| line.starts_with("gradient-allreduce ")).unwrap();
         assert!(line.ends_with(" ☰ centralized, synchronous, full precision"), "{line}");
         assert_eq!(list.lines().count(), Registry::built_in().all().len());
@@ -99,12 +126,25 @@ mod tests {
         for (text, words) in
             [("help:choco-sgd", "Koloskova"), ("help:top-k", "keep=1%"), ("help:torus", "torus: graph")]
         {
-            let help = information(&Registry::built_in(), text).unwrap().unwrap();
+            let help = information(&Registry::built_in(), text, None).unwrap().unwrap();
             assert!(help.contains(words), "{text}: {help}");
         }
-        let error = information(&Registry::built_in(), "help:choco").unwrap().unwrap_err().to_string();
+        let error = information(&Registry::built_in(), "help:choco", None).unwrap().unwrap_err().to_string();
         assert!(!error.contains('\n') && error.contains("`choco`"), "{error}");
-        assert!(information(&Registry::built_in(), "choco-sgd").is_none());
+        assert!(information(&Registry::built_in(), "choco-sgd", None).is_none());
+    }
+
+    #[test]
+    fn optimizers_have_a_list_and_help_too() {
+        let of = |text: &str| information(&Registry::built_in(), "d-psgd", Some(text));
+        let list = of("list").unwrap().unwrap();
+        assert_eq!(list.lines().count(), optimizer::catalogue().names().count());
+        assert!(list.contains("adamw  adaptive moments, with decoupled weight decay"), "{list}");
+        let help = of("help:adamw").unwrap().unwrap();
+        assert!(help.starts_with("adamw: adaptive moments") && help.contains("beta2=0.999"), "{help}");
+        let error = of("help:adamv").unwrap().unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.contains("did you mean adam or adamw?"), "{error}");
+        assert!(of("adamw").is_none());
     }
 
     #[test]

@@ -46,8 +46,8 @@ pub struct StepOptions {
     #[arg(long, default_value = "gradient-allreduce")]
     pub algorithm: String,
 
-    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in 'sgd(momentum=0.9)'
-    /// [default: the algorithm's own]
+    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in 'sgd(momentum=0.9)';
+    /// `list` prints all, and `help:NAME` the options of one [default: the algorithm's own]
     #[arg(long)]
     pub optimizer: Option<String>,
 
@@ -85,7 +85,7 @@ const NONE: &str = "none";
 /// # Errors
 /// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
 pub fn step(registry: &Registry, options: &StepOptions) -> Result<u8, Failure> {
-    if let Some(text) = information(registry, &options.algorithm) {
+    if let Some(text) = information(registry, &options.algorithm, options.optimizer.as_deref()) {
         print(&text?)?;
         return Ok(0);
     }

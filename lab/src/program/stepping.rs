@@ -13,8 +13,9 @@ pub struct Stepping {
     /// Learning rate, at its largest [default: the algorithm's or the optimizer's own]
     #[arg(long, allow_negative_numbers = true)]
     pub lr: Option<f64>,
-    /// Optimizer that steps with what the algorithm leaves of the gradients: sgd, adam, adamw, lion, lamb, lars or muon,
-    /// with options as in 'sgd(momentum=0.9, nesterov=true)' [default: the algorithm's own]
+    /// Optimizer that steps with what the algorithm leaves of the gradients, with options as in
+    /// 'sgd(momentum=0.9, nesterov=true)'; `list` prints the choices, and `help:NAME` the options of one [default: the
+    /// algorithm's own]
     #[arg(long)]
     pub optimizer: Option<String>,
     /// Weight decay of that optimizer, but for biases, which never decay [default: the optimizer's own]

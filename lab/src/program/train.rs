@@ -15,6 +15,10 @@ use std::path::PathBuf;
 /// Train a small model by any algorithm, on several ranks.
 ///
 /// Under mpirun, srun, torchrun or `hexagram run` this is one rank; otherwise it starts its ranks itself.
+///
+/// The learning rate is by default that of the suite for the algorithm and the task. Options of the algorithm that are not typed
+/// have the defaults that `help:NAME` prints, whatever the task: type second step sizes that the suite has tuned, as in
+/// 'slowmo(slow_rate=2)'.
 #[derive(Parser, Debug, Clone)]
 pub struct TrainOptions {
     /// Algorithm, by which ranks communicate, with options as in 'choco-sgd(codec=top-k(5%), graph=torus)'; `list` prints
@@ -34,7 +38,8 @@ pub struct TrainOptions {
 /// # Errors
 /// One line that says what is wrong with the options, before any rank starts; errors of the ranks.
 pub fn train(registry: &Registry, options: &TrainOptions) -> Result<u8, Failure> {
-    if let Some(text) = information(registry, &options.algorithm) {
+    let optimizer = options.setting.stepping.optimizer.as_deref();
+    if let Some(text) = information(registry, &options.algorithm, optimizer) {
         print(&text?)?;
         return Ok(0);
     }

@@ -74,7 +74,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>> {
     content(path).map(|content| content.records)
 }
 
-/// What is in a file of records.
+/// Content of a file of records.
 struct Content {
     records: Vec<Record>,
     /// Number of bytes without what a killed suite left of its last line.

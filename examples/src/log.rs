@@ -1,0 +1,299 @@
+//! Reporter of a training while it goes on, and at its end: what is printed, and what is written to metrics.jsonl and drawn.
+//! Open this file when you wonder where a figure comes from.
+
+use crate::Failure;
+use crate::metrics::{Epoch, Metrics, Step};
+use crate::options::Checked;
+use crate::plot::Plot;
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::saves::Saves;
+use crate::start::since_launch;
+use hexagram::algorithms::LearningRate;
+use hexagram::algorithms::engine::Evaluation;
+use hexagram::algorithms::trace::Trace;
+use hexagram::physical::stdout::print;
+use hexagram::{Communicator, ReduceOp, World};
+use hexagram_lab::program::say::bytes;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time and bytes of some training steps on one rank, by use.
+#[derive(Debug, Clone, Copy)]
+pub struct Spent {
+    /// Time in which the training thread waited for communication.
+    pub blocked: Duration,
+    /// Time of the steps, with the waiting.
+    pub steps: Duration,
+    /// Bytes that this rank sent.
+    pub bytes: u64,
+}
+
+/// Result of a training, of all replicas.
+#[derive(Debug, Clone, Copy)]
+pub struct Judged {
+    /// Share of the held-out images that the mean of the replicas recognizes.
+    pub test_accuracy: f64,
+    /// True if all replicas are bit-identical.
+    pub replicas_identical: bool,
+    /// Bytes that all-reduce of the gradients sends in a step of this model, on all ranks.
+    pub bytes_per_step: f64,
+}
+
+/// Reporter of the run while it goes on: rank 0 prints and writes, the others only contribute.
+pub struct Log<'a> {
+    checked: &'a Checked,
+    world: &'a World,
+    progress: Progress,
+    /// On rank 0.
+    metrics: Option<Metrics>,
+    /// True if figures, or the picture, could not be kept.
+    is_lost: bool,
+    began: Instant,
+    epoch: u64,
+    /// Time at which each step of the epoch ended, and what the algorithm gave out in it.
+    ended: Vec<(Duration, BTreeMap<String, f64>)>,
+    /// Seconds of all ranks together, and all epochs.
+    blocked_s: f64,
+    steps_s: f64,
+    samples: f64,
+    rate: LearningRate,
+    /// Number of steps of each rank, through checkpoints.
+    steps: u64,
+    resumed_at: u64,
+    /// Bytes that this rank sent before the epoch, or for what is not training.
+    sent_before: u64,
+    /// Bytes of all ranks and epochs.
+    bytes: u64,
+    loss: f64,
+}
+
+impl<'a> Log<'a> {
+    /// Creates the reporter of a training whose epochs have so many steps, at this learning rate. Rank 0 creates the folder of
+    /// the figures.
+    ///
+    /// # Errors
+    /// [`MetricsError`](crate::metrics::MetricsError) if the folder or the file cannot be created.
+    pub fn new(
+        checked: &'a Checked,
+        world: &'a World,
+        (steps, rate): (usize, LearningRate),
+    ) -> Result<Self, Failure> {
+        let first = world.rank() == 0;
+        let directory = checked.options.directory(world.size());
+        let metrics = if first { Some(Metrics::create(directory)?) } else { None };
+        let progress = Progress::new(world.rank(), steps as u64, false);
+        Ok(Log {
+            checked,
+            world,
+            progress,
+            metrics,
+            is_lost: false,
+            began: Instant::now(),
+            epoch: 0,
+            ended: Vec::new(),
+            blocked_s: 0.0,
+            steps_s: 0.0,
+            samples: 0.0,
+            rate,
+            steps: 0,
+            resumed_at: 0,
+            sent_before: 0,
+            bytes: 0,
+            loss: f64::NAN,
+        })
+    }
+
+    /// Returns the learning rate of every step.
+    pub fn learning_rate(&self) -> LearningRate {
+        self.rate
+    }
+
+    /// Counts from the step that the training begins with, and bytes from here.
+    pub fn resumed(&mut self, steps: u64) {
+        self.steps = steps;
+        self.resumed_at = steps;
+        self.sent_before = self.world.traffic().payload_sent();
+    }
+
+    /// Begins an epoch, which counts from 0.
+    pub fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch + 1;
+        self.ended.clear();
+        self.progress.epoch(format!("epoch {}/{}", self.epoch, self.checked.options.epochs));
+    }
+
+    /// Counts a step, after which these are the losses of the epoch so far, and the numbers that the algorithm gave out.
+    pub fn step(&mut self, losses: &[f64], metrics: &BTreeMap<String, f64>) {
+        self.ended.push((self.began.elapsed(), metrics.clone()));
+        self.progress.step(losses.last().copied().unwrap_or(f64::NAN));
+    }
+
+    /// Gathers what all ranks spent and sent in the epoch, and tells it. A collective call.
+    ///
+    /// # Errors
+    /// Those of the communication.
+    pub fn end(
+        &mut self,
+        comm: &Communicator,
+        losses: &[f64],
+        evaluation: Evaluation<f64>,
+        spent: Spent,
+    ) -> Result<(), Failure> {
+        let mut sums = [spent.blocked.as_secs_f64(), spent.steps.as_secs_f64(), spent.bytes as f64];
+        comm.blocking().all_reduce(&mut sums, ReduceOp::Sum)?;
+        let [blocked, steps, bytes_sent] = sums;
+        let samples = (losses.len() * self.checked.options.batch * comm.size()) as f64;
+        let first_step = self.steps + 1;
+        self.loss = losses.iter().sum::<f64>() / losses.len() as f64;
+        self.blocked_s += blocked;
+        self.steps_s += steps;
+        self.bytes += bytes_sent as u64;
+        self.samples += samples;
+        self.steps += losses.len() as u64;
+        let epoch = Epoch {
+            epoch: self.epoch,
+            loss: self.loss,
+            test_accuracy: evaluation.result,
+            consensus_distance: evaluation.consensus_distance,
+            samples_per_s: samples * comm.size() as f64 / steps,
+            comm_fraction: blocked / steps,
+            bytes_sent: bytes_sent as u64,
+            seconds: self.began.elapsed().as_secs_f64(),
+        };
+        self.progress.line(describe(&epoch, self.checked.options.epochs));
+        self.keep(first_step, losses, epoch);
+        // The evaluation's traffic is none of the training's.
+        self.sent_before = self.world.traffic().payload_sent();
+        Ok(())
+    }
+
+    /// Writes the figures of an epoch and its steps, on rank 0.
+    fn keep(&mut self, first_step: u64, losses: &[f64], epoch: Epoch) {
+        let Some(metrics) = &mut self.metrics else { return };
+        let mut kept = Ok(());
+        for (step, (loss, (ended, given))) in (first_step..).zip(losses.iter().zip(&self.ended)) {
+            kept = kept.and(metrics.step(Step {
+                epoch: self.epoch,
+                step,
+                loss: *loss,
+                learning_rate: self.rate.at(step - 1),
+                seconds: ended.as_secs_f64(),
+                metrics: given.clone(),
+            }));
+        }
+        let kept = kept.and(metrics.epoch(epoch));
+        self.lost(kept.err());
+    }
+
+    /// Returns the bytes that this rank sent since the epoch began.
+    pub fn sent(&self) -> u64 {
+        self.world.traffic().payload_sent() - self.sent_before
+    }
+
+    /// Says once that figures are lost, which ends no training.
+    fn lost(&mut self, error: Option<impl std::fmt::Display>) {
+        let Some(error) = error else { return };
+        if !std::mem::replace(&mut self.is_lost, true) {
+            self.progress.line(format!("train: {error}; the training goes on"));
+        }
+    }
+
+    /// Says what a resumed training does otherwise than before.
+    pub fn changed(&self, differences: &[String]) {
+        if !differences.is_empty() {
+            self.progress.line(format!("train: goes on with a change: {}", differences.join("; ")));
+        }
+    }
+
+    /// Says where the trace is, and what it tells.
+    pub fn traced(&self, trace: &Trace, file: &Path) {
+        self.progress.line(format!("{}\n{} is the trace", trace.report(), file.display()));
+    }
+
+    /// Says that something has failed, without which the training goes on.
+    pub fn warn(&self, warning: Option<String>) {
+        warning.into_iter().for_each(|warning| self.progress.line(warning));
+    }
+
+    /// Tells, and returns true, if the checkpoint was of the end of the training: after so many steps, none was made.
+    pub fn nothing_left(&self, steps: u64) -> bool {
+        if steps > self.resumed_at {
+            return false;
+        }
+        let epochs = self.checked.options.epochs;
+        self.progress.line(format!(
+            "train: the checkpoint is of step {steps}, the end of --epochs {epochs} already; give more to go on"
+        ));
+        true
+    }
+
+    /// Tells the result of a training that was launched at `begun`, and draws the run; returns what to exit with.
+    pub fn finish(mut self, saves: &Saves, result: Judged, begun: SystemTime) -> ExitCode {
+        // The others have nothing to tell.
+        let Some(mut metrics) = self.metrics.take() else { return ExitCode::SUCCESS };
+        let options = &self.checked.options;
+        let report = self.report(&result, saves.failed(), begun);
+        let summarized = metrics.summary(&report.fields());
+        self.lost(summarized.err());
+        let title = format!("{} on {} ranks over {}", options.algorithm, report.ranks, options.transport);
+        let directory = metrics.directory().to_owned();
+        let plot = Plot { title: &title, steps: metrics.steps(), epochs: metrics.epochs() };
+        self.lost(plot.save(directory.join("plot.svg")).err());
+        self.warn(saves.summary());
+        let told = match options.json {
+            true => report.json().to_string(),
+            false => {
+                format!("{}\nmetrics.jsonl and plot.svg are in {}", report.text(), directory.display())
+            }
+        };
+        let is_kept = !self.is_lost && !saves.lacks_the_last();
+        self.progress.finish();
+        match print(&told) {
+            Err(error) => error.report("train"),
+            Ok(()) if is_kept => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::FAILURE,
+        }
+    }
+
+    /// Returns the report of the whole run.
+    fn report(&self, result: &Judged, failed_saves: u64, begun: SystemTime) -> Report {
+        let Checked { options, algorithm, stepper, .. } = self.checked;
+        let ranks = self.world.size();
+        let of_all_reduce = result.bytes_per_step * (self.steps - self.resumed_at) as f64;
+        Report {
+            ranks,
+            algorithm: options.algorithm.clone(),
+            trigram: algorithm.trigram().symbol(),
+            optimizer: stepper.optimizer.spelled(),
+            learning_rate: stepper.learning_rate,
+            transport: options.transport.clone(),
+            epochs: options.epochs,
+            test_accuracy: result.test_accuracy,
+            final_loss: self.loss,
+            samples_per_s: self.samples * ranks as f64 / self.steps_s,
+            steps_per_s: self.samples / options.batch as f64 / self.steps_s,
+            bytes_sent: self.bytes,
+            bytes_of_gradient_all_reduce: of_all_reduce as u64,
+            comm_fraction: self.blocked_s / self.steps_s,
+            replicas_identical: result.replicas_identical,
+            failed_saves,
+            wall_s: since_launch(begun).as_secs_f64(),
+        }
+    }
+}
+
+fn describe(epoch: &Epoch, epochs: u64) -> String {
+    format!(
+        "epoch {:>2}/{epochs}  loss {:.4}  accuracy {:.2} %  apart {:.3}  {:>6.0} samples/s  {:>4.1} % communication  {} sent",
+        epoch.epoch,
+        epoch.loss,
+        100.0 * epoch.test_accuracy,
+        epoch.consensus_distance,
+        epoch.samples_per_s,
+        100.0 * epoch.comm_fraction,
+        bytes(epoch.bytes_sent)
+    )
+}
