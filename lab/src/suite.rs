@@ -185,7 +185,7 @@ impl Cell {
         }
     }
 
-    /// Runs the training.
+    /// Runs the training. One that diverges until a codec has NaN or infinity to encode, which ends it, is a record, too.
     ///
     /// # Errors
     /// As [`train`].
@@ -201,8 +201,11 @@ impl Cell {
             records: 20,
             ..Training::of(Arc::clone(&self.lesson.task))
         };
-        let outcome = train(&training)?;
-        Ok(Record::new(self, &training, &outcome))
+        match train(&training) {
+            Ok(outcome) => Ok(Record::new(self, &training, &outcome)),
+            Err(Error::NotFinite { .. }) => Ok(Record::diverged(self, &training)),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use hexagram::algorithms::registry;
-use hexagram_lab::suite::{Place, Record, Results, Suite, kept, run_all};
+use hexagram_lab::suite::{Measure, Place, Record, Results, Suite, kept, run_all};
 use hexagram_lab::task::Quadratics;
 use std::path::Path;
 
@@ -40,6 +40,27 @@ fn every_algorithm_learns_as_the_kept_record_says() {
         // A majority of signs hardly learns where ranks have different labels.
         let share = if record.place.partition == "equal" { 0.8 } else { 1.0 };
         assert!(record.last().loss < share * first, "{}: {} of {first}", record.place, record.last().loss);
+    }
+}
+
+/// An outer rate of 1000 overflows, and then eight bits cannot say what there is.
+#[test]
+fn a_training_that_diverges_is_a_record_and_no_end_of_the_suite() {
+    let name = "diloco(period=1, outer=nesterov(learning_rate=1000), codec=min-max8)";
+    let suite = Suite::whole(registry::all()).unwrap();
+    let place = place(name, "quadratics", "equal", 4);
+    let mut records = Vec::new();
+    let take = |record| {
+        records.push(record);
+        Ok(())
+    };
+    run_all(vec![suite.cell(&place, 0).unwrap()], take).unwrap();
+    let read = Record::parse(&records[0].json()).unwrap();
+    assert_eq!(read, records[0]);
+    assert_eq!([read.last().loss, read.own_loss], [f64::INFINITY; 2]);
+    for measure in [Measure::Loss, Measure::Errors, Measure::Bytes, Measure::PeakBytes, Measure::BytesTo(0.5)]
+    {
+        assert_eq!(measure.of(&read), f64::INFINITY, "{measure}");
     }
 }
 

@@ -44,7 +44,8 @@ pub struct Record {
     pub own_loss: f64,
     /// Distance of the mean replica to the optimum, if that is known.
     pub distance: Option<f64>,
-    /// States at regular intervals, from before the first step to after the last.
+    /// States at regular intervals, from before the first step to after the last; only the last if NaN or infinity has ended the
+    /// training.
     pub curve: Vec<State>,
 }
 
@@ -67,7 +68,7 @@ impl State {
             number(self.loss),
             self.accuracy,
             number(self.consensus),
-            self.bytes,
+            number(self.bytes),
             self.most_bytes,
             self.most_messages
         ])
@@ -79,7 +80,7 @@ impl State {
             loss: value[1].as_f64().unwrap_or(f64::INFINITY),
             accuracy: value[2].as_f64(),
             consensus: value[3].as_f64().unwrap_or(f64::INFINITY),
-            bytes: value[4].as_f64()?,
+            bytes: value[4].as_f64().unwrap_or(f64::INFINITY),
             most_bytes: value[5].as_u64()?,
             most_messages: value[6].as_u64()?,
         })
@@ -100,9 +101,35 @@ impl Record {
         }
     }
 
+    /// Creates the record of a training that has ended before its last step, as there was NaN or infinity to encode. Its loss is
+    /// infinite, as is what is not known of it.
+    pub(super) fn diverged(cell: &Cell, training: &Training) -> Self {
+        let never = f64::INFINITY;
+        let last = State {
+            step: training.steps,
+            loss: never,
+            accuracy: None,
+            consensus: never,
+            bytes: never,
+            most_bytes: 0,
+            most_messages: 0,
+        };
+        let trigram = cell.algorithm.trigram();
+        Record {
+            place: cell.place(),
+            seed: cell.seed,
+            trigram: trigram.symbol().to_string(),
+            synchronous: trigram.synchronous,
+            learning_rate: training.learning_rate.base,
+            own_loss: never,
+            distance: None,
+            curve: vec![last],
+        }
+    }
+
     /// Returns the state after the last step.
     pub fn last(&self) -> &State {
-        // A record has a state before the first step and one after the last.
+        // A record has a state after the last step, or of when it ended.
         &self.curve[self.curve.len() - 1]
     }
 

@@ -35,7 +35,7 @@ pub enum Measure {
     Errors,
     /// Consensus distance after the last step.
     Consensus,
-    /// Bytes that the average rank has sent in all steps.
+    /// Bytes that the average rank has sent in all steps; infinite if a training has ended before.
     Bytes,
     /// Most bytes that the average rank has sent from one recorded state to the next.
     PeakBytes,
@@ -58,7 +58,8 @@ impl Measure {
             Measure::Consensus => record.last().consensus,
             Measure::Bytes => record.last().bytes,
             Measure::PeakBytes => {
-                record.curve.windows(2).map(|pair| pair[1].bytes - pair[0].bytes).fold(0.0, f64::max)
+                let sent = record.curve.windows(2).map(|pair| pair[1].bytes - pair[0].bytes);
+                sent.reduce(f64::max).unwrap_or(f64::INFINITY)
             }
             Measure::BytesTo(accuracy) => reached(accuracy).map_or(f64::INFINITY, |state| state.bytes),
             Measure::SecondsTo(accuracy, link) => {
