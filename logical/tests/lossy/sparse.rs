@@ -253,6 +253,24 @@ proptest! {
     }
 
     #[test]
+    fn a_count_of_every_chunk_is_a_contraction(
+        x in proptest::collection::vec(-1e3f32..1e3, 1..100),
+        count in 1usize..12,
+        chunk in 1usize..20,
+    ) {
+        let codec = top(Keep::Count(count)).in_chunks(chunk);
+        let delta = codec.properties().contraction.unwrap();
+        for x in [vec![1.0; x.len()], x] {
+            let c = roundtrip(&codec, &x, 0);
+            prop_assert!(distance(&c, &x) <= (1.0 - delta) * squares(&x) * (1.0 + 1e-12));
+        }
+        // The bound is reached.
+        let x = vec![1.0; 4 * chunk];
+        let lost = distance(&roundtrip(&codec, &x, 0), &x) / squares(&x);
+        prop_assert!((lost - (1.0 - delta)).abs() < 1e-12, "{} of {}, and not {}", count, chunk, delta);
+    }
+
+    #[test]
     fn top_k_agrees_with_sorting(x in proptest::collection::vec(-4i8..4, 0..300), k in 1usize..300) {
         let x: Vec<f32> = x.into_iter().map(f32::from).collect();
         prop_assert_eq!(roundtrip(&top(Keep::Count(k)), &x, 0), largest(&x, k.min(x.len())));
