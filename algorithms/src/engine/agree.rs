@@ -182,6 +182,9 @@ fn engine_settings(options: &EngineOptions) -> Vec<Statement> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Autotune, Buffers, LossScale, Order, Unused};
+    use crate::optimizer::{Members, ParameterGroup, Sgd};
+    use std::sync::Arc;
 
     #[test]
     fn a_number_of_statements_that_cannot_be_meant_is_refused_before_it_is_allocated() {
@@ -201,6 +204,34 @@ mod tests {
         assert!(list.contains(&Statement::new("the algorithm", format!("{local:?}"))));
         assert!(list.contains(&Statement::new("`clip_norm` of EngineOptions", "None")));
         assert_eq!(list.last(), Some(&Statement::new("the optimizer", "the framework's")));
+    }
+
+    #[test]
+    fn every_option_counts_but_for_the_queue() {
+        let changes: [fn(&mut EngineOptions); 15] = [
+            |options| options.bucket_bytes += 1,
+            |options| options.first_bucket_bytes += 1,
+            |options| options.order = Order::Listed,
+            |options| options.unused = Unused::Zero,
+            |options| options.buffers = Buffers::Average,
+            |options| options.optimizer = Some(Arc::new(Sgd::default())),
+            |options| options.learning_rate = Some(0.1.into()),
+            |options| options.groups.push(ParameterGroup::of(Members::Vectors)),
+            |options| options.hierarchical = true,
+            |options| options.streams -= 1,
+            |options| options.clip_norm = Some(1.0),
+            |options| options.loss_scale = Some(LossScale::default()),
+            |options| options.uneven = true,
+            |options| options.seed = 1,
+            |options| options.autotune = Some(Autotune::default()),
+        ];
+        let said = |options: &EngineOptions| digest(&engine_settings(options));
+        let usual = said(&EngineOptions::default());
+        for (at, change) in changes.iter().enumerate() {
+            let mut options = EngineOptions::default();
+            change(&mut options);
+            assert_ne!(said(&options), usual, "option {at}");
+        }
     }
 
     #[test]
