@@ -11,6 +11,7 @@ use hexagram_algorithms::logical::testing::{cases, spawn};
 use hexagram_algorithms::logical::{Result, TransportKind, hash};
 use hexagram_algorithms::testing::{Setup, Trainer};
 use replicas::{Made, Run, furthest, optimum, pull};
+use std::sync::Barrier;
 
 fn made(dion: Dion) -> impl Fn() -> Made + Sync {
     move || dion.into()
@@ -200,12 +201,29 @@ fn without_a_gradient_nothing_moves_and_what_comes_later_is_followed() {
 }
 
 #[test]
-fn a_gradient_that_is_not_a_number_ends_the_training_and_names_the_rank() {
-    let gradient = |rank| if rank == 1 { f32::NAN } else { 1.0 };
-    let refused =
-        (Run { ranks: 3, shape: vec![4, 3], ..Run::default() }).refused(made(Dion::default()), gradient);
-    assert!(refused[1].contains("element 0 of the gradient of `p0` is NaN on rank 1"), "{refused:?}");
-    assert!(refused.iter().all(|error| error.contains("rank 1")), "{refused:?}");
+fn a_gradient_that_is_not_a_number_ends_the_training_and_names_tensor_and_rank() {
+    let shapes = [vec![4, 3], vec![5]];
+    let initial = shapes.clone().map(|shape| vec![0.0f32; shape.iter().product()]);
+    for broken in [0, 1] {
+        let opened = Barrier::new(3);
+        let refused = spawn(TransportKind::Thread, 3, |comm| {
+            let mut trainer =
+                Trainer::with_shapes(&comm, Dion::default(), Setup::default(), &initial, &shapes)?;
+            opened.wait();
+            let step = trainer.step(|tensor, x| {
+                let mut gradient = vec![1.0; x.len()];
+                if comm.rank() == 1 && tensor == broken {
+                    gradient[2] = f32::NAN;
+                }
+                gradient
+            });
+            Ok(step.unwrap_err().to_string())
+        });
+        let refused = refused.unwrap();
+        let said = format!("element 2 of the gradient of `p{broken}` is NaN on rank 1");
+        assert!(refused[1].contains(&said), "{refused:?}");
+        assert!(refused.iter().all(|error| error.contains("rank 1")), "{refused:?}");
+    }
 }
 
 #[test]

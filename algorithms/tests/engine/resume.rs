@@ -1,11 +1,14 @@
 //! Every algorithm goes on from a checkpoint as if nothing had been, with every optimizer and any buckets.
 
+use hexagram_algorithms::choco_sgd::ChocoSgd;
 use hexagram_algorithms::compressed_allreduce::CompressedAllReduce;
 use hexagram_algorithms::dgc::Dgc;
+use hexagram_algorithms::diloco::DiLoCo;
 use hexagram_algorithms::logical::codec::{E4M3, Sign};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::powersgd::PowerSgd;
 use hexagram_algorithms::qadam::QAdam;
+use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::testing::{Setup, fitting, resumes_exactly};
 use hexagram_algorithms::zero_one_adam::ZeroOneAdam;
 use hexagram_algorithms::{
@@ -83,14 +86,22 @@ fn every_algorithm_resumes_exactly_with_adam() {
     all_resume(all(), run, || Arc::new(Adam::default()));
 }
 
-/// Those whose warm-up is longer than anybody wants to test.
+/// Those whose warm-up or period is longer than anybody wants to test, and those that have a codec or a base inside.
 #[test]
 fn algorithms_with_phases_resume_exactly_in_each() {
     fn made<A: Algorithm + Clone>(algorithm: A) -> Made {
         Box::new(move || algorithm.clone().into())
     }
+    let signs = || Averaging::encoded(Sign::default(), Feedback::TwoLevel);
     for before in [3, 9, 15] {
         let algorithms = vec![
+            made(DiLoCo { period: 4, averaging: signs(), ..DiLoCo::default() }),
+            made(SlowMo {
+                period: 6,
+                averaging: signs(),
+                base: Some(ChocoSgd::default().into()),
+                ..SlowMo::default()
+            }),
             made(QAdam { warmup: 5, ..QAdam::default() }),
             made(ZeroOneAdam {
                 freeze: 6,
@@ -99,7 +110,7 @@ fn algorithms_with_phases_resume_exactly_in_each() {
                 ..ZeroOneAdam::default()
             }),
             made(PowerSgd { start: 5, ..PowerSgd::default() }),
-            made(CompressedAllReduce { averaging: Averaging::encoded(Sign::default(), Feedback::TwoLevel) }),
+            made(CompressedAllReduce { averaging: signs() }),
             made(CompressedAllReduce {
                 averaging: Averaging::encoded(E4M3::default(), Feedback::Difference),
             }),

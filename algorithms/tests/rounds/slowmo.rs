@@ -9,7 +9,7 @@ use hexagram_algorithms::sgp::Sgp;
 use hexagram_algorithms::slowmo::SlowMo;
 use hexagram_algorithms::ssp::Ssp;
 use hexagram_algorithms::testing::Quadratic;
-use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce};
+use hexagram_algorithms::{AnyAlgorithm, GradientAllReduce, registry};
 use std::sync::Arc;
 
 fn made(period: u64, slow_rate: f64, slow_momentum: f64) -> impl Fn() -> Made + Sync {
@@ -130,6 +130,16 @@ fn over_a_base_without_slow_momentum_it_is_the_base_and_means() {
     let found = over(5, GradientAllReduce.into());
     let expected = run.train(|| GradientAllReduce.into(), gradient);
     assert!(found.iter().zip(&expected).all(|(found, expected)| furthest(found, expected) < 1e-14));
+}
+
+#[test]
+fn over_a_base_it_asks_for_what_the_base_asks_for() {
+    for base in registry::all() {
+        let over = AnyAlgorithm::from(SlowMo { base: Some(base.clone()), ..SlowMo::default() });
+        assert_eq!(over.optimizers(), base.optimizers(), "{base}");
+        assert_eq!(over.clipping(), base.clipping(), "{base}");
+        assert_eq!(over.needs().buckets, base.needs().buckets, "{base}");
+    }
 }
 
 #[test]

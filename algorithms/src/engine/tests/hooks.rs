@@ -2,6 +2,7 @@
 
 use super::super::runner::Stage;
 use super::*;
+use crate::slowmo::SlowMo;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -55,6 +56,26 @@ fn every_stage_starts_in_plan_order_and_every_bucket_sees_all_stages() {
         })
         .unwrap();
     }
+}
+
+#[test]
+fn the_base_of_slowmo_sees_all_stages() {
+    spawn(TransportKind::Thread, 2, |comm| {
+        let probe = Arc::new(Probe::new(MEAN));
+        let slowmo = SlowMo { base: Some(Arc::clone(&probe).into()), ..SlowMo::default() };
+        let mut engine = trained_by(&comm, parameters(1, 1), slowmo, options(4, 4), (0.1, 0.0))?;
+        engine.step_with(|engine| {
+            engine.forward()?;
+            engine.begin(Mode::Synchronize)?;
+            engine.hooks().ready_slice(0, &[1.0f32])
+        })?;
+        engine.settle()?;
+        let stages: Vec<Stage> = probe.log().into_iter().map(|(stage, _)| stage).collect();
+        let step = [Stage::Forward, Stage::Gradients, Stage::Backward, Stage::Step];
+        assert_eq!(stages, [&[Stage::Start], &step[..], &[Stage::Settle]].concat());
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
