@@ -6,8 +6,10 @@ pub(super) const SIZE: f64 = 9.0;
 /// Width of a digit, and height of a line of digits, in parts of that size.
 const DIGIT: f64 = 0.6;
 const HEIGHT: f64 = 0.75;
+/// Room between two labels beside each other, in pixels.
+const GAP: f64 = 3.0;
 /// Radius of a point, with the room around it, in pixels.
-const POINT: f64 = 4.5;
+const POINT: f64 = 4.0;
 /// Distances of a label from its point, in pixels; labels that are farther than the first have a line to their points.
 const DISTANCES: [f64; 4] = [0.0, 7.0, 14.0, 21.0];
 /// Directions of the places of a label, to be tried in this order: the four corners first.
@@ -64,7 +66,7 @@ pub(super) fn placed(points: &[Option<((f64, f64), usize)>], panel: Area) -> Vec
     let mut taken: Vec<Area> = points.iter().flatten().map(of_point).collect();
     let mut label = |point: Option<((f64, f64), usize)>| {
         let ((x, y), digits) = point?;
-        let size = [digits as f64 * DIGIT * SIZE, HEIGHT * SIZE];
+        let size = [digits as f64 * DIGIT * SIZE + GAP, HEIGHT * SIZE];
         let places = DISTANCES.iter().flat_map(|far| DIRECTIONS.map(|toward| (*far, toward)));
         let (area, label) = places
             .map(|(far, (right, down))| {
@@ -105,7 +107,7 @@ mod tests {
             .iter()
             .zip(&points)
             .filter_map(|(label, (_, digits))| {
-                Some(Area::around((*label)?.middle, [*digits as f64 * DIGIT * SIZE, HEIGHT * SIZE]))
+                Some(Area::around((*label)?.middle, [*digits as f64 * DIGIT * SIZE + GAP, HEIGHT * SIZE]))
             })
             .collect();
         assert!(areas.len() > 8 && areas.len() < points.len(), "{}", areas.len());
