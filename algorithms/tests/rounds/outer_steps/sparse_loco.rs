@@ -1,11 +1,11 @@
 //! SparseLoCo: its rule with selection and quantizer, and what it is without them.
 
 use super::{Model, PERIOD, Sparse, assert_near, by_hand, gradient, train};
-use hexagram_algorithms::Averaging;
 use hexagram_algorithms::diloco::{DiLoCo, Outer};
 use hexagram_algorithms::logical::codec::{Keep, TopK};
 use hexagram_algorithms::logical::encoding::Feedback;
 use hexagram_algorithms::sparse_loco::SparseLoCo;
+use hexagram_algorithms::{AnyAlgorithm, Averaging};
 
 const RATE: f64 = 0.1;
 
@@ -52,6 +52,13 @@ fn its_rounds_are_those_of_its_rule() {
             assert_near(&found, &expected, 1e-5, &format!("{ranks} ranks, {feedback}"));
         }
     }
+}
+
+#[test]
+fn its_defaults_are_those_of_its_header() {
+    let full = format!("{:#}", AnyAlgorithm::from(SparseLoCo::default()));
+    let codec = "codec=top-k(1.5625%, chunk=4096, bits=2), feedback=error(decay=0.95)";
+    assert_eq!(full, format!("sparse-loco(period=16, learning_rate=1, {codec})"));
 }
 
 #[test]
