@@ -4,6 +4,7 @@
 //! [`Queue`](crate::Queue) runs it where the numbers are. Whatever a codec decodes must depend on the message alone,
 //! bit for bit: replicas stay identical because everyone decodes the same messages in the same order.
 
+use crate::Result;
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,6 +54,15 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// whose names differ refuse to work together.
     fn name(&self) -> String;
 
+    /// Checks the options, before an algorithm with this codec starts. The default has none; one whose options can be
+    /// typed says what their ranges are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`](crate::Error::Usage) that names field, value and range of the first that is out of its range.
+    fn check_options(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the properties that a primitive or a proof may rely on.
     fn properties(&self) -> Properties;
 
@@ -71,8 +81,8 @@ pub trait Codec: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Returns a copy of the codec for work that outlives the call, on a device that encodes late; `None`, as here, lets
-    /// the host encode and decode, which waits for the device.
+    /// Returns a copy of the codec for work that outlives the call, on a device that encodes late; `None`, as here,
+    /// lets the host encode and decode, which waits for the device.
     fn shared(&self) -> Option<Arc<dyn Codec>> {
         None
     }
@@ -84,8 +94,8 @@ pub trait Codec: Send + Sync + fmt::Debug {
     /// [`CodecError::NotFinite`] where the codec refuses NaN or infinity.
     fn encode(&self, from: &[f32], to: &mut [u8], seed: u64) -> Result<usize, CodecError>;
 
-    /// Adds a decoded message: `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and may come from a faulty
-    /// peer; `to` has as many elements as were encoded.
+    /// Adds a decoded message: `to ← to + weight × decode(from)`. `from` is exactly one message, at any alignment, and
+    /// may come from a faulty peer; `to` has as many elements as were encoded.
     ///
     /// # Errors
     /// [`CodecError::Damaged`] if `from` is no message for so many elements; `to` may have changed.

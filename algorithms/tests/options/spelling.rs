@@ -1,6 +1,7 @@
 //! Every algorithm by its text: it is what it prints, and every wrong option is refused in one line, from text and from
 //! code.
 
+use hexagram_algorithms::deepsqueeze::DeepSqueeze;
 use hexagram_algorithms::local_sgd::LocalSgd;
 use hexagram_algorithms::logical::Result;
 use hexagram_algorithms::logical::codec::{self, Codec, CodecError, Properties, Sign};
@@ -95,8 +96,8 @@ fn says_what_to_choose(error: &str) -> bool {
     ["; choose ", "; use ", "; did you mean "].iter().any(|words| error.contains(words))
 }
 
-/// Fails unless every wrong value of every field of what a catalogue has is refused in one line, which names the field, the
-/// value and what to choose. `refusal` returns the error of a text.
+/// Fails unless every wrong value of every field of what a catalogue has is refused in one line, which names the field,
+/// the value and what to choose. `refusal` returns the error of a text.
 fn refuses_all<T: 'static>(catalogue: &Catalogue<T>, refusal: impl Fn(&str) -> String) -> usize {
     let mut fields = 0;
     for (name, _) in catalogue.names() {
@@ -198,6 +199,10 @@ impl Codec for Ours {
         self.full().to_string()
     }
 
+    fn check_options(&self) -> Result<()> {
+        self.check()
+    }
+
     fn properties(&self) -> Properties {
         self.0.properties()
     }
@@ -251,6 +256,10 @@ fn codecs_and_graphs_of_a_users_own_are_typed_once_they_are_registered() {
     let text = "deepsqueeze(codec=ours(block=64, not_finite=refuse), graph=twice(steps=3))";
     let found = registry.named(text).unwrap();
     assert_eq!(registry.short(&found).to_string(), text);
+    let codec = Arc::new(Ours(Sign::in_blocks(0)));
+    let error =
+        AnyAlgorithm::from(DeepSqueeze { codec, ..DeepSqueeze::default() }).check().unwrap_err().to_string();
+    assert!(error.ends_with("block of ours is 0; choose whole, or a whole number, 1 or more"), "{error}");
     // Unregistered, a schedule prints what it is.
     let own = Arc::new(vec![Topology::Ring.mixing(2, 0).unwrap()]);
     let printed = AnyAlgorithm::from(hexagram_algorithms::sgp::Sgp { schedule: own.clone() }).to_string();

@@ -7,12 +7,12 @@
 //! message = mean₀ … mean₃: f32, 0 for an empty bin; then the bins: 2 bits each, the first in the lowest of a byte
 //! ```
 //!
-//! Little endian, and filled up to a whole byte: 16 + ⌈k/4⌉ bytes for k numbers. Since x̂ are means, ‖x̂ − x‖² = ‖x‖² − ‖x̂‖²;
-//! and ‖x̂‖² ≥ .32/√k ‖x‖², as the numbers beyond 3σ/4 have .43 kσ² at least, on either side in bins of their own, and none
-//! is beyond σ√k. Of numbers of which most are near ±t, as the largest of many are, it loses little.
+//! Little endian, and filled up to a whole byte: 16 + ⌈k/4⌉ bytes for k numbers. Since x̂ are means, ‖x̂ − x‖² = ‖x‖² −
+//! ‖x̂‖²; and ‖x̂‖² ≥ .32/√k ‖x‖², as the numbers beyond 3σ/4 have .43 kσ² at least, on either side in bins of their
+//! own, and none is beyond σ√k. Of numbers of which most are near ±t, as the largest of many are, it loses little.
 //!
-//! Source: the public code of SparseLoCo (`tplr-ai/templar`, 2025): 4 bins over 6σ. It divides by k − 1 for σ, with which
-//! two opposite numbers would both be 0.
+//! Source: the public code of SparseLoCo (`tplr-ai/templar`, 2025): 4 bins over 6σ. It divides by k − 1 for σ, with
+//! which two opposite numbers would both be 0.
 
 use super::CodecError;
 use super::not_finite::saturated;

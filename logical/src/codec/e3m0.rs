@@ -1,4 +1,5 @@
-//! Four bits for each number, a floating-point number of sign and exponent only (E3M0), relative to the largest of its block.
+//! Four bits for each number, a floating-point number of sign and exponent only (E3M0), relative to the largest of its
+//! block.
 //!
 //! ```text
 //! s = max |x| of the block
@@ -10,12 +11,12 @@
 //!
 //! Little endian, and filled up to a whole byte: d/2 + 4⌈d/B⌉ bytes, 1/7.88 of f32 for blocks of 512.
 //!
-//! A number of at least s/64 is off by a third of itself at most, and a smaller one by s/128 at most; the largest is exact.
-//! So ‖x̂ − x‖² ≤ ‖x‖²/9 in blocks of 2049 or fewer; it is .038 ‖x‖² for Gaussian numbers, where 4 bits of QSGD have
-//! 1.8 ‖x‖² and more. Biased, by some percent: use feedback where rounds are many.
+//! A number of at least s/64 is off by a third of itself at most, and a smaller one by s/128 at most; the largest is
+//! exact. So ‖x̂ − x‖² ≤ ‖x‖²/9 in blocks of 2049 or fewer; it is .038 ‖x‖² for Gaussian numbers, where 4 bits of QSGD
+//! have 1.8 ‖x‖² and more. Biased, by some percent: use feedback where rounds are many.
 //!
-//! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is a
-//! choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
+//! Source: Douillard et al., "Streaming DiLoCo", 2025, which sends changes of parameters in it. The scale of blocks is
+//! a choice of ours: the paper says of none, and without one exponents from 2⁻³ to 2³ would not reach small changes.
 
 use super::blocks::{Blocks, each_half, pack_halves, read_scale};
 use super::named::not_finite_field;
@@ -85,6 +86,10 @@ impl Spelled for E3M0 {
 impl Codec for E3M0 {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     /// Returns what follows from the errors of the numbers above s/64, those below, and the largest, which has none:

@@ -6,10 +6,10 @@
 //! block = scale: f32, code₁ … code_B: u8, little endian;  message = block₁ … block_b: d + 4⌈d/B⌉ bytes
 //! ```
 //!
-//! The format has no infinity, numbers up to ±448, 2⁻⁶ as its smallest normal one, and steps of 2⁻⁹ below (Micikevicius et
-//! al., "FP8 formats for deep learning", 2022). So the error of a number is at most 1/16 of itself, and below 1/28672 of its
-//! block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to the range; this
-//! codec keeps small numbers beside large ones.
+//! The format has no infinity, numbers up to ±448, 2⁻⁶ as its smallest normal one, and steps of 2⁻⁹ below (Micikevicius
+//! et al., "FP8 formats for deep learning", 2022). So the error of a number is at most 1/16 of itself, and below
+//! 1/28672 of its block's largest at most 2⁻¹⁰ · scale. 8 bits by minimum and maximum have an error in proportion to
+//! the range; this codec keeps small numbers beside large ones.
 
 use super::blocks::{Blocks, read_scale};
 use super::named::not_finite_field;
@@ -82,6 +82,10 @@ impl Spelled for E4M3 {
 impl Codec for E4M3 {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     /// Returns what follows from errors of at most |x|/16, or 2⁻¹⁰/448 of the block's largest number.

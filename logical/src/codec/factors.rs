@@ -1,5 +1,5 @@
-//! Arithmetic of matrices of low rank, given as products P Qᵀ of thin ones: one step of power iteration. For codecs, and for
-//! algorithms that use the factors themselves.
+//! Arithmetic of matrices of low rank, given as products P Qᵀ of thin ones: one step of power iteration. For codecs,
+//! and for algorithms that use the factors themselves.
 //!
 //! ```text
 //! P ← M Q                  project
@@ -8,8 +8,8 @@
 //! M ← M + w P̂ Qᵀ           add_product
 //! ```
 //!
-//! Matrices lie in memory row by row, factors column by column. All is done in a fixed order, so that ranks with equal bits get
-//! equal bits.
+//! Matrices lie in memory row by row, factors column by column. All is done in a fixed order, so that ranks with equal
+//! bits get equal bits.
 
 use crate::encoding::mix;
 use hexagram_physical::device::kernels::add_scaled;
@@ -60,8 +60,8 @@ pub fn give_direction(column: &mut [f32], seed: u64) {
     column.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
 }
 
-/// Orthonormalizes columns of `rows` elements by Gram and Schmidt's method in double precision, every projection taken away
-/// twice: then the rest is orthogonal (Giraud et al. 2005). Columns that depend on those before them become 0.
+/// Orthonormalizes columns of `rows` elements by Gram and Schmidt's method in double precision, every projection taken
+/// away twice: then the rest is orthogonal (Giraud et al. 2005). Columns that depend on those before them become 0.
 pub fn orthonormalize(from: &[f32], rows: usize, to: &mut [f32]) {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for (from, to) in from.chunks(rows.max(1)).zip(to.chunks_mut(rows.max(1))) {

@@ -1,7 +1,7 @@
 //! Sixteen-bit floats: every number rounded to f16 or bf16, to the nearest, ties to even.
 //!
-//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. What the format rounds to infinity counts as infinite: in f16
-//! that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
+//! `message = f16(x₁) … f16(x_d)`, little endian: 2d bytes. What the format rounds to infinity counts as infinite: in
+//! f16 that is 65520 and more, in bf16 only what is within 2⁻⁹ of the largest f32.
 
 use super::blocks::expect_len;
 use super::named::not_finite_field;
@@ -79,6 +79,10 @@ impl Spelled for Half {
 impl Codec for Half {
     fn name(&self) -> String {
         self.short(&self.with_not_finite(NotFinite::Refuse)).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     /// Returns what holds for the format. f16 is no contraction: what is below 2⁻²⁵ is lost. bf16 is one but for

@@ -11,8 +11,8 @@
 //! Little endian, and filled up to a whole byte: d/2 + 4⌈d/B⌉ bytes, 1/7.5 of f32 for blocks of 128.
 //!
 //! The error of a number is at most a 14th of its block's largest, and at most the number itself, so that ‖x̂ − x‖² ≤
-//! (B−1)/(B+195) ‖x‖². Small blocks cost headers, large ones small numbers. [`E3M0`](super::E3M0) keeps small numbers at
-//! the cost of large ones.
+//! (B−1)/(B+195) ‖x‖². Small blocks cost headers, large ones small numbers. [`E3M0`](super::E3M0) keeps small numbers
+//! at the cost of large ones.
 //!
 //! Source: Wang et al., "ZeRO++", 2023, which sends gradients so.
 
@@ -88,6 +88,10 @@ impl Spelled for Int4 {
 impl Codec for Int4 {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     fn properties(&self) -> Properties {

@@ -29,7 +29,8 @@ impl Keep {
         }
     }
 
-    /// Returns the δ of a codec that keeps so many elements of every `chunk` unscaled, or of the whole run: the least share.
+    /// Returns the δ of a codec that keeps so many elements of every `chunk` unscaled, or of the whole run: the least
+    /// share.
     pub(super) fn contraction(self, chunk: Option<usize>) -> Option<f64> {
         match self {
             Keep::Count(count) => chunk.map(|chunk| (count as f64 / chunk.max(1) as f64).min(1.0)),

@@ -11,9 +11,9 @@
 //! x ← codec.decode(reduced, memory, seed)
 //! ```
 //!
-//! Everyone uses the same seed. The memory is the codec's on one rank, for one bucket: zeroed before the first operation,
-//! kept until the next, saved with a checkpoint; every rank's is the same, bit for bit, because it follows from reduced
-//! messages and the seed only.
+//! Everyone uses the same seed. The memory is the codec's on one rank, for one bucket: zeroed before the first
+//! operation, kept until the next, saved with a checkpoint; every rank's is the same, bit for bit, because it follows
+//! from reduced messages and the seed only.
 
 use super::CodecError;
 use hexagram_physical::Result;

@@ -64,6 +64,10 @@ impl Codec for MinMax8 {
         self.short(&Self::default()).to_string()
     }
 
+    fn check_options(&self) -> Result<()> {
+        self.check()
+    }
+
     /// Returns what follows from ‖x̂ − x‖² ≤ B (max − min)²/510² and (max − min)² ≤ 2‖x‖², so that δ = 1 −
     /// B/(2·255²).
     fn properties(&self) -> Properties {

@@ -16,8 +16,8 @@
 //! | [`PerTensor`], a codec for each tensor | the sum of theirs | if all are | the smallest | if all are |
 //! | [`PowerSgd`] of rank r, only a [`LinearCodec`] | 4r(rows + columns) a matrix | no | – | in each round |
 //!
-//! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN and
-//! infinity; they refuse unless told otherwise.
+//! Each has a module with its formula and the layout of its message. All take a [`NotFinite`]: what is done about NaN
+//! and infinity; they refuse unless told otherwise.
 
 mod bins;
 mod blocks;

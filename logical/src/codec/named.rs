@@ -48,19 +48,7 @@ pub fn named(text: &str) -> Result<Arc<dyn Codec>> {
 /// Returns the values of an option that is any codec. One of a user's own can be typed if it is in the catalogue that
 /// options are read with.
 pub fn any_codec() -> Listed<Arc<dyn Codec>> {
-    listed(|codec: &Arc<dyn Codec>| spelling(&**codec)).with_check(|codec| check(&**codec))
-}
-
-/// Checks the options of a built-in codec, which its name spells. A user's own is its author's business.
-fn check(codec: &dyn Codec) -> Result<()> {
-    let spelling = spelling(codec);
-    let known = catalogue();
-    let Ok(default) = known.named(spelling.word()) else { return Ok(()) };
-    let kind = |codec: &dyn Codec| format!("{codec:?}").split([' ', '{']).next().map(str::to_owned);
-    if kind(codec) != kind(&*default) {
-        return Ok(());
-    }
-    known.read(&spelling, &Catalogues::default()).map(drop)
+    listed(|codec: &Arc<dyn Codec>| spelling(&**codec)).with_check(|codec| codec.check_options())
 }
 
 /// Returns the spelling of a codec: its name, if it is one that can be parsed.

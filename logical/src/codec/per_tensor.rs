@@ -1,5 +1,5 @@
-//! Tensors that are encoded one by one, each by a codec of its own: what is sent of a tensor then depends on it alone, and
-//! not on what lies beside it in its bucket.
+//! Tensors that are encoded one by one, each by a codec of its own: what is sent of a tensor then depends on it alone,
+//! and not on what lies beside it in its bucket.
 //!
 //! ```text
 //! message = part …, one a tensor, in order
@@ -8,7 +8,7 @@
 
 use super::{Codec, CodecError, Noise, Properties};
 use hexagram_physical::device::kernels::draw::mix;
-use hexagram_physical::hash;
+use hexagram_physical::{Result, hash};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -106,6 +106,10 @@ impl Codec for PerTensor {
             cut = hash::step(hash::step(cut, part.elements.end as u64), number as u64);
         }
         format!("per tensor({} in {} tensors, cut as {cut:x})", names.join(" and "), self.parts.len())
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.codec.check_options())
     }
 
     fn properties(&self) -> Properties {

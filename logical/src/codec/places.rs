@@ -7,8 +7,8 @@
 //!           grow with d
 //! ```
 //!
-//! With the low parts it takes at most 2 + ⌈log₂(d/k)⌉ bits a place, always as many for the same d and k; at 1 % 8.6, where
-//! a whole index of 2²⁶ takes 26.
+//! With the low parts it takes at most 2 + ⌈log₂(d/k)⌉ bits a place, always as many for the same d and k; at 1 % 8.6,
+//! where a whole index of 2²⁶ takes 26.
 
 use super::CodecError;
 use hexagram_physical::device::kernels::bits::{Packer, Unpacker, packed_len};

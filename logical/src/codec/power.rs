@@ -1,4 +1,5 @@
-//! PowerSGD: matrices as products of two thin ones, found by one step of power iteration an operation (Vogels et al. 2019).
+//! PowerSGD: matrices as products of two thin ones, found by one step of power iteration an operation (Vogels et al.
+//! 2019).
 //!
 //! ```text
 //! P ← Σ_i M_i Q          all-reduced: r rows(M) elements a matrix
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! Q is remembered, and is what the next operation begins with (warm start), its columns normalized; a column without a
-//! direction (at the beginning, where M had a smaller rank, after NaN) is drawn from the seed. If the mean of the M_i has
-//! rank r or less, the result is that mean; whatever it loses otherwise is for error feedback.
+//! direction (at the beginning, where M had a smaller rank, after NaN) is drawn from the seed. If the mean of the M_i
+//! has rank r or less, the result is that mean; whatever it loses otherwise is for error feedback.
 //!
 //! Memory: r (rows + cols) elements a matrix, Q's columns before P̂'s. Every rank orthogonalizes by itself, in a fixed
 //! order and double precision, and gets the same bits.

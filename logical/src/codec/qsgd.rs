@@ -6,8 +6,8 @@
 //! E‖C(v) − v‖² ≤ min(d/s², √d/s) ‖v‖²,   v a bucket of d elements
 //!
 //! message = bucket …
-//! bucket  = ‖v‖₂ as f32, blocks of 512 codes of 1 + ⌈log₂(s+1)⌉ bits, packed as hexagram_physical::device::kernels::levels
-//!           says; the last block may be shorter
+//! bucket  = ‖v‖₂ as f32, blocks of 512 codes of 1 + ⌈log₂(s+1)⌉ bits, packed as
+//!           hexagram_physical::device::kernels::levels says; the last block may be shorter
 //! ```
 //!
 //! What is drawn for an element depends on the seed and on where the element is in the message; not on the machine.
@@ -166,6 +166,10 @@ impl Spelled for Qsgd {
 impl Codec for Qsgd {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     fn properties(&self) -> Properties {

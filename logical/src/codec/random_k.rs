@@ -1,4 +1,5 @@
-//! Random-k: k elements at places that the seed alone decides; the rest counts as 0 (Wangni et al. 2018; Stich et al. 2018).
+//! Random-k: k elements at places that the seed alone decides; the rest counts as 0 (Wangni et al. 2018; Stich et al.
+//! 2018).
 //!
 //! ```text
 //! C(x)_i = x_i if i ∈ K(seed), else 0,   P(i ∈ K) = k/d       E‖C(x) − x‖² = (1 − k/d) ‖x‖²
@@ -9,9 +10,9 @@
 //! message = seed as u64, k values as f32 in the order of j; little endian
 //! ```
 //!
-//! Strata make the places different from each other without a search, nearly sorted, and spread out; as the strata begin
-//! at a random place, every element is as likely as every other. With equal seeds C is linear: as a [`LinearCodec`] the
-//! message is the k values, and everyone knows the seed.
+//! Strata make the places different from each other without a search, nearly sorted, and spread out; as the strata
+//! begin at a random place, every element is as likely as every other. With equal seeds C is linear: as a
+//! [`LinearCodec`] the message is the k values, and everyone knows the seed.
 
 use super::named::{Kept, not_finite_field};
 use super::not_finite::{refuse, saturated};
@@ -106,6 +107,10 @@ impl Spelled for RandomK {
 impl Codec for RandomK {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     fn properties(&self) -> Properties {

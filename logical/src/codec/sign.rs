@@ -2,8 +2,9 @@
 //!
 //! `x̂ = (‖x‖₁ / B) sign(x)`, with `sign(±0) = +1` (scaled sign; Karimireddy et al. 2019)
 //!
-//! `block = ‖x‖₁ / B: f32, sign₁ … sign_B: 1 bit each, 1 if negative, the lowest of a byte first`, little endian and filled up
-//! to a whole byte; `message = block₁ … block_b`: ⌈B/8⌉ + 4 bytes for each block, 1/31.5 of f32 for blocks of 2048.
+//! `block = ‖x‖₁ / B: f32, sign₁ … sign_B: 1 bit each, 1 if negative, the lowest of a byte first`, little endian and
+//! filled up to a whole byte; `message = block₁ … block_b`: ⌈B/8⌉ + 4 bytes for each block, 1/31.5 of f32 for blocks
+//! of 2048.
 //!
 //! The error of a block is ‖x̂ − x‖² = (1 − ‖x‖₁² / (B‖x‖₂²)) ‖x‖₂²: .363 ‖x‖² for Gaussian numbers, and at worst (one
 //! number, all others 0) 1 − 1/B. Blocks thus bound it whatever the length of the run. Biased: use feedback.
@@ -75,6 +76,10 @@ impl Spelled for Sign {
 impl Codec for Sign {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     fn properties(&self) -> Properties {

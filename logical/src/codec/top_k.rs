@@ -1,5 +1,5 @@
-//! Top-k: the k elements of the largest magnitude; the rest counts as 0 (Aji and Heafield 2017; Stich et al. 2018). Where
-//! magnitudes are equal, the lower index comes first.
+//! Top-k: the k elements of the largest magnitude; the rest counts as 0 (Aji and Heafield 2017; Stich et al. 2018).
+//! Where magnitudes are equal, the lower index comes first.
 //!
 //! ```text
 //! C(x)_i = x_i if |x_i| is among the k largest, else 0        ‖C(x) − x‖² ≤ (1 − k/d) ‖x‖²
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Values are f32, exactly as they are; or of two bits, each the mean of the values of its bin, of which a message has
-//! four (see `bins`). With **chunks** the k largest of every so many elements are kept, the last chunk being what is left:
-//! k is the sum over chunks, and every part of a run has its share (SparseLoCo, 2025, has 64 of every 4096, and 12 bits an
-//! index, where this code takes 8).
+//! four (see `bins`). With **chunks** the k largest of every so many elements are kept, the last chunk being what is
+//! left: k is the sum over chunks, and every part of a run has its share (SparseLoCo, 2025, has 64 of every 4096, and
+//! 12 bits an index, where this code takes 8).
 //!
 //! Selection reads the input once: elements that reach the threshold are candidates. The threshold begins with a guess
 //! from a sample; whenever there are twice as many candidates as wanted it rises to the k-th of them; if the guess was
@@ -161,6 +161,10 @@ impl Spelled for TopK {
 impl Codec for TopK {
     fn name(&self) -> String {
         self.short(&Self::default()).to_string()
+    }
+
+    fn check_options(&self) -> Result<()> {
+        self.check()
     }
 
     /// Returns δ = k/d of the selection alone. The means of bins have none: theirs becomes smaller with k.
