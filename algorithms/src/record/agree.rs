@@ -1,10 +1,13 @@
-//! Agreement of all ranks on whether each could do its own part, such as writing a file: either all go on, or all err with
-//! the reason.
+//! Agreement of all ranks on whether each could do its own part, such as writing a file: either all go on, or all err
+//! with the reason.
 
 use hexagram_logical::{Communicator, Error, ReduceOp, Result};
 
 /// Largest length of a text, in bytes: what a peer announces is not allocated unseen.
 const LONGEST: usize = 1 << 20;
+
+/// Number of characters that other ranks are told of an error.
+const TOLD: usize = 2000;
 
 /// Returns every rank's text, by rank. A collective call.
 ///
@@ -35,10 +38,18 @@ fn checked(length: i64) -> Result<usize> {
     })
 }
 
+/// Returns the beginning of a text, of `most` characters, and `…` where there is more.
+pub(crate) fn beginning(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Returns the outcome, if it is good on every rank; otherwise an error on every rank, the rank's own or the first
-/// other's. A collective call.
+/// other's, of which it has the beginning. A collective call.
 pub(crate) fn all_or_none<T>(comm: &Communicator, outcome: Result<T>) -> Result<T> {
-    let mine = outcome.as_ref().err().map(Error::to_string).unwrap_or_default();
+    let mine = outcome.as_ref().err().map(|error| beginning(&error.to_string(), TOLD)).unwrap_or_default();
     let texts = gather_texts(comm, &mine)?;
     let value = outcome?;
     match texts.iter().position(|text| !text.is_empty()) {
@@ -68,5 +79,17 @@ mod tests {
             assert!(refused.contains("a text of 1048577 bytes"), "{refused}");
             assert_eq!(texts, ["é", "é"]);
         }
+    }
+
+    #[test]
+    fn others_are_told_the_beginning_of_an_error_however_long_it_is() {
+        let said = spawn(TransportKind::Thread, 2, |comm| {
+            let long = || Error::usage(format!("no file {}", "é".repeat(LONGEST)), "make one");
+            let outcome = if comm.rank() == 1 { Err(long()) } else { Ok(()) };
+            Ok(all_or_none(&comm, outcome).unwrap_err().to_string())
+        });
+        let [told, own]: [String; 2] = said.unwrap().try_into().unwrap();
+        assert!(told.starts_with("rank 1 failed: no file éé") && told.contains("é…; correct"), "{told}");
+        assert!(told.len() < 3 * TOLD && own.len() > LONGEST, "{} {}", told.len(), own.len());
     }
 }

@@ -1,5 +1,5 @@
-//! Claims on directories: of two trainings that were given the same one, the second is refused, for each would delete, or
-//! mix with its own, what the other saves.
+//! Claims on directories: of two trainings that were given the same one, the second is refused, for each would delete,
+//! or mix with its own, what the other saves.
 
 use hexagram_logical::{Error, Result};
 use std::fs::{File, TryLockError};
@@ -20,8 +20,8 @@ impl Claims {
         if claimed.iter().any(|(other, _)| other == root) {
             return Ok(());
         }
-        // Where directories cannot be locked, as on some network file systems, another training's checkpoints are found out
-        // when they are there.
+        // Where directories cannot be locked, as on some network file systems, another training's checkpoints are found
+        // out when they are there.
         let Ok(directory) = File::open(root) else { return Ok(()) };
         match directory.try_lock() {
             Err(TryLockError::WouldBlock) => {

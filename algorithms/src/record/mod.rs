@@ -1,13 +1,13 @@
-//! Records that a training saves, as names and values: tensors with shapes, and facts as text; the directories that it saves in,
-//! and how its ranks agree that all could. Open this to put something of your own into a checkpoint, such as running
-//! statistics or the position of a loader.
+//! Records that a training saves, as names and values: tensors with shapes, and facts as text; the directories that it
+//! saves in, and how its ranks agree that all could. Open this to put something of your own into a checkpoint, such as
+//! running statistics or the position of a loader.
 //!
 //! The engine and [`checkpoint`](crate::checkpoint) both stand on this module, which knows neither.
 
 mod agree;
 mod claims;
 
-pub(crate) use agree::{all_or_none, gather_texts};
+pub(crate) use agree::{all_or_none, beginning, gather_texts};
 pub(crate) use claims::Claims;
 
 use hexagram_logical::{Buffer, DType, Element, Error, Result, hash};
@@ -89,7 +89,8 @@ impl Record {
     /// [`Error::Usage`] if there is none of this name, or it reads differently.
     pub fn noted<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
         let text = self.facts.get(name).ok_or_else(|| lacks(name))?;
-        let unreadable = || Error::usage(format!("the checkpoint says `{text}` of `{name}`"), REMEDY);
+        let unreadable =
+            || Error::usage(format!("the checkpoint says `{}` of `{name}`", beginning(text, 100)), REMEDY);
         text.parse().map_err(|_| unreadable())
     }
 
