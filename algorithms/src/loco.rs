@@ -8,25 +8,28 @@
 //! x  ← optimizer(x, ḡ)                     the same on every rank
 //! ```
 //!
-//! C gives every number of a block one of 15 values up to the block's largest ([`Int4`]). e is a moving average of errors
-//! where error feedback has their sum (β = 0 here): it adds the error that is to be expected, so that the mean of what is
-//! sent is that of the gradients, and no step has to make up for many others at once. That is why it suits Adam, whose
-//! second moment such bursts would fill. From time to time e is forgotten, since it is of old gradients.
+//! C gives every number of a block one of 15 values up to the block's largest ([`Int4`]). e is a moving average of
+//! errors where error feedback has their sum (β = 0 here): it adds the error that is to be expected, so that the mean
+//! of what is sent is that of the gradients, and no step has to make up for many others at once. That is why it suits
+//! Adam, whose second moment such bursts would fill. From time to time e is forgotten, since it is of old gradients.
 //!
-//! The paper keeps e in eight bits, DeepSpeed in f16, this in f32; and in its sharded training a mean stays with the owner
-//! of a chunk, while here all ranks have whole replicas, so that it goes back, in four bits too, with an error feedback s
-//! of the owner's. Without e the way there is ZeRO++'s quantized reduce-scatter, β = 1 with e = 0.
+//! The paper and its implementation in DeepSpeed keep e in eight bits, this in f32; and in their sharded training a
+//! mean stays with the owner of a chunk, while here all ranks have whole replicas, so that it goes back, in four bits
+//! too, with an error feedback s of the owner's. Without e the way there is ZeRO++'s quantized reduce-scatter, β = 1
+//! with e = 0.
 //!
-//! State: e, of the bucket's size, and s, an n-th of it. With blocks of B elements, bytes sent per rank and step: 2(n−1)/n
-//! · Σ (⌈c/2⌉ + 4⌈c/B⌉) over the n chunks of c elements that a bucket is cut into: .13 of full precision with B = 128.
-//! Hierarchically, only what hosts send to each other is encoded. e is of gradients, not of steps: a sudden change of γ
-//! applies to it as to them.
+//! State: e, of the bucket's size, and s, an n-th of it. With blocks of B elements, bytes sent per rank and step:
+//! 2(n−1)/n · Σ (⌈c/2⌉ + 4⌈c/B⌉) over the n chunks of c elements that a bucket is cut into: .13 of full precision with
+//! B = 128. Hierarchically, only what hosts send to each other is encoded. e is of gradients, not of steps: a sudden
+//! change of γ applies to it as to them.
 //!
-//! Defaults: β = .8 and T = 1024, those of DeepSpeed's implementation (`zeropp_loco_param`, pull request 6730 of the
-//! paper's first author, removed since), whose rule of e is this one; the paper's own text on β and T was not at hand. B =
-//! 128 is ours. Replicas: bit-identical. Optimizer: the one of full precision, with its learning rate. Elements: f32.
-//! Trigram: centralized, synchronous, low precision. Sources: Xie, Lin, Toh and Zhou, "LoCo: low-bit communication adaptor
-//! for large-scale model training", 2024; Wang et al., "ZeRO++", 2023.
+//! Defaults: β = .8 and T = 1024, those of DeepSpeed's option `zeropp_loco_param` (pull request 6730, of the paper's
+//! first author; removed since), whose kernels update e by the rule above, within hosts and between them. Its counter
+//! for T goes on with each tensor, this one with each step, as its documentation says. B = 128 is ours; DeepSpeed has
+//! as many blocks as a matrix has rows or columns. Replicas: bit-identical. Optimizer: the one of full precision, with
+//! its learning rate. Elements: f32. Trigram: centralized, synchronous, low precision. Sources: Xie, Lin, Toh and Zhou,
+//! "LoCo: low-bit communication adaptor for large-scale model training", 2024 (2407.04480); Wang et al., "ZeRO++", 2023
+//! (2306.10209).
 
 use crate::plugin::{Algorithm, Bucket, Clipping, Context, Fields, Trigram, check_f32};
 use hexagram_logical::codec::Int4;
